@@ -1,0 +1,3 @@
+"""Apache RocketMQ for Python."""
+
+from __future__ import annotations

@@ -1,0 +1,164 @@
+"""Every error SparrowMQ raises, as one tree.
+
+```
+SparrowError                      retriable = outcome_unknown = refresh_route = False
+├── ConfigError                   a setting is wrong
+├── UsageError                    called in the wrong state or with the wrong argument
+├── ProtocolError
+│   ├── LocalProtocolError        we were asked to write what the protocol cannot carry
+│   └── RemoteProtocolError       the peer wrote what the protocol does not allow
+├── TransportError                (retriable)
+│   ├── ConnectFailed             nothing was sent
+│   ├── ConnectionLost            (outcome_unknown)
+│   ├── InvokeTimeout             (outcome_unknown)
+│   └── TooManyInFlight           nothing was sent
+├── RouteError                    (refresh_route)
+│   ├── TopicRouteNotFound        (retriable)
+│   └── NoWritableQueue
+├── BrokerError(code, remark)     an answer whose code is not SUCCESS
+├── SendFailed                    every attempt failed
+└── StoreError
+    ├── CorruptRecord(position)
+    ├── StoreFull
+    └── StoreClosed
+```
+
+Retry loops read the three class flags and never a list of classes:
+`retriable` (the same call may succeed later), `outcome_unknown` (the peer may have acted),
+`refresh_route` (ask the name server before trying again).
+"""
+
+from __future__ import annotations
+
+
+class SparrowError(Exception):
+    """Any error that SparrowMQ raises on purpose."""
+
+    retriable: bool = False
+    outcome_unknown: bool = False
+    refresh_route: bool = False
+
+
+class ConfigError(SparrowError, ValueError):
+    """A setting is wrong; the message names it, its value and what is allowed."""
+
+
+class UsageError(SparrowError):
+    """A method was called in the wrong state or with the wrong argument."""
+
+
+class ProtocolError(SparrowError):
+    """Bytes and the RocketMQ remoting protocol do not agree."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We were asked to write something that the protocol cannot carry."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent bytes that the protocol does not allow.
+
+    Args:
+        message: what is wrong.
+        position: byte position of the offending bytes within the input, or None.
+    """
+
+    def __init__(self, message: str, *, position: int | None = None) -> None:
+        super().__init__(message if position is None else f"{message} at byte {position}")
+        self.position = position
+
+
+class TransportError(SparrowError):
+    """A request did not get its answer; names the peer's address."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, address: str = "") -> None:
+        super().__init__(message)
+        self.address = address
+
+
+class ConnectFailed(TransportError):
+    """No connection could be made; nothing was sent."""
+
+
+class ConnectionLost(TransportError):
+    """The connection closed before the answer came; the peer may have acted."""
+
+    outcome_unknown = True
+
+
+class InvokeTimeout(TransportError):
+    """No answer came in time; the peer may have acted."""
+
+    outcome_unknown = True
+
+
+class TooManyInFlight(TransportError):
+    """Too many requests wait for an answer on this connection; nothing was sent."""
+
+
+class RouteError(SparrowError):
+    """No usable route to a topic."""
+
+    refresh_route = True
+
+
+class TopicRouteNotFound(RouteError):
+    """The name server knows no broker that serves the topic."""
+
+    retriable = True
+
+
+class NoWritableQueue(RouteError):
+    """The topic has a route, but no queue that takes writes."""
+
+
+class BrokerError(SparrowError):
+    """A broker or name server answered with a code other than SUCCESS.
+
+    Args:
+        code: the response code as it came (`protocol.codes.ResponseCode` where known).
+        remark: the peer's own words, "" when it gave none.
+        address: the peer.
+    """
+
+    def __init__(self, code: int, remark: str, *, address: str = "") -> None:
+        where = f" from {address}" if address else ""
+        super().__init__(f"answer code {code}{where}: {remark or 'no remark'}")
+        self.code = code
+        self.remark = remark
+        self.address = address
+
+
+class SendFailed(SparrowError):
+    """Every attempt to send a message failed; the last error is the cause.
+
+    Args:
+        message: what happened, with the brokers tried.
+        brokers_tried: broker names in the order of the attempts.
+    """
+
+    def __init__(self, message: str, *, brokers_tried: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.brokers_tried = brokers_tried
+
+
+class StoreError(SparrowError):
+    """The message store cannot do what was asked."""
+
+
+class CorruptRecord(StoreError):
+    """A record in the commit log is damaged and valid records follow it."""
+
+    def __init__(self, message: str, *, position: int) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class StoreFull(StoreError):
+    """No space is left for another record."""
+
+
+class StoreClosed(StoreError):
+    """The store is closed, or refuses writes after a failed flush."""

@@ -1,0 +1,27 @@
+"""The nouns of RocketMQ: message, queue, group, names. Pure."""
+
+from __future__ import annotations
+
+from sparrowmq.model.group import ConsumeFromWhere, ConsumeType, MessageModel
+from sparrowmq.model.message import (
+    ConsumeContext,
+    ConsumeStatus,
+    Message,
+    MessageExt,
+    SendResult,
+    SendStatus,
+)
+from sparrowmq.model.queue import MessageQueue
+
+__all__ = [
+    "ConsumeContext",
+    "ConsumeFromWhere",
+    "ConsumeStatus",
+    "ConsumeType",
+    "Message",
+    "MessageExt",
+    "MessageModel",
+    "MessageQueue",
+    "SendResult",
+    "SendStatus",
+]

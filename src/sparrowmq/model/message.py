@@ -1,0 +1,145 @@
+"""The message as a producer makes it and as a consumer gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from sparrowmq.model.queue import MessageQueue
+
+# MessageConst.java: the property names that carry a message's standard attributes.
+PROPERTY_KEYS = "KEYS"
+PROPERTY_TAGS = "TAGS"
+PROPERTY_WAIT_STORE_OK = "WAIT"
+PROPERTY_DELAY_LEVEL = "DELAY"
+PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
+PROPERTY_REAL_TOPIC = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID = "REAL_QID"
+PROPERTY_UNIQ_KEY = "UNIQ_KEY"
+PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
+PROPERTY_ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+PROPERTY_RECONSUME_TIME = "RECONSUME_TIME"
+PROPERTY_MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+PROPERTY_CLUSTER = "CLUSTER"
+KEY_SEPARATOR = " "
+
+_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send.
+
+    Args:
+        topic: the topic's name.
+        body: the payload, 1 byte to 4 MiB.
+        tags: one tag by which consumers may filter, or None.
+        keys: keys by which the message may be looked up; none may hold a blank.
+        sharding_key: messages of one sharding key go to one queue, in the order they are sent.
+        delay_level: 1-18 delays delivery (1 s ... 2 h by default), 0 does not.
+        properties: further properties; RocketMQ's reserved names are refused.
+        flag: a user's 32 bit number, carried unchanged.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: tuple[str, ...] = ()
+    sharding_key: str | None = None
+    delay_level: int = 0
+    properties: Mapping[str, str] = _NO_PROPERTIES
+    flag: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageExt:
+    """A message as it stands in a queue.
+
+    `body` is what the producer gave (already inflated). Hosts are `ip:port` texts.
+    `commit_log_position` counts bytes (RocketMQ's commitLogOffset), `queue_offset` messages.
+    """
+
+    topic: str
+    body: bytes
+    properties: Mapping[str, str]
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    commit_log_position: int
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: str = ""
+    store_timestamp_ms: int = 0
+    store_host: str = ""
+    reconsume_times: int = 0
+    prepared_transaction_position: int = 0
+    body_crc: int = 0
+    store_size: int = 0
+    offset_msg_id: str = ""
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue in which the message stands."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    @property
+    def msg_id(self) -> str:
+        """The id its producer gave (UNIQ_KEY), else the id made of store host and position."""
+        return self.properties.get(PROPERTY_UNIQ_KEY) or self.offset_msg_id
+
+    @property
+    def tags(self) -> str | None:
+        """The tag, or None."""
+        return self.properties.get(PROPERTY_TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, in the producer's order."""
+        return tuple(self.properties.get(PROPERTY_KEYS, "").split())
+
+
+class SendStatus(Enum):
+    """What a broker said of a message that it has stored."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+class SendResult(NamedTuple):
+    """Where a message was stored.
+
+    For a batch, `msg_id` and `offset_msg_id` are comma lists and `queue_offset` is the first.
+    """
+
+    status: SendStatus
+    msg_id: str
+    offset_msg_id: str
+    queue: MessageQueue
+    queue_offset: int
+
+
+class ConsumeStatus(Enum):
+    """What a concurrent listener says of a batch. Source: ConsumeConcurrentlyStatus.java."""
+
+    CONSUME_SUCCESS = "CONSUME_SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+
+
+@dataclass(slots=True)
+class ConsumeContext:
+    """What a listener may set beside its status.
+
+    `ack_index`: on CONSUME_SUCCESS, messages after this index are sent back; None acks all.
+    `delay_level`: level for messages sent back; 0 lets the broker choose 3 + reconsume times,
+    -1 sends them to the dead letter queue.
+    """
+
+    queue: MessageQueue
+    ack_index: int | None = None
+    delay_level: int = field(default=0)

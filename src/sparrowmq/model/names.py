@@ -1,0 +1,98 @@
+"""Names of topics and groups: the rules, the prefixes, and the names RocketMQ keeps for itself."""
+
+from __future__ import annotations
+
+import re
+
+from sparrowmq.errors import ConfigError
+
+# Validators.java: VALID_PATTERN_STR, TOPIC_MAX_LENGTH, CHARACTER_MAX_LENGTH.
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+TOPIC_LENGTH_MAX = 127
+GROUP_LENGTH_MAX = 255
+
+# MixAll.java.
+RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
+DLQ_GROUP_TOPIC_PREFIX = "%DLQ%"
+DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
+DEFAULT_CONSUMER_GROUP = "DEFAULT_CONSUMER"
+CLIENT_INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+
+# TopicValidator.java.
+AUTO_CREATE_TOPIC_KEY_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+BENCHMARK_TOPIC = "BenchmarkTest"
+TRANS_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+TRANS_OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_EVENT_TOPIC = "OFFSET_MOVED_EVENT"
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        AUTO_CREATE_TOPIC_KEY_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRACE_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_EVENT_TOPIC,
+    }
+)
+# TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET of 4.9.
+NOT_ALLOWED_SEND_TOPICS = frozenset({SCHEDULE_TOPIC})
+
+
+def is_system_topic(topic: str) -> bool:
+    """Tell whether RocketMQ keeps this topic for itself."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_legal_name(name: str) -> bool:
+    """Tell whether every character is one a topic or group may have, and there is one."""
+    return _NAME.fullmatch(name) is not None
+
+
+def check_topic(topic: str) -> str:
+    """Return the topic's name unchanged.
+
+    Raises: ConfigError if it is blank, too long, or has a character RocketMQ refuses.
+    """
+    return _check(topic, "topic", TOPIC_LENGTH_MAX)
+
+
+def check_group(group: str) -> str:
+    """Return the group's name unchanged.
+
+    Raises: ConfigError if it is blank, too long, or has a character RocketMQ refuses.
+    """
+    return _check(group, "group", GROUP_LENGTH_MAX)
+
+
+def _check(name: str, noun: str, length_max: int) -> str:
+    if not name or not name.strip():
+        raise ConfigError(f"the {noun} name is blank")
+    if len(name) > length_max:
+        raise ConfigError(
+            f"the {noun} name {name[:40]!r}... has {len(name)} characters; {length_max} is the most"
+        )
+    if not is_legal_name(name):
+        raise ConfigError(
+            f"the {noun} name {name!r} has characters other than letters, digits, '%', '|', "
+            f"'_' and '-'"
+        )
+    return name
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic from which a group's failed messages come again."""
+    return RETRY_GROUP_TOPIC_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """Return the topic that keeps a group's dead letters."""
+    return DLQ_GROUP_TOPIC_PREFIX + group

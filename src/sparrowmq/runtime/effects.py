@@ -1,0 +1,210 @@
+"""The effects an operation may yield. Pure.
+
+An *operation* is a generator that yields effects and returns a result. It performs no I/O itself:
+a driver (`async_driver`, `blocking_driver`) carries out each effect and sends its result back in.
+Operations yield through the typed helpers at the end of this file:
+
+    reply = yield from invoke(address, request, timeout_ms=3000)
+
+Rules of this file:
+- An effect is a value. Its result, or the error it may raise inside the operation, is in its
+  docstring.
+- Cancelling a task throws `Cancelled` into its operation at the effect it waits for. Clean-up
+  that needs effects of its own is a separate operation, never a `yield` while closing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from sparrowmq.protocol.command import RemotingCommand
+
+T = TypeVar("T")
+
+
+class Cancelled(BaseException):
+    """Thrown into an operation whose task is cancelled."""
+
+
+class Task(Protocol):
+    """An operation under way in a driver."""
+
+    name: str
+
+    @property
+    def done(self) -> bool:
+        """Whether the operation has returned, raised or been cancelled."""
+        ...
+
+
+class Event:
+    """A flag that operations wait for with `wait`. Set it only on the driver's own thread."""
+
+    __slots__ = ("_wakers", "is_set")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._wakers: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        """Set the flag and wake every waiting operation."""
+        self.is_set = True
+        wakers, self._wakers = self._wakers, []
+        for wake in wakers:
+            wake()
+
+    def clear(self) -> None:
+        """Lower the flag."""
+        self.is_set = False
+
+    def add_waker(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called once at the next `set`. For drivers."""
+        self._wakers.append(wake)
+
+    def discard_waker(self, wake: Callable[[], None]) -> None:
+        """Forget a waker, if it is still there. For drivers."""
+        if wake in self._wakers:
+            self._wakers.remove(wake)
+
+
+class Invoke(NamedTuple):
+    """Send a request and wait for its answer: a `RemotingCommand`, whatever its code.
+
+    Raises: ConnectFailed, ConnectionLost, InvokeTimeout, TooManyInFlight.
+    """
+
+    address: str
+    request: RemotingCommand
+    timeout_ms: int
+
+
+class Oneway(NamedTuple):
+    """Write a one-way request; the result is None once it is handed to the connection.
+
+    Raises: ConnectFailed, ConnectionLost, InvokeTimeout.
+    """
+
+    address: str
+    request: RemotingCommand
+    timeout_ms: int
+
+
+class Sleep(NamedTuple):
+    """Wait; the result is None."""
+
+    duration_ms: int
+
+
+class Now(NamedTuple):
+    """The result is the monotonic time in milliseconds."""
+
+
+class Timestamp(NamedTuple):
+    """The result is the wall-clock time in milliseconds since 1970."""
+
+
+class Spawn(NamedTuple):
+    """Start an operation beside this one; the result is its `Task`.
+
+    An error that nobody joins is logged by the driver.
+    """
+
+    operation: Operation[Any]
+    name: str
+
+
+class Join(NamedTuple):
+    """Wait for a task's end; the result is its result, or its error is raised.
+
+    Raises: InvokeTimeout if `timeout_ms` passes first; UsageError if the task was cancelled.
+    """
+
+    task: Task
+    timeout_ms: int | None
+
+
+class Cancel(NamedTuple):
+    """Throw `Cancelled` into a task, unless it is done; the result is None, at once."""
+
+    task: Task
+
+
+class Wait(NamedTuple):
+    """Wait until the event is set; the result is False if `timeout_ms` passed first."""
+
+    event: Event
+    timeout_ms: int | None
+
+
+class Call(NamedTuple):
+    """Call the user's code; the result is what it returns, and what it raises is raised.
+
+    The blocking driver runs it in its pool of threads. The async driver awaits a coroutine
+    function on its loop and runs a plain function in a thread.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+Effect: TypeAlias = Invoke | Oneway | Sleep | Now | Timestamp | Spawn | Join | Cancel | Wait | Call
+Operation: TypeAlias = Generator[Effect, Any, T]
+
+
+def invoke(
+    address: str, request: RemotingCommand, *, timeout_ms: int
+) -> Operation[RemotingCommand]:
+    """Yield `Invoke`."""
+    reply: RemotingCommand = yield Invoke(address, request, timeout_ms)
+    return reply
+
+
+def oneway(address: str, request: RemotingCommand, *, timeout_ms: int) -> Operation[None]:
+    """Yield `Oneway`."""
+    yield Oneway(address, request, timeout_ms)
+
+
+def sleep(duration_ms: int) -> Operation[None]:
+    """Yield `Sleep`."""
+    yield Sleep(duration_ms)
+
+
+def now() -> Operation[int]:
+    """Yield `Now`."""
+    instant: int = yield Now()
+    return instant
+
+
+def timestamp() -> Operation[int]:
+    """Yield `Timestamp`."""
+    instant: int = yield Timestamp()
+    return instant
+
+
+def spawn(operation: Operation[Any], *, name: str) -> Operation[Task]:
+    """Yield `Spawn`."""
+    task: Task = yield Spawn(operation, name)
+    return task
+
+
+def join(task: Task, *, timeout_ms: int | None = None) -> Operation[Any]:
+    """Yield `Join`."""
+    return (yield Join(task, timeout_ms))
+
+
+def cancel(task: Task) -> Operation[None]:
+    """Yield `Cancel`."""
+    yield Cancel(task)
+
+
+def wait(event: Event, *, timeout_ms: int | None = None) -> Operation[bool]:
+    """Yield `Wait`."""
+    is_set: bool = yield Wait(event, timeout_ms)
+    return is_set
+
+
+def call(function: Callable[..., T], *args: Any) -> Operation[T]:
+    """Yield `Call`."""
+    result: T = yield Call(function, args)
+    return result
