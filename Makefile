@@ -1,0 +1,50 @@
+# Everything a developer or user runs. `make demo` and `make test` set up what they need.
+PYTHON ?= python3
+OUT ?= demo-out
+BIN := .venv/bin
+
+.PHONY: setup demo test check format bench interop lock clean
+
+setup: .venv/ready
+
+.venv/ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "SparrowMQ needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup
+	$(BIN)/sparrowmq demo --out $(OUT)
+
+test: setup
+	$(BIN)/python -m pytest -m "not interop"
+
+# Apache RocketMQ from Maven Central as the peer; skipped with a reason without Java or Maven.
+interop: setup
+	$(BIN)/python -m pytest -m interop -rs tests/interop
+
+check: setup
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/python -m pytest tests/test_architecture.py
+
+format: setup
+	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks
+
+bench: setup
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+# The lock holds names, versions and hashes, no addresses.
+lock:
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --quiet --all-extras --universal --python-version 3.11 \
+	  --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
+	  --output-file requirements.lock
+
+clean:
+	rm -rf .venv .cache $(OUT)

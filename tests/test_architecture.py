@@ -1,0 +1,113 @@
+"""The house rules that a program can check."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "sparrowmq"
+MODULES = sorted(SOURCE.rglob("*.py"))
+IMPURE = {"asyncio", "socket", "selectors", "threading", "time", "random", "os", "logging"}
+FORBIDDEN_NAMES = {"utils", "common", "helpers", "base", "manager", "impl", "misc"}
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 600
+
+
+def blocks(name: str) -> str:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    found = re.findall(rf"```{name}\n(.*?)```", text, re.S)
+    assert len(found) == 1, f"ARCHITECTURE.md has {len(found)} blocks named {name}"
+    return found[0]
+
+
+def dependency_table() -> dict[str, set[str]]:
+    rows = (line.split("->") for line in blocks("dependencies").splitlines() if line.strip())
+    return {left.strip(): set(right.split()) for left, right in rows}
+
+
+def room(path: Path) -> str:
+    first = path.relative_to(SOURCE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively"
+            yield node.lineno, node.module or ""
+
+
+def is_pure(path: Path) -> bool:
+    relative = path.relative_to(SOURCE).as_posix()
+    if relative in blocks("edges").split():
+        return False
+    return any(
+        relative == pure or relative.startswith(f"{pure}/") for pure in blocks("pure").split()
+    )
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_module_imports_only_what_the_dependency_table_allows(path: Path) -> None:
+    if path == SOURCE / "__init__.py":
+        return
+    allowed = dependency_table()[room(path)] | {room(path)}
+
+    wrong = [
+        f"line {line}: {module}"
+        for line, module in imports(path)
+        if module.startswith("sparrowmq") and (module.split(".") + [""])[1] not in allowed
+    ]
+
+    assert [] == wrong
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if is_pure(p)], ids=name_of)
+def test_pure_module_imports_nothing_of_the_world(path: Path) -> None:
+    wrong = [
+        f"line {line}: {module}" for line, module in imports(path) if module.split(".")[0] in IMPURE
+    ]
+
+    assert [] == wrong
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_module_keeps_its_form(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+    assert path.stem not in FORBIDDEN_NAMES
+    assert len(text.splitlines()) <= MODULE_LINES_MAX
+    assert [] == [
+        f"{f.name} has {f.end_lineno - f.lineno + 1} lines"
+        for f in functions
+        if f.end_lineno is not None and f.end_lineno - f.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+    assert ast.get_docstring(tree), "the module has no docstring"
+    assert "pickle" not in {module for _, module in imports(path)}
+
+
+def test_tables_name_only_what_exists() -> None:
+    rooms = {room(path) for path in MODULES} - {"__init__"}
+    assert rooms == set(dependency_table())
+    named = blocks("pure").split() + blocks("edges").split()
+    assert [] == [name for name in named if not (SOURCE / name).exists()]
+
+
+def test_repository_names_no_place_of_a_machine() -> None:
+    shared, home = "/" + "work/", "/" + "root/"
+    for path in [*SOURCE.rglob("*.py"), *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        text = path.read_text()
+        assert shared not in text, path
+        assert home not in text, path
