@@ -66,7 +66,7 @@ def test_module_imports_only_what_the_dependency_table_allows(path: Path) -> Non
     wrong = [
         f"line {line}: {module}"
         for line, module in imports(path)
-        if module.startswith("sparrowmq") and (module.split(".") + [""])[1] not in allowed
+        if module.startswith("sparrowmq") and ([*module.split("."), ""])[1] not in allowed
     ]
 
     assert [] == wrong
