@@ -1,0 +1,137 @@
+"""Golden vectors for every test: where they are, and how a test asks for them.
+
+Golden vectors are answers of Apache RocketMQ's own classes (`tests/golden/README.md`). A test gets
+them in one of three ways:
+
+- one test per case: `@pytest.mark.golden("remoting.jsonl", prefix="frame-")` on a test that takes
+  `case`, a dict; `prefix` chooses cases by the beginning of their `id`, and further markers on the
+  same test add cases;
+- one test per file: `@pytest.mark.golden_files("store-*.tar.gz")` on a test that takes
+  `golden_file`, a `Path`;
+- in a loop: the fixture `golden` with `cases(name, prefix=...)`, `json(name)` and `path(name)`.
+
+`x.jsonl` and `x.json` are found as `x.jsonl.gz` and `x.json.gz` too. `pytest --golden DIR` takes
+the files of another directory; a test whose file or cases are not there is skipped.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_HOME = Path(__file__).parent / "golden"
+
+
+@dataclass(frozen=True)
+class GoldenDirectory:
+    """A directory of golden vectors. Every method skips the test if the file is not there."""
+
+    directory: Path
+
+    def cases(self, name: str, *, prefix: str = "") -> list[dict[str, Any]]:
+        """Return the cases of a .jsonl file whose id begins with `prefix`, in the file's order."""
+        cases = [
+            case
+            for case in _parse_lines(self.path(name))
+            if str(case.get("id", "")).startswith(prefix)
+        ]
+        if not cases:
+            pytest.skip(f"{name} in {self.directory} has no case {prefix}*")
+        return cases
+
+    def json(self, name: str) -> Any:
+        """Return the content of a .json file."""
+        return json.loads(_read(self.path(name)))
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file, which for .json and .jsonl may end in .gz."""
+        for path in (self.directory / name, self.directory / f"{name}.gz"):
+            if path.is_file():
+                return path
+        pytest.skip(f"no {name} in {self.directory}")
+
+
+def _read(path: Path) -> bytes:
+    data = path.read_bytes()
+    return gzip.decompress(data) if path.suffix == ".gz" else data
+
+
+@functools.cache
+def _parse_lines(path: Path) -> list[dict[str, Any]]:
+    # Split at "\n" alone: texts may hold U+2028 and others that splitlines() would split at.
+    return [json.loads(line) for line in _read(path).split(b"\n") if line.strip()]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--golden",
+        metavar="DIR",
+        default=None,
+        help="take the golden vectors from DIR, which holds files as tests/golden does",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "golden(name, prefix=''): run once per case of a golden .jsonl file (`case`)"
+    )
+    config.addinivalue_line(
+        "markers", "golden_files(pattern): run once per golden file (`golden_file`)"
+    )
+    if not _directory(config).is_dir():
+        raise pytest.UsageError(f"--golden: {_directory(config)} is not a directory")
+
+
+def _directory(config: pytest.Config) -> Path:
+    chosen = config.getoption("--golden")
+    if chosen is None:
+        return _HOME
+    return (config.invocation_params.dir / str(chosen)).resolve()
+
+
+@pytest.fixture(scope="session")
+def golden(pytestconfig: pytest.Config) -> GoldenDirectory:
+    """The golden vectors of this run."""
+    return GoldenDirectory(_directory(pytestconfig))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    directory = GoldenDirectory(_directory(metafunc.config))
+    markers = list(metafunc.definition.iter_markers("golden"))
+    if markers:
+        metafunc.parametrize("case", _case_params(directory, markers))
+    patterns = [marker.args[0] for marker in metafunc.definition.iter_markers("golden_files")]
+    if patterns:
+        metafunc.parametrize("golden_file", _file_params(directory, patterns))
+
+
+def _case_params(directory: GoldenDirectory, markers: list[pytest.Mark]) -> list[Any]:
+    params: list[Any] = []
+    for marker in reversed(markers):
+        try:
+            cases = directory.cases(marker.args[0], prefix=marker.kwargs.get("prefix", ""))
+        except pytest.skip.Exception as reason:
+            params.append(_skipped(marker.args[0], str(reason)))
+            continue
+        params.extend(pytest.param(case, id=str(case["id"])) for case in cases)
+    return params
+
+
+def _file_params(directory: GoldenDirectory, patterns: list[str]) -> list[Any]:
+    params: list[Any] = []
+    for pattern in reversed(patterns):
+        paths = sorted(directory.directory.glob(pattern))
+        params.extend(pytest.param(path, id=path.name) for path in paths)
+        if not paths:
+            params.append(_skipped(pattern, f"no {pattern} in {directory.directory}"))
+    return params
+
+
+def _skipped(identity: str, reason: str) -> Any:
+    return pytest.param(None, id=identity, marks=pytest.mark.skip(reason=reason))
