@@ -50,7 +50,7 @@ class Message:
     keys: tuple[str, ...] = ()
     sharding_key: str | None = None
     delay_level: int = 0
-    properties: Mapping[str, str] = _NO_PROPERTIES
+    properties: Mapping[str, str] = field(default_factory=lambda: _NO_PROPERTIES)
     flag: int = 0
 
 
