@@ -1,0 +1,390 @@
+"""The process queue: what one member has pulled from one queue and not yet finished.
+
+Rules of this file:
+- Messages wait in offset order. A batch is *taken* for delivery and later *completed*, in any
+  order of batches. The commit offset is the lowest offset not yet completed, and where nothing is
+  cached, the offset at which the next pull begins. So a commit never passes an unfinished message.
+- A dropped queue delivers nothing and commits nothing: a late result is of no effect.
+- A queue is used either concurrently (`take_batch`, `complete`, `put_back`) or in order
+  (`take_in_order`, `commit_in_order`, `rollback_in_order`, `make_again`), never both.
+
+Differs from RocketMQ: Java commits the last message's offset + 1 when all are finished, this the
+next pull's offset, which also passes messages the broker filtered out; and a queue drains
+(no new deliveries, those under way count) before it is dropped.
+
+Source: ProcessQueue.java, DefaultMQPushConsumerImpl.pullMessage.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
+
+from sparrowmq.errors import UsageError
+from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.rebalance.queue_lock_table import QUEUE_LEASE_CLIENT_MS
+
+# ProcessQueue.PULL_MAX_IDLE_TIME, ProcessQueue.java.
+PULL_IDLE_MAX_MS = 120_000
+# DefaultMQPushConsumer.consumeTimeout, 15 min.
+CONSUME_TIMEOUT_MS = 15 * 60 * 1000
+# ProcessQueue.cleanExpiredMsg looks at so many messages of a queue in one round.
+EXPIRED_BATCH_MAX = 16
+
+_MIB = 1024 * 1024
+
+
+class ProcessQueueState(Enum):
+    """How far a member is with a queue."""
+
+    STARTING = "STARTING"
+    """Allocated; its lock or its start offset is not known yet."""
+    CONSUMING = "CONSUMING"
+    """Pulls and deliveries go on."""
+    DRAINING = "DRAINING"
+    """No pull and no delivery begins; deliveries under way may finish and count."""
+    DROPPED = "DROPPED"
+    """Over: late results are of no effect."""
+
+
+class ProcessQueueEvent(Enum):
+    """What moves a process queue from state to state."""
+
+    START = "START"
+    REVOKE = "REVOKE"
+    DROP = "DROP"
+
+
+# Any pair that is not here is a mistake of the caller.
+TRANSITIONS: Mapping[tuple[ProcessQueueState, ProcessQueueEvent], ProcessQueueState] = (
+    MappingProxyType(
+        {
+            (ProcessQueueState.STARTING, ProcessQueueEvent.START): ProcessQueueState.CONSUMING,
+            (ProcessQueueState.STARTING, ProcessQueueEvent.REVOKE): ProcessQueueState.DRAINING,
+            (ProcessQueueState.STARTING, ProcessQueueEvent.DROP): ProcessQueueState.DROPPED,
+            (ProcessQueueState.CONSUMING, ProcessQueueEvent.REVOKE): ProcessQueueState.DRAINING,
+            (ProcessQueueState.CONSUMING, ProcessQueueEvent.DROP): ProcessQueueState.DROPPED,
+            (ProcessQueueState.DRAINING, ProcessQueueEvent.REVOKE): ProcessQueueState.DRAINING,
+            (ProcessQueueState.DRAINING, ProcessQueueEvent.DROP): ProcessQueueState.DROPPED,
+            (ProcessQueueState.DROPPED, ProcessQueueEvent.DROP): ProcessQueueState.DROPPED,
+        }
+    )
+)
+
+
+class FlowControl(Enum):
+    """Why the next pull has to wait."""
+
+    COUNT = "COUNT"
+    SIZE = "SIZE"
+    SPAN = "SPAN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowLimits:
+    """How much a queue may hold before pulling pauses; each may be reached, not passed.
+
+    Args:
+        count_max: messages (pullThresholdForQueue).
+        size_mib_max: whole MiB of bodies (pullThresholdSizeForQueue).
+        span_max: highest cached offset less the lowest (consumeConcurrentlyMaxSpan).
+    """
+
+    count_max: int = 1000
+    size_mib_max: int = 100
+    span_max: int = 2000
+
+
+class ProcessQueue:
+    """See the module's text.
+
+    Args:
+        queue: the queue.
+        now_ms: the time of its allocation, from which idle pulls are counted.
+    """
+
+    __slots__ = (
+        "_cached",
+        "_offsets",
+        "_pending",
+        "_taken",
+        "last_consume_ms",
+        "last_lock_sent_ms",
+        "last_pull_ms",
+        "pull_offset",
+        "queue",
+        "size_bytes",
+        "state",
+    )
+
+    def __init__(self, queue: MessageQueue, *, now_ms: int) -> None:
+        self.queue = queue
+        self.state = ProcessQueueState.STARTING
+        self.pull_offset: int | None = None
+        self.size_bytes = 0
+        self.last_pull_ms = now_ms
+        self.last_consume_ms: int | None = None
+        self.last_lock_sent_ms: int | None = None
+        # Every unfinished message by offset.
+        self._cached: dict[int, MessageExt] = {}
+        # Ascending offsets; completed ones stay until they are the first, so that finding the
+        # lowest unfinished one costs O(1) on average.
+        self._offsets: deque[int] = deque()
+        # Ascending offsets of messages that wait for delivery.
+        self._pending: deque[int] = deque()
+        # Offsets under delivery, and since when.
+        self._taken: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"ProcessQueue({self.queue}, {self.state.name}, cached={len(self._cached)}, "
+            f"taken={len(self._taken)}, commit={self.commit_offset}, pull={self.pull_offset})"
+        )
+
+    # --- state ------------------------------------------------------------------------------
+
+    def start(self, offset: int, *, now_ms: int) -> None:
+        """Begin to consume at an offset."""
+        self._move(ProcessQueueEvent.START)
+        self.pull_offset = offset
+        self.last_pull_ms = now_ms
+
+    def revoke(self) -> None:
+        """Give the queue up: what waits is not delivered, what is under way may finish."""
+        self._move(ProcessQueueEvent.REVOKE)
+        self._pending.clear()
+
+    def drop(self) -> None:
+        """End it. Results that come later are of no effect. Dropping again does nothing."""
+        self._move(ProcessQueueEvent.DROP)
+        self._pending.clear()
+        self._taken.clear()
+        self._offsets.clear()
+        self._cached.clear()
+        self.size_bytes = 0
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether no delivery is under way in a queue that is given up."""
+        return (
+            self.state in (ProcessQueueState.DRAINING, ProcessQueueState.DROPPED)
+            and not self._taken
+        )
+
+    def _move(self, event: ProcessQueueEvent) -> None:
+        state = TRANSITIONS.get((self.state, event))
+        if state is None:
+            raise UsageError(f"{self.queue} is {self.state.name}: {event.name} is not possible")
+        self.state = state
+
+    # --- pulling ----------------------------------------------------------------------------
+
+    def mark_pull(self, now_ms: int) -> None:
+        """Note an attempt to pull, also one that flow control puts off."""
+        self.last_pull_ms = now_ms
+
+    def is_pull_expired(self, now_ms: int) -> bool:
+        """Tell whether nobody has tried to pull for so long that the queue must be rebuilt."""
+        return now_ms - self.last_pull_ms > PULL_IDLE_MAX_MS
+
+    def add(self, messages: Iterable[MessageExt], *, next_offset: int) -> int:
+        """Take in what a pull found, in offset order, and where the next pull begins.
+
+        A message that is cached already is replaced and not delivered again. Only a queue that is
+        CONSUMING takes messages: the answer to a pull that a revoke overtook is dropped.
+
+        Returns: how many messages are new.
+        """
+        if self.state is not ProcessQueueState.CONSUMING:
+            return 0
+        count_before = len(self._cached)
+        for message in messages:
+            offset = message.queue_offset
+            previous = self._cached.get(offset)
+            self._cached[offset] = message
+            self.size_bytes += len(message.body)
+            if previous is not None:
+                self.size_bytes -= len(previous.body)
+            elif self._offsets and offset <= self._offsets[-1]:
+                self._insert_out_of_order(offset)
+            else:
+                self._offsets.append(offset)
+                self._pending.append(offset)
+        self.pull_offset = next_offset
+        return len(self._cached) - count_before
+
+    def skip_to(self, next_offset: int) -> None:
+        """Note that a pull found nothing up to this offset (NO_NEW_MSG, NO_MATCHED_MSG)."""
+        if self.state is ProcessQueueState.CONSUMING:
+            self.pull_offset = next_offset
+
+    def flow_control(self, limits: FlowLimits, *, in_order: bool = False) -> FlowControl | None:
+        """Return why the next pull must wait, or None.
+
+        Size counts whole MiB, as Java's integer division does. Span is not looked at in order.
+        """
+        if len(self._cached) > limits.count_max:
+            return FlowControl.COUNT
+        if self.size_bytes // _MIB > limits.size_mib_max:
+            return FlowControl.SIZE
+        if not in_order and self.span > limits.span_max:
+            return FlowControl.SPAN
+        return None
+
+    def _insert_out_of_order(self, offset: int) -> None:
+        # A completed offset that is not yet popped may stand there: it is pulled again.
+        self._offsets = deque(sorted({*self._offsets, offset}))
+        self._pending = deque(sorted({*self._pending, offset}))
+
+    # --- what is cached ---------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Unfinished messages, those under delivery included."""
+        return len(self._cached)
+
+    @property
+    def pending_count(self) -> int:
+        """Messages that wait for delivery."""
+        return len(self._pending)
+
+    @property
+    def in_flight_count(self) -> int:
+        """Messages under delivery."""
+        return len(self._taken)
+
+    def has(self, offset: int) -> bool:
+        """Tell whether the message at this offset is unfinished."""
+        return offset in self._cached
+
+    @property
+    def span(self) -> int:
+        """Highest unfinished offset less the lowest; 0 if there is none."""
+        first = self._first_unfinished()
+        if first is None:
+            return 0
+        while self._offsets[-1] not in self._cached:
+            self._offsets.pop()
+        return self._offsets[-1] - first
+
+    @property
+    def commit_offset(self) -> int | None:
+        """The offset that may be committed now; None before the start and once dropped."""
+        if self.state is ProcessQueueState.DROPPED:
+            return None
+        first = self._first_unfinished()
+        return self.pull_offset if first is None else first
+
+    def _first_unfinished(self) -> int | None:
+        offsets, cached = self._offsets, self._cached
+        while offsets and offsets[0] not in cached:
+            offsets.popleft()
+        return offsets[0] if offsets else None
+
+    # --- concurrent delivery ----------------------------------------------------------------
+
+    def take_batch(self, count_max: int, *, now_ms: int) -> list[MessageExt]:
+        """Take the lowest waiting messages for delivery; none unless the queue is CONSUMING."""
+        if self.state is not ProcessQueueState.CONSUMING:
+            return []
+        batch: list[MessageExt] = []
+        while self._pending and len(batch) < count_max:
+            offset = self._pending.popleft()
+            message = self._cached.get(offset)
+            if message is None:
+                continue
+            self._taken[offset] = now_ms
+            batch.append(message)
+        if batch:
+            self.last_consume_ms = now_ms
+        return batch
+
+    def complete(self, offsets: Iterable[int]) -> int | None:
+        """Finish messages (consumed, sent back or given up), whether or not they were taken.
+
+        Returns: the offset that may be committed; None if the queue is dropped.
+        """
+        if self.state is ProcessQueueState.DROPPED:
+            return None
+        for offset in offsets:
+            self._taken.pop(offset, None)
+            message = self._cached.pop(offset, None)
+            if message is not None:
+                self.size_bytes -= len(message.body)
+        return self.commit_offset
+
+    def put_back(self, offsets: Iterable[int]) -> None:
+        """Let messages under delivery wait again, one more time counted as re-consumed.
+
+        For those that could be neither consumed nor sent back. In a queue that drains they only
+        leave the delivery; they stay unfinished, so the next owner gets them.
+        """
+        returned = [offset for offset in offsets if self._taken.pop(offset, None) is not None]
+        for offset in returned:
+            message = self._cached[offset]
+            self._cached[offset] = replace(message, reconsume_times=message.reconsume_times + 1)
+        if self.state is ProcessQueueState.CONSUMING:
+            self._pending = deque(sorted({*self._pending, *returned}))
+
+    def find_expired(
+        self,
+        now_ms: int,
+        *,
+        timeout_ms: int = CONSUME_TIMEOUT_MS,
+        count_max: int = EXPIRED_BATCH_MAX,
+    ) -> list[MessageExt]:
+        """Return the lowest unfinished messages as long as each is under delivery too long.
+
+        Such a message holds up the commit. It is sent back and then completed; what its listener
+        says later is of no effect.
+        """
+        expired: list[MessageExt] = []
+        self._first_unfinished()
+        for offset in self._offsets:
+            if offset not in self._cached:
+                continue
+            taken_ms = self._taken.get(offset)
+            if taken_ms is None or now_ms - taken_ms <= timeout_ms or len(expired) == count_max:
+                break
+            expired.append(self._cached[offset])
+        return expired
+
+    # --- delivery in order ------------------------------------------------------------------
+
+    def take_in_order(self, count_max: int, *, now_ms: int) -> list[MessageExt]:
+        """Take the lowest messages; none while an earlier batch is neither committed nor back."""
+        return [] if self._taken else self.take_batch(count_max, now_ms=now_ms)
+
+    def commit_in_order(self) -> int | None:
+        """Finish the batch under delivery; return the offset that may be committed."""
+        return self.complete(list(self._taken))
+
+    def rollback_in_order(self) -> None:
+        """Let the whole batch wait again, unchanged."""
+        self.make_again([self._cached[offset] for offset in self._taken])
+
+    def make_again(self, messages: Sequence[MessageExt]) -> None:
+        """Let these messages of the batch wait again, as given (with their re-consume times)."""
+        for message in messages:
+            if self._taken.pop(message.queue_offset, None) is None:
+                continue
+            self._cached[message.queue_offset] = message
+            if self.state is ProcessQueueState.CONSUMING:
+                self._pending.append(message.queue_offset)
+        self._pending = deque(sorted(self._pending))
+
+    def mark_locked(self, sent_ms: int) -> None:
+        """Note that the broker granted the lock asked for at this time."""
+        self.last_lock_sent_ms = sent_ms
+
+    def mark_unlocked(self) -> None:
+        """Note that the broker refused the lock, or that it was given back."""
+        self.last_lock_sent_ms = None
+
+    def is_locked(self, now_ms: int) -> bool:
+        """Tell whether the lease still holds, counted from the sending of the request."""
+        sent_ms = self.last_lock_sent_ms
+        return sent_ms is not None and now_ms - sent_ms <= QUEUE_LEASE_CLIENT_MS

@@ -1,0 +1,72 @@
+"""Where a member begins in a queue it has just been given.
+
+| consume from where          | committed n | nothing committed | the same, of `%RETRY%group` |
+|-----------------------------|-------------|-------------------|-----------------------------|
+| LAST_OFFSET, the three old  | n           | the max offset    | 0                           |
+| FIRST_OFFSET                | n           | 0                 | 0                           |
+| TIMESTAMP                   | n           | offset by time    | the max offset              |
+
+Beginning at 0 where the queue's min offset is higher is right: the first pull is answered with the
+min offset. A failed query is not "nothing committed": it is asked again, and nothing is decided.
+
+Differs from RocketMQ: a queue that appeared after the group's first commit on the topic begins at
+0 under LAST_OFFSET (`queue_is_new`). Java skips to the max offset and so loses what was sent
+before the member learnt of the queue.
+
+Source: RebalancePushImpl.computePullFromWhere.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from sparrowmq.model import ConsumeFromWhere
+from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
+
+
+class UseOffset(NamedTuple):
+    """Begin at this offset."""
+
+    offset: int
+
+
+class AskMaxOffset(NamedTuple):
+    """Ask the broker for the queue's max offset, and begin there."""
+
+
+class AskByTimestamp(NamedTuple):
+    """Ask the broker for the offset of this time, and begin there."""
+
+    timestamp_ms: int
+
+
+StartPosition: TypeAlias = UseOffset | AskMaxOffset | AskByTimestamp
+
+
+def choose_start_position(
+    consume_from_where: ConsumeFromWhere,
+    committed_offset: int | None,
+    *,
+    topic: str,
+    consume_timestamp_ms: int,
+    queue_is_new: bool = False,
+) -> StartPosition:
+    """Decide where to begin.
+
+    Args:
+        consume_from_where: the group's rule.
+        committed_offset: what the broker answered; None if it knows no offset.
+        topic: the queue's topic.
+        consume_timestamp_ms: the wall-clock time of CONSUME_FROM_TIMESTAMP.
+        queue_is_new: whether the group has committed to other queues of this topic before, so
+            that this one was added later.
+    """
+    if committed_offset is not None:
+        return UseOffset(committed_offset)
+    is_retry_topic = topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+    if consume_from_where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
+        return UseOffset(0)
+    if consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
+        return AskMaxOffset() if is_retry_topic else AskByTimestamp(consume_timestamp_ms)
+    # CONSUME_FROM_LAST_OFFSET and the three deprecated values, which mean the same.
+    return UseOffset(0) if is_retry_topic or queue_is_new else AskMaxOffset()
