@@ -1,3 +1,10 @@
-"""TODO."""
+"""The Spark data source `rocketmq`, and a Spark session that runs wherever Python does.
+
+Importing this package needs neither Spark nor Java; calling `spark_session` does.
+"""
 
 from __future__ import annotations
+
+from sparrowmq.spark.java import JavaHome, find_java, prepare_environment, spark_session
+
+__all__ = ["JavaHome", "find_java", "prepare_environment", "spark_session"]

@@ -1,0 +1,117 @@
+"""Offsets of many queues as JSON, the way checkpoints and options hold them. Pure.
+
+The shape is `{"topic": {"broker": {"queueId": offset}}}`. An offset counts messages and names the
+*next* one to read. In options, -2 stands for the earliest message kept and -1 for the end of the
+queue; a checkpoint holds resolved numbers only. Spark compares offsets as texts, so they are always
+written in one order: topics and brokers by name, queues by number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.model import MessageQueue
+
+# The two stand-ins an option may hold in place of an offset, as in Kafka's source.
+EARLIEST = -2
+LATEST = -1
+
+OffsetsJson: TypeAlias = dict[str, dict[str, dict[str, int]]]
+
+_SHAPE = '{"topic": {"broker": {"queueId": offset}}}'
+
+
+def encode_offsets(offsets: Mapping[MessageQueue, int]) -> OffsetsJson:
+    """Return the nested dict that Spark writes as JSON, in its one order."""
+    result: OffsetsJson = {}
+    for queue in sorted(offsets):
+        brokers = result.setdefault(queue.topic, {})
+        brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offsets[queue]
+    return result
+
+
+def decode_offsets(value: Any) -> dict[MessageQueue, int]:
+    """Return the offsets of a nested dict, as `json.loads` gives it.
+
+    Raises: ConfigError if the shape is another one; it names the place.
+    """
+    offsets: dict[MessageQueue, int] = {}
+    for topic, brokers in _items(value, "the offsets"):
+        for broker_name, queues in _items(brokers, f"topic {topic!r}"):
+            for queue_text, offset in _items(queues, f"broker {broker_name!r} of {topic!r}"):
+                queue_id = _queue_id(queue_text, topic=topic, broker_name=broker_name)
+                if type(offset) is not int or offset < EARLIEST:
+                    raise ConfigError(
+                        f"the offset of queue {topic}/{broker_name}/{queue_id} is {offset!r}; "
+                        f"a whole number is needed, or -2 for earliest, -1 for latest"
+                    )
+                offsets[MessageQueue(topic, broker_name, queue_id)] = offset
+    return offsets
+
+
+def parse_offsets(text: str) -> dict[MessageQueue, int]:
+    """Return the offsets of a JSON text.
+
+    Raises: ConfigError if it is not JSON or has another shape.
+    """
+    return decode_offsets(_parse_json(text, _SHAPE))
+
+
+def parse_queues(text: str) -> frozenset[MessageQueue]:
+    """Return the queues of an `assign` text, `{"topic": {"broker": [queueId, ...]}}`.
+
+    Raises: ConfigError if it is not JSON, has another shape, or names no queue.
+    """
+    shape = '{"topic": {"broker": [queueId, ...]}}'
+    queues: set[MessageQueue] = set()
+    for topic, brokers in _items(_parse_json(text, shape), "the value"):
+        for broker_name, queue_ids in _items(brokers, f"topic {topic!r}"):
+            if not isinstance(queue_ids, list):
+                raise ConfigError(f"broker {broker_name!r} of {topic!r} needs a list of queue ids")
+            for queue_id in queue_ids:
+                checked = _queue_id(queue_id, topic=topic, broker_name=broker_name)
+                queues.add(MessageQueue(topic, broker_name, checked))
+    if not queues:
+        raise ConfigError(f"no queue is named; the shape is {shape}")
+    return frozenset(queues)
+
+
+def number_queues(queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+    """Give every queue of a topic a dense number from 0, over sorted brokers and queue ids.
+
+    This is the `partition` of the column profile `kafka`. A broker or queue that is added may
+    shift the numbers of the queues that sort behind it.
+    """
+    numbers: dict[MessageQueue, int] = {}
+    topic: str | None = None
+    number = 0
+    for queue in sorted(set(queues)):
+        number = 0 if queue.topic != topic else number + 1
+        topic = queue.topic
+        numbers[queue] = number
+    return numbers
+
+
+def _parse_json(text: str, shape: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{text[:80]!r} is not JSON ({error}); the shape is {shape}") from error
+
+
+def _items(value: Any, place: str) -> Iterable[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{place}: a JSON object is needed, got {value!r}; the shape is {_SHAPE}")
+    return value.items()
+
+
+def _queue_id(value: Any, *, topic: str, broker_name: str) -> int:
+    text = str(value)
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit()):
+        raise ConfigError(
+            f"{value!r} is not a queue id of topic {topic!r} on broker {broker_name!r}"
+        )
+    return int(text)

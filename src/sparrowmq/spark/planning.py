@@ -1,0 +1,130 @@
+"""What one batch reads, and by which Spark tasks. Pure.
+
+A *range* is a half-open interval of queue offsets of one queue. `limit_ranges` cuts a batch down
+to `maxOffsetsPerTrigger`, `plan_partitions` deals its ranges out to input partitions. Both keep the
+rule on which exactly-once rests: every offset of the input is in exactly one place of the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sparrowmq.model import MessageQueue
+
+
+class QueueRange(NamedTuple):
+    """The messages of a queue from offset `start`, included, to `end`, excluded."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        """How many offsets the range holds; gaps count."""
+        return self.end - self.start
+
+
+def limit_ranges(ranges: Iterable[QueueRange], rows_max: int) -> list[QueueRange]:
+    """Cut ranges so that together they hold at most `rows_max` offsets.
+
+    Every queue gets its share pro rata of what it holds, and no queue that holds anything is left
+    out while there is a row for each: a small queue must not starve behind a large one.
+
+    Args:
+        ranges: what could be read.
+        rows_max: at least 1.
+
+    Returns: the ranges in the order of their queues, with the same starts; a range may be empty.
+        Unless everything was empty, at least one of them is not.
+    """
+    assert rows_max >= 1
+    ordered = sorted(ranges)
+    total = sum(each.count for each in ordered)
+    if total <= rows_max:
+        return ordered
+    counts = apportion([each.count for each in ordered], rows_max)
+    return [
+        each._replace(end=each.start + count) for each, count in zip(ordered, counts, strict=True)
+    ]
+
+
+def apportion(sizes: Sequence[int], total: int) -> list[int]:
+    """Deal `total` units out in proportion to sizes, never more to one than its size.
+
+    Each size that is not zero gets 1 first, as far as they go, the largest sizes first; the rest
+    follows the largest remainder. Ties go to the earlier index, so the answer is always the same.
+
+    Args:
+        sizes: each at least 0, their sum at least `total`.
+        total: at least 0.
+
+    Returns: counts whose sum is `total`.
+    """
+    assert 0 <= total <= sum(sizes)
+    by_size = sorted(range(len(sizes)), key=lambda index: (-sizes[index], index))
+    counts = [0] * len(sizes)
+    for index in by_size[:total]:
+        counts[index] = min(1, sizes[index])
+    rest = total - sum(counts)
+    room = [size - count for size, count in zip(sizes, counts, strict=True)]
+    room_total = sum(room)
+    if rest == 0 or room_total == 0:
+        return counts
+    shares = [divmod(each * rest, room_total) for each in room]
+    left = rest - sum(share for share, _ in shares)
+    by_remainder = sorted(range(len(sizes)), key=lambda index: (-shares[index][1], index))
+    extra = frozenset(by_remainder[:left])
+    return [
+        count + share + (index in extra)
+        for index, (count, (share, _)) in enumerate(zip(counts, shares, strict=True))
+    ]
+
+
+def plan_partitions(
+    ranges: Iterable[QueueRange], *, partitions_min: int, rows_min: int
+) -> list[tuple[QueueRange, ...]]:
+    """Deal the ranges of a batch out to input partitions.
+
+    A queue is one partition, unless more are asked for: then ranges are split, the larger ones
+    into more pieces. Small neighbouring ranges share a partition until it holds `rows_min` rows,
+    for a Python task costs about as much as reading 20,000 messages.
+
+    Args:
+        ranges: what the batch reads; empty ones are left out.
+        partitions_min: at least so many partitions, as far as there are rows; 0 asks for none.
+        rows_min: rows below which ranges share a partition.
+
+    Returns: partitions in the order of their first queue; ranges in a partition are in order too.
+    """
+    ordered = sorted(each for each in ranges if each.count > 0)
+    pieces = _split(ordered, partitions_min)
+    merges_left = len(pieces) - max(partitions_min, 1)
+    partitions: list[list[QueueRange]] = []
+    rows = 0
+    for piece in pieces:
+        fits = piece.count < rows_min and rows + piece.count <= rows_min
+        if partitions and fits and merges_left > 0:
+            partitions[-1].append(piece)
+            rows += piece.count
+            merges_left -= 1
+        else:
+            partitions.append([piece])
+            rows = piece.count
+    return [tuple(each) for each in partitions]
+
+
+def _split(ranges: Sequence[QueueRange], partitions_min: int) -> list[QueueRange]:
+    sizes = [each.count for each in ranges]
+    pieces_total = min(partitions_min, sum(sizes))
+    if pieces_total <= len(ranges):
+        return list(ranges)
+    pieces: list[QueueRange] = []
+    for each, count in zip(ranges, apportion(sizes, pieces_total), strict=True):
+        bounds = [each.start + each.count * step // count for step in range(count + 1)]
+        pieces += [
+            each._replace(start=start, end=end)
+            for start, end in zip(bounds, bounds[1:], strict=False)
+        ]
+    return pieces

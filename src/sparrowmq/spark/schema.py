@@ -1,0 +1,109 @@
+"""The columns that a read can give, by name, and the profiles that choose among them. Pure.
+
+Spark 4.3 cannot tell a Python data source which columns a query needs, so users say it: by a
+profile, or by a list of names. A column that is not asked for costs nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import NamedTuple
+
+from sparrowmq.errors import ConfigError
+
+
+class Column(NamedTuple):
+    """A column: its name, its type as Spark's DDL writes it, and what it holds."""
+
+    name: str
+    ddl: str
+    help: str
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("topic", "string", "the topic"),
+    Column("brokerName", "string", "the broker on which the queue lies"),
+    Column("queueId", "int", "the queue's number on its broker"),
+    Column("queueOffset", "bigint", "the message's number in its queue, from 0"),
+    Column("commitLogOffset", "bigint", "the byte in the broker's commit log where it begins"),
+    Column("msgId", "string", "the id its producer gave, else offsetMsgId"),
+    Column("offsetMsgId", "string", "the id made of the broker's address and commitLogOffset"),
+    Column("keys", "string", "the keys, joined by a blank; null where there are none"),
+    Column("tags", "string", "the tag; null where there is none"),
+    Column("body", "binary", "the payload, inflated"),
+    Column("flag", "int", "the producer's own 32 bits"),
+    Column("sysFlag", "int", "RocketMQ's bits: compression, transaction, host versions"),
+    Column("bornTimestamp", "timestamp", "when the producer made it"),
+    Column("storeTimestamp", "timestamp", "when the broker stored it"),
+    Column("bornHost", "string", "the producer's address, ip:port"),
+    Column("storeHost", "string", "the broker's address, ip:port"),
+    Column("reconsumeTimes", "int", "how often it was sent back by a consumer"),
+    Column("storeSize", "int", "bytes of the whole record in the commit log"),
+    Column("properties", "map<string,string>", "all properties, keys and tags among them"),
+    # The columns of Spark's source for Kafka, by its names.
+    Column("key", "binary", "the keys, as bytes"),
+    Column("value", "binary", "the payload, as body"),
+    Column("partition", "int", "a dense number of the queue over sorted brokers and queue ids"),
+    Column("offset", "bigint", "as queueOffset"),
+    Column("timestamp", "timestamp", "as bornTimestamp"),
+    Column("timestampType", "int", "0: the time when the message was made"),
+)
+
+PROFILES: dict[str, tuple[str, ...]] = {
+    "minimal": ("brokerName", "queueId", "queueOffset", "body"),
+    "default": (
+        "topic",
+        "brokerName",
+        "queueId",
+        "queueOffset",
+        "msgId",
+        "keys",
+        "tags",
+        "body",
+        "bornTimestamp",
+        "storeTimestamp",
+        "reconsumeTimes",
+        "properties",
+    ),
+    "full": tuple(column.name for column in COLUMNS[:19]),
+    "kafka": ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
+}
+
+_BY_NAME = {column.name: column for column in COLUMNS}
+
+
+def parse_profile(text: str) -> tuple[str, ...]:
+    """Return the column names of a profile.
+
+    Raises: ConfigError if there is no such profile.
+    """
+    names = PROFILES.get(text.strip().lower())
+    if names is None:
+        raise ConfigError(f"there is no profile {text!r}; choose one of {', '.join(PROFILES)}")
+    return names
+
+
+def parse_columns(text: str) -> tuple[str, ...]:
+    """Return column names from a comma list; their order is the order of the columns.
+
+    Raises: ConfigError if a name is unknown, twice there, or none is given.
+    """
+    by_lower_name = {name.lower(): name for name in _BY_NAME}
+    names: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        name = by_lower_name.get(part.lower())
+        if name is None:
+            near = difflib.get_close_matches(part.lower(), by_lower_name, n=1, cutoff=0.5)
+            hint = f"did you mean {by_lower_name[near[0]]!r}? " if near else ""
+            raise ConfigError(
+                f"there is no column {part!r}; {hint}The columns are {', '.join(_BY_NAME)}"
+            )
+        if name in names:
+            raise ConfigError(f"column {name!r} is named twice")
+        names.append(name)
+    return tuple(names)
+
+
+def columns_ddl(names: tuple[str, ...]) -> str:
+    """Return the schema of these columns as Spark's DDL."""
+    return ", ".join(f"`{name}` {_BY_NAME[name].ddl}" for name in names)
