@@ -1,0 +1,77 @@
+"""Allocation, hash ring and orderings, against what Apache RocketMQ's own classes answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparrowmq.model.queue import java_order, queue_order
+from sparrowmq.rebalance import STRATEGIES, AllocateMessageQueueStrategy, MessageQueue
+from sparrowmq.rebalance.consistent_hash import ConsistentHashRing
+
+
+def make_queues(topic: str, pairs: list[list[Any]] | None) -> list[MessageQueue] | None:
+    if pairs is None:
+        return None
+    return [MessageQueue(topic, broker, queue_id) for broker, queue_id in pairs]
+
+
+def make_strategy(case: dict[str, Any]) -> AllocateMessageQueueStrategy:
+    name, config = case["strategy"], case["config"]
+    strategy_class = STRATEGIES[name]
+    strategy: AllocateMessageQueueStrategy
+    if name == "CONFIG":
+        strategy = strategy_class(make_queues(case["topic"], config["messageQueueList"]))
+    elif name == "MACHINE_ROOM":
+        strategy = strategy_class(config["consumeridcs"])
+    elif name == "MACHINE_ROOM_NEARBY":
+        strategy = strategy_class(STRATEGIES[config["inner"]]())
+    elif name == "CONSISTENT_HASH":
+        strategy = strategy_class(config["virtualNodeCnt"])
+    else:
+        strategy = strategy_class()
+    return strategy
+
+
+def allocate(case: dict[str, Any]) -> Any:
+    strategy = make_strategy(case)
+    mq_all = make_queues(case["topic"], case["mqAll"])
+    try:
+        return strategy.allocate(case["group"], case["current"], mq_all, case["cidAll"])
+    except ValueError as error:
+        return ("java.lang.IllegalArgumentException", str(error))
+    except TypeError:
+        return ("java.lang.NullPointerException", None)
+
+
+def wanted(case: dict[str, Any]) -> Any:
+    if "error" in case:
+        return (case["error"]["type"], case["error"].get("message"))
+    return make_queues(case["topic"], case["result"])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_allocation_equals_java(golden: Any, strategy: str) -> None:
+    cases = [case for case in golden.cases("allocate.jsonl") if case["strategy"] == strategy]
+
+    assert [] == [case["id"] for case in cases if wanted(case) != allocate(case)]
+    assert [] == [case["id"] for case in cases if case["name"] != make_strategy(case).name]
+
+
+def test_owners_on_the_ring_equal_java(golden: Any) -> None:
+    for case in golden.cases("ring.jsonl"):
+        ring = ConsistentHashRing(case["cidAll"], virtual_node_cnt=case["virtualNodeCnt"])
+        keys = [str(queue) for queue in make_queues(case["topic"], case["mqAll"]) or []]
+
+        assert case["routeKeys"] == keys, case["id"]
+        assert case["owner"] == [ring.find_owner(key) for key in keys], case["id"]
+
+
+def test_orderings_equal_java(golden: Any) -> None:
+    for case in golden.cases("sort.jsonl"):
+        queues = sorted((MessageQueue(*queue) for queue in case["mq"]), key=queue_order)
+
+        assert case["mqSorted"] == [list(queue) for queue in queues], case["id"]
+        assert case["mqToString"] == [str(queue) for queue in queues], case["id"]
+        assert case["cidSorted"] == sorted(case["cid"], key=java_order), case["id"]
