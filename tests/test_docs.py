@@ -1,0 +1,43 @@
+"""Every Python block of the README and the documentation runs, in order, file by file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sparrowmq.testing import EmbeddedCluster
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+BLOCK = re.compile(r"```python\n(.*?)```", re.S)
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+WITH_BLOCKS = [path for path in DOCUMENTS if BLOCK.search(path.read_text())]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("path", WITH_BLOCKS, ids=name_of)
+def test_code_blocks_run_as_printed(path: Path) -> None:
+    names: dict[str, object] = {}
+    with EmbeddedCluster() as cluster:
+        for match in BLOCK.finditer(path.read_text()):
+            line = path.read_text()[: match.start()].count("\n") + 1
+            code = match.group(1).replace("127.0.0.1:9876", cluster.name_server)
+            exec(compile("\n" * line + code, str(path), "exec"), names)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_links_lead_somewhere(path: Path) -> None:
+    wrong = [
+        target
+        for target in LINK.findall(path.read_text())
+        if not (path.parent / target).resolve().exists()
+    ]
+
+    assert [] == wrong
