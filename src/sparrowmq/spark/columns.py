@@ -260,8 +260,9 @@ def _valid_text(texts: pa.Array) -> pa.Array:
         texts.validate(full=True)
     except pa.ArrowInvalid:
         raw = texts.view(pa.binary()) if not pa.types.is_binary(texts.type) else texts
-        values = [None if each is None else each.decode("utf-8", "replace")
-                  for each in raw.to_pylist()]
+        values = [
+            None if each is None else each.decode("utf-8", "replace") for each in raw.to_pylist()
+        ]
         return pa.array(values, type=pa.string())
     return texts
 
@@ -355,9 +356,7 @@ def _split_properties(context: _Context) -> _Properties:
     if context.properties is not None:
         return context.properties
     layout = context.layout
-    taken = _take(
-        context.records, layout.properties_at - 1, layout.properties_end, pa.binary()
-    )
+    taken = _take(context.records, layout.properties_at - 1, layout.properties_end, pa.binary())
     cuts = np.frombuffer(taken.buffers()[1], dtype=np.int32)[: context.count + 1].astype(np.int64)
     text: Bytes = np.frombuffer(taken.buffers()[2], dtype=np.uint8)[: cuts[-1]].copy()
     text[cuts[:-1]] = _PROPERTY_SEPARATOR
@@ -392,9 +391,7 @@ def _decode_property(context: _Context, name: str) -> pa.Array:
     if len(rows) > 1:
         is_last = np.append(rows[1:] != rows[:-1], True)
         same, rows = same[is_last], rows[is_last]
-    values = _take_text(
-        found.text.tobytes(), found.name_end[same] + 1, found.value_end[same]
-    )
+    values = _take_text(found.text.tobytes(), found.name_end[same] + 1, found.value_end[same])
     if len(rows) == context.count:
         return values
     places = np.full(context.count, -1, dtype=np.int64)

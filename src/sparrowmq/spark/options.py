@@ -13,24 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import check_group, check_topic
 from sparrowmq.spark import schema
+from sparrowmq.spark.bounds import OffsetChoice
 from sparrowmq.spark.offsets import EARLIEST, LATEST, parse_offsets, parse_queues
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetChoice:
-    """Where to start or end: one stand-in for all queues, or offsets by queue.
-
-    Args:
-        everywhere: EARLIEST or LATEST for each queue that `offsets` does not name.
-        offsets: offsets by queue; may hold EARLIEST and LATEST too.
-    """
-
-    everywhere: int
-    offsets: Mapping[MessageQueue, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +67,6 @@ class Option(NamedTuple):
     scopes: tuple[str, ...] = ("batch", "stream")
 
 
-def _parse_addresses(text: str) -> tuple[str, ...]:
-    addresses = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
-    if not addresses:
-        raise ValueError("no address is given, write host:port")
-    for address in addresses:
-        host, colon, port = address.rpartition(":")
-        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-            raise ValueError(f"{address!r} is not host:port")
-    return addresses
-
-
 def _parse_topics(text: str) -> tuple[str, ...]:
     topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not topics:
@@ -132,7 +110,9 @@ def _parse_choice(stand_ins: Mapping[str, int], rest: int) -> Callable[[str], Of
 _COUNT_MAX = 2**63 - 1
 
 OPTIONS: tuple[Option, ...] = (
-    Option("nameServer", None, _parse_addresses, "name servers, host:port joined by ';'; required"),
+    Option(
+        "nameServer", None, parse_name_servers, "name servers, host:port joined by ';'; required"
+    ),
     Option("topic", None, _parse_topics, "topics to read, joined by ','; this or assign"),
     Option(
         "assign", None, parse_queues, 'exact queues, {"topic": {"broker": [0, 1]}}; this or topic'
@@ -291,7 +271,7 @@ def _parse_value(option: Option, text: str) -> Any:
 def _check_together(given: Mapping[str, Any]) -> None:
     if "nameServer" not in given:
         raise ConfigError(
-            "option 'nameServer' is missing; write .option(\"nameServer\", \"host:9876\")"
+            'option \'nameServer\' is missing; write .option("nameServer", "host:9876")'
         )
     if ("topic" in given) == ("assign" in given):
         what = "both are given" if "topic" in given else "neither is given"

@@ -7,6 +7,7 @@ rule on which exactly-once rests: every offset of the input is in exactly one pl
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -123,8 +124,5 @@ def _split(ranges: Sequence[QueueRange], partitions_min: int) -> list[QueueRange
     pieces: list[QueueRange] = []
     for each, count in zip(ranges, apportion(sizes, pieces_total), strict=True):
         bounds = [each.start + each.count * step // count for step in range(count + 1)]
-        pieces += [
-            each._replace(start=start, end=end)
-            for start, end in zip(bounds, bounds[1:], strict=False)
-        ]
+        pieces += [each._replace(start=start, end=end) for start, end in itertools.pairwise(bounds)]
     return pieces

@@ -1,0 +1,79 @@
+"""Errors as Spark's users meet them: one clear line, and losses as errors or warnings.
+
+Spark puts the Python traceback of a worker into its own exception, below 200 lines of Java. For an
+error that is the user's to mend, the traceback says nothing; so the last thing a worker does before
+such an error leaves it is to ask PySpark for the message alone. The worker ends with the error, so
+nothing else loses its traceback.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+from sparrowmq.errors import SparrowError
+from sparrowmq.spark.bounds import Loss
+
+_LOG = logging.getLogger("sparrowmq.spark")
+_HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RocketMQError(SparrowError):
+    """What went wrong in a read, in one line that begins with `sparrowmq:`."""
+
+
+class DataLossError(RocketMQError):
+    """Messages that were to be read are gone."""
+
+
+def clear(method: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a method that Spark calls: our errors leave it as `RocketMQError`, without traceback."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except SparrowError as error:
+            raise as_clear(error) from None
+
+    return call
+
+
+def as_clear(error: SparrowError) -> RocketMQError:
+    """Return the error as one line for the user; in a Spark worker, have only this line shown."""
+    if _is_spark_worker():
+        os.environ[_HIDE_TRACEBACK] = "1"
+    if isinstance(error, RocketMQError):
+        return error
+    return RocketMQError(f"sparrowmq: {error}")
+
+
+def report_losses(losses: Iterable[Loss], *, fail: bool) -> None:
+    """Raise a `DataLossError` for what is lost, or log one warning for each queue.
+
+    Raises: DataLossError if `fail` and there is any loss.
+    """
+    found = list(losses)
+    if not found:
+        return
+    if not fail:
+        for loss in found:
+            _LOG.warning("skipped for failOnDataLoss=false: %s", loss)
+        return
+    more = f" (and {len(found) - 1} more queues)" if len(found) > 1 else ""
+    raise DataLossError(
+        f"sparrowmq: messages are lost: {found[0]}{more}; "
+        f'.option("failOnDataLoss", "false") skips what is gone'
+    )
+
+
+def _is_spark_worker() -> bool:
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")

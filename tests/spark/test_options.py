@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.model import MessageQueue
+from sparrowmq.spark.bounds import OffsetChoice
+from sparrowmq.spark.offsets import EARLIEST, LATEST
+from sparrowmq.spark.options import OPTIONS, parse_options
+from sparrowmq.spark.schema import COLUMNS, PROFILES, columns_ddl, parse_columns
+
+GOOD = {"nameServer": "127.0.0.1:9876", "topic": "flights"}
+
+
+def error_of(options: dict[str, str], scope: str = "batch") -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_options(options, scope=scope)
+    return str(caught.value)
+
+
+def test_names_are_compared_without_case() -> None:
+    lowered = {name.lower(): text for name, text in GOOD.items()}
+
+    assert parse_options(GOOD, scope="batch") == parse_options(lowered, scope="batch")
+
+
+def test_defaults() -> None:
+    options = parse_options(GOOD, scope="stream")
+
+    assert ("127.0.0.1:9876",) == options.name_servers
+    assert ("flights",) == options.topics
+    assert PROFILES["default"] == options.columns
+    assert options.starting_offsets is None
+    assert OffsetChoice(LATEST) == options.ending_offsets
+    assert options.fail_on_data_loss
+    assert options.max_offsets_per_trigger is None
+
+
+def test_lists_and_json_are_parsed() -> None:
+    options = parse_options(
+        {
+            "nameserver": "a:1;b:2",
+            "topic": "T, U,T",
+            "startingOffsets": '{"T": {"b": {"3": 7}}}',
+            "columns": "BODY, queueid",
+        },
+        scope="batch",
+    )
+
+    assert ("a:1", "b:2") == options.name_servers
+    assert ("T", "U") == options.topics
+    assert OffsetChoice(EARLIEST, {MessageQueue("T", "b", 3): 7}) == options.starting_offsets
+    assert ("body", "queueId") == options.columns
+
+
+def test_assign_names_the_topics() -> None:
+    options = parse_options(
+        {"nameServer": "a:1", "assign": '{"U": {"b": [0]}, "T": {"b": [1]}}'}, scope="batch"
+    )
+
+    assert ("T", "U") == options.topics
+    assert {MessageQueue("U", "b", 0), MessageQueue("T", "b", 1)} == options.assign
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"nameSever": "a:1"}, "unknown option 'nameSever'; did you mean 'nameServer'?"),
+        ({"maxoffsetpertrigger": "1"}, "did you mean 'maxOffsetsPerTrigger'?"),
+        ({"zzz": "1"}, "The options are nameServer, topic"),
+        (
+            {"nameServer": "nowhere"},
+            "option 'nameServer' is 'nowhere': name_server 'nowhere' is no address",
+        ),
+        ({"nameServer": " ; "}, "name_server is empty"),
+        ({"topic": " , "}, "no topic is named"),
+        ({"topic": "a b"}, "option 'topic' is 'a b'"),
+        ({"assign": '{"T": {"b": [0]}}'}, "both are given"),
+        ({"startingOffsets": "yesterday"}, "write earliest or latest"),
+        ({"startingOffsets": "{1}"}, "is not JSON"),
+        ({"endingOffsets": "earliest"}, "write latest"),
+        ({"minPartitions": "many"}, "write a whole number from 0 to 100000"),
+        ({"pullBatchSize": "0"}, "it must be from 1"),
+        ({"failOnDataLoss": "1"}, "write true or false"),
+        ({"profile": "wide"}, "choose one of minimal, default, full, kafka"),
+        ({"columns": "boddy"}, "did you mean 'body'?"),
+        ({"columns": "body,body"}, "named twice"),
+        ({"columns": "body", "profile": "full"}, "not both"),
+        ({"group": "a b"}, "option 'group'"),
+        ({"maxOffsetsPerTrigger": "5"}, "is for a stream read, this is a batch"),
+    ],
+)
+def test_wrong_option_is_one_clear_error(change: dict[str, str], words: str) -> None:
+    assert words in error_of({**GOOD, **change})
+
+
+def test_what_is_required_is_named() -> None:
+    assert "option 'nameServer' is missing" in error_of({"topic": "T"})
+    assert "neither is given" in error_of({"nameServer": "a:1"})
+    assert "needs option 'group'" in error_of({**GOOD, "commitOffsets": "true"}, "stream")
+
+
+def test_every_row_of_the_table_is_complete() -> None:
+    assert len({option.name.lower() for option in OPTIONS}) == len(OPTIONS)
+    assert all(option.help for option in OPTIONS)
+    for option in OPTIONS:
+        if option.default is not None:
+            option.parse(option.default)
+
+
+def test_profiles_name_columns_that_exist() -> None:
+    for names in PROFILES.values():
+        assert names == parse_columns(",".join(names))
+
+
+def test_ddl_quotes_the_names() -> None:
+    assert "`queueId` int, `body` binary" == columns_ddl(("queueId", "body"))
+
+
+def test_columns_are_named_once() -> None:
+    assert len({column.name.lower() for column in COLUMNS}) == len(COLUMNS)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrowmq.model import MessageQueue
+from sparrowmq.spark.planning import QueueRange, apportion, limit_ranges, plan_partitions
+
+Q = [MessageQueue("T", "broker-a", number) for number in range(12)]
+
+
+@st.composite
+def range_lists(draw: st.DrawFn) -> list[QueueRange]:
+    sizes = draw(st.lists(st.integers(0, 60), max_size=12))
+    return [
+        QueueRange(queue, start, start + size)
+        for queue, size, start in zip(
+            Q, sizes, draw(st.lists(st.integers(0, 5), min_size=12, max_size=12)), strict=False
+        )
+    ]
+
+
+def offsets_of(ranges: list[QueueRange]) -> Counter[tuple[MessageQueue, int]]:
+    return Counter((each.queue, at) for each in ranges for at in range(each.start, each.end))
+
+
+@given(range_lists(), st.integers(0, 40), st.integers(1, 80))
+def test_plan_holds_every_offset_exactly_once(
+    ranges: list[QueueRange], partitions_min: int, rows_min: int
+) -> None:
+    plan = plan_partitions(ranges, partitions_min=partitions_min, rows_min=rows_min)
+
+    assert offsets_of(ranges) == offsets_of([each for part in plan for each in part])
+
+
+@given(range_lists(), st.integers(0, 40), st.integers(1, 80))
+def test_plan_has_the_partitions_asked_for_as_far_as_there_are_rows(
+    ranges: list[QueueRange], partitions_min: int, rows_min: int
+) -> None:
+    plan = plan_partitions(ranges, partitions_min=partitions_min, rows_min=rows_min)
+
+    assert len(plan) >= min(partitions_min, sum(each.count for each in ranges))
+    assert all(each.count > 0 for part in plan for each in part)
+
+
+def test_small_queues_share_a_partition_and_large_ones_do_not() -> None:
+    ranges = [QueueRange(Q[0], 0, 100), QueueRange(Q[1], 0, 3), QueueRange(Q[2], 5, 8)]
+
+    plan = plan_partitions(ranges, partitions_min=0, rows_min=50)
+
+    assert [(ranges[0],), (ranges[1], ranges[2])] == plan
+
+
+def test_the_larger_queue_is_split_into_more_pieces() -> None:
+    ranges = [QueueRange(Q[0], 0, 30), QueueRange(Q[1], 0, 10)]
+
+    plan = plan_partitions(ranges, partitions_min=4, rows_min=1)
+
+    assert [
+        (QueueRange(Q[0], 0, 10),),
+        (QueueRange(Q[0], 10, 20),),
+        (QueueRange(Q[0], 20, 30),),
+        (QueueRange(Q[1], 0, 10),),
+    ] == plan
+
+
+@given(range_lists(), st.integers(1, 500))
+def test_limit_keeps_starts_and_holds_exactly_what_is_allowed(
+    ranges: list[QueueRange], rows_max: int
+) -> None:
+    limited = limit_ranges(ranges, rows_max)
+
+    assert [(each.queue, each.start) for each in ranges] == [
+        (each.queue, each.start) for each in limited
+    ]
+    assert all(small.end <= whole.end for small, whole in zip(limited, ranges, strict=True))
+    assert min(rows_max, sum(each.count for each in ranges)) == sum(each.count for each in limited)
+
+
+@given(range_lists(), st.integers(12, 500))
+def test_limit_starves_no_queue(ranges: list[QueueRange], rows_max: int) -> None:
+    limited = limit_ranges(ranges, rows_max)
+
+    assert [each.count > 0 for each in ranges] == [each.count > 0 for each in limited]
+
+
+def test_shares_follow_sizes() -> None:
+    assert [599, 300, 101, 0] == apportion([600_000, 300_000, 100_000, 0], 1000)
+
+
+@given(st.lists(st.integers(0, 100), max_size=9), st.data())
+def test_apportion_deals_out_everything_within_sizes(sizes: list[int], data: st.DataObject) -> None:
+    total = data.draw(st.integers(0, sum(sizes)))
+
+    counts = apportion(sizes, total)
+
+    assert total == sum(counts)
+    assert all(0 <= count <= size for count, size in zip(counts, sizes, strict=True))
