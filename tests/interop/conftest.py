@@ -1,0 +1,433 @@
+"""The rig: Apache RocketMQ from Maven Central, its Java client, and our own cluster, as processes.
+
+Every process listens on loopback, on free ports, with its data in the test run's temporary
+directory. Jars and compiled classes are kept in `.cache/interop/`. Where Java, Maven or the jars
+are missing, the tests that need them are skipped and say which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+VERSION = "4.9.7"
+CACHE = ROOT / ".cache" / "interop" / f"rocketmq-{VERSION}"
+JAVA_OPTIONS = (
+    "-Xms64m",
+    "-Xmx512m",
+    # A test's JVM lives for seconds: compile little, and leave the second core to the peer.
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    # MappedFile unmaps its buffers through these.
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+LOGBACK = """<configuration>
+  <appender name="file" class="ch.qos.logback.core.FileAppender">
+    <file>{path}</file>
+    <encoder><pattern>%d %-5p %c{{1}} - %m%n</pattern></encoder>
+  </appender>
+  <root level="INFO"><appender-ref ref="file"/></root>
+</configuration>
+"""
+
+
+class Lines:
+    """A child process and the lines it has written so far."""
+
+    def __init__(self, command: list[str], *, cwd: Path, env: dict[str, str], log: Path) -> None:
+        self._log = log
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+        self._stderr = log.open("wb")
+        self.process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            encoding="utf-8",
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self._lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def lines(self) -> list[str]:
+        with self._changed:
+            return list(self._lines)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The lines that are JSON objects."""
+        return [json.loads(line) for line in self.lines if line.startswith("{")]
+
+    def named(self, event: str) -> list[dict[str, Any]]:
+        """The JSON objects that tell of one kind of event."""
+        return [line for line in self.events if line.get("event") == event]
+
+    def wait_for(self, what: str, is_so: Callable[[], object], *, timeout_s: float = 60.0) -> None:
+        """Wait until `is_so()` holds; it is asked again at each new line."""
+        deadline = time.monotonic() + timeout_s
+        while not is_so():
+            with self._changed:
+                ended = self.process.poll() is not None and not self._reader.is_alive()
+                if time.monotonic() > deadline or (ended and not is_so()):
+                    pytest.fail(
+                        f"no {what} within {timeout_s} s (exit {self.process.poll()}); "
+                        f"last lines {self._lines[-5:]}; {self._log}: {self._tail()}"
+                    )
+                self._changed.wait(0.05)
+
+    def _tail(self) -> str:
+        return self._log.read_bytes()[-2000:].decode("utf-8", "replace")
+
+    def stop(self, *, by_signal: bool = False) -> int:
+        """Ask the process to end (`stop` on its standard input, or SIGTERM) and wait for it."""
+        try:
+            if self.process.poll() is None and by_signal:
+                self.process.send_signal(signal.SIGTERM)
+            elif self.process.poll() is None:
+                assert self.process.stdin is not None
+                self.process.stdin.write("stop\n")
+                self.process.stdin.flush()
+            return self.process.wait(STOP_TIMEOUT_S)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process now, if it has not ended."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(STOP_TIMEOUT_S)
+        self._reader.join(STOP_TIMEOUT_S)
+        for stream in (self.process.stdin, self.process.stdout, self._stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+
+class Java:
+    """Apache RocketMQ's jars, and the JVM that runs them."""
+
+    def __init__(self, java: str, home: Path) -> None:
+        self._java = java
+        self._home = home
+        self._count = 0
+
+    def start(self, main: str, *arguments: str) -> Lines:
+        self._count += 1
+        home = self._home / f"{self._count}-{main.rpartition('.')[2]}"
+        (home / "conf").mkdir(parents=True)
+        for name in ("namesrv", "broker"):
+            text = LOGBACK.format(path=home / "peer.log")
+            (home / "conf" / f"logback_{name}.xml").write_text(text)
+        command = [
+            self._java,
+            *JAVA_OPTIONS,
+            # Logs and local offsets go to the user's home otherwise.
+            f"-Duser.home={home}",
+            f"-Drocketmq.home.dir={home}",
+            "-cp",
+            f"{CACHE / 'classes'}{os.pathsep}{CACHE / 'jars'}/*",
+            main,
+            *arguments,
+        ]
+        return Lines(command, cwd=home, env=dict(os.environ), log=home / "stderr.log")
+
+    def peer(self, verb: str, **options: object) -> Lines:
+        """Start Apache's client; options are written `key=value` (booleans as Java does)."""
+        pairs = [
+            f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+            for key, value in options.items()
+        ]
+        return self.start("Peer", verb, *pairs)
+
+    def run_peer(self, verb: str, **options: object) -> list[dict[str, Any]]:
+        """Run Apache's client to its end and return what it told."""
+        lines = self.peer(verb, **options)
+        try:
+            lines.process.wait(120)
+            lines.wait_for("last line", lambda: not lines._reader.is_alive())
+            if lines.process.returncode != 0:
+                pytest.fail(f"Java's {verb} failed: {lines._tail()}")
+            return lines.events
+        finally:
+            lines.kill()
+
+
+class Cluster:
+    """A name server and a broker, whoever's."""
+
+    name: str
+    name_server: str
+    broker: str
+
+    def __init__(self, java: Java) -> None:
+        self._java = java
+
+    def create_topic(self, topic: str, *, queues: int = 8) -> str:
+        self._java.run_peer(
+            "create-topic",
+            nameServer=self.name_server,
+            broker=self.broker,
+            topic=topic,
+            queues=queues,
+        )
+        return topic
+
+
+class ApacheCluster(Cluster):
+    """Apache's name server and broker, each a JVM. The store root is given."""
+
+    name = "apache"
+
+    def __init__(self, java: Java, store: Path, **settings: object) -> None:
+        super().__init__(java)
+        self._settings = settings
+        self._store = store
+        self._processes: list[Lines] = []
+        self.name_server = f"127.0.0.1:{free_port()}"
+        # A broker also listens on the next port (replication) and the last but one (VIP channel).
+        self.broker = f"127.0.0.1:{free_port(-2, 1)}"
+
+    def start(self) -> None:
+        try:
+            self._start("namesrv.NamesrvStartup", self._name_server_settings())
+            self._start("broker.BrokerStartup", self._broker_settings())
+        except BaseException:
+            self.kill()
+            raise
+
+    def _start(self, main: str, settings: dict[str, object]) -> None:
+        self._store.mkdir(parents=True, exist_ok=True)
+        path = self._store.parent / f"{main}.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        lines = self._java.start(f"org.apache.rocketmq.{main}", "-c", str(path))
+        self._processes.append(lines)
+        lines.wait_for(
+            f"{main} in service",
+            lambda: any("boot success" in line for line in lines.lines),
+            timeout_s=START_TIMEOUT_S,
+        )
+
+    def _name_server_settings(self) -> dict[str, object]:
+        return {
+            "listenPort": self.name_server.rpartition(":")[2],
+            "kvConfigPath": self._store.parent / "namesrv" / "kvConfig.json",
+            "configStorePath": self._store.parent / "namesrv" / "namesrv.properties",
+        }
+
+    def _broker_settings(self) -> dict[str, object]:
+        return {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerId": 0,
+            "brokerIP1": "127.0.0.1",
+            "namesrvAddr": self.name_server,
+            "listenPort": self.broker.rpartition(":")[2],
+            "haListenPort": int(self.broker.rpartition(":")[2]) + 1,
+            "storePathRootDir": self._store,
+            "storePathCommitLog": self._store / "commitlog",
+            # A busy test machine is not an overloaded broker.
+            "brokerFastFailureEnable": "false",
+            "osPageCacheBusyTimeOutMills": 10_000,
+            **self._settings,
+        }
+
+    def stop(self) -> None:
+        """End both as an operator does: the broker first, each by SIGTERM."""
+        for lines in reversed(self._processes):
+            lines.stop(by_signal=True)
+        self._processes.clear()
+
+    def kill(self) -> None:
+        for lines in self._processes:
+            lines.kill()
+        self._processes.clear()
+
+
+class OurCluster(Cluster):
+    """`sparrowmq up` as a process of its own."""
+
+    name = "ours"
+
+    def __init__(self, java: Java, data: Path, *, flush: str = "sync") -> None:
+        super().__init__(java)
+        self._data = data
+        self._flush = flush
+        self._lines: Lines | None = None
+
+    def start(self) -> None:
+        self._data.mkdir(parents=True, exist_ok=True)
+        command = [
+            str(Path(sys.executable).with_name("sparrowmq")),
+            "up",
+            *("--host", "127.0.0.1", "--nameserver-port", "0", "--broker-port", "0"),
+            *("--data", str(self._data), "--flush", self._flush),
+        ]
+        log = self._data.parent / f"{self._data.name}-stderr.log"
+        lines = Lines(command, cwd=self._data, env=dict(os.environ), log=log)
+        self._lines = lines
+        try:
+            lines.wait_for("ready line", lambda: lines.lines, timeout_s=START_TIMEOUT_S)
+        except BaseException:
+            self.kill()
+            raise
+        ready, name_server, broker = lines.lines[0].split()
+        assert "ready" == ready
+        self.name_server = name_server.removeprefix("nameserver=")
+        self.broker = broker.removeprefix("broker=")
+
+    def stop(self) -> None:
+        if self._lines is not None:
+            assert 0 == self._lines.stop(by_signal=True)
+            self._lines = None
+
+    def kill(self) -> None:
+        if self._lines is not None:
+            self._lines.kill()
+            self._lines = None
+
+
+def free_port(*neighbours: int) -> int:
+    """Return a port that is free now, as are its neighbours at these distances."""
+    for _ in range(100):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+            try:
+                for distance in neighbours:
+                    with socket.socket() as neighbour:
+                        neighbour.bind(("127.0.0.1", port + distance))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no free port with free neighbours")
+
+
+def find_tool(name: str) -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(name, path=f"{home}/bin") if home else None
+    found = found or shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not on the PATH")
+    return found
+
+
+def fetch_jars() -> None:
+    stamp = CACHE / "jars" / "complete"
+    if stamp.exists():
+        return
+    command = [
+        *(find_tool("mvn"), "-q", "-B", "-f", str(HERE / "pom.xml")),
+        *("dependency:copy-dependencies", "-DincludeScope=runtime"),
+        f"-DoutputDirectory={CACHE / 'jars'}",
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+    if result.returncode != 0:
+        pytest.skip(f"Maven could not get RocketMQ {VERSION}: {result.stdout[-500:].strip()}")
+    stamp.touch()
+
+
+def compile_peer(javac: str) -> None:
+    source, target = HERE / "java" / "Peer.java", CACHE / "classes" / "Peer.class"
+    if target.exists() and target.stat().st_mtime > source.stat().st_mtime:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    command = [javac, "-nowarn", "-cp", f"{CACHE / 'jars'}/*", "-d", str(target.parent)]
+    subprocess.run([*command, str(source)], check=True, timeout=120)
+
+
+@pytest.fixture(scope="session")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Java:
+    """Java with RocketMQ's jars on its class path; skips where something is missing."""
+    executable, javac = find_tool("java"), find_tool("javac")
+    fetch_jars()
+    compile_peer(javac)
+    return Java(executable, tmp_path_factory.mktemp("java"))
+
+
+@pytest.fixture(scope="session")
+def apache_cluster(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
+    """Apache's name server and broker, for the whole run."""
+    cluster = ApacheCluster(java, tmp_path_factory.mktemp("apache") / "store")
+    cluster.start()
+    try:
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+@pytest.fixture(scope="session")
+def our_cluster(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurCluster]:
+    """Our name server and broker, for the whole run."""
+    cluster = OurCluster(java, tmp_path_factory.mktemp("ours") / "data")
+    cluster.start()
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(params=["apache_cluster", "our_cluster"])
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Either cluster in turn."""
+    either: Cluster = request.getfixturevalue(request.param)
+    return either
+
+
+@pytest.fixture
+def java_producer(java: Java) -> Callable[..., list[dict[str, Any]]]:
+    """Run Apache's producer to its end: `java_producer(cluster, topic=..., count=...)`."""
+
+    def produce(cluster: Cluster, **options: object) -> list[dict[str, Any]]:
+        options.setdefault("group", "GID_java_producer")
+        told = java.run_peer("produce", nameServer=cluster.name_server, **options)
+        return [line for line in told if line["event"] == "sent"]
+
+    return produce
+
+
+@pytest.fixture
+def java_push_consumer(java: Java) -> Iterator[Callable[..., Lines]]:
+    """Start Apache's push consumer: `java_push_consumer(cluster, topic=..., group=...)`."""
+    running: list[Lines] = []
+
+    def consume(cluster: Cluster, **options: object) -> Lines:
+        lines = java.peer("consume", nameServer=cluster.name_server, **options)
+        running.append(lines)
+        lines.wait_for("started consumer", lambda: lines.named("started"))
+        return lines
+
+    yield consume
+    for lines in running:
+        lines.kill()

@@ -1,0 +1,220 @@
+import com.alibaba.fastjson.JSON;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeSet;
+import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
+import org.apache.rocketmq.client.impl.consumer.ProcessQueue;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+/**
+ * The Java side of the interoperability tests: Apache's own client, told what to do by arguments
+ * `key=value`, telling what happens as JSON lines on standard output.
+ */
+public final class Peer {
+    public static void main(String[] arguments) throws Exception {
+        Map<String, String> options = new HashMap<>();
+        for (String argument : arguments) {
+            int equals = argument.indexOf('=');
+            if (equals > 0) {
+                options.put(argument.substring(0, equals), argument.substring(equals + 1));
+            }
+        }
+        switch (arguments[0]) {
+            case "create-topic":
+                createTopic(options);
+                break;
+            case "produce":
+                produce(options);
+                break;
+            case "consume":
+                consume(options);
+                break;
+            default:
+                throw new IllegalArgumentException(arguments[0]);
+        }
+        // Client threads that are no daemons would keep the process alive.
+        System.exit(0);
+    }
+
+    private static synchronized void tell(String event, Object... pairs) {
+        Map<String, Object> line = new LinkedHashMap<>();
+        line.put("event", event);
+        for (int i = 0; i < pairs.length; i += 2) {
+            line.put((String) pairs[i], pairs[i + 1]);
+        }
+        System.out.println(JSON.toJSONString(line));
+        System.out.flush();
+    }
+
+    private static void createTopic(Map<String, String> options) throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        admin.setNamesrvAddr(options.get("nameServer"));
+        admin.start();
+        int queues = Integer.parseInt(options.getOrDefault("queues", "8"));
+        TopicConfig config = new TopicConfig(options.get("topic"), queues, queues, 6);
+        admin.createAndUpdateTopicConfig(options.get("broker"), config);
+        admin.shutdown();
+        tell("created", "topic", options.get("topic"));
+    }
+
+    /** Sends `count` messages `<prefix><number>`, keys `k<number>`, tags by turns from `tags`. */
+    private static void produce(Map<String, String> options) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(options.get("group"));
+        producer.setNamesrvAddr(options.get("nameServer"));
+        producer.setSendMsgTimeout(10_000);
+        producer.start();
+        int count = Integer.parseInt(options.get("count"));
+        String prefix = options.getOrDefault("prefix", "m-");
+        String padding = "x".repeat(Integer.parseInt(options.getOrDefault("padding", "0")));
+        String[] tags = options.getOrDefault("tags", "A").split(",");
+        boolean batch = Boolean.parseBoolean(options.getOrDefault("batch", "false"));
+        List<Message> waiting = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            byte[] body = (prefix + i + padding).getBytes(StandardCharsets.UTF_8);
+            Message message = new Message(options.get("topic"), tags[i % tags.length], "k" + i, body);
+            message.putUserProperty("number", String.valueOf(i));
+            if (batch) {
+                waiting.add(message);
+                continue;
+            }
+            tellSent(producer.send(message), prefix + i);
+        }
+        if (batch) {
+            tellSent(producer.send(waiting), prefix);
+        }
+        producer.shutdown();
+        tell("done");
+    }
+
+    private static void tellSent(SendResult result, String body) {
+        tell("sent", "body", body, "status", result.getSendStatus().name(),
+            "msgId", result.getMsgId(), "offsetMsgId", result.getOffsetMsgId(),
+            "broker", result.getMessageQueue().getBrokerName(),
+            "queueId", result.getMessageQueue().getQueueId(), "offset", result.getQueueOffset());
+    }
+
+    /** Runs a push consumer until standard input says `stop` or ends. */
+    private static void consume(Map<String, String> options) throws Exception {
+        String topic = options.get("topic");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.get("group"));
+        consumer.setNamesrvAddr(options.get("nameServer"));
+        consumer.setAllocateMessageQueueStrategy(strategy(options.getOrDefault("strategy", "AVG")));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        if (options.containsKey("instance")) {
+            consumer.setInstanceName(options.get("instance"));
+        }
+        consumer.subscribe(topic, options.getOrDefault("expression", "*"));
+        // Messages whose body begins so are refused at their first `failTimes` deliveries.
+        String failPrefix = options.get("failPrefix");
+        int failTimes = Integer.parseInt(options.getOrDefault("failTimes", "1"));
+        int delayLevel = Integer.parseInt(options.getOrDefault("delayLevel", "1"));
+        if (Boolean.parseBoolean(options.getOrDefault("orderly", "false"))) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
+                tellMessages(messages, failPrefix, failTimes)
+                    ? ConsumeOrderlyStatus.SUCCESS
+                    : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                context.setDelayLevelWhenNextConsume(delayLevel);
+                return tellMessages(messages, failPrefix, failTimes)
+                    ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+                    : ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            });
+        }
+        consumer.start();
+        tell("started", "clientId", consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId());
+        Thread watcher = new Thread(() -> watchAssignment(consumer, topic));
+        watcher.setDaemon(true);
+        watcher.start();
+        waitForStop();
+        consumer.shutdown();
+        tell("stopped");
+    }
+
+    private static boolean tellMessages(List<MessageExt> messages, String failPrefix, int failTimes) {
+        boolean ok = true;
+        for (MessageExt message : messages) {
+            String body = new String(message.getBody(), StandardCharsets.UTF_8);
+            boolean fails = failPrefix != null && body.startsWith(failPrefix)
+                && message.getReconsumeTimes() < failTimes;
+            tell("message", "body", body, "topic", message.getTopic(),
+                "broker", message.getBrokerName(), "queueId", message.getQueueId(),
+                "offset", message.getQueueOffset(), "msgId", message.getMsgId(),
+                "tags", message.getTags(), "keys", message.getKeys(),
+                "number", message.getUserProperty("number"),
+                "reconsumeTimes", message.getReconsumeTimes(), "ok", !fails);
+            ok = ok && !fails;
+        }
+        return ok;
+    }
+
+    private static void watchAssignment(DefaultMQPushConsumer consumer, String topic) {
+        List<String> last = null;
+        while (true) {
+            TreeSet<MessageQueue> queues = new TreeSet<>();
+            Map<MessageQueue, ProcessQueue> table = consumer.getDefaultMQPushConsumerImpl()
+                .getRebalanceImpl().getProcessQueueTable();
+            for (Map.Entry<MessageQueue, ProcessQueue> entry : table.entrySet()) {
+                if (entry.getKey().getTopic().equals(topic) && !entry.getValue().isDropped()) {
+                    queues.add(entry.getKey());
+                }
+            }
+            List<String> now = new ArrayList<>();
+            for (MessageQueue queue : queues) {
+                now.add(queue.getBrokerName() + ":" + queue.getQueueId());
+            }
+            if (!now.equals(last)) {
+                tell("assignment", "queues", now);
+                last = now;
+            }
+            try {
+                Thread.sleep(20);
+            } catch (InterruptedException e) {
+                return;
+            }
+        }
+    }
+
+    private static void waitForStop() throws IOException {
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
+        String line = input.readLine();
+        while (line != null && !line.equals("stop")) {
+            line = input.readLine();
+        }
+    }
+
+    private static AllocateMessageQueueStrategy strategy(String name) {
+        switch (name) {
+            case "AVG":
+                return new AllocateMessageQueueAveragely();
+            case "AVG_BY_CIRCLE":
+                return new AllocateMessageQueueAveragelyByCircle();
+            case "CONSISTENT_HASH":
+                return new AllocateMessageQueueConsistentHash();
+            default:
+                throw new IllegalArgumentException(name);
+        }
+    }
+}
