@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from sparrowmq.protocol.codes import LanguageCode, MQ_VERSION, ResponseCode, SerializeType
+from sparrowmq.protocol.codes import MQ_VERSION, LanguageCode, ResponseCode, SerializeType
 
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2

@@ -1,0 +1,420 @@
+"""The bodies that travel as JSON in fastjson's dialect. Pure.
+
+One Struct per body under its Java name, or a plainer one where that name tells how Java makes it
+(`TopicConfigTable` is TopicConfigSerializeWrapper). `encode_body` writes what Java reads,
+`decode_body` reads what Java writes: unknown members are ignored, absent and null ones take
+the default.
+
+Source: RocketMQ 4.9.3 common/protocol/body/*.java, route/*.java, heartbeat/*.java.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel, MessageQueue
+from sparrowmq.protocol import fastjson
+from sparrowmq.protocol.wire_names import Int32, Int64, wire_names
+
+MASTER_ID = 0
+
+# PermName.java.
+PERM_PRIORITY = 0x8
+PERM_READ = 0x4
+PERM_WRITE = 0x2
+PERM_INHERIT = 0x1
+
+B = TypeVar("B", bound=Struct)
+
+
+def encode_body(body: Struct, *, pretty: bool = False) -> bytes:
+    """Write a body as Java reads it; `pretty` as RocketMQ's config files are."""
+    return fastjson.dumps(body, pretty=pretty)
+
+
+def decode_body(body_type: type[B], data: bytes | None) -> B:
+    """Read a body as Java writes it.
+
+    Raises: RemoteProtocolError if there is none, or it is no such body.
+    """
+    if data is None:
+        raise RemoteProtocolError(f"the body, a {body_type.__name__}, is missing")
+    value = fastjson.loads(data)
+    try:
+        return msgspec.convert(value, body_type, strict=False)
+    except msgspec.ValidationError as error:
+        raise RemoteProtocolError(f"no {body_type.__name__}: {error}") from error
+
+
+# Topics and routes
+
+
+class QueueData(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """How many queues a broker has for a topic, and what may be done with them (`PERM_*`)."""
+
+    broker_name: str
+    read_queue_nums: Int32 = 0
+    write_queue_nums: Int32 = 0
+    perm: Int32 = 0
+    topic_sys_flag: Int32 = 0
+
+
+class BrokerData(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """Where the brokers of one name are: broker id (0 is the master) to `ip:port`."""
+
+    cluster: str | None = None
+    broker_name: str
+    broker_addrs: dict[int, str] = {}
+
+
+class TopicRouteData(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """Where a topic is served."""
+
+    broker_datas: list[BrokerData] = []
+    queue_datas: list[QueueData] = []
+    order_topic_conf: str | None = None
+    filter_server_table: dict[str, list[str]] = {}
+
+
+class TopicList(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """Topic names."""
+
+    topic_list: list[str] = []
+    broker_addr: str | None = None
+
+
+class ClusterInfo(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """All brokers, by broker name, and all broker names, by cluster."""
+
+    broker_addr_table: dict[str, BrokerData] = {}
+    cluster_addr_table: dict[str, list[str]] = {}
+
+
+class DataVersion(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """By which a name server knows whether a broker's topics have changed."""
+
+    timestamp_ms: Int64 = 0
+    counter: Int64 = 0
+
+
+class TopicConfig(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """A topic as its broker keeps it."""
+
+    topic_name: str
+    read_queue_nums: Int32 = 16
+    write_queue_nums: Int32 = 16
+    perm: Int32 = PERM_READ | PERM_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: Int32 = 0
+    order: bool = False
+
+
+class TopicConfigTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """TopicConfigSerializeWrapper: all topics of a broker; also config/topics.json."""
+
+    topic_config_table: dict[str, TopicConfig] = {}
+    data_version: DataVersion = DataVersion()
+
+
+class RegisterBrokerBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """What a broker tells the name server of itself (`register_body` has its other form)."""
+
+    topic_config_serialize_wrapper: TopicConfigTable = TopicConfigTable()
+    filter_server_list: list[str] = []
+
+
+class KVTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """Pairs of texts."""
+
+    table: dict[str, str] = {}
+
+
+# Groups, offsets, locks
+
+
+class SubscriptionData(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """What a group subscribes to in one topic; made by `subscription.parse_subscription`."""
+
+    topic: str
+    sub_string: str = "*"
+    tags_set: frozenset[str] = frozenset()
+    code_set: frozenset[int] = frozenset()
+    sub_version: Int64 = 0
+    expression_type: str = "TAG"
+    class_filter_mode: bool = False
+
+
+class ProducerData(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """A producer group within a heartbeat."""
+
+    group_name: str
+
+
+class ConsumerData(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """A consumer group within a heartbeat."""
+
+    group_name: str
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    subscription_data_set: list[SubscriptionData] = []
+    unit_mode: bool = False
+
+
+class HeartbeatData(Struct, frozen=True, kw_only=True, rename=wire_names(client_id="clientID")):
+    """What a client tells every broker of itself, every 30 seconds."""
+
+    client_id: str
+    producer_data_set: list[ProducerData] = []
+    consumer_data_set: list[ConsumerData] = []
+
+
+class ConsumerListBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GetConsumerListByGroupResponseBody: client ids, one per connection, in no order."""
+
+    consumer_id_list: list[str] = []
+
+
+class LockBatchRequestBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """LOCK_BATCH_MQ."""
+
+    client_id: str
+    consumer_group: str
+    mq_set: list[MessageQueue] = []
+
+
+class LockBatchResponseBody(
+    Struct, frozen=True, kw_only=True, rename=wire_names(lock_ok_mq_set="lockOKMQSet")
+):
+    """Those queues of a lock request that its client owns now."""
+
+    lock_ok_mq_set: list[MessageQueue] = []
+
+
+class UnlockBatchRequestBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """UNLOCK_BATCH_MQ."""
+
+    client_id: str
+    consumer_group: str
+    mq_set: list[MessageQueue] = []
+
+
+class SubscriptionGroupConfig(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """A consumer group as its broker keeps it."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queue_nums: Int32 = 1
+    retry_max_times: Int32 = 16
+    broker_id: Int64 = MASTER_ID
+    which_broker_when_consume_slowly: Int64 = 1
+    notify_consumer_ids_changed_enable: bool = True
+
+
+class SubscriptionGroupTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """SubscriptionGroupWrapper: all groups of a broker; also config/subscriptionGroup.json."""
+
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
+    data_version: DataVersion = DataVersion()
+
+
+class ConsumerOffsetTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """ConsumerOffsetSerializeWrapper: `topic@group` to queue id to offset."""
+
+    offset_table: dict[str, dict[int, Int64]] = {}
+
+
+class DelayOffsetTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """DelayOffsetSerializeWrapper: delay level to the offset delivered next."""
+
+    offset_table: dict[int, Int64] = {}
+
+
+class ResetOffsetBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """RESET_CONSUMER_CLIENT_OFFSET: where to go on, per queue."""
+
+    offset_table: dict[MessageQueue, Int64] = {}
+
+
+class GetConsumerStatusBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_CONSUMER_STATUS_FROM_CLIENT: a client's offsets; or those of all, by client id."""
+
+    message_queue_table: dict[MessageQueue, Int64] = {}
+    consumer_table: dict[str, dict[MessageQueue, Int64]] = {}
+
+
+# Statistics and connections
+
+
+class OffsetWrapper(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """How far a group is in a queue; `consumer_offset` None is unknown (-1 on the wire)."""
+
+    __wire_unknown__: ClassVar[dict[str, int]] = {"consumer_offset": -1}
+    broker_offset: Int64 = 0
+    consumer_offset: Int64 | None = None
+    last_timestamp_ms: Int64 = 0
+
+    def __post_init__(self) -> None:
+        if self.consumer_offset == -1:
+            force_setattr(self, "consumer_offset", None)
+
+
+class ConsumeStats(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """A group's progress."""
+
+    offset_table: dict[MessageQueue, OffsetWrapper] = {}
+    consume_tps: float = 0.0
+
+
+class TopicOffset(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """Where a queue begins and ends."""
+
+    min_offset: Int64 = 0
+    max_offset: Int64 = 0
+    last_update_timestamp_ms: Int64 = 0
+
+
+class TopicStatsTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """Where the queues of a topic begin and end."""
+
+    offset_table: dict[MessageQueue, TopicOffset] = {}
+
+
+class Connection(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """One client's connection."""
+
+    client_id: str
+    client_addr: str = ""
+    language: str | None = None
+    version: Int32 = 0
+
+
+class ConsumerConnection(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """Who is connected for a consumer group, and what the group subscribes to."""
+
+    connection_set: list[Connection] = []
+    subscription_table: dict[str, SubscriptionData] = {}
+    consume_type: ConsumeType | None = None
+    message_model: MessageModel | None = None
+    consume_from_where: ConsumeFromWhere | None = None
+
+
+class ProducerConnection(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """Who is connected for a producer group."""
+
+    connection_set: list[Connection] = []
+
+
+class GroupList(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """Consumer groups."""
+
+    group_list: list[str] = []
+
+
+class QueueTimeSpan(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename=wire_names(
+        min_timestamp_ms="minTimeStamp",
+        max_timestamp_ms="maxTimeStamp",
+        consume_timestamp_ms="consumeTimeStamp",
+    ),
+):
+    """How old the messages of a queue are, and how far behind a group is."""
+
+    message_queue: MessageQueue
+    min_timestamp_ms: Int64 = 0
+    max_timestamp_ms: Int64 = 0
+    consume_timestamp_ms: Int64 = 0
+    delay_time_ms: Int64 = 0
+
+
+class QueryConsumeTimeSpanBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """QUERY_CONSUME_TIME_SPAN."""
+
+    consume_time_span_set: list[QueueTimeSpan] = []
+
+
+class CheckClientRequestBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """CHECK_CLIENT_CONFIG."""
+
+    client_id: str
+    group: str
+    subscription_data: SubscriptionData
+
+
+class ConsumeMessageDirectlyResult(
+    Struct, frozen=True, kw_only=True, rename=wire_names(spent_time_ms="spentTimeMills")
+):
+    """CONSUME_MESSAGE_DIRECTLY: what the listener made of the message."""
+
+    order: bool = False
+    auto_commit: bool = True
+    consume_result: str | None = None
+    remark: str | None = None
+    spent_time_ms: Int64 = 0
+
+
+class ProcessQueueInfo(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename=wire_names(cached_msg_size_mib="cachedMsgSizeInMiB", dropped="droped"),
+):
+    """What a consumer holds of a queue."""
+
+    commit_offset: Int64 = 0
+    cached_msg_min_offset: Int64 = 0
+    cached_msg_max_offset: Int64 = 0
+    cached_msg_count: Int32 = 0
+    cached_msg_size_mib: Int32 = 0
+    transaction_msg_min_offset: Int64 = 0
+    transaction_msg_max_offset: Int64 = 0
+    transaction_msg_count: Int32 = 0
+    locked: bool = False
+    try_unlock_times: Int64 = 0
+    last_lock_timestamp_ms: Int64 = 0
+    dropped: bool = False
+    last_pull_timestamp_ms: Int64 = 0
+    last_consume_timestamp_ms: Int64 = 0
+
+
+class ConsumeStatus(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename=wire_names(
+        pull_rt_ms="pullRT",
+        pull_tps="pullTPS",
+        consume_rt_ms="consumeRT",
+        consume_ok_tps="consumeOKTPS",
+        consume_failed_tps="consumeFailedTPS",
+        consume_failed_count="consumeFailedMsgs",
+    ),
+):
+    """A consumer's rates for one topic."""
+
+    pull_rt_ms: float = 0.0
+    pull_tps: float = 0.0
+    consume_rt_ms: float = 0.0
+    consume_ok_tps: float = 0.0
+    consume_failed_tps: float = 0.0
+    consume_failed_count: Int64 = 0
+
+
+class ConsumerRunningInfo(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_CONSUMER_RUNNING_INFO: all that a consumer tells of itself."""
+
+    properties: dict[str, str] = {}
+    subscription_set: list[SubscriptionData] = []
+    mq_table: dict[MessageQueue, ProcessQueueInfo] = {}
+    status_table: dict[str, ConsumeStatus] = {}
+    jstack: str | None = None

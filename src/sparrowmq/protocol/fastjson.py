@@ -1,0 +1,454 @@
+"""The JSON dialect of Java's fastjson, which RocketMQ writes and reads. Pure.
+
+Beyond JSON it has: map keys that are numbers (`{0:"a"}`) or objects (`{{"topic":"T",…}:5}`),
+unquoted and single-quoted keys, single-quoted strings, commas before a closing bracket, numbers
+with a type suffix, and `{"$ref":"$.a[0]"}` for a value that was written before.
+
+What becomes of values here:
+- an object of exactly `brokerName, queueId, topic` is a `MessageQueue`, as a value and as a key;
+- another object used as a key is a tuple of its pairs;
+- an unquoted number used as a key is an `int`, a quoted one a `str`;
+- an object's member that is null is left out, as fastjson does when it writes.
+
+Rules of this file: time and memory linear in the input, except that `$ref` may repeat values up
+to a bound; nesting at most `DEPTH_MAX`; nothing but RemoteProtocolError leaves `loads`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, TypeAlias
+
+import msgspec
+
+from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
+from sparrowmq.model import MessageQueue
+
+DEPTH_MAX = 16
+DIGITS_MAX = 20
+# How many values the `$ref`s of one text may repeat in all.
+REFERENCED_VALUES_MAX = 65_536
+
+Key: TypeAlias = str | int | tuple[Any, ...]
+
+_QUEUE_FIELDS = frozenset({"brokerName", "queueId", "topic"})
+_decode_json = msgspec.json.Decoder().decode
+_encode_text = msgspec.json.Encoder().encode
+_MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+_BLANK = re.compile(r"[ \t\r\n\f\b]*")
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?[LSBFD]?", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.\-]*", re.ASCII)
+_QUOTED = {
+    '"': re.compile(r'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL),
+    "'": re.compile(r"[^'\\]*(?:\\.[^'\\]*)*'", re.DOTALL),
+}
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_ESCAPED = {
+    **{character: character for character in "\"'\\/"},
+    **dict(zip("bfnrtv0", "\b\f\n\r\t\v\0", strict=True)),
+}
+_WORDS = {"true": True, "false": False, "null": None}
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[^\[\]{}"]+', re.DOTALL)
+_LONG_DIGITS = re.compile(rb"[0-9]{%d}" % (DIGITS_MAX + 1))
+
+
+def loads(data: bytes | str) -> Any:
+    """Read one value of fastjson's dialect.
+
+    Raises: RemoteProtocolError if the text is neither JSON nor that dialect, or beyond a limit.
+    """
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    value = _find_json(raw)
+    if value is _NOT_JSON:
+        return _Reader(_to_text(raw)).read()
+    return _tidy(value)
+
+
+_NOT_JSON = object()
+
+
+def _find_json(data: bytes) -> Any:
+    """Return the value of plain JSON within the limits, else `_NOT_JSON`."""
+    if b"$ref" in data or not _is_within_limits(data):
+        return _NOT_JSON
+    try:
+        return _decode_json(data)
+    except _MALFORMED:
+        return _NOT_JSON
+
+
+def _is_within_limits(data: bytes) -> bool:
+    """Whether JSON text nests at most `DEPTH_MAX` deep and has no overlong number."""
+    if _LONG_DIGITS.search(data) is not None:
+        # Perhaps only inside a string: the slow reader will tell.
+        return False
+    if data.count(b"{") + data.count(b"[") <= DEPTH_MAX:
+        return True
+    depth = 0
+    for bracket in _STRINGS.sub(b"", data):
+        if bracket in b"{[":
+            depth += 1
+            if depth > DEPTH_MAX:
+                return False
+        else:
+            depth -= 1
+    return True
+
+
+def _to_text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError("JSON text is not UTF-8", position=error.start) from error
+
+
+def _tidy(value: Any) -> Any:
+    """Drop null members, and make queues of objects that are queues."""
+    if isinstance(value, dict):
+        return _finish_object({key: _tidy(item) for key, item in value.items() if item is not None})
+    if isinstance(value, list):
+        return [_tidy(item) for item in value]
+    return value
+
+
+def _finish_object(members: dict[Key, Any]) -> Any:
+    if len(members) == 3 and members.keys() == _QUEUE_FIELDS:
+        topic, broker_name = members["topic"], members["brokerName"]
+        queue_id = members["queueId"]
+        if isinstance(topic, str) and isinstance(broker_name, str) and isinstance(queue_id, int):
+            return MessageQueue(topic, broker_name, queue_id)
+    return members
+
+
+class _Reference:
+    """A `$ref` that is not resolved yet."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
+class _Reader:
+    """Reads the dialect by recursive descent over one text."""
+
+    __slots__ = ("at", "has_references", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.has_references = False
+
+    def read(self) -> Any:
+        value = self._value(0)
+        self._skip_blank()
+        if self.at != len(self.text):
+            raise self._wrong("text after the end of the value")
+        return _resolve(value) if self.has_references else value
+
+    def _wrong(self, what: str) -> RemoteProtocolError:
+        before = self.text[: self.at].encode("utf-8", "surrogatepass")
+        return RemoteProtocolError(f"malformed JSON: {what}", position=len(before))
+
+    def _skip_blank(self) -> str:
+        """Skip blanks; return the next character, "" at the end."""
+        match = _BLANK.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return self.text[self.at : self.at + 1]
+
+    def _value(self, depth: int) -> Any:
+        first = self._skip_blank()
+        if first == "{":
+            return self._object(depth + 1)
+        if first == "[":
+            return self._array(depth + 1)
+        if first in _QUOTED:
+            return self._string(first)
+        if first.isdigit() or first == "-":
+            return self._number()
+        return self._word()
+
+    def _enter(self, depth: int) -> None:
+        if depth > DEPTH_MAX:
+            raise self._wrong(f"nested deeper than {DEPTH_MAX}")
+        self.at += 1
+
+    def _object(self, depth: int) -> Any:
+        self._enter(depth)
+        members: dict[Key, Any] = {}
+        while True:
+            first = self._skip_blank()
+            if first == "}":
+                self.at += 1
+                break
+            if first == "," and members:
+                self.at += 1
+                continue
+            key = self._key(first, depth)
+            if self._skip_blank() != ":":
+                raise self._wrong("no ':' after a key")
+            self.at += 1
+            value = self._value(depth)
+            if key in members:
+                raise self._wrong(f"the key {key!r} comes twice")
+            if value is not None:
+                members[key] = value
+            if self._skip_blank() not in (",", "}"):
+                raise self._wrong("neither ',' nor '}' after a member")
+        path = members.get("$ref")
+        if len(members) == 1 and isinstance(path, str):
+            self.has_references = True
+            return _Reference(path)
+        return _finish_object(members)
+
+    def _array(self, depth: int) -> list[Any]:
+        self._enter(depth)
+        items: list[Any] = []
+        while True:
+            first = self._skip_blank()
+            if first == "]":
+                self.at += 1
+                return items
+            if first == "," and items:
+                self.at += 1
+                continue
+            items.append(self._value(depth))
+            if self._skip_blank() not in (",", "]"):
+                raise self._wrong("neither ',' nor ']' after an element")
+
+    def _key(self, first: str, depth: int) -> Key:
+        if first in _QUOTED:
+            return self._string(first)
+        if first == "{":
+            return _freeze(self._value(depth))
+        if first.isdigit() or first == "-":
+            number = self._number()
+            return number if isinstance(number, int) else str(number)
+        match = _NAME.match(self.text, self.at)
+        if match is None:
+            raise self._wrong("no key")
+        self.at = match.end()
+        return match.group()
+
+    def _string(self, quote: str) -> str:
+        match = _QUOTED[quote].match(self.text, self.at + 1)
+        if match is None:
+            raise self._wrong("a string without an end")
+        content = self.text[self.at + 1 : match.end() - 1]
+        if "\\" in content:
+            content = self._unescape(content)
+        self.at = match.end()
+        return content
+
+    def _unescape(self, content: str) -> str:
+        def replace(match: re.Match[str]) -> str:
+            escape = match.group(1)
+            if len(escape) > 1:
+                return chr(int(escape[1:], 16))
+            if escape not in _ESCAPED:
+                raise self._wrong(f"unknown escape \\{escape}")
+            return _ESCAPED[escape]
+
+        plain = _ESCAPE.sub(replace, content)
+        try:
+            # Pairs of escaped surrogates become one character; a lone one is refused.
+            return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError:
+            raise self._wrong("a lone surrogate") from None
+
+    def _number(self) -> int | float:
+        match = _NUMBER.match(self.text, self.at)
+        if match is None:
+            raise self._wrong("no number")
+        digits = match.group().rstrip("LSBFD")
+        if len(digits) > DIGITS_MAX + 12 or (digits.lstrip("-").isdigit() and len(digits) > 21):
+            raise self._wrong(f"a number of more than {DIGITS_MAX} digits")
+        self.at = match.end()
+        return float(digits) if match.group(1) or match.group(2) else int(digits)
+
+    def _word(self) -> bool | None:
+        match = _NAME.match(self.text, self.at)
+        if match is None or match.group() not in _WORDS:
+            raise self._wrong("no value")
+        self.at = match.end()
+        return _WORDS[match.group()]
+
+
+def _freeze(value: Any) -> Key:
+    """Make an object that serves as a key hashable."""
+    if isinstance(value, dict):
+        return tuple((key, _freeze(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return tuple(_freeze(item) for item in value)
+    if isinstance(value, _Reference):
+        raise RemoteProtocolError("malformed JSON: a $ref used as a key")
+    frozen: Key = value
+    return frozen
+
+
+_STEP = re.compile(r"\.([A-Za-z0-9_]+)|\[([0-9]{1,9})\]", re.ASCII)
+
+
+def _resolve(root: Any) -> Any:
+    """Put the values in place of the `$ref`s that point at them.
+
+    A `$ref` to something that encloses it, or that holds a `$ref` itself, is refused: no body
+    of RocketMQ has one, and expanding it could take forever.
+    """
+    left = REFERENCED_VALUES_MAX
+
+    def target(path: str) -> Any:
+        nonlocal left
+        value = root
+        matches = list(_STEP.finditer(path, 1))
+        if path[:1] != "$" or path[1:] != "".join(match.group() for match in matches):
+            raise RemoteProtocolError(f"malformed JSON: unknown $ref {path[:64]!r}")
+        for match in matches:
+            try:
+                value = value[int(match[2]) if match[2] else match[1]]
+            except (KeyError, IndexError, TypeError) as error:
+                raise RemoteProtocolError(
+                    f"malformed JSON: $ref to nothing: {path[:64]!r}"
+                ) from error
+        left -= _count_values(value)
+        if left < 0:
+            raise RemoteProtocolError("malformed JSON: $ref repeats too many values")
+        return value
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, _Reference):
+            return target(value.path)
+        if isinstance(value, dict):
+            return {key: walk(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [walk(item) for item in value]
+        return value
+
+    return walk(root)
+
+
+def _count_values(value: Any) -> int:
+    if isinstance(value, _Reference):
+        raise RemoteProtocolError("malformed JSON: $ref to a value that holds a $ref")
+    if isinstance(value, dict):
+        return 1 + sum(map(_count_values, value.values()))
+    if isinstance(value, list):
+        return 1 + sum(map(_count_values, value))
+    return 1
+
+
+def dumps(value: Any, *, pretty: bool = False) -> bytes:
+    """Write a value as fastjson does: null members left out, number and object keys bare.
+
+    Structs are written under their wire names, enumerations by name, `MessageQueue`s as
+    objects, sets sorted.
+
+    Args:
+        pretty: break lines and indent with tabs, as RocketMQ's config files are written.
+    Raises: LocalProtocolError for a value that the dialect cannot carry.
+    """
+    parts: list[bytes] = []
+    _write(value, parts.append, b"\n" if pretty else None)
+    return b"".join(parts)
+
+
+_Write: TypeAlias = Callable[[bytes], None]
+
+
+def _write(value: Any, write: _Write, line: bytes | None) -> None:
+    if value is None:
+        write(b"null")
+    elif isinstance(value, MessageQueue):
+        write(_queue_text(value))
+    elif isinstance(value, Enum):
+        write(_text(value.name))
+    elif isinstance(value, str):
+        write(_text(value))
+    elif isinstance(value, bool):
+        write(b"true" if value else b"false")
+    elif isinstance(value, int):
+        write(b"%d" % value)
+    elif isinstance(value, float):
+        write(_number_text(value))
+    elif isinstance(value, dict):
+        members = [(_key_text(key), item) for key, item in value.items()]
+        _write_object(members, write, line)
+    elif isinstance(value, (set, frozenset)):
+        _write_array(sorted(value), write, line)
+    elif isinstance(value, (list, tuple)):
+        _write_array(value, write, line)
+    elif isinstance(value, msgspec.Struct):
+        _write_object(_struct_members(value), write, line)
+    else:
+        raise LocalProtocolError(f"JSON cannot carry a {type(value).__name__}: {value!r}")
+
+
+def _struct_members(value: msgspec.Struct) -> Iterable[tuple[bytes, Any]]:
+    # A field that means "unknown" by a number on the wire is None in the Struct.
+    unknown: dict[str, int] = getattr(value, "__wire_unknown__", {})
+    names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+    for field, wire_name in sorted(names, key=lambda pair: pair[1]):
+        item = getattr(value, field)
+        yield _text(wire_name), unknown.get(field) if item is None else item
+
+
+def _write_object(members: Iterable[tuple[bytes, Any]], write: _Write, line: bytes | None) -> None:
+    inner = None if line is None else line + b"\t"
+    separator = b"{"
+    for key, item in members:
+        if item is None:
+            continue
+        write(separator)
+        if inner is not None:
+            write(inner)
+        write(key)
+        write(b":")
+        _write(item, write, inner)
+        separator = b","
+    if separator == b"{":
+        write(b"{}")
+    else:
+        write(b"}" if line is None else line + b"}")
+
+
+def _write_array(items: Iterable[Any], write: _Write, line: bytes | None) -> None:
+    write(b"[")
+    for index, item in enumerate(items):
+        if index:
+            write(b",")
+        _write(item, write, line)
+    write(b"]")
+
+
+def _key_text(key: Any) -> bytes:
+    if isinstance(key, MessageQueue):
+        return _queue_text(key)
+    if isinstance(key, str):
+        return _text(key)
+    if isinstance(key, int) and not isinstance(key, bool):
+        return b"%d" % key
+    raise LocalProtocolError(f"JSON cannot carry a {type(key).__name__} as a key: {key!r}")
+
+
+def _queue_text(queue: MessageQueue) -> bytes:
+    return b'{"brokerName":%b,"queueId":%d,"topic":%b}' % (
+        _text(queue.broker_name),
+        queue.queue_id,
+        _text(queue.topic),
+    )
+
+
+def _text(text: str) -> bytes:
+    try:
+        return _encode_text(text)
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"UTF-8 cannot carry the lone surrogate in {text!r}") from error
+
+
+def _number_text(number: float) -> bytes:
+    if number - number != 0:
+        raise LocalProtocolError(f"JSON cannot carry {number}")
+    return repr(number).encode()

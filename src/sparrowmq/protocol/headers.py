@@ -1,0 +1,531 @@
+"""The typed headers of requests and responses, which travel as ext fields (text to text). Pure.
+
+One Struct per header under its Java name. Python's field names carry units (`_ms`) and tell
+offsets (messages) from positions (bytes); the wire's names are given by `rename`. A field without
+a default is required.
+
+`header_codec` reads and writes them.
+
+Source: RocketMQ 4.9.3 common/protocol/header/*.java and header/namesrv/*.java.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from sparrowmq.protocol.header_codec import decode_header as decode_header
+from sparrowmq.protocol.header_codec import encode_header as encode_header
+from sparrowmq.protocol.wire_names import Int32, Int64, wire_names
+
+
+class SendMessageRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """SEND_MESSAGE, under its long names."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp_ms: Int64
+    flag: Int32
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    batch: bool = False
+    bname: str | None = None
+
+
+_SHORT_NAMES = dict(zip(SendMessageRequestHeader.__struct_fields__, "abcdefghijklmn", strict=True))
+
+
+class SendMessageRequestHeaderV2(
+    SendMessageRequestHeader, frozen=True, kw_only=True, rename=_SHORT_NAMES
+):
+    """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: the same fields, under one letter each."""
+
+    # msgspec renames only the fields that a class declares itself.
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp_ms: Int64
+    flag: Int32
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    batch: bool = False
+    bname: str | None = None
+
+
+class SendMessageResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """`msg_id` is the offset message id; a comma list for a batch."""
+
+    msg_id: str
+    queue_id: Int32
+    queue_offset: Int64
+    transaction_id: str | None = None
+
+
+class PullMessageRequestHeader(
+    Struct, frozen=True, kw_only=True, rename=wire_names(suspend_timeout_ms="suspendTimeoutMillis")
+):
+    """PULL_MESSAGE; `sys_flag` bits are `PULL_*` of this module."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64
+    suspend_timeout_ms: Int64
+    subscription: str | None = None
+    sub_version: Int64
+    expression_type: str | None = None
+    max_msg_bytes: Int32 | None = None
+
+
+# PullSysFlag.java.
+PULL_COMMIT_OFFSET = 0x1
+PULL_SUSPEND = 0x2
+PULL_SUBSCRIPTION = 0x4
+PULL_CLASS_FILTER = 0x8
+PULL_LITE = 0x10
+
+
+class PullMessageResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """The answer to a pull, on every code that tells of the queue."""
+
+    suggest_which_broker_id: Int64
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64
+
+
+class QueryConsumerOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """QUERY_CONSUMER_OFFSET."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+
+
+class QueryConsumerOffsetResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """`offset` is None where the broker knows none (-1 on the wire)."""
+
+    __wire_unknown__: ClassVar[dict[str, int]] = {"offset": -1}
+    offset: Int64 | None
+
+    def __post_init__(self) -> None:
+        if self.offset == -1:
+            force_setattr(self, "offset", None)
+
+
+class UpdateConsumerOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """UPDATE_CONSUMER_OFFSET."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: Int64
+
+
+class GetMaxOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_MAX_OFFSET."""
+
+    topic: str
+    queue_id: Int32
+
+
+class GetMaxOffsetResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """The offset that the next message will get."""
+
+    offset: Int64
+
+
+class GetMinOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_MIN_OFFSET."""
+
+    topic: str
+    queue_id: Int32
+
+
+class GetMinOffsetResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """The offset of the oldest message kept."""
+
+    offset: Int64
+
+
+class SearchOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """SEARCH_OFFSET_BY_TIMESTAMP."""
+
+    topic: str
+    queue_id: Int32
+    timestamp_ms: Int64
+
+
+class SearchOffsetResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """The offset at or after the time asked for."""
+
+    offset: Int64
+
+
+class GetEarliestMsgStoretimeRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_EARLIEST_MSG_STORETIME."""
+
+    topic: str
+    queue_id: Int32
+
+
+class GetEarliestMsgStoretimeResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """`timestamp_ms` is None for an empty queue (-1 on the wire)."""
+
+    __wire_unknown__: ClassVar[dict[str, int]] = {"timestamp_ms": -1}
+    timestamp_ms: Int64 | None
+
+    def __post_init__(self) -> None:
+        if self.timestamp_ms == -1:
+            force_setattr(self, "timestamp_ms", None)
+
+
+class UnregisterClientRequestHeader(
+    Struct, frozen=True, kw_only=True, rename=wire_names(client_id="clientID")
+):
+    """UNREGISTER_CLIENT."""
+
+    client_id: str
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class GetConsumerListByGroupRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_CONSUMER_LIST_BY_GROUP."""
+
+    consumer_group: str
+
+
+class NotifyConsumerIdsChangedRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """NOTIFY_CONSUMER_IDS_CHANGED, from broker to client."""
+
+    consumer_group: str
+
+
+class ConsumerSendMsgBackRequestHeader(
+    Struct, frozen=True, kw_only=True, rename=wire_names(position="offset")
+):
+    """CONSUMER_SEND_MSG_BACK; `position` is the message's place in the commit log."""
+
+    position: Int64
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+class EndTransactionRequestHeader(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename=wire_names(commit_log_position="commitLogOffset"),
+):
+    """END_TRANSACTION; `commit_or_rollback` is a transaction type of `record`."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_position: Int64
+    commit_or_rollback: Int32
+    from_transaction_check: bool = False
+    msg_id: str
+    transaction_id: str | None = None
+
+
+class CheckTransactionStateRequestHeader(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename=wire_names(commit_log_position="commitLogOffset"),
+):
+    """CHECK_TRANSACTION_STATE, from broker to client."""
+
+    tran_state_table_offset: Int64
+    commit_log_position: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+class CreateTopicRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """UPDATE_AND_CREATE_TOPIC."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str
+    topic_sys_flag: Int32 | None = None
+    order: bool = False
+
+
+class DeleteTopicRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """DELETE_TOPIC_IN_BROKER."""
+
+    topic: str
+
+
+class DeleteTopicFromNamesrvRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """DELETE_TOPIC_IN_NAMESRV."""
+
+    topic: str
+
+
+class DeleteSubscriptionGroupRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """DELETE_SUBSCRIPTIONGROUP."""
+
+    group_name: str
+    remove_offset: bool = False
+
+
+class GetRouteInfoRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_ROUTEINFO_BY_TOPIC; 4.9.4 and later may ask for quoted keys."""
+
+    topic: str
+    accept_standard_json_only: bool = False
+
+
+class GetTopicsByClusterRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_TOPICS_BY_CLUSTER."""
+
+    cluster: str
+
+
+class RegisterBrokerRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """REGISTER_BROKER; `body_crc32` 0 means that there is none to compare with."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: Int64
+    compressed: bool = False
+    body_crc32: Int32 = 0
+
+
+class RegisterBrokerResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """Told to slaves alone."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class UnRegisterBrokerRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """UNREGISTER_BROKER."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class QueryDataVersionRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """QUERY_DATA_VERSION."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class QueryDataVersionResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """Whether the broker must register again."""
+
+    changed: bool
+
+
+class PutKVConfigRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """PUT_KV_CONFIG."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class GetKVConfigRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_KV_CONFIG."""
+
+    namespace: str
+    key: str
+
+
+class GetKVConfigResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """The value, if there is one."""
+
+    value: str | None = None
+
+
+class DeleteKVConfigRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """DELETE_KV_CONFIG."""
+
+    namespace: str
+    key: str
+
+
+class GetKVListByNamespaceRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_KVLIST_BY_NAMESPACE."""
+
+    namespace: str
+
+
+class WipeWritePermOfBrokerRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """WIPE_WRITE_PERM_OF_BROKER and ADD_WRITE_PERM_OF_BROKER."""
+
+    broker_name: str
+
+
+class WipeWritePermOfBrokerResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """How many topics lost the permission."""
+
+    wipe_topic_count: Int32
+
+
+class AddWritePermOfBrokerResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """How many topics gained the permission."""
+
+    add_topic_count: Int32
+
+
+class ViewMessageRequestHeader(
+    Struct, frozen=True, kw_only=True, rename=wire_names(position="offset")
+):
+    """VIEW_MESSAGE_BY_ID; `position` is the message's place in the commit log."""
+
+    position: Int64
+
+
+class QueryMessageRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """QUERY_MESSAGE."""
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp_ms: Int64
+    end_timestamp_ms: Int64
+
+
+class QueryMessageResponseHeader(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename=wire_names(index_last_update_position="indexLastUpdatePhyoffset"),
+):
+    """How far the index reaches."""
+
+    index_last_update_timestamp_ms: Int64
+    index_last_update_position: Int64
+
+
+class QueryConsumeQueueRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """QUERY_CONSUME_QUEUE."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    count: Int32
+    consumer_group: str | None = None
+
+
+class GetTopicStatsInfoRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_TOPIC_STATS_INFO."""
+
+    topic: str
+
+
+class GetConsumeStatsRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_CONSUME_STATS; without a topic, all of the group's."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+class GetConsumerConnectionListRequestHeader(
+    Struct, frozen=True, kw_only=True, rename=wire_names()
+):
+    """GET_CONSUMER_CONNECTION_LIST."""
+
+    consumer_group: str
+
+
+class GetProducerConnectionListRequestHeader(
+    Struct, frozen=True, kw_only=True, rename=wire_names()
+):
+    """GET_PRODUCER_CONNECTION_LIST."""
+
+    producer_group: str
+
+
+class QueryTopicConsumeByWhoRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """QUERY_TOPIC_CONSUME_BY_WHO."""
+
+    topic: str
+
+
+class QueryConsumeTimeSpanRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """QUERY_CONSUME_TIME_SPAN."""
+
+    topic: str
+    group: str
+
+
+class ResetOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """INVOKE_BROKER_TO_RESET_OFFSET and RESET_CONSUMER_CLIENT_OFFSET; -1 is the queue's end."""
+
+    topic: str
+    group: str
+    timestamp_ms: Int64
+    is_force: bool
+
+
+class GetConsumerStatusRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_CONSUMER_STATUS_FROM_CLIENT and INVOKE_BROKER_TO_GET_CONSUMER_STATUS."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class GetConsumerRunningInfoRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_CONSUMER_RUNNING_INFO."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class ConsumeMessageDirectlyResultRequestHeader(
+    Struct, frozen=True, kw_only=True, rename=wire_names()
+):
+    """CONSUME_MESSAGE_DIRECTLY."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+
+
+class CloneGroupOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """CLONE_GROUP_OFFSET."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False

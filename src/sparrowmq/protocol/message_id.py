@@ -1,0 +1,156 @@
+"""The two kinds of message ids. Pure.
+
+Offset message id, made by the broker: store host and commit-log position, upper-case hex.
+
+| bytes | v4 | v6 |
+|---|---|---|
+| ip | 0-3 | 0-15 |
+| port, int | 4-7 | 16-19 |
+| commit-log position, long | 8-15 | 20-27 |
+
+Uniq id, made by the producer (property UNIQ_KEY), upper-case hex:
+
+| v4 | v6 | content |
+|---|---|---|
+| 0-3 | 0-15 | ip |
+| 4-5 | 16-17 | low 16 bits of the process id |
+| 6-9 | 18-21 | any number of the process; Java takes a hash of its class loader |
+| 10-13 | 22-25 | milliseconds since the month began |
+| 14-15 | 26-27 | counter, one more per id |
+
+Source: RocketMQ 4.9.3 common/message/MessageDecoder.java, MessageClientIDSetter.java.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
+
+_ID_BYTES_V4 = 16
+_ID_BYTES_V6 = 28
+# MessageClientIDSetter: a clock that stepped back by less than this counts as standing still.
+_CLOCK_STEP_BACK_MS_MAX = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class UniqId(NamedTuple):
+    """What a uniq id says of its origin; `timestamp_ms` is right for ids of the last month."""
+
+    ip: bytes
+    process_id: int
+    process_number: int
+    span_ms: int
+    counter: int
+    timestamp_ms: int
+
+
+def encode_offset_msg_id(store_host: bytes, position: int) -> str:
+    """Return the id of the record at `position` on the broker at `store_host` (ip and port)."""
+    return f"{store_host.hex().upper()}{position:016X}"
+
+
+def decode_offset_msg_id(text: str) -> tuple[bytes, int]:
+    """Return store host (4 or 16 ip bytes, 4 port bytes) and commit-log position.
+
+    Raises: RemoteProtocolError if the text is no such id.
+    """
+    data = _decode_hex(text)
+    return data[:-8], int.from_bytes(data[-8:], "big", signed=True)
+
+
+class UniqIdGenerator:
+    """Makes the ids that a producer gives to its messages.
+
+    Args:
+        ip: the producer's address, 4 or 16 bytes.
+        process_id: its low 16 bits are used.
+        process_number: a number by which two producers of one process id differ.
+        counter: where the 16 bit counter begins.
+        utc_offset_ms: the zone in which months begin; ids need not agree on it.
+    """
+
+    __slots__ = ("_counter", "_month_end_ms", "_month_start_ms", "_prefix", "_utc_offset_ms")
+
+    def __init__(
+        self,
+        ip: bytes,
+        process_id: int,
+        *,
+        process_number: int,
+        counter: int = 0,
+        utc_offset_ms: int = 0,
+    ) -> None:
+        if len(ip) not in (4, 16):
+            raise LocalProtocolError(f"an ip has 4 or 16 bytes, not {len(ip)}: {ip.hex()}")
+        self._prefix = (
+            f"{ip.hex().upper()}{process_id & 0xFFFF:04X}{process_number & 0xFFFFFFFF:08X}"
+        )
+        self._counter = counter & 0xFFFF
+        self._utc_offset_ms = utc_offset_ms
+        self._month_start_ms = self._month_end_ms = 0
+
+    def next_id(self, timestamp_ms: int) -> str:
+        """Return a new id. Ids differ while fewer than 65,536 are made in a millisecond."""
+        if not self._month_start_ms <= timestamp_ms < self._month_end_ms:
+            self._begin_month(timestamp_ms)
+        span_ms = max(0, timestamp_ms - self._month_start_ms)
+        counter = self._counter
+        self._counter = (counter + 1) & 0xFFFF
+        return f"{self._prefix}{span_ms & 0xFFFFFFFF:08X}{counter:04X}"
+
+    def _begin_month(self, timestamp_ms: int) -> None:
+        if 0 < self._month_start_ms - timestamp_ms < _CLOCK_STEP_BACK_MS_MAX:
+            return
+        self._month_start_ms, self._month_end_ms = month_bounds(
+            timestamp_ms, utc_offset_ms=self._utc_offset_ms
+        )
+
+
+def decode_uniq_id(text: str, *, timestamp_ms: int, utc_offset_ms: int = 0) -> UniqId:
+    """Read a uniq id.
+
+    Args:
+        timestamp_ms: now; an id that would lie after it belongs to the month before.
+    Raises: RemoteProtocolError if the text is no such id.
+    """
+    data = _decode_hex(text)
+    ip, rest = data[:-12], data[-12:]
+    span_ms = int.from_bytes(rest[6:10], "big", signed=True)
+    start_ms, _ = month_bounds(timestamp_ms, utc_offset_ms=utc_offset_ms)
+    if start_ms + span_ms >= timestamp_ms:
+        start_ms, _ = month_bounds(start_ms - 1, utc_offset_ms=utc_offset_ms)
+    return UniqId(
+        ip=ip,
+        process_id=int.from_bytes(rest[0:2], "big"),
+        process_number=int.from_bytes(rest[2:6], "big", signed=True),
+        span_ms=span_ms,
+        counter=int.from_bytes(rest[10:12], "big"),
+        timestamp_ms=start_ms + span_ms,
+    )
+
+
+def month_bounds(timestamp_ms: int, *, utc_offset_ms: int = 0) -> tuple[int, int]:
+    """Return the first instants of the month and of the next one, in wall-clock milliseconds."""
+    local = _EPOCH + timedelta(milliseconds=timestamp_ms + utc_offset_ms)
+    start = datetime(local.year, local.month, 1, tzinfo=UTC)
+    end = datetime(local.year + local.month // 12, local.month % 12 + 1, 1, tzinfo=UTC)
+    return _to_ms(start) - utc_offset_ms, _to_ms(end) - utc_offset_ms
+
+
+def _to_ms(instant: datetime) -> int:
+    return (instant - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _decode_hex(text: str) -> bytes:
+    if len(text) not in (2 * _ID_BYTES_V4, 2 * _ID_BYTES_V6):
+        raise RemoteProtocolError(f"a message id has 32 or 56 digits, not {len(text)}")
+    try:
+        data = bytes.fromhex(text)
+    except ValueError as error:
+        raise RemoteProtocolError(f"no message id: {text!r}") from error
+    if 2 * len(data) != len(text):
+        # bytes.fromhex skips blanks.
+        raise RemoteProtocolError(f"no message id: {text!r}")
+    return data

@@ -1,0 +1,403 @@
+"""The record: a message as the commit log keeps it and as pulls carry it. Pure.
+
+| bytes | type | field |
+|---|---|---|
+| 4 | int | size of the whole record |
+| 4 | int | magic code: DAA320A7 v1, DAA320AB v2, CBD43194 blank at a file's end |
+| 4 | int | CRC-32 of the body as stored, without its sign bit |
+| 4 | int | queue id |
+| 4 | int | flag |
+| 8 | long | queue offset |
+| 8 | long | position in the commit log |
+| 4 | int | sys flag, the bits below |
+| 8 | long | born timestamp, ms |
+| 8 or 20 | ip + int | born host; 20 with sys flag bit 4 |
+| 8 | long | store timestamp, ms |
+| 8 or 20 | ip + int | store host; 20 with sys flag bit 5 |
+| 4 | int | reconsume times |
+| 8 | long | position of the prepared transaction |
+| 4 + n | int + bytes | body |
+| 1 + n | byte + bytes | topic; in v2 the length is a short |
+| 2 + n | short + bytes | properties |
+
+Record v2 (RocketMQ 5) is read and never written.
+
+Speed matters here: benchmarks/protocol.py.
+Source: RocketMQ 4.9.3 common/message/MessageDecoder.java, store/CommitLog.java.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from ipaddress import ip_address
+from struct import Struct as Layout
+from struct import error as LayoutError  # noqa: N812
+from typing import NamedTuple
+
+import msgspec
+
+from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
+from sparrowmq.model import MessageExt
+from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX, parse_properties
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+MAGIC_BLANK = 0xCBD43194
+
+# MessageSysFlag.java.
+COMPRESSED = 0x1
+MULTI_TAGS = 0x2
+TRANSACTION_TYPE = 0xC
+TRANSACTION_NONE = 0x0
+TRANSACTION_PREPARED = 0x4
+TRANSACTION_COMMIT = 0x8
+TRANSACTION_ROLLBACK = 0xC
+BORN_HOST_V6 = 0x10
+STORE_HOST_V6 = 0x20
+# RocketMQ 4.9.4 and later: which compression; 0 and 3 are zlib, 1 LZ4, 2 ZSTD.
+COMPRESSION_TYPE = 0x700
+COMPRESSION_ZLIB = 0x300
+
+# Where a record's fields stand, for those who fill them in later. The store timestamp stands
+# at STORE_TIMESTAMP_AT + the length of the born host.
+QUEUE_OFFSET_AT = 20
+POSITION_AT = 28
+STORE_TIMESTAMP_AT = 48
+
+TOPIC_BYTES_MAX = 127
+# DefaultMQProducer.compressMsgBodyOverHowmuch and rocketmq.message.compressLevel.
+COMPRESS_OVER_BYTES = 4_096
+COMPRESS_LEVEL = 5
+# What a compressed body may grow to: four times the largest body a broker takes.
+INFLATED_BYTES_MAX = 16_777_216
+
+_PREFIX = Layout(">iI")
+_HEAD_V4 = Layout(">iIiiiqqiq8sq8siqi")
+_HEAD_V6_BORN = Layout(">iIiiiqqiq20sq8siqi")
+_HEAD_V6_STORE = Layout(">iIiiiqqiq8sq20siqi")
+_HEAD_V6 = Layout(">iIiiiqqiq20sq20siqi")
+# By the two bits BORN_HOST_V6 and STORE_HOST_V6.
+_HEADS = (_HEAD_V4, _HEAD_V6_BORN, _HEAD_V6_STORE, _HEAD_V6)
+_FIXED_BYTES_MIN = _HEAD_V4.size + 3
+_SHORT = Layout(">H")
+_OFFSET_AND_POSITION = Layout(">qq")
+_TIMESTAMP = Layout(">q")
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """A message as it is stored.
+
+    Args:
+        body: the bytes as stored, compressed if `sys_flag` says so.
+        properties: the properties text (`properties.encode_properties`).
+        born_host: 4 or 16 ip bytes and 4 port bytes (`encode_host`); so is `store_host`.
+        queue_offset: place in the queue, counted in messages.
+        position: place in the commit log, counted in bytes.
+        body_crc: as read; writing computes it.
+        size: bytes of the whole record, as read; writing computes it.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: str = ""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: bytes = bytes(8)
+    store_timestamp_ms: int = 0
+    store_host: bytes = bytes(8)
+    queue_offset: int = 0
+    position: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_position: int = 0
+    body_crc: int = 0
+    size: int = 0
+
+
+class BatchEntry(NamedTuple):
+    """One message within the body of SEND_BATCH_MESSAGE."""
+
+    flag: int
+    body: bytes
+    properties: str
+
+
+def encode_record(record: Record) -> bytearray:
+    """Write a record, v1; the bits for the hosts' lengths are set by the hosts given.
+
+    Raises: LocalProtocolError if a field does not fit.
+    """
+    body = record.body
+    born_host, store_host = record.born_host, record.store_host
+    v6_bits = (len(born_host) == 20) | (len(store_host) == 20) << 1
+    head = _HEADS[v6_bits]
+    sys_flag = record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6) | v6_bits << 4
+    try:
+        topic, properties = record.topic.encode(), record.properties.encode()
+        size = head.size + len(body) + 1 + len(topic) + 2 + len(properties)
+        if len(topic) > TOPIC_BYTES_MAX or len(properties) > PROPERTIES_BYTES_MAX:
+            raise LocalProtocolError(
+                f"a topic of {len(topic)} bytes (at most {TOPIC_BYTES_MAX}) and properties of "
+                f"{len(properties)} (at most {PROPERTIES_BYTES_MAX}) do not fit into a record"
+            )
+        packed = head.pack(
+            size,
+            MAGIC_V1,
+            zlib.crc32(body) & 0x7FFFFFFF,
+            record.queue_id,
+            record.flag,
+            record.queue_offset,
+            record.position,
+            sys_flag,
+            record.born_timestamp_ms,
+            born_host,
+            record.store_timestamp_ms,
+            store_host,
+            record.reconsume_times,
+            record.prepared_transaction_position,
+            len(body),
+        )
+    except (LayoutError, UnicodeEncodeError) as error:
+        raise LocalProtocolError(f"a record cannot carry {record!r:.500}: {error}") from error
+    buffer = bytearray(packed)
+    buffer += body
+    buffer.append(len(topic))
+    buffer += topic
+    buffer += _SHORT.pack(len(properties))
+    buffer += properties
+    return buffer
+
+
+def place_record(
+    buffer: bytearray,
+    at: int = 0,
+    *,
+    queue_offset: int,
+    position: int,
+    store_timestamp_ms: int,
+) -> None:
+    """Fill in what is known only when an encoded record is appended."""
+    _OFFSET_AND_POSITION.pack_into(buffer, at + QUEUE_OFFSET_AT, queue_offset, position)
+    # Bit 4 of the sys flag, at byte 36, tells a born host of 20 bytes from one of 8.
+    born_bytes = 20 if buffer[at + 39] & BORN_HOST_V6 else 8
+    _TIMESTAMP.pack_into(buffer, at + STORE_TIMESTAMP_AT + born_bytes, store_timestamp_ms)
+
+
+def decode_record(
+    buffer: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bool = True
+) -> Record:
+    """Read the record at `at`.
+
+    Raises: RemoteProtocolError if it is damaged, or if the buffer ends before it does.
+    """
+    try:
+        size, magic = _PREFIX.unpack_from(buffer, at)
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            raise RemoteProtocolError(f"magic code {magic:08x} is no record's", position=at + 4)
+        if size < _FIXED_BYTES_MIN or at + size > len(buffer):
+            raise RemoteProtocolError(f"a record of {size} bytes does not fit", position=at)
+        head = _HEADS[buffer[at + 39] >> 4 & 3]
+        fields = head.unpack_from(buffer, at)
+    except LayoutError as error:
+        raise RemoteProtocolError("a record that ends early", position=at) from error
+    end = at + size
+    body_at = at + head.size
+    topic_at = body_at + fields[14]
+    if fields[14] < 0 or topic_at + 3 > end:
+        raise RemoteProtocolError(f"a body of {fields[14]} bytes", position=body_at - 4)
+    body = bytes(buffer[body_at:topic_at])
+    if check_crc and zlib.crc32(body) & 0x7FFFFFFF != fields[2]:
+        raise RemoteProtocolError("a body that does not match its CRC", position=at)
+    topic, properties = _decode_texts(buffer, topic_at, end, is_v2=magic == MAGIC_V2)
+    return Record(
+        topic=topic,
+        queue_id=fields[3],
+        body=body,
+        properties=properties,
+        flag=fields[4],
+        sys_flag=fields[7],
+        born_timestamp_ms=fields[8],
+        born_host=fields[9],
+        store_timestamp_ms=fields[10],
+        store_host=fields[11],
+        queue_offset=fields[5],
+        position=fields[6],
+        reconsume_times=fields[12],
+        prepared_transaction_position=fields[13],
+        body_crc=fields[2],
+        size=size,
+    )
+
+
+def _decode_texts(
+    buffer: bytes | bytearray | memoryview, at: int, end: int, *, is_v2: bool
+) -> tuple[str, str]:
+    """Read topic and properties, which end the record."""
+    if is_v2:
+        topic_size, topic_at = buffer[at] << 8 | buffer[at + 1], at + 2
+    else:
+        topic_size, topic_at = buffer[at], at + 1
+    topic_end = topic_at + topic_size
+    if topic_end + 2 > end or (topic_size > TOPIC_BYTES_MAX and not is_v2):
+        raise RemoteProtocolError(f"a topic of {topic_size} bytes", position=at)
+    properties_size = buffer[topic_end] << 8 | buffer[topic_end + 1]
+    if topic_end + 2 + properties_size != end:
+        raise RemoteProtocolError(f"properties of {properties_size} bytes", position=topic_end)
+    try:
+        topic = str(buffer[topic_at:topic_end], "utf-8")
+        # Java puts U+FFFD in the place of bytes that are no text.
+        properties = str(buffer[topic_end + 2 : end], "utf-8", "replace")
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError("a topic that is not UTF-8", position=topic_at) from error
+    return topic, properties
+
+
+def record_to_message(record: Record, broker_name: str) -> MessageExt:
+    """Return a stored record as consumers get it, inflated.
+
+    Raises: RemoteProtocolError if the body cannot be inflated.
+    """
+    body = record.body
+    if record.sys_flag & COMPRESSED:
+        body = inflate(body, sys_flag=record.sys_flag)
+    return MessageExt(
+        topic=record.topic,
+        body=body,
+        properties=parse_properties(record.properties),
+        broker_name=broker_name,
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        commit_log_position=record.position,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_timestamp_ms=record.born_timestamp_ms,
+        born_host=decode_host(record.born_host),
+        store_timestamp_ms=record.store_timestamp_ms,
+        store_host=decode_host(record.store_host),
+        reconsume_times=record.reconsume_times,
+        prepared_transaction_position=record.prepared_transaction_position,
+        body_crc=record.body_crc,
+        store_size=record.size,
+        offset_msg_id=f"{record.store_host.hex().upper()}{record.position:016X}",
+    )
+
+
+def decode_messages(
+    buffer: bytes | bytearray | memoryview, *, broker_name: str
+) -> list[MessageExt]:
+    """Read the records of a pull's answer; stop at the first damaged one and keep those before."""
+    messages: list[MessageExt] = []
+    at = 0
+    while at < len(buffer):
+        try:
+            record = decode_record(buffer, at)
+            messages.append(record_to_message(record, broker_name))
+        except RemoteProtocolError:
+            break
+        at += record.size
+    return messages
+
+
+def encode_host(address: str) -> bytes:
+    """Return ip and port bytes of `1.2.3.4:5` or `[::1]:5`.
+
+    Raises: LocalProtocolError if the text is no numeric address with a port.
+    """
+    ip, _, port = address.rpartition(":")
+    try:
+        if not port.isascii() or not port.isdigit() or int(port) > 65_535:
+            raise ValueError(f"{port!r} is no port")
+        return ip_address(ip.strip("[]")).packed + int(port).to_bytes(4, "big")
+    except ValueError as error:
+        raise LocalProtocolError(f"no address of the form ip:port: {address!r}") from error
+
+
+def decode_host(host: bytes) -> str:
+    """Return `ip:port` of 8 or 20 bytes; a v6 address stands in brackets."""
+    port = int.from_bytes(host[-4:], "big")
+    if len(host) == 8:
+        return f"{host[0]}.{host[1]}.{host[2]}.{host[3]}:{port}"
+    return f"[{ip_address(host[:-4])}]:{port}"
+
+
+_BATCH_HEAD = Layout(">iIIii")
+
+
+def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
+    """Write the body of SEND_BATCH_MESSAGE.
+
+    Raises: LocalProtocolError if an entry does not fit.
+    """
+    parts: list[bytes] = []
+    for entry in entries:
+        try:
+            properties = entry.properties.encode()
+            if len(properties) > PROPERTIES_BYTES_MAX:
+                raise LocalProtocolError(
+                    f"properties of {len(properties)} bytes, at most {PROPERTIES_BYTES_MAX}"
+                )
+            size = _BATCH_HEAD.size + len(entry.body) + 2 + len(properties)
+            head = _BATCH_HEAD.pack(size, 0, 0, entry.flag, len(entry.body))
+        except (LayoutError, UnicodeEncodeError) as error:
+            raise LocalProtocolError(f"a batch cannot carry {entry!r:.500}") from error
+        parts += (head, entry.body, _SHORT.pack(len(properties)), properties)
+    return b"".join(parts)
+
+
+def decode_batch(body: bytes) -> list[BatchEntry]:
+    """Read the body of SEND_BATCH_MESSAGE.
+
+    Raises: RemoteProtocolError if it is malformed.
+    """
+    entries: list[BatchEntry] = []
+    at = 0
+    while at < len(body):
+        try:
+            size, _, _, flag, body_size = _BATCH_HEAD.unpack_from(body, at)
+            body_at = at + _BATCH_HEAD.size
+            end = at + size
+            properties_at = body_at + body_size + 2
+            if body_size < 0 or properties_at > end or end > len(body):
+                raise RemoteProtocolError(f"a batch entry of {size} bytes", position=at)
+            (properties_size,) = _SHORT.unpack_from(body, properties_at - 2)
+            if properties_at + properties_size != end:
+                raise RemoteProtocolError("a batch entry of wrong size", position=at)
+            properties = body[properties_at:end].decode()
+        except LayoutError as error:
+            raise RemoteProtocolError("a batch that ends early", position=at) from error
+        except UnicodeDecodeError as error:
+            raise RemoteProtocolError("properties that are not UTF-8", position=at) from error
+        entries.append(BatchEntry(flag, body[body_at : properties_at - 2], properties))
+        at = end
+    return entries
+
+
+def compress_body(body: bytes) -> bytes:
+    """Return the body as a zlib stream; set `COMPRESSED` in the sys flag beside it."""
+    return zlib.compress(body, COMPRESS_LEVEL)
+
+
+def inflate(
+    body: bytes, *, sys_flag: int = COMPRESSED, inflated_bytes_max: int = INFLATED_BYTES_MAX
+) -> bytes:
+    """Undo `compress_body`, never producing more than `inflated_bytes_max` bytes.
+
+    Raises: RemoteProtocolError if the body is no zlib stream, or grows beyond the limit.
+    """
+    kind = sys_flag & COMPRESSION_TYPE
+    if kind not in (0, COMPRESSION_ZLIB):
+        raise RemoteProtocolError(f"compression type {kind >> 8} is not supported, only zlib is")
+    if not body:
+        return b""
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(body, inflated_bytes_max + 1)
+    except zlib.error as error:
+        raise RemoteProtocolError(f"a body that cannot be inflated: {error}") from error
+    if len(plain) > inflated_bytes_max:
+        raise RemoteProtocolError(f"a body that inflates beyond {inflated_bytes_max} bytes")
+    if not stream.eof:
+        raise RemoteProtocolError("a compressed body that ends early")
+    return plain

@@ -1,0 +1,80 @@
+"""Java's string hash, tag codes, index keys, and the parsing of tag expressions. Pure.
+
+A queue's index keeps 64 bits per message for its tag: Java's hash code of the tag. Brokers filter
+by that code, and consumers compare the tag itself.
+
+Source: RocketMQ 4.9.3 common/filter/FilterAPI.java, store/index/IndexFile.java,
+java.lang.String.hashCode.
+"""
+
+from __future__ import annotations
+
+from sparrowmq.errors import LocalProtocolError
+from sparrowmq.protocol.bodies import SubscriptionData
+
+SUBSCRIBE_ALL = "*"
+EXPRESSION_TYPE_TAG = "TAG"
+EXPRESSION_TYPE_SQL92 = "SQL92"
+
+
+def java_hash(text: str) -> int:
+    """Return Java's `String.hashCode`: 31·h + unit over UTF-16 units, wrapped to 32 bits."""
+    code = 0
+    if text.isascii():
+        for unit in text.encode("ascii"):
+            code = (31 * code + unit) & 0xFFFFFFFF
+    else:
+        units = text.encode("utf-16-be", "surrogatepass")
+        for at in range(0, len(units), 2):
+            code = (31 * code + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return code - 0x1_0000_0000 if code & 0x8000_0000 else code
+
+
+def tags_code(tag: str | None) -> int:
+    """Return what a consume queue entry holds for a tag; 0 for no tag."""
+    return java_hash(tag) if tag else 0
+
+
+def index_key_hash(key: str) -> int:
+    """Return the slot hash of an index key (`topic#key`): never negative."""
+    code = abs(java_hash(key))
+    return 0 if code == 0x8000_0000 else code
+
+
+def parse_subscription(
+    topic: str,
+    expression: str | None,
+    *,
+    sub_version: int,
+    expression_type: str | None = EXPRESSION_TYPE_TAG,
+) -> SubscriptionData:
+    """Parse `*`, `TagA || TagB` or, unchanged, an expression of another type.
+
+    Args:
+        expression: None and "" mean `*`; only a bare `*` does, not ` * `.
+        sub_version: wall-clock milliseconds, by which brokers tell newer from older.
+    Raises: LocalProtocolError if the expression is `||` alone.
+    """
+    kind = expression_type or EXPRESSION_TYPE_TAG
+    if not expression or expression == SUBSCRIBE_ALL:
+        return SubscriptionData(topic=topic, sub_string=SUBSCRIBE_ALL, sub_version=sub_version)
+    if kind != EXPRESSION_TYPE_TAG:
+        return SubscriptionData(
+            topic=topic, sub_string=expression, sub_version=sub_version, expression_type=kind
+        )
+    parts = expression.split("||")
+    if not any(parts):
+        raise LocalProtocolError(f"the tag expression {expression!r} of {topic} names no tag")
+    tags = frozenset(_trim(part) for part in parts) - {""}
+    return SubscriptionData(
+        topic=topic,
+        sub_string=expression,
+        sub_version=sub_version,
+        tags_set=tags,
+        code_set=frozenset(java_hash(tag) for tag in tags),
+    )
+
+
+def _trim(text: str) -> str:
+    # Java's String.trim removes every character up to U+0020, and no other blanks.
+    return text.strip("".join(map(chr, range(0x21))))
