@@ -39,21 +39,28 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from sparrowmq.protocol.properties import parse_properties
-from sparrowmq.protocol.record import decode_host, inflate_stored_body
+from sparrowmq.protocol.record import (
+    BORN_HOST_V6,
+    COMPRESSED,
+    MAGIC_V1,
+    MAGIC_V2,
+    POSITION_AT,
+    QUEUE_OFFSET_AT,
+    STORE_HOST_V6,
+    TOPIC_BYTES_MAX,
+    decode_host,
+    inflate,
+)
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-MAGIC_V1 = 0xDAA320A7 - 2**32
-MAGIC_V2 = 0xDAA320AB - 2**32
 _RECORD_SIZE_MIN = 91
-_SYS_FLAG_COMPRESSED = 0x1
-_SYS_FLAG_BORN_HOST_V6 = 0x10
-_SYS_FLAG_STORE_HOST_V6 = 0x20
 _HEX = np.frombuffer(
     b"".join(f"{value:02X}".encode() for value in range(256)), dtype=np.uint8
 ).reshape(256, 2)
@@ -121,7 +128,7 @@ def find_starts(records: bytes) -> Ints:
 
 def queue_offsets(records: bytes, starts: Ints) -> Ints:
     """Return the queue offset of each record."""
-    return _gather(records, starts + 20, ">i8")
+    return _gather(records, starts + QUEUE_OFFSET_AT, ">i8")
 
 
 def decode_columns(
@@ -178,10 +185,10 @@ def _lay_out(records: bytes, starts: Ints) -> _Layout:
     if len(starts) == 0:
         return _Layout(*[starts] * 10)
     size = len(records)
-    magic = _gather(records, starts + 4, ">i4")
+    magic = _gather(records, starts + 4, ">u4")
     sys_flags = _gather(records, starts + 36, ">i4")
-    born_size = np.where(sys_flags & _SYS_FLAG_BORN_HOST_V6, 20, 8)
-    store_size = np.where(sys_flags & _SYS_FLAG_STORE_HOST_V6, 20, 8)
+    born_size = np.where(sys_flags & BORN_HOST_V6, 20, 8)
+    store_size = np.where(sys_flags & STORE_HOST_V6, 20, 8)
     store_timestamp_at = starts + 48 + born_size
     store_host_at = store_timestamp_at + 8
     reconsume_times_at = store_host_at + store_size
@@ -192,16 +199,16 @@ def _lay_out(records: bytes, starts: Ints) -> _Layout:
     is_v2 = magic == MAGIC_V2
     _check(is_v2 | (magic == MAGIC_V1), starts, "its magic number is unknown")
     if is_v2.any():
-        wide = _gather(records, body_end, ">i2")
+        wide = _gather(records, body_end, ">u2")
         topic_at = body_end + np.where(is_v2, 2, 1)
-        topic_end = topic_at + np.where(is_v2, wide, _gather(records, body_end, "i1"))
+        topic_end = topic_at + np.where(is_v2, wide, _gather(records, body_end, "u1"))
     else:
         topic_at = body_end + 1
-        topic_end = topic_at + _gather(records, body_end, "i1")
+        topic_end = topic_at + _gather(records, body_end, "u1")
     properties_at = topic_end + 2
-    fits = (topic_at <= topic_end) & (properties_at <= size)
-    _check(fits, starts, "its topic runs over the end")
-    properties_end = properties_at + _gather(records, topic_end, ">i2")
+    fits = (is_v2 | (topic_end - topic_at <= TOPIC_BYTES_MAX)) & (properties_at <= size)
+    _check(fits, starts, "its topic has no legal size")
+    properties_end = properties_at + _gather(records, topic_end, ">u2")
     ends = starts + _gather(records, starts, ">i4")
     _check(properties_end == ends, starts, "its parts do not add up to its size")
     return _Layout(
@@ -259,7 +266,7 @@ def _valid_text(texts: pa.Array) -> pa.Array:
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
-        raw = texts.view(pa.binary()) if not pa.types.is_binary(texts.type) else texts
+        raw = texts.cast(pa.binary())
         values = [
             None if each is None else each.decode("utf-8", "replace") for each in raw.to_pylist()
         ]
@@ -283,10 +290,10 @@ def _instants(context: _Context, positions: Ints) -> pa.Array:
 def _decode_body(context: _Context) -> pa.Array:
     layout = context.layout
     bodies = _take(context.records, layout.body_at, layout.body_end, pa.binary())
-    if not (layout.sys_flags & _SYS_FLAG_COMPRESSED).any():
+    if not (layout.sys_flags & COMPRESSED).any():
         return bodies
     inflated = [
-        inflate_stored_body(body, sys_flag)
+        inflate(body, sys_flag=sys_flag) if sys_flag & COMPRESSED else body
         for body, sys_flag in zip(bodies.to_pylist(), layout.sys_flags.tolist(), strict=True)
     ]
     return pa.array(inflated, type=pa.binary())
@@ -306,7 +313,7 @@ def _decode_offset_msg_id(context: _Context) -> pa.Array:
         raw = np.concatenate(
             [
                 buffer[layout.store_host_at[:, None] + np.arange(8)],
-                buffer[context.starts[:, None] + np.arange(28, 36)],
+                buffer[context.starts[:, None] + np.arange(POSITION_AT, POSITION_AT + 8)],
             ],
             axis=1,
         )
@@ -316,7 +323,9 @@ def _decode_offset_msg_id(context: _Context) -> pa.Array:
             pa.string(), context.count, [None, pa.py_buffer(cuts), pa.py_buffer(digits)]
         )
     ids = [
-        (records[at : at + size] + records[start + 28 : start + 36]).hex().upper()
+        (records[at : at + size] + records[start + POSITION_AT : start + POSITION_AT + 8])
+        .hex()
+        .upper()
         for at, size, start in zip(
             layout.store_host_at.tolist(),
             host_sizes.tolist(),
@@ -408,7 +417,7 @@ def _decode_msg_id(context: _Context) -> pa.Array:
     if given.null_count == 0:
         return given
     made = _decode_offset_msg_id(context)
-    return pa.compute.coalesce(given, made)
+    return pc.coalesce(given, made)
 
 
 def _decode_properties(context: _Context) -> pa.Array:
@@ -449,8 +458,8 @@ _COLUMN_DECODERS: dict[str, Callable[[_Context], pa.Array]] = {
     "topic": _decode_topic,
     "brokerName": lambda c: _constant(c, c.broker_name, pa.string()),
     "queueId": lambda c: _numbers(c, c.starts + 12, ">i4", pa.int32()),
-    "queueOffset": lambda c: _numbers(c, c.starts + 20, ">i8", pa.int64()),
-    "commitLogOffset": lambda c: _numbers(c, c.starts + 28, ">i8", pa.int64()),
+    "queueOffset": lambda c: _numbers(c, c.starts + QUEUE_OFFSET_AT, ">i8", pa.int64()),
+    "commitLogOffset": lambda c: _numbers(c, c.starts + POSITION_AT, ">i8", pa.int64()),
     "msgId": _decode_msg_id,
     "offsetMsgId": _decode_offset_msg_id,
     "keys": lambda c: _decode_property(c, PROPERTY_KEYS),
@@ -468,7 +477,7 @@ _COLUMN_DECODERS: dict[str, Callable[[_Context], pa.Array]] = {
     "key": _decode_keys_as_bytes,
     "value": _decode_body,
     "partition": lambda c: _constant(c, c.partition, pa.int32()),
-    "offset": lambda c: _numbers(c, c.starts + 20, ">i8", pa.int64()),
+    "offset": lambda c: _numbers(c, c.starts + QUEUE_OFFSET_AT, ">i8", pa.int64()),
     "timestamp": lambda c: _instants(c, c.starts + 40),
     "timestampType": lambda c: _constant(c, 0, pa.int32()),
 }

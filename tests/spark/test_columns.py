@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.model import MessageExt
+from sparrowmq.protocol.record import (
+    COMPRESSED,
+    COMPRESSION_ZLIB,
+    MAGIC_V2,
+    Record,
+    compress_body,
+    decode_messages,
+    encode_record,
+)
+from sparrowmq.spark.columns import arrow_schema, decode_columns, find_starts, queue_offsets
+from sparrowmq.spark.schema import COLUMNS, PROFILES
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# RocketMQ's own wire times are within the years that Python's datetime knows.
+timestamps = st.integers(0, 4_102_444_800_000)
+hosts = st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16)).flatmap(
+    lambda ip: st.integers(0, 65_535).map(lambda port: ip + port.to_bytes(4, "big"))
+)
+words = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=6)
+property_names = st.one_of(st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "KEYX"]), words)
+# Whatever a foreign client may have written: separators too many, parts missing, names twice.
+property_texts = st.one_of(
+    st.lists(st.tuples(property_names, words), max_size=5).map(
+        lambda pairs: "\x02".join(f"{name}\x01{value}" for name, value in pairs)
+    ),
+    st.text(alphabet="\x01\x02AKEYST", max_size=20),
+)
+int32 = st.integers(-(2**31), 2**31 - 1)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> bytes:
+    body = draw(st.binary(max_size=40))
+    flags = draw(st.sampled_from([0, COMPRESSED, COMPRESSED | COMPRESSION_ZLIB, 0x2, 0x8]))
+    encoded = encode_record(
+        Record(
+            topic=draw(st.text(alphabet="aT9%|_-", min_size=1, max_size=9)),
+            queue_id=draw(int32),
+            body=compress_body(body) if flags & COMPRESSED else body,
+            properties=draw(property_texts) + draw(st.sampled_from(["", "\x02"])),
+            flag=draw(int32),
+            sys_flag=flags,
+            born_timestamp_ms=draw(timestamps),
+            born_host=draw(hosts),
+            store_timestamp_ms=draw(timestamps),
+            store_host=draw(hosts),
+            queue_offset=draw(st.integers(0, 2**63 - 1)),
+            position=draw(st.integers(0, 2**63 - 1)),
+            reconsume_times=draw(st.integers(0, 99)),
+        )
+    )
+    return bytes(_to_v2(encoded) if draw(st.booleans()) else encoded)
+
+
+def _to_v2(record: bytearray) -> bytearray:
+    """Rewrite a record with a topic length of two bytes."""
+    born = 20 if record[39] & 0x10 else 8
+    store = 20 if record[39] & 0x20 else 8
+    body_at = 72 + born + store
+    (body_size,) = struct.unpack_from(">i", record, body_at - 4)
+    at = body_at + body_size
+    wide = record[:at] + b"\x00" + record[at:]
+    struct.pack_into(">iI", wide, 0, len(wide), MAGIC_V2)
+    return wide
+
+
+def expected_row(message: MessageExt, partition: int) -> dict[str, Any]:
+    keys = message.properties.get("KEYS")
+    born = EPOCH + timedelta(milliseconds=message.born_timestamp_ms)
+    return {
+        "topic": message.topic,
+        "brokerName": message.broker_name,
+        "queueId": message.queue_id,
+        "queueOffset": message.queue_offset,
+        "commitLogOffset": message.commit_log_position,
+        "msgId": message.msg_id,
+        "offsetMsgId": message.offset_msg_id,
+        "keys": keys,
+        "tags": message.tags,
+        "body": message.body,
+        "flag": message.flag,
+        "sysFlag": message.sys_flag,
+        "bornTimestamp": born,
+        "storeTimestamp": EPOCH + timedelta(milliseconds=message.store_timestamp_ms),
+        "bornHost": message.born_host,
+        "storeHost": message.store_host,
+        "reconsumeTimes": message.reconsume_times,
+        "storeSize": message.store_size,
+        "properties": dict(message.properties),
+        "key": None if keys is None else keys.encode(),
+        "value": message.body,
+        "partition": partition,
+        "offset": message.queue_offset,
+        "timestamp": born,
+        "timestampType": 0,
+    }
+
+
+def decode_all(buffer: bytes) -> list[dict[str, Any]]:
+    schema = arrow_schema([column.name for column in COLUMNS])
+    batch = decode_columns(
+        buffer, find_starts(buffer), schema=schema, broker_name="broker-ß", partition=3
+    )
+    batch.validate(full=True)
+    assert schema.equals(batch.schema)
+    return [{**row, "properties": dict(row["properties"])} for row in batch.to_pylist()]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(records(), max_size=6))
+def test_columns_equal_the_messages_of_the_protocol(parts: list[bytes]) -> None:
+    buffer = b"".join(parts)
+    messages = decode_messages(buffer, broker_name="broker-ß")
+    assert len(parts) == len(messages)
+
+    assert [expected_row(message, 3) for message in messages] == decode_all(buffer)
+
+
+@pytest.mark.golden("message.jsonl", prefix="msg-")
+def test_columns_equal_the_messages_java_wrote(case: dict[str, Any]) -> None:
+    buffer = bytes.fromhex(case["encodedHex"])
+    messages = decode_messages(buffer, broker_name="broker-ß")
+    if not messages:
+        pytest.skip("the case is a damaged record")
+
+    assert [expected_row(messages[0], 3)] == decode_all(buffer)
+
+
+def test_properties_that_are_not_utf_8_are_read_as_java_reads_them() -> None:
+    record = encode_record(Record(topic="T", queue_id=0, body=b"b", properties="KEYS\x01ab"))
+    record[-1] = 0xFF
+
+    (row,) = decode_all(bytes(record))
+
+    assert "a�" == row["keys"]
+    assert {"KEYS": "a�"} == row["properties"]
+
+
+def test_a_part_of_the_records_is_decoded_alone() -> None:
+    parts = [
+        bytes(encode_record(Record(topic="T", queue_id=0, body=b"%d" % n, queue_offset=n)))
+        for n in range(5)
+    ]
+    buffer = b"".join(parts)
+    starts = find_starts(buffer)
+    offsets = queue_offsets(buffer, starts)
+
+    batch = decode_columns(
+        buffer,
+        starts[(offsets == 1) | (offsets == 3)],
+        schema=arrow_schema(["body"]),
+        broker_name="b",
+    )
+
+    assert [b"1", b"3"] == batch.column(0).to_pylist()
+
+
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_no_records_are_an_empty_batch(profile: str) -> None:
+    batch = decode_columns(
+        b"", find_starts(b""), schema=arrow_schema(PROFILES[profile]), broker_name="b"
+    )
+
+    assert 0 == batch.num_rows
+
+
+@pytest.mark.parametrize("cut", [1, 3, 40, 90])
+def test_a_cut_answer_is_refused(cut: int) -> None:
+    record = bytes(encode_record(Record(topic="T", queue_id=0, body=b"body")))
+
+    with pytest.raises(RemoteProtocolError):
+        find_starts(record + record[:cut])
+
+
+@settings(deadline=None)
+@given(records(), st.data())
+def test_a_damaged_record_is_an_error_and_no_crash(record: bytes, data: st.DataObject) -> None:
+    damaged = bytearray(record)
+    damaged[data.draw(st.integers(0, len(record) - 1))] ^= data.draw(st.integers(1, 255))
+    buffer = bytes(damaged)
+    schema = arrow_schema(PROFILES["full"])
+
+    try:
+        batch = decode_columns(buffer, find_starts(buffer), schema=schema, broker_name="b")
+    except RemoteProtocolError:
+        return
+
+    batch.validate(full=True)
+    assert 1 == batch.num_rows
