@@ -1,3 +1,3 @@
-"""TODO."""
+"""Running operations: the effects they yield, and the drivers that carry the effects out."""
 
 from __future__ import annotations

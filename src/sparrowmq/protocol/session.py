@@ -1,0 +1,148 @@
+"""One connection of the remoting protocol without its socket: bytes in, events out. Pure.
+
+Either side of a connection may start requests, and answers come in any order. A session numbers
+the requests it writes (their *opaque*), remembers for each the caller's token, and finds the token
+again when the answer comes. The peer numbers its own requests independently, so an opaque that
+comes in a request means nothing here, and one that comes in an answer means only ours.
+
+Rules for the caller:
+- Write the bytes that a method returns, in the order of the calls.
+- After `receive_data` raised, close the connection; every outstanding token is then lost.
+- When a waiter gives up, call `abandon`; its late answer is then dropped without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple, TypeAlias
+
+from sparrowmq.errors import LocalProtocolError, TooManyInFlight
+from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
+from sparrowmq.protocol.framing import FrameDecoder, encode_frame
+
+# NettySystemConfig.CLIENT_ASYNC_SEMAPHORE_VALUE: RocketMQ's permits for requests under way.
+IN_FLIGHT_MAX = 65_535
+
+# The opaque is a signed 32 bit number on the wire; we use those from 0 up.
+OPAQUE_MAX = 2**31 - 1
+
+
+class ResponseReceived(NamedTuple):
+    """The answer to the request that was started with `token`."""
+
+    token: Hashable
+    command: RemotingCommand
+
+
+class RequestReceived(NamedTuple):
+    """A request of the peer; answer it with `write_response` unless it is one-way."""
+
+    command: RemotingCommand
+
+
+SessionEvent: TypeAlias = ResponseReceived | RequestReceived
+
+
+class RemotingSession:
+    """Matches answers with requests on one connection.
+
+    Args:
+        in_flight_max: how many requests may wait for their answers at once.
+    """
+
+    __slots__ = (
+        "_decoder",
+        "_in_flight_max",
+        "_next_opaque",
+        "_opaques",
+        "_tokens",
+        "late_responses",
+    )
+
+    def __init__(self, *, in_flight_max: int = IN_FLIGHT_MAX) -> None:
+        self._decoder = FrameDecoder()
+        self._in_flight_max = in_flight_max
+        self._next_opaque = 0
+        self._tokens: dict[int, Hashable] = {}
+        self._opaques: dict[Hashable, int] = {}
+        self.late_responses = 0
+
+    @property
+    def outstanding(self) -> tuple[Hashable, ...]:
+        """The tokens of all requests that wait for an answer, in the order they were started."""
+        return tuple(self._opaques)
+
+    @property
+    def outstanding_count(self) -> int:
+        """How many requests wait for an answer."""
+        return len(self._opaques)
+
+    def start_request(self, request: RemotingCommand, token: Hashable) -> bytes:
+        """Number a request and return its bytes; its answer will come with the token.
+
+        Raises:
+            TooManyInFlight: `in_flight_max` requests wait already.
+            LocalProtocolError: the request cannot be encoded, is an answer or one-way, or the
+                token waits already. Nothing is remembered then.
+        """
+        if len(self._opaques) >= self._in_flight_max:
+            raise TooManyInFlight(
+                f"{len(self._opaques)} requests wait for answers on one connection, "
+                "as many as may; wait for some of them first"
+            )
+        if request.flag & (RESPONSE_FLAG | ONEWAY_FLAG):
+            raise LocalProtocolError(f"flag {request.flag} is not that of a two-way request")
+        if token in self._opaques:
+            raise LocalProtocolError(f"token {token!r} waits for another answer already")
+        opaque = self._take_opaque()
+        request.opaque = opaque
+        frame = encode_frame(request)
+        self._tokens[opaque] = token
+        self._opaques[token] = opaque
+        return frame
+
+    def write_oneway(self, request: RemotingCommand) -> bytes:
+        """Number a request, mark it one-way and return its bytes."""
+        request.opaque = self._take_opaque()
+        request.flag |= ONEWAY_FLAG
+        return encode_frame(request)
+
+    def write_response(self, response: RemotingCommand) -> bytes:
+        """Return the bytes of an answer, which carries its request's opaque already."""
+        if not response.flag & RESPONSE_FLAG:
+            raise LocalProtocolError(f"flag {response.flag} is not that of an answer")
+        return encode_frame(response)
+
+    def receive_data(self, data: bytes | bytearray | memoryview) -> list[SessionEvent]:
+        """Take bytes from the peer and return what they complete, in their order.
+
+        Raises: RemoteProtocolError; the connection must then be closed.
+        """
+        events: list[SessionEvent] = []
+        for command in self._decoder.receive_data(data):
+            if not command.flag & RESPONSE_FLAG:
+                events.append(RequestReceived(command))
+                continue
+            token = self._tokens.pop(command.opaque, None)
+            if token is None:
+                self.late_responses += 1
+                continue
+            del self._opaques[token]
+            events.append(ResponseReceived(token, command))
+        return events
+
+    def abandon(self, token: Hashable) -> bool:
+        """Wait no longer for a token's answer; return whether it was outstanding."""
+        opaque = self._opaques.pop(token, None)
+        if opaque is None:
+            return False
+        del self._tokens[opaque]
+        return True
+
+    def _take_opaque(self) -> int:
+        opaque = self._next_opaque
+        # A long poll may still hold its number when the count has gone round.
+        while opaque in self._tokens:
+            opaque = opaque + 1 if opaque < OPAQUE_MAX else 0
+        self._next_opaque = opaque + 1 if opaque < OPAQUE_MAX else 0
+        return opaque

@@ -1,0 +1,19 @@
+"""The time: the only module of the client's side that reads it.
+
+Monotonic instants (`*_ms`) measure durations and deadlines; wall-clock instants
+(`*_timestamp_ms`) go into messages and never decide how long anything lasts.
+"""
+
+from __future__ import annotations
+
+import time
+
+
+def monotonic_ms() -> int:
+    """Return milliseconds since an arbitrary start; never goes back."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def timestamp_ms() -> int:
+    """Return milliseconds since 1970 on the wall clock."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,133 @@
+"""Non-blocking TCP for the blocking driver: finding addresses, connecting, and one wire.
+
+A name that is no IP address is looked up with `getaddrinfo`, which may block for seconds; the
+driver calls `look_up` in a thread unless `is_quick` says that no name server is asked.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+from collections import deque
+from typing import Any, NamedTuple
+
+from sparrowmq.runtime.channel import WRITE_BUFFER_BYTES_MAX
+
+# What `connect_ex` answers while a connection is being made (Windows says WSAEWOULDBLOCK).
+_IN_PROGRESS = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR})
+
+
+class Candidate(NamedTuple):
+    """One socket address that a name stands for."""
+
+    family: int
+    sockaddr: tuple[Any, ...]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port`, where host may be an IPv6 address in brackets.
+
+    Raises: ValueError, with the reason.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host:
+        raise ValueError("not of the form host:port")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        raise ValueError(f"port {port!r} is not between 1 and 65535")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_quick(host: str) -> bool:
+    """Whether looking the host up asks no name server."""
+    if host == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def look_up(host: str, port: int) -> list[Candidate]:
+    """Return the addresses of a host, in the order to try them. Raises: OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(Candidate(entry[0], entry[4]) for entry in found))
+
+
+def begin_connect(candidate: Candidate) -> socket.socket:
+    """Return a socket that becomes writable once connected or refused. Raises: OSError."""
+    sock = socket.socket(candidate.family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = sock.connect_ex(candidate.sockaddr)
+        if code not in _IN_PROGRESS:
+            raise OSError(code, os.strerror(code))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def end_connect(sock: socket.socket) -> None:
+    """Check a socket that `begin_connect` made and that is writable. Raises: OSError."""
+    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
+    # A port of this machine on which nobody listens may be given to us as our own end: TCP then
+    # connects the socket to itself.
+    if sock.getsockname() == sock.getpeername():
+        raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+
+
+class SocketWire:
+    """The `Wire` over a non-blocking socket."""
+
+    __slots__ = ("_size", "_unsent", "is_blocked", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._unsent: deque[bytes | memoryview] = deque()
+        self._size = 0
+        # Whether the last flush left something, so that the socket must become writable.
+        self.is_blocked = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the bound on unsent bytes is reached."""
+        return self._size >= WRITE_BUFFER_BYTES_MAX
+
+    def write(self, data: bytes) -> None:
+        """Take bytes to be sent."""
+        self._unsent.append(data)
+        self._size += len(data)
+
+    def flush(self) -> bool:
+        """Send until all is sent or the kernel takes no more. Raises: OSError."""
+        unsent = self._unsent
+        try:
+            while unsent:
+                # Frames of tasks that ran together go out in one call.
+                data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
+                sent = self.sock.send(data)
+                self._size -= sent
+                unsent.clear()
+                if sent < len(data):
+                    unsent.append(memoryview(data)[sent:])
+        except (BlockingIOError, InterruptedError):
+            if len(unsent) > 1:
+                data = b"".join(unsent)
+                unsent.clear()
+                unsent.append(data)
+            self.is_blocked = True
+            return False
+        self.is_blocked = False
+        return True
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._unsent.clear()
+        self._size = 0
+        self.sock.close()
