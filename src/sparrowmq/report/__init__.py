@@ -1,3 +1,31 @@
-"""TODO."""
+"""Self-contained HTML reports with inline SVG plots: no script, no link, light and dark."""
 
 from __future__ import annotations
+
+from sparrowmq.report.band_chart import Band, BandRow, band_chart
+from sparrowmq.report.bar_chart import Bar, bar_chart
+from sparrowmq.report.line_chart import Series, line_chart
+from sparrowmq.report.markup import Markup, tag
+from sparrowmq.report.page import Check, Tile, figure, list_checks, list_tiles, page, section, table
+from sparrowmq.report.plot import Mark
+
+__all__ = [
+    "Band",
+    "BandRow",
+    "Bar",
+    "Check",
+    "Mark",
+    "Markup",
+    "Series",
+    "Tile",
+    "band_chart",
+    "bar_chart",
+    "figure",
+    "line_chart",
+    "list_checks",
+    "list_tiles",
+    "page",
+    "section",
+    "table",
+    "tag",
+]

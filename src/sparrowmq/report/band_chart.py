@@ -1,0 +1,134 @@
+"""Who had what when: one row a thing, coloured bands for its owners (a Gantt chart).
+
+A band without an owner and a band with several are hatched in red: these are the two states a
+queue must not be in. Wide bands carry their owner's name, so that colour is never alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sparrowmq.report.markup import Markup, tag
+from sparrowmq.report.plot import (
+    WIDTH,
+    Area,
+    Mark,
+    draw_marks,
+    marks_height,
+    svg,
+    text,
+    text_width,
+    x_axis,
+)
+from sparrowmq.report.scale import Scale, format_duration_ms
+
+_ROW_HEIGHT, _BAND_HEIGHT = 30.0, 22.0
+_LEFT, _RIGHT, _AXIS_HEIGHT = 76.0, 8.0, 48.0
+# A gap of a few milliseconds would be thinner than a pixel and yet is the point of the plot.
+_TROUBLE_WIDTH_MIN = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A time in which these owned the row's thing."""
+
+    start: float
+    end: float
+    owners: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BandRow:
+    """One row: its label and its bands in the order of time."""
+
+    label: str
+    bands: Sequence[Band]
+
+
+def band_chart(
+    rows: Sequence[BandRow],
+    *,
+    title: str,
+    description: str,
+    x_label: str,
+    tones: Mapping[str, str],
+    marks: Sequence[Mark] = (),
+    x_range: tuple[float, float],
+) -> Markup:
+    """Plot the rows below one another.
+
+    Args:
+        rows: what to plot, from the top.
+        title: for screen readers, as `description`.
+        description: what the plot shows.
+        x_label: the name of the axis, which is in seconds.
+        tones: the colour of each owner, such as `{"a": "c1"}`.
+        marks: events.
+        x_range: the seconds at which the plot begins and ends.
+    """
+    x_scale = Scale(*x_range, _LEFT, WIDTH - _RIGHT)
+    top = marks_height(marks, x_scale) + 6
+    area = Area(x_scale.begin, top, x_scale.end, top + _ROW_HEIGHT * len(rows))
+    drawn: list[Markup] = []
+    for index, row in enumerate(rows):
+        y = top + index * _ROW_HEIGHT + (_ROW_HEIGHT - _BAND_HEIGHT) / 2
+        drawn.append(text(_LEFT - 10, y + 16, row.label, anchor="end", class_="row-name"))
+        # Troubled bands come last, for they may be drawn wider than they are.
+        ordered = sorted(row.bands, key=lambda band: len(band.owners) != 1)
+        drawn += [_draw(band, x_scale, y=y, label=row.label, tones=tones) for band in ordered]
+    return svg(
+        _hatches(),
+        *drawn,
+        x_axis(area, x_scale, label=x_label),
+        draw_marks(marks, x_scale, area, top=0.0),
+        height=area.bottom + _AXIS_HEIGHT,
+        title=title,
+        description=description,
+    )
+
+
+def _draw(band: Band, x_scale: Scale, *, y: float, label: str, tones: Mapping[str, str]) -> Markup:
+    begin, end = x_scale(max(band.start, x_scale.low)), x_scale(min(band.end, x_scale.high))
+    if end <= begin:
+        return Markup("")
+    has_trouble = len(band.owners) != 1
+    width = max(end - begin, _TROUBLE_WIDTH_MIN) if has_trouble else end - begin
+    names = " + ".join(band.owners) or "nobody"
+    lasted = format_duration_ms((band.end - band.start) * 1000)
+    tone = "danger" if has_trouble else tones.get(band.owners[0], "quiet")
+    shape = {"x": begin, "y": y, "width": width, "height": _BAND_HEIGHT, "rx": 2}
+    parts = [tag("title", f"{label}: {names}, {lasted}")]
+    if not has_trouble:
+        parts.append(tag("rect", class_="band", **shape))
+    else:
+        hatch = "hatch-none" if not band.owners else "hatch-both"
+        parts.append(tag("rect", class_="trouble", **shape))
+        parts.append(tag("rect", fill=f"url(#{hatch})", **shape))
+    if width > text_width(names) + 14:
+        if has_trouble:
+            plate = {"x": begin + 3, "y": y + 3, "height": _BAND_HEIGHT - 6, "rx": 2}
+            parts.append(tag("rect", class_="plate", width=text_width(names) + 4, **plate))
+        class_ = "band-name trouble-name" if has_trouble else "band-name"
+        parts.append(text(begin + 7, y + 15.5, names, class_=class_))
+    return tag("g", *parts, class_=f"tone-{tone}")
+
+
+def _hatches() -> Markup:
+    def hatch(name: str, angle: int, *paths: str) -> Markup:
+        strokes = [tag("path", d=path, class_="hatch") for path in paths]
+        return tag(
+            "pattern",
+            *strokes,
+            id=name,
+            width=7,
+            height=7,
+            patternUnits="userSpaceOnUse",
+            patternTransform=f"rotate({angle})",
+        )
+
+    return tag(
+        "defs",
+        hatch("hatch-none", 45, "M0 0V7"),
+        hatch("hatch-both", 45, "M0 0V7", "M0 0H7"),
+    )

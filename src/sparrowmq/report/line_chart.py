@@ -1,0 +1,113 @@
+"""Values over time as lines or steps, each with a pale area below it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparrowmq.report.markup import Markup, number, tag
+from sparrowmq.report.plot import (
+    WIDTH,
+    Area,
+    Mark,
+    draw_marks,
+    marks_height,
+    svg,
+    text,
+    text_width,
+    x_axis,
+    y_axis,
+)
+from sparrowmq.report.scale import Scale, format_number, round_up
+
+_PLOT_HEIGHT = 260.0
+_LEFT, _AXIS_HEIGHT, _NAME_HEIGHT = 64.0, 48.0, 28.0
+_LABEL_GAP = 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A named sequence of points with ascending x.
+
+    `tone` chooses the colour: c1 ... c8, or danger, or quiet. A `dashed` line tells two series
+    apart where colours cannot.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    tone: str = "c1"
+    is_step: bool = False
+    is_dashed: bool = False
+    has_area: bool = True
+
+
+def line_chart(
+    series: Sequence[Series],
+    *,
+    title: str,
+    description: str,
+    x_label: str,
+    y_label: str,
+    marks: Sequence[Mark] = (),
+    x_range: tuple[float, float] | None = None,
+) -> Markup:
+    """Plot the series over one another, each named at the end of its line."""
+    points = [point for one in series for point in one.points]
+    low, high = x_range or (min((x for x, _ in points), default=0.0), _max_x(points))
+    name_width = max((text_width(one.name) for one in series), default=0.0)
+    x_scale = Scale(low, high, _LEFT, WIDTH - name_width - 16)
+    top = marks_height(marks, x_scale) + _NAME_HEIGHT
+    area = Area(x_scale.begin, top, x_scale.end, top + _PLOT_HEIGHT)
+    y_high = round_up(max((y for _, y in points), default=0.0))
+    y_scale = Scale(0.0, y_high, area.bottom, area.top)
+    return svg(
+        y_axis(area, y_scale, label=y_label),
+        x_axis(area, x_scale, label=x_label),
+        *(_draw(one, x_scale, y_scale) for one in series if one.points),
+        draw_marks(marks, x_scale, area, top=0.0),
+        _draw_names(series, y_scale, x=area.right + 8),
+        height=area.bottom + _AXIS_HEIGHT,
+        title=title,
+        description=description,
+    )
+
+
+def _max_x(points: Sequence[tuple[float, float]]) -> float:
+    return max((x for x, _ in points), default=1.0)
+
+
+def _draw(series: Series, x_scale: Scale, y_scale: Scale) -> Markup:
+    corners = _step_corners(series.points) if series.is_step else list(series.points)
+    path = "L".join(f"{number(x_scale(x))} {number(y_scale(y))}" for x, y in corners)
+    first, last = corners[0][0], corners[-1][0]
+    floor = number(y_scale(0.0))
+    area = f"M{path}L{number(x_scale(last))} {floor}L{number(x_scale(first))} {floor}Z"
+    last_value = f"{series.name}: {format_number(series.points[-1][1])} at the end"
+    return tag(
+        "g",
+        tag("title", last_value),
+        *([tag("path", d=area, class_="under")] if series.has_area else []),
+        tag("path", d=f"M{path}", class_="line dashed" if series.is_dashed else "line"),
+        class_=f"tone-{series.tone}",
+    )
+
+
+def _step_corners(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    corners = [points[0]]
+    for (_, before), (x, y) in itertools.pairwise(points):
+        corners += [(x, before), (x, y)]
+    return corners
+
+
+def _draw_names(series: Sequence[Series], y_scale: Scale, *, x: float) -> Markup:
+    """Write each name beside the end of its line, moved down where it would touch another."""
+    drawn = [one for one in series if one.points]
+    drawn.sort(key=lambda one: y_scale(one.points[-1][1]))
+    names, lowest = [], float("-inf")
+    for index, one in enumerate(drawn):
+        # Leave room for the names that are to stand below this one.
+        limit = y_scale.begin - _LABEL_GAP * (len(drawn) - 1 - index)
+        lowest = max(min(y_scale(one.points[-1][1]), limit), lowest + _LABEL_GAP)
+        names.append(text(x, lowest + 4, one.name, class_=f"name tone-{one.tone}"))
+    return tag("g", *names)

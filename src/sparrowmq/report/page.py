@@ -1,0 +1,130 @@
+"""The page around the plots: sections, tables, tiles of key figures, and the list of checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparrowmq.report.markup import Markup, join, tag
+from sparrowmq.report.style import STYLE
+
+# Nothing may be fetched, whatever a name in a report contains.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A key figure: the number large, what it is small."""
+
+    value: str
+    label: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition, whether it holds, and what was found."""
+
+    name: str
+    holds: bool
+    found: str
+
+
+def page(title: str, *parts: str, lead: str, language: str = "en") -> str:
+    """Return the whole HTML file."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name_="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("style", Markup(STYLE)),
+    )
+    top = tag("header", tag("h1", title), tag("p", lead, class_="lead"))
+    body = tag("body", top, tag("main", *parts))
+    return f"<!doctype html>\n{tag('html', head, body, lang=language)}\n"
+
+
+def section(title: str, *parts: str) -> Markup:
+    """Make a section; a part that is not markup becomes a paragraph."""
+    blocks = [part if isinstance(part, Markup) else tag("p", part) for part in parts]
+    return tag("section", tag("h2", title), *blocks)
+
+
+def figure(plot: Markup, *, caption: str, legend: Sequence[tuple[str, str]] = ()) -> Markup:
+    """Put a plot into a box that scrolls on narrow screens, with its caption and legend.
+
+    Args:
+        plot: the SVG.
+        caption: what to see in it.
+        legend: `(name, tone)`; the tones `none` and `both` stand for the two hatches.
+    """
+    keys = [
+        tag("span", tag("span", class_=f"swatch tone-{tone}"), name, class_="key")
+        for name, tone in legend
+    ]
+    return tag(
+        "figure",
+        tag("figcaption", caption),
+        *([tag("div", *keys, class_="legend")] if keys else []),
+        tag("div", plot, class_="scroll"),
+    )
+
+
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    caption: str = "",
+    numeric: Sequence[int] = (),
+) -> Markup:
+    """Make a table; the columns whose indexes are `numeric` are set right."""
+
+    def cell(name: str, index: int, content: str) -> Markup:
+        return tag(name, content, class_="number" if index in numeric else None)
+
+    head = tag("tr", *(cell("th", index, name) for index, name in enumerate(header)))
+    body = [tag("tr", *(cell("td", i, content) for i, content in enumerate(row))) for row in rows]
+    parts = [tag("caption", caption)] if caption else []
+    return tag(
+        "div", tag("table", *parts, tag("thead", head), tag("tbody", *body)), class_="scroll"
+    )
+
+
+def list_tiles(tiles: Sequence[Tile]) -> Markup:
+    """Put key figures side by side."""
+    return tag(
+        "div",
+        *(
+            tag(
+                "div",
+                tag("div", tile.value, class_="figure"),
+                tag("div", tile.label, class_="what"),
+                *([tag("div", tile.note, class_="note")] if tile.note else []),
+                class_="tile",
+            )
+            for tile in tiles
+        ),
+        class_="tiles",
+    )
+
+
+def list_checks(checks: Sequence[Check], *, good: str, bad: str) -> Markup:
+    """Say in one line whether everything holds, then list each condition."""
+    failed = [check for check in checks if not check.holds]
+    verdict = tag("p", bad if failed else good, class_="verdict")
+    items = [
+        tag(
+            "li",
+            tag("span", "✓" if check.holds else "✗", class_="sign"),
+            join(
+                tag("span", "holds: " if check.holds else "fails: ", class_="spoken"),
+                tag("span", check.name, class_="condition"),
+                tag("span", check.found, class_="found"),
+            ),
+            class_="good" if check.holds else "bad",
+        )
+        for check in checks
+    ]
+    return tag("div", verdict, tag("ul", *items), class_="checks bad" if failed else "checks good")

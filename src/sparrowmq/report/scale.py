@@ -1,0 +1,72 @@
+"""From values to coordinates: a linear scale, round ticks, and how numbers are written."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+
+class Scale(NamedTuple):
+    """Maps `low`..`high` to the coordinates `begin`..`end`."""
+
+    low: float
+    high: float
+    begin: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """Return the coordinate of a value."""
+        if self.high == self.low:
+            return self.begin
+        share = (value - self.low) / (self.high - self.low)
+        return self.begin + share * (self.end - self.begin)
+
+
+def choose_ticks(low: float, high: float, *, count_max: int = 6) -> list[float]:
+    """Return round values within `low`..`high`, at most `count_max` and at least one if any fit.
+
+    Steps are 1, 2 or 5 times a power of ten.
+    """
+    if not high > low:
+        return [low]
+    rough = (high - low) / max(count_max - 1, 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [index * step for index in range(first, last + 1)]
+
+
+def round_up(value: float, *, count_max: int = 6) -> float:
+    """Return the tick at or above a positive value, where an axis may end."""
+    if value <= 0:
+        return 1.0
+    ticks = choose_ticks(0, value, count_max=count_max)
+    step = ticks[1] - ticks[0] if len(ticks) > 1 else value
+    return math.ceil(value / step - 1e-9) * step
+
+
+def format_number(value: float) -> str:
+    """Write a number for people: 336,776 or 12.5 or 0.25."""
+    if abs(value - round(value)) < 1e-9:
+        return f"{round(value):,}"
+    return f"{value:,.2f}".rstrip("0").rstrip(".")
+
+
+def format_compact(value: float) -> str:
+    """Write an axis label: 50 k, 1.2 M."""
+    for limit, unit in ((1_000_000, " M"), (1_000, " k")):
+        if abs(value) >= limit:
+            return format_number(round(value / limit, 2)) + unit
+    return format_number(value)
+
+
+def format_duration_ms(value: float | None) -> str:
+    """Write a duration: 12 ms, 1.25 s, 2 min 05 s; "never" for None."""
+    if value is None:
+        return "never"
+    if value < 1000:
+        return f"{value:.0f} ms"
+    if value < 120_000:
+        return f"{value / 1000:.2f} s" if value < 10_000 else f"{value / 1000:.1f} s"
+    minutes, seconds = divmod(round(value / 1000), 60)
+    return f"{minutes} min {seconds:02d} s"

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import itertools
+from xml.etree import ElementTree
+
+import pytest
+
+from sparrowmq.report import Band, BandRow, Bar, Mark, Markup, Series
+from sparrowmq.report import band_chart as draw_bands
+from sparrowmq.report import bar_chart as draw_bars
+from sparrowmq.report import line_chart as draw_lines
+from sparrowmq.report.plot import WIDTH
+
+
+def parse(chart: Markup) -> ElementTree.Element:
+    return ElementTree.fromstring(chart)
+
+
+def with_class(root: ElementTree.Element, name: str) -> list[ElementTree.Element]:
+    return [element for element in root.iter() if name in (element.get("class") or "").split()]
+
+
+def bands(*owners: tuple[str, ...]) -> ElementTree.Element:
+    row = [Band(index * 10, index * 10 + 10, names) for index, names in enumerate(owners)]
+    return parse(
+        draw_bands(
+            [BandRow("queue 0", row)],
+            title="t",
+            description="d",
+            x_label="seconds",
+            tones={"a": "c1"},
+            x_range=(0, 10 * len(owners)),
+        )
+    )
+
+
+def lines(*series: Series, marks: list[Mark] | None = None) -> ElementTree.Element:
+    chart = draw_lines(
+        series, title="t", description="d", x_label="x", y_label="y", marks=marks or []
+    )
+    return parse(chart)
+
+
+def test_band_of_one_owner_has_its_tone_and_its_name() -> None:
+    root = bands(("a",))
+
+    assert 1 == len(with_class(root, "tone-c1"))
+    assert ["a"] == [element.text for element in with_class(root, "band-name")]
+    assert [] == with_class(root, "trouble")
+
+
+def test_nobody_and_two_owners_are_hatched_differently() -> None:
+    root = bands((), ("a", "b"))
+
+    fills = [element.get("fill") for element in root.iter("rect") if element.get("fill")]
+    assert ["url(#hatch-none)", "url(#hatch-both)"] == fills
+    assert ["nobody", "a + b"] == [element.text for element in with_class(root, "band-name")]
+
+
+def test_gap_of_a_moment_stays_visible() -> None:
+    chart = draw_bands(
+        [BandRow("q", [Band(0, 50, ("a",)), Band(50, 50.001, ()), Band(50.001, 100, ("a",))])],
+        title="t",
+        description="d",
+        x_label="seconds",
+        tones={},
+        x_range=(0, 100),
+    )
+
+    (trouble,) = with_class(parse(chart), "trouble")
+    assert float(trouble.get("width") or 0) >= 2
+
+
+def test_step_line_goes_level_first() -> None:
+    root = lines(Series("s", [(0, 0), (1, 10)], is_step=True, has_area=False))
+
+    (line,) = with_class(root, "line")
+    corners = [tuple(map(float, p.split())) for p in (line.get("d") or "")[1:].split("L")]
+    assert 3 == len(corners)
+    assert corners[0][1] == corners[1][1] > corners[2][1]
+
+
+def test_names_of_lines_do_not_touch() -> None:
+    root = lines(*(Series(name, [(0, 0), (1, 0)]) for name in "abc"))
+
+    heights = sorted(float(name.get("y") or 0) for name in with_class(root, "name"))
+    assert all(below - above >= 15 for above, below in itertools.pairwise(heights))
+
+
+def test_crowded_marks_take_several_rows_and_stay_inside() -> None:
+    marks = [Mark(x, "a rather long name") for x in (1, 2, 99, 100)]
+    root = lines(Series("s", [(0, 0), (100, 5)]), marks=marks)
+
+    names = with_class(root, "mark-name")
+    assert 4 == len(names)
+    assert len({(name.get("y"), name.get("x")) for name in names}) == 4
+    assert "end" == names[-1].get("text-anchor")
+    assert all(0 <= float(name.get("x") or 0) <= WIDTH for name in names)
+
+
+def test_chart_without_points_is_still_a_chart() -> None:
+    assert "t" == lines(Series("s", [])).findtext("title")
+    assert "t" == parse(draw_bars([], title="t", description="d")).findtext("title")
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    root = parse(draw_bars([Bar("x", 100), Bar("y", 50, "note")], title="t", description="d"))
+
+    first, second = (float(bar.get("width") or 0) for bar in with_class(root, "band"))
+    assert pytest.approx(first / 2, abs=0.02) == second
+    assert ["100", "50"] == [element.text for element in with_class(root, "value")]

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import re
+
+from sparrowmq.report import Check, Tile, figure, list_checks, list_tiles, page, section, table, tag
+
+
+def make_page(*parts: str) -> str:
+    return page("A title", *parts, lead="what it is")
+
+
+def test_page_is_self_contained() -> None:
+    html = make_page(section("One", "words"), figure(tag("svg"), caption="c", legend=[("a", "c1")]))
+
+    assert html.startswith("<!doctype html>")
+    assert [] == re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?!#)""", html)
+    assert "<script" not in html
+    assert "prefers-color-scheme: dark" in html
+
+
+def test_names_are_escaped() -> None:
+    html = make_page(
+        table(["<h>"], [["<img>"]]), section("<s>", "<p>"), list_tiles([Tile("<", "")])
+    )
+
+    assert "<img>" not in html
+    assert "&lt;img&gt;" in html
+    assert "&lt;s&gt;" in html
+
+
+def test_checks_say_which_fail() -> None:
+    checks = [Check("this", True, "1 = 1"), Check("that", False, "1 = 2")]
+
+    assert "all well" in list_checks(checks[:1], good="all well", bad="not so")
+    html = list_checks(checks, good="all well", bad="not so")
+    assert "not so" in html
+    assert 1 == html.count('<li class="bad">')
+
+
+def test_numbers_stand_right() -> None:
+    html = table(["name", "count"], [["a", "1"]], numeric=[1])
+
+    assert '<td>a</td><td class="number">1</td>' in html
