@@ -48,7 +48,7 @@ class UniqId(NamedTuple):
 
 def encode_offset_msg_id(store_host: bytes, position: int) -> str:
     """Return the id of the record at `position` on the broker at `store_host` (ip and port)."""
-    return f"{store_host.hex().upper()}{position:016X}"
+    return f"{store_host.hex().upper()}{position & 0xFFFF_FFFF_FFFF_FFFF:016X}"
 
 
 def decode_offset_msg_id(text: str) -> tuple[bytes, int]:
@@ -117,7 +117,8 @@ def decode_uniq_id(text: str, *, timestamp_ms: int, utc_offset_ms: int = 0) -> U
     """
     data = _decode_hex(text)
     ip, rest = data[:-12], data[-12:]
-    span_ms = int.from_bytes(rest[6:10], "big", signed=True)
+    # Unsigned, as Java reads it: 31 days are more milliseconds than a signed int holds.
+    span_ms = int.from_bytes(rest[6:10], "big")
     start_ms, _ = month_bounds(timestamp_ms, utc_offset_ms=utc_offset_ms)
     if start_ms + span_ms >= timestamp_ms:
         start_ms, _ = month_bounds(start_ms - 1, utc_offset_ms=utc_offset_ms)

@@ -19,22 +19,23 @@ PROPERTY_SEPARATOR = "\x02"
 PROPERTIES_BYTES_MAX = 32_767
 
 
-def encode_properties(properties: Mapping[str, str]) -> str:
-    """Join properties to one text, in the mapping's order.
+def encode_properties(properties: Mapping[str, str | None]) -> str:
+    """Join properties to one text, in the mapping's order, without those that are None.
 
     Raises: LocalProtocolError if a name or value holds a separator that would split it.
     """
-    text = PROPERTY_SEPARATOR.join([f"{name}\x01{value}" for name, value in properties.items()])
-    count = len(properties)
-    separators = text.count(NAME_VALUE_SEPARATOR) + text.count(PROPERTY_SEPARATOR)
-    if separators != max(0, 2 * count - 1):
-        _raise_separator_inside(properties)
+    pairs = [f"{name}\x01{value}" for name, value in properties.items() if value is not None]
+    text = PROPERTY_SEPARATOR.join(pairs)
+    if text.count(NAME_VALUE_SEPARATOR) != len(pairs) or text.count(PROPERTY_SEPARATOR) != max(
+        0, len(pairs) - 1
+    ):
+        _check_separators(properties)
     return text
 
 
-def _raise_separator_inside(properties: Mapping[str, str]) -> None:
+def _check_separators(properties: Mapping[str, str | None]) -> None:
     for name, value in properties.items():
-        if NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in name + value:
+        if NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in f"{name}{value}":
             raise LocalProtocolError(
                 f"property {name!r} holds 0x01 or 0x02, which separate properties: {value!r}"
             )

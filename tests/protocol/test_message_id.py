@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.protocol.message_id import (
+    UniqIdGenerator,
+    decode_offset_msg_id,
+    decode_uniq_id,
+    encode_offset_msg_id,
+    month_bounds,
+)
+
+# 2025-06-15 12:00 UTC.
+NOON_MS = 1_749_988_800_000
+
+
+def to_host(host: list[Any]) -> bytes:
+    return bytes.fromhex(host[0]) + host[1].to_bytes(4, "big")
+
+
+@pytest.mark.golden("msgid.jsonl", prefix="offsetMsgId-")
+def test_offset_id_is_written_and_read_as_in_java(case: dict[str, Any]) -> None:
+    host = to_host(case["host"])
+
+    assert case["msgId"] == encode_offset_msg_id(host, case["offset"])
+    assert (to_host(case["decodedHost"]), case["decodedOffset"]) == decode_offset_msg_id(
+        case["msgId"]
+    )
+
+
+@pytest.mark.golden("msgid.jsonl", prefix="uniqId-")
+def test_uniq_id_is_read_as_in_java(case: dict[str, Any]) -> None:
+    assert case["timezone"] == "UTC"
+    uniq_id = decode_uniq_id(case["uniqId"], timestamp_ms=case["nearlyTimeNow"])
+
+    assert case["ipHex"] == uniq_id.ip.hex()
+    assert case["pid"] == uniq_id.process_id
+    assert case["classLoaderHash"] == uniq_id.process_number
+    assert case["spanMs"] == uniq_id.span_ms
+    assert case["counter"] == uniq_id.counter
+    assert case["nearlyTime"] == uniq_id.timestamp_ms
+
+
+@pytest.mark.golden("msgid.jsonl", prefix="uniqId-")
+def test_uniq_id_is_made_as_in_java(case: dict[str, Any]) -> None:
+    start_ms, end_ms = month_bounds(NOON_MS)
+    if not 0 <= case["spanMs"] < end_ms - start_ms:
+        return
+    generator = UniqIdGenerator(
+        bytes.fromhex(case["ipHex"]),
+        case["pid"],
+        process_number=case["classLoaderHash"],
+        counter=case["counter"],
+    )
+
+    assert case["uniqId"] == generator.next_id(start_ms + case["spanMs"])
+
+
+@pytest.mark.parametrize("text", ["", "00", "G" * 32, "0" * 33, " " * 32, "0" * 30 + "  "])
+def test_text_that_is_no_id_is_refused(text: str) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_offset_msg_id(text)
+    with pytest.raises(RemoteProtocolError):
+        decode_uniq_id(text, timestamp_ms=0)
+
+
+def make_generator(**options: int) -> UniqIdGenerator:
+    return UniqIdGenerator(b"\x0a\0\0\1", 9, process_number=7, **options)
+
+
+def test_counter_wraps_after_65536_ids() -> None:
+    generator = make_generator()
+
+    ids = [generator.next_id(NOON_MS) for _ in range(65_537)]
+
+    assert 65_536 == len(set(ids))
+    assert ids[0] == ids[-1]
+
+
+def test_month_begins_anew_when_it_is_over() -> None:
+    generator = make_generator()
+    _, end_ms = month_bounds(NOON_MS)
+
+    spans = [
+        decode_uniq_id(generator.next_id(at), timestamp_ms=at + 1).span_ms
+        for at in (end_ms - 1, end_ms, end_ms + 5)
+    ]
+
+    assert [30 * 86_400_000 - 1, 0, 5] == spans
+
+
+def test_clock_that_steps_back_over_the_month_stands_still() -> None:
+    generator = make_generator()
+    start_ms, _ = month_bounds(NOON_MS)
+    generator.next_id(start_ms)
+
+    late = generator.next_id(start_ms - 10)
+
+    assert 0 == decode_uniq_id(late, timestamp_ms=start_ms + 1).span_ms
+
+
+@given(st.integers(0, 4_000_000_000_000), st.integers(-14 * 3_600_000, 14 * 3_600_000))
+def test_month_bounds_enclose_the_instant(timestamp_ms: int, offset_ms: int) -> None:
+    start_ms, end_ms = month_bounds(timestamp_ms, utc_offset_ms=offset_ms)
+
+    assert start_ms <= timestamp_ms < end_ms
+    for bound in (start_ms, end_ms):
+        local = datetime.fromtimestamp((bound + offset_ms) / 1000, UTC)
+        assert (1, 0, 0, 0) == (local.day, local.hour, local.minute, local.second)
