@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -374,6 +375,12 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Java:
     fetch_jars()
     compile_peer(javac)
     return Java(executable, tmp_path_factory.mktemp("java"))
+
+
+@pytest.fixture(scope="session")
+def rig() -> ModuleType:
+    """This module, for its classes: a test module cannot import it."""
+    return sys.modules[__name__]
 
 
 @pytest.fixture(scope="session")
