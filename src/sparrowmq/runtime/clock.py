@@ -17,3 +17,8 @@ def monotonic_ms() -> int:
 def timestamp_ms() -> int:
     """Return milliseconds since 1970 on the wall clock."""
     return time.time_ns() // 1_000_000
+
+
+def nano_time() -> int:
+    """Return nanoseconds since an arbitrary start; tells two clients of one process apart."""
+    return time.monotonic_ns()

@@ -1,0 +1,146 @@
+"""What producers and consumers are configured with: frozen, checked once, passed in.
+
+Names and defaults are those of RocketMQ's DefaultMQProducer, DefaultMQPushConsumer and
+ClientConfig where a comment says nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.model import ConsumeFromWhere, MessageModel
+from sparrowmq.model.names import (
+    AUTO_CREATE_TOPIC_KEY_TOPIC,
+    DEFAULT_CONSUMER_GROUP,
+    DEFAULT_PRODUCER_GROUP,
+    check_group,
+)
+from sparrowmq.rebalance.process_queue import FlowLimits
+
+
+def check_range(name: str, value: int, low: int, high: int) -> None:
+    """Raise a ConfigError that names the setting unless `low <= value <= high`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number from {low} to {high}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTimes:
+    """How long a client waits, and how often it looks again.
+
+    Args:
+        invoke_timeout_ms: for one request that says nothing else.
+        route_refresh_ms: between two looks at the routes (pollNameServerInterval).
+        route_retry_max_ms: a missing topic is looked for after 250 ms, and then at doubled
+            intervals up to this. Differs from RocketMQ: Java waits for the next poll.
+        heartbeat_ms: between two heartbeats to every broker (heartbeatBrokerInterval).
+    """
+
+    invoke_timeout_ms: int = 3_000
+    route_refresh_ms: int = 30_000
+    route_retry_max_ms: int = 30_000
+    heartbeat_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """How a producer sends.
+
+    Args:
+        group: the producer group.
+        client_id: how brokers name this producer.
+        send_timeout_ms: for all attempts of one send together (sendMsgTimeout).
+        retry_times: attempts after the first (retryTimesWhenSendFailed).
+        body_bytes_max: larger bodies are refused, before compression (maxMessageSize).
+        compress_bytes_min: bodies from this size are compressed, never those of a batch.
+        template_topic: whose route a topic that does not exist yet is created by.
+        template_queues_max: how many queues per broker such a topic gets at most.
+        times: see `ClientTimes`.
+    """
+
+    group: str
+    client_id: str
+    send_timeout_ms: int = 3_000
+    retry_times: int = 2
+    body_bytes_max: int = 4 * 1024 * 1024
+    compress_bytes_min: int = 4096
+    template_topic: str = AUTO_CREATE_TOPIC_KEY_TOPIC
+    template_queues_max: int = 4
+    times: ClientTimes = field(default_factory=ClientTimes)
+
+    def __post_init__(self) -> None:
+        check_group(self.group)
+        if self.group == DEFAULT_PRODUCER_GROUP:
+            raise ConfigError(f"the producer group must not be {DEFAULT_PRODUCER_GROUP}; name one")
+        check_range("send_timeout_ms", self.send_timeout_ms, 1, 3_600_000)
+        check_range("retry_times", self.retry_times, 0, 100)
+        check_range("body_bytes_max", self.body_bytes_max, 1, 16 * 1024 * 1024)
+        check_range("compress_bytes_min", self.compress_bytes_min, 1, 2**31 - 1)
+        check_range("template_queues_max", self.template_queues_max, 1, 65_535)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """How a push consumer consumes.
+
+    Args:
+        group: the consumer group.
+        client_id: how the members of the group tell each other apart.
+        message_model: CLUSTERING shares the queues, BROADCASTING gives every member all.
+        consume_from_where: where to begin in a queue without a committed offset.
+        consume_timestamp_ms: the wall-clock time of CONSUME_FROM_TIMESTAMP.
+        pull_batch_size: messages asked for at once.
+        pull_suspend_ms: how long a broker may hold a pull that finds nothing.
+        pull_timeout_ms: how long to wait for its answer.
+        consume_message_batch_max_size: messages the listener gets at once, at most.
+        consume_thread_count: how many calls of the listener run at once. Differs from RocketMQ:
+            one number, as Java's pool with its unbounded queue never grows past its minimum.
+        max_reconsume_times: attempts before a message goes to the dead letter queue; None leaves
+            it to the group's setting at the broker, 16.
+        flow: how much one queue may cache.
+        drain_timeout_ms: how long a queue that is given up waits for listeners that run.
+        consume_timeout_ms: a listener that runs longer has its messages sent back.
+        commit_interval_ms: between two commits of a queue. Differs from RocketMQ: 1 s, not 5 s,
+            and each commit is answered, so that a late one never follows the last.
+        rebalance_interval_ms: between two rebalances that nothing else asked for.
+        times: see `ClientTimes`.
+    """
+
+    group: str
+    client_id: str
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    consume_timestamp_ms: int = 0
+    pull_batch_size: int = 32
+    pull_suspend_ms: int = 15_000
+    pull_timeout_ms: int = 30_000
+    consume_message_batch_max_size: int = 1
+    consume_thread_count: int = 20
+    max_reconsume_times: int | None = None
+    flow: FlowLimits = field(default_factory=FlowLimits)
+    drain_timeout_ms: int = 10_000
+    consume_timeout_ms: int = 15 * 60 * 1000
+    commit_interval_ms: int = 1_000
+    rebalance_interval_ms: int = 20_000
+    times: ClientTimes = field(default_factory=ClientTimes)
+
+    def __post_init__(self) -> None:
+        check_group(self.group)
+        if self.group == DEFAULT_CONSUMER_GROUP:
+            raise ConfigError(f"the consumer group must not be {DEFAULT_CONSUMER_GROUP}; name one")
+        # Java's clients allow 1-1024 for both; Apache's brokers cut a pull to what they allow.
+        check_range("pull_batch_size", self.pull_batch_size, 1, 2048)
+        check_range("consume_message_batch_max_size", self.consume_message_batch_max_size, 1, 2048)
+        check_range("consume_thread_count", self.consume_thread_count, 1, 1000)
+        check_range("pull_suspend_ms", self.pull_suspend_ms, 0, 30_000)
+        check_range("pull_timeout_ms", self.pull_timeout_ms, self.pull_suspend_ms + 1, 600_000)
+        check_range("drain_timeout_ms", self.drain_timeout_ms, 0, 600_000)
+        check_range("consume_timeout_ms", self.consume_timeout_ms, 1_000, 86_400_000)
+        check_range("commit_interval_ms", self.commit_interval_ms, 10, 600_000)
+        check_range("rebalance_interval_ms", self.rebalance_interval_ms, 100, 600_000)
+        check_range("flow.count_max", self.flow.count_max, 1, 65_535)
+        check_range("flow.size_mib_max", self.flow.size_mib_max, 1, 1024)
+        check_range("flow.span_max", self.flow.span_max, 1, 65_535)
+        if self.max_reconsume_times is not None:
+            check_range("max_reconsume_times", self.max_reconsume_times, 0, 2**31 - 1)

@@ -1,0 +1,32 @@
+"""Where brokers are: what an administrator's operations share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.route_cache import RouteCache
+from sparrowmq.model import MessageQueue
+
+
+@dataclass(slots=True, kw_only=True)
+class Directory:
+    """The name servers, the routes asked for so far, and how long to wait for one answer."""
+
+    name_servers: NameServers
+    routes: RouteCache = field(default_factory=RouteCache)
+    timeout_ms: int = 3_000
+
+
+class QueueLag(NamedTuple):
+    """How far a group is in one queue.
+
+    `consumer_offset` is None where the group has committed nothing; `lag` then counts every
+    message that the queue has.
+    """
+
+    queue: MessageQueue
+    broker_offset: int
+    consumer_offset: int | None
+    lag: int

@@ -1,0 +1,59 @@
+"""Which name server to ask: one of the list, until it fails, then the next.
+
+Every client begins at another place of the list (a random one, which the face hands in), so that
+the load spreads, and stays there, as RocketMQ's clients do.
+Source: NettyRemotingClient.getAndCreateNameserverChannel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sparrowmq.errors import ConfigError
+
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%a-z]+\]|[^\s:;,\[\]]+):(?P<port>[0-9]{1,5})")
+_PORT_MAX = 65_535
+
+
+def parse_name_servers(value: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the addresses in `host:port;host:port` (commas do too) or in a list of them.
+
+    Raises: ConfigError if there is none, or one is no `host:port`.
+    """
+    texts = re.split(r"[;,]", value) if isinstance(value, str) else list(value)
+    addresses = tuple(text.strip() for text in texts if text.strip())
+    if not addresses:
+        raise ConfigError("name_server is empty; give host:port, such as 127.0.0.1:9876")
+    for address in addresses:
+        match = _ADDRESS.fullmatch(address)
+        if match is None or not 0 < int(match["port"]) <= _PORT_MAX:
+            raise ConfigError(
+                f"name_server {address!r} is no address; give host:port, such as 127.0.0.1:9876, "
+                f"and separate several by ';'"
+            )
+    return tuple(dict.fromkeys(addresses))
+
+
+class NameServers:
+    """The list, and where in it we are.
+
+    Args:
+        addresses: at least one.
+        start: any number; the list begins there, modulo its length.
+    """
+
+    __slots__ = ("_index", "addresses")
+
+    def __init__(self, addresses: Sequence[str], *, start: int = 0) -> None:
+        self.addresses = tuple(addresses)
+        assert self.addresses
+        self._index = start % len(self.addresses)
+
+    def in_order(self) -> tuple[str, ...]:
+        """Return every address, the one in use first."""
+        return self.addresses[self._index :] + self.addresses[: self._index]
+
+    def mark_answered(self, address: str) -> None:
+        """Stay with an address that has answered."""
+        self._index = self.addresses.index(address)

@@ -1,0 +1,272 @@
+"""What an administrator asks: topics, routes, offsets, who is in a group.
+
+Source: DefaultMQAdminExtImpl.java, MQAdminImpl.java.
+"""
+
+from __future__ import annotations
+
+from sparrowmq.client.directory import Directory, QueueLag
+from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.membership import consumer_connections, consumer_list
+from sparrowmq.client.operations.offsets import (
+    max_offset,
+    min_offset,
+    query_offset,
+    search_offset,
+    update_offset,
+)
+from sparrowmq.client.operations.request import ask
+from sparrowmq.client.operations.routes import find_cluster, refresh_route
+from sparrowmq.client.route_cache import TopicRoute
+from sparrowmq.errors import (
+    BrokerError,
+    InvokeTimeout,
+    RouteError,
+    SparrowError,
+    TopicRouteNotFound,
+)
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import AUTO_CREATE_TOPIC_KEY_TOPIC, check_topic
+from sparrowmq.model.queue import queue_order
+from sparrowmq.protocol.bodies import MASTER_ID, PERM_READ, PERM_WRITE, ConsumerConnection
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    DeleteTopicRequestHeader,
+)
+from sparrowmq.runtime.effects import Operation, now, sleep
+
+# How long `create_topic` waits for the name server to learn of the topic, and how often it looks.
+TOPIC_KNOWN_MS = 15_000
+TOPIC_POLL_MS = 20
+
+
+def get_route(directory: Directory, topic: str, *, is_fresh: bool = False) -> Operation[TopicRoute]:
+    """Return a topic's route; `is_fresh` asks the name server even if it is known.
+
+    Raises: TopicRouteNotFound; ConnectFailed if no name server answers; BrokerError.
+    """
+    route = directory.routes.find(topic)
+    if route is None or is_fresh:
+        yield from refresh_route(
+            directory.routes, directory.name_servers, topic, timeout_ms=directory.timeout_ms
+        )
+        route = directory.routes.find(topic)
+    assert route is not None
+    return route
+
+
+def get_broker_address(directory: Directory, queue: MessageQueue) -> Operation[str]:
+    """Return the address of the broker that has a queue: its master, or any while it has none.
+
+    Raises: TopicRouteNotFound, also for an unknown broker; ConnectFailed; BrokerError.
+    """
+    yield from get_route(directory, queue.topic)
+    address = directory.routes.address(queue.broker_name)
+    if address is None:
+        yield from get_route(directory, queue.topic, is_fresh=True)
+        address = directory.routes.address(queue.broker_name)
+    if address is None:
+        raise TopicRouteNotFound(
+            f"no broker {queue.broker_name!r} is in the route of topic {queue.topic!r}"
+        )
+    return address
+
+
+def master_addresses(directory: Directory, *, cluster: str | None = None) -> Operation[list[str]]:
+    """Return the addresses of all masters, or of those of one cluster.
+
+    Raises: RouteError if there is none; ConnectFailed if no name server answers; BrokerError.
+    """
+    info = yield from find_cluster(directory.name_servers, timeout_ms=directory.timeout_ms)
+    names = (
+        sorted(info.broker_addr_table)
+        if cluster is None
+        else sorted(info.cluster_addr_table.get(cluster, ()))
+    )
+    brokers = [info.broker_addr_table[name] for name in names if name in info.broker_addr_table]
+    found = [b.broker_addrs[MASTER_ID] for b in brokers if MASTER_ID in b.broker_addrs]
+    if not found:
+        of_cluster = "" if cluster is None else f" of cluster {cluster!r}"
+        raise RouteError(
+            f"name server {directory.name_servers.in_order()[0]} knows no broker{of_cluster}; "
+            f"start one, or check the address"
+        )
+    return found
+
+
+def create_topic(
+    directory: Directory, topic: str, *, queues: int = 8, cluster: str | None = None
+) -> Operation[TopicRoute]:
+    """Create a topic at every master, or change how many queues it has; wait until it is known.
+
+    Args:
+        queues: how many it has on each broker, for reading and for writing.
+
+    Raises: ConfigError for a bad name; BrokerError if a broker refuses; RouteError; TransportError.
+    """
+    check_topic(topic)
+    header = CreateTopicRequestHeader(
+        topic=topic,
+        default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=PERM_READ | PERM_WRITE,
+        topic_filter_type="SINGLE_TAG",
+        topic_sys_flag=0,
+    )
+    addresses = yield from master_addresses(directory, cluster=cluster)
+    yield from gather(
+        [
+            ask(
+                address,
+                RequestCode.UPDATE_AND_CREATE_TOPIC,
+                header,
+                timeout_ms=directory.timeout_ms,
+            )
+            for address in addresses
+        ],
+        name=f"create topic {topic}",
+    )
+    return (yield from _await_topic(directory, topic, queue_count=queues * len(addresses)))
+
+
+def _await_topic(directory: Directory, topic: str, *, queue_count: int) -> Operation[TopicRoute]:
+    """Wait until the name server has heard of the topic from its brokers."""
+    instant = yield from now()
+    deadline_ms = instant + TOPIC_KNOWN_MS
+    while instant < deadline_ms:
+        try:
+            route = yield from get_route(directory, topic, is_fresh=True)
+            if len(route.publish_queues) >= queue_count:
+                return route
+        except TopicRouteNotFound:
+            pass
+        yield from sleep(TOPIC_POLL_MS)
+        instant = yield from now()
+    raise InvokeTimeout(
+        f"topic {topic!r} was created, but the name server does not show all {queue_count} queues "
+        f"after {TOPIC_KNOWN_MS} ms; see whether the brokers reach it",
+        address=directory.name_servers.in_order()[0],
+    )
+
+
+def delete_topic(directory: Directory, topic: str) -> Operation[None]:
+    """Delete a topic at every broker and name server.
+
+    Raises: BrokerError, RouteError, TransportError.
+    """
+    at_broker = DeleteTopicRequestHeader(topic=topic)
+    at_name_server = DeleteTopicFromNamesrvRequestHeader(topic=topic)
+    addresses = yield from master_addresses(directory)
+    requests = [ask(a, RequestCode.DELETE_TOPIC_IN_BROKER, at_broker) for a in addresses]
+    yield from gather(requests, name=f"delete topic {topic}")
+    servers = directory.name_servers.in_order()
+    requests = [ask(a, RequestCode.DELETE_TOPIC_IN_NAMESRV, at_name_server) for a in servers]
+    yield from gather(requests, name=f"delete topic {topic}")
+    directory.routes.remove(topic)
+
+
+def queue_max_offset(directory: Directory, queue: MessageQueue) -> Operation[int]:
+    """Return the offset that the queue's next message will get."""
+    address = yield from get_broker_address(directory, queue)
+    return (yield from max_offset(address, queue, timeout_ms=directory.timeout_ms))
+
+
+def queue_min_offset(directory: Directory, queue: MessageQueue) -> Operation[int]:
+    """Return the offset of the oldest message that the queue still has."""
+    address = yield from get_broker_address(directory, queue)
+    return (yield from min_offset(address, queue, timeout_ms=directory.timeout_ms))
+
+
+def queue_offset_at(
+    directory: Directory, queue: MessageQueue, *, timestamp_ms: int
+) -> Operation[int]:
+    """Return the offset of the first message stored at or after a wall-clock time."""
+    address = yield from get_broker_address(directory, queue)
+    timeout_ms = directory.timeout_ms
+    return (
+        yield from search_offset(address, queue, timestamp_ms=timestamp_ms, timeout_ms=timeout_ms)
+    )
+
+
+def set_committed_offset(
+    directory: Directory, group: str, *, queue: MessageQueue, offset: int
+) -> Operation[None]:
+    """Commit an offset for a group, in the place of its members."""
+    address = yield from get_broker_address(directory, queue)
+    yield from update_offset(
+        address, group, queue=queue, offset=offset, timeout_ms=directory.timeout_ms
+    )
+
+
+def committed_offset(
+    directory: Directory, group: str, queue: MessageQueue
+) -> Operation[int | None]:
+    """Return what a group has committed for a queue; None if the broker says: nothing."""
+    address = yield from get_broker_address(directory, queue)
+    return (yield from query_offset(address, group, queue=queue, timeout_ms=directory.timeout_ms))
+
+
+def group_lag(directory: Directory, group: str, topic: str) -> Operation[list[QueueLag]]:
+    """Return how far a group is in each queue of a topic, in queue order."""
+    route = yield from get_route(directory, topic, is_fresh=True)
+    queues = sorted(route.subscribe_queues, key=queue_order)
+    return (
+        yield from gather(
+            [_queue_lag(directory, group, queue) for queue in queues], name=f"lag of {group}"
+        )
+    )
+
+
+def _queue_lag(directory: Directory, group: str, queue: MessageQueue) -> Operation[QueueLag]:
+    # The committed offset first: a group that keeps up would else seem to be ahead.
+    committed = yield from committed_offset(directory, group, queue)
+    broker_offset = yield from queue_max_offset(directory, queue)
+    begin = committed
+    if begin is None:
+        begin = yield from queue_min_offset(directory, queue)
+    return QueueLag(queue, broker_offset, committed, max(0, broker_offset - begin))
+
+
+def consumer_ids(directory: Directory, group: str) -> Operation[list[str]]:
+    """Return the client ids of a group as a broker lists them, duplicates included.
+
+    The first master that knows a member answers; none does for a group without members: [].
+
+    Raises: RouteError, TransportError; BrokerError other than "no consumer for this group".
+    """
+    addresses = yield from master_addresses(directory)
+    failure: SparrowError | None = None
+    for address in addresses:
+        try:
+            found = yield from consumer_list(address, group, timeout_ms=directory.timeout_ms)
+        except BrokerError as error:
+            # The broker has no code of its own for a group that nobody is in.
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                failure = error
+            continue
+        if found:
+            return found
+    if failure is not None:
+        raise failure
+    return []
+
+
+def group_connections(directory: Directory, group: str) -> Operation[ConsumerConnection]:
+    """Return who is connected for a group, from the first master that knows somebody.
+
+    Raises: RouteError, TransportError; BrokerError other than CONSUMER_NOT_ONLINE.
+    """
+    addresses = yield from master_addresses(directory)
+    for address in addresses:
+        try:
+            found = yield from consumer_connections(address, group, timeout_ms=directory.timeout_ms)
+        except BrokerError as error:
+            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+            continue
+        if found.connection_set:
+            return found
+    return ConsumerConnection()

@@ -1,0 +1,61 @@
+"""Queue locks at the broker, for consumption in order and for handing queues over.
+
+Source: RebalanceImpl.lock, lockAll, unlock; MQClientAPIImpl.lockBatchMQ, unlockBatchMQ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparrowmq.client.operations.request import ask
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.bodies import (
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchRequestBody,
+    decode_body,
+    encode_body,
+)
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.runtime.effects import Operation
+
+# RebalanceImpl locks and unlocks with a timeout of 1000 ms.
+LOCK_TIMEOUT_MS = 1_000
+
+
+def lock_batch(
+    address: str,
+    group: str,
+    *,
+    client_id: str,
+    queues: Sequence[MessageQueue],
+    timeout_ms: int = LOCK_TIMEOUT_MS,
+) -> Operation[frozenset[MessageQueue]]:
+    """Ask a master for the locks of queues, or renew them.
+
+    Returns: those of the queues that this client holds now.
+    Raises: TransportError, BrokerError.
+    """
+    request = LockBatchRequestBody(client_id=client_id, consumer_group=group, mq_set=list(queues))
+    reply = yield from ask(
+        address, RequestCode.LOCK_BATCH_MQ, body=encode_body(request), timeout_ms=timeout_ms
+    )
+    return frozenset(decode_body(LockBatchResponseBody, reply.body).lock_ok_mq_set)
+
+
+def unlock_batch(
+    address: str,
+    group: str,
+    *,
+    client_id: str,
+    queues: Sequence[MessageQueue],
+    timeout_ms: int = LOCK_TIMEOUT_MS,
+) -> Operation[None]:
+    """Give locks back and wait for the answer; locks of others are left alone.
+
+    Raises: TransportError, BrokerError.
+    """
+    request = UnlockBatchRequestBody(client_id=client_id, consumer_group=group, mq_set=list(queues))
+    yield from ask(
+        address, RequestCode.UNLOCK_BATCH_MQ, body=encode_body(request), timeout_ms=timeout_ms
+    )

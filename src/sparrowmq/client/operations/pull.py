@@ -1,0 +1,144 @@
+"""Pull: one request for the records of one queue from an offset on.
+
+`pull` returns the records as the broker stores them, back to back; who wants messages calls
+`sparrowmq.protocol.record.decode_messages`, who wants columns decodes them otherwise.
+Source: MQClientAPIImpl.processPullResponse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from sparrowmq.client.operations.request import error_of, make_request
+from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import (
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    decode_header,
+)
+from sparrowmq.runtime.effects import Invoke, Operation
+
+# DefaultMQPushConsumerImpl.CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND.
+PULL_TIMEOUT_MS = 30_000
+
+
+class PullStatus(Enum):
+    """What a pull found, by RocketMQ's names."""
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+_STATUSES: Mapping[int, PullStatus] = MappingProxyType(
+    {
+        ResponseCode.SUCCESS: PullStatus.FOUND,
+        ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
+        ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
+        ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+    }
+)
+
+
+class PullResult(NamedTuple):
+    """The answer to a pull.
+
+    `next_offset` is where the next pull begins. For OFFSET_ILLEGAL it is the broker's advice,
+    which `corrected_offset` judges. `records` is b"" unless the status is FOUND.
+    """
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: bytes
+    suggested_broker_id: int = 0
+
+
+def make_pull_header(
+    group: str,
+    queue: MessageQueue,
+    *,
+    offset: int,
+    count_max: int,
+    suspend_ms: int = 0,
+    expression: str | None = "*",
+    expression_type: str | None = None,
+    sub_version: int = 0,
+) -> PullMessageRequestHeader:
+    """Make the header of a pull.
+
+    Args:
+        suspend_ms: how long the broker may hold the pull while there is nothing; 0 for not at all.
+        expression: which messages; None for what the group's heartbeat says, which a broker that
+            has no heartbeat of the group refuses.
+    """
+    sys_flag = (PULL_SUSPEND if suspend_ms > 0 else 0) | (
+        PULL_SUBSCRIPTION if expression is not None else 0
+    )
+    return PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count_max,
+        sys_flag=sys_flag,
+        commit_offset=0,
+        suspend_timeout_ms=suspend_ms,
+        subscription=expression,
+        sub_version=sub_version,
+        expression_type=expression_type,
+    )
+
+
+def pull(
+    address: str, header: PullMessageRequestHeader, *, timeout_ms: int = PULL_TIMEOUT_MS
+) -> Operation[PullResult]:
+    """Pull once.
+
+    Raises: TransportError; BrokerError for a code that says nothing of the queue, such as an
+    unknown topic or group; RemoteProtocolError.
+    """
+    reply: RemotingCommand = yield Invoke(
+        address, make_request(RequestCode.PULL_MESSAGE, header), timeout_ms
+    )
+    status = _STATUSES.get(reply.code)
+    if status is None:
+        raise error_of(reply, address)
+    answer = decode_header(PullMessageResponseHeader, reply.ext_fields)
+    if status is PullStatus.FOUND and answer.next_begin_offset <= header.queue_offset:
+        raise RemoteProtocolError(
+            f"broker {address} found messages of {header.topic} queue {header.queue_id} from "
+            f"{header.queue_offset} on and says to go on at {answer.next_begin_offset}"
+        )
+    return PullResult(
+        status=status,
+        next_offset=answer.next_begin_offset,
+        min_offset=answer.min_offset,
+        max_offset=answer.max_offset,
+        records=reply.body or b"" if status is PullStatus.FOUND else b"",
+        suggested_broker_id=answer.suggest_which_broker_id,
+    )
+
+
+def corrected_offset(offset: int, result: PullResult) -> int:
+    """Return where to go on after OFFSET_ILLEGAL.
+
+    Differs from RocketMQ: where we are ahead of the queue, 4.x brokers send us to 0 if nothing
+    was ever deleted, 5.x ones to the end. We go to the end with both; a whole queue is not read
+    again because a broker lost its last messages.
+    """
+    if offset > result.max_offset:
+        return result.max_offset
+    if offset < result.min_offset:
+        return result.min_offset
+    return result.next_offset

@@ -1,0 +1,343 @@
+"""Send a message: choose a queue, try, and try elsewhere.
+
+A send that fails in a way that may pass is tried again, each time at another broker if there is
+one; a message whose queue is given (by the user or by its sharding key) stays with it. An attempt
+whose answer never came may have stored the message, so a retry can store it twice: consumers must
+bear duplicates, as with RocketMQ.
+
+Hot path, benchmark: benchmarks/client_send.py. Hence the header made by hand.
+Source: DefaultMQProducerImpl.sendDefaultImpl, sendKernelImpl; MQClientAPIImpl.processSendResponse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from sparrowmq.client.operations.membership import heartbeat_all, unregister
+from sparrowmq.client.operations.request import error_of
+from sparrowmq.client.operations.routes import get_publish_route, look_up_publish_route
+from sparrowmq.client.outgoing import (
+    OutgoingMessage,
+    check_batch,
+    check_sendable_topic,
+    encode_message,
+)
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.queue_selector import select_queue_by_key
+from sparrowmq.errors import (
+    NoWritableQueue,
+    RemoteProtocolError,
+    SendFailed,
+    SparrowError,
+    TransportError,
+    UsageError,
+)
+from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
+from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
+from sparrowmq.protocol.record import BatchEntry, encode_batch
+from sparrowmq.runtime.effects import Invoke, Now, Oneway, Operation, Timestamp, join, spawn
+
+_STATUSES: Mapping[int, SendStatus] = MappingProxyType(
+    {
+        ResponseCode.SUCCESS: SendStatus.SEND_OK,
+        ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+    }
+)
+# DefaultMQProducer.retryResponseCodes, with SYSTEM_BUSY as from 5.3 on.
+_RETRIED_CODES = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    }
+)
+
+
+def send(
+    publisher: Publisher, message: Message, *, queue: MessageQueue | None = None
+) -> Operation[SendResult]:
+    """Send a message and return where it was stored.
+
+    Args:
+        queue: where to send it; None for the sharding key's queue, or else the next in turn.
+
+    Raises: UsageError or ConfigError if the message cannot be sent as it is; SendFailed if every
+    attempt failed; RouteError or ConnectFailed if the topic or the name server is not found;
+    BrokerError if the broker refuses the message for good.
+    """
+    timestamp_ms: int = yield Timestamp()
+    topic = message.topic
+    _check_target(publisher, topic, queue)
+    msg_id = publisher.ids.next_id(timestamp_ms)
+    outgoing = encode_message(message, msg_id, config=publisher.config)
+    request = _make_request(
+        publisher, topic, outgoing, code=RequestCode.SEND_MESSAGE_V2, timestamp_ms=timestamp_ms
+    )
+    key = message.sharding_key
+    return (yield from _attempt(publisher, topic, request, queue=queue, key=key, msg_id=msg_id))
+
+
+def send_batch(
+    publisher: Publisher, messages: Sequence[Message], *, queue: MessageQueue | None = None
+) -> Operation[SendResult]:
+    """Send messages of one topic as one request; they are stored one after another in one queue.
+
+    Messages that all have the same sharding key go to its queue.
+
+    Returns: `msg_id` and `offset_msg_id` are comma lists, `queue_offset` is the first's.
+    Raises: as `send`; UsageError if the messages do not make a batch.
+    """
+    timestamp_ms: int = yield Timestamp()
+    config = publisher.config
+    topic = check_batch(messages, config=config)
+    _check_target(publisher, topic, queue)
+    key = messages[0].sharding_key
+    if any(message.sharding_key != key for message in messages):
+        raise UsageError(
+            "a batch goes to one queue, but its messages have several sharding keys; "
+            "group them by `select_queue` and name the queue"
+        )
+    entries: list[BatchEntry] = []
+    msg_ids: list[str] = []
+    for message in messages:
+        msg_id = publisher.ids.next_id(timestamp_ms)
+        part = encode_message(message, msg_id, config=config, may_compress=False)
+        entries.append(BatchEntry(part.flag, part.body, part.properties))
+        msg_ids.append(msg_id)
+    outgoing = OutgoingMessage(encode_batch(entries), 0, 0, "")
+    code = RequestCode.SEND_BATCH_MESSAGE
+    request = _make_request(publisher, topic, outgoing, code=code, timestamp_ms=timestamp_ms)
+    return (
+        yield from _attempt(
+            publisher, topic, request, queue=queue, key=key, msg_id=",".join(msg_ids)
+        )
+    )
+
+
+def send_oneway(
+    publisher: Publisher, message: Message, *, queue: MessageQueue | None = None
+) -> Operation[None]:
+    """Write a message to the connection and hear nothing of it: it may be lost.
+
+    Raises: as `send`, but for what the broker would have answered; TransportError if it could
+    not even be written.
+    """
+    timestamp_ms: int = yield Timestamp()
+    now_ms: int = yield Now()
+    config, topic = publisher.config, message.topic
+    _check_target(publisher, topic, queue)
+    outgoing = encode_message(message, publisher.ids.next_id(timestamp_ms), config=config)
+    request = _make_request(
+        publisher, topic, outgoing, code=RequestCode.SEND_MESSAGE_V2, timestamp_ms=timestamp_ms
+    )
+    request.flag = ONEWAY_FLAG
+    target = yield from _choose(
+        publisher, topic, queue, message.sharding_key, avoid=None, now_ms=now_ms
+    )
+    _set_queue(request, target)
+    address = _master_of(publisher, target)
+    yield Oneway(address, request, config.send_timeout_ms)
+
+
+def _check_target(publisher: Publisher, topic: str, queue: MessageQueue | None) -> None:
+    if topic not in publisher.checked_topics:
+        check_sendable_topic(topic)
+        publisher.checked_topics.add(topic)
+    if queue is not None and queue.topic != topic:
+        raise UsageError(f"a message to topic {topic!r} cannot go to a queue of {queue.topic!r}")
+
+
+def _make_request(
+    publisher: Publisher, topic: str, outgoing: OutgoingMessage, *, code: int, timestamp_ms: int
+) -> RemotingCommand:
+    """Make the request but for its queue. Letters: headers.SendMessageRequestHeaderV2."""
+    config = publisher.config
+    ext_fields = {
+        "a": config.group,
+        "b": topic,
+        "c": config.template_topic,
+        "d": str(config.template_queues_max),
+        "e": "",
+        "f": str(outgoing.sys_flag),
+        "g": str(timestamp_ms),
+        "h": str(outgoing.flag),
+        "i": outgoing.properties,
+        "j": "0",
+        "k": "false",
+        "m": "true" if code == RequestCode.SEND_BATCH_MESSAGE else "false",
+    }
+    return RemotingCommand(code=code, ext_fields=ext_fields, body=outgoing.body)
+
+
+def _set_queue(request: RemotingCommand, queue: MessageQueue) -> None:
+    assert isinstance(request.ext_fields, dict)
+    request.ext_fields["e"] = str(queue.queue_id)
+
+
+def _attempt(
+    publisher: Publisher,
+    topic: str,
+    request: RemotingCommand,
+    *,
+    queue: MessageQueue | None,
+    key: str | None,
+    msg_id: str,
+) -> Operation[SendResult]:
+    """Send the request, and again while that may help and there is time."""
+    config = publisher.config
+    now_ms: int = yield Now()
+    deadline_ms = now_ms + config.send_timeout_ms
+    if publisher.heartbeat_due_ms is None or publisher.heartbeat_due_ms <= now_ms:
+        publisher.heartbeat_due_ms = now_ms + config.times.heartbeat_ms
+        yield from spawn(_heartbeat(publisher, topic), name=f"heartbeat of {config.group}")
+    tried: list[str] = []
+    failure: SparrowError | None = None
+    for attempt in range(1 + config.retry_times):
+        if attempt:
+            yield from _look_again(publisher, topic)
+            now_ms = yield Now()
+            if now_ms >= deadline_ms:
+                break
+        avoid = tried[-1] if tried else None
+        target = yield from _choose(publisher, topic, queue, key, avoid=avoid, now_ms=now_ms)
+        tried.append(target.broker_name)
+        _set_queue(request, target)
+        try:
+            address = _master_of(publisher, target)
+            reply: RemotingCommand = yield Invoke(address, request, deadline_ms - now_ms)
+        except (TransportError, NoWritableQueue) as error:
+            failure = error
+            continue
+        status = _STATUSES.get(reply.code)
+        if status is not None:
+            return _result_of(reply, status, target, msg_id)
+        failure = error_of(reply, address)
+        if reply.code not in _RETRIED_CODES:
+            raise failure
+    raise SendFailed(
+        f"a message to topic {topic!r} was not sent in {len(tried)} attempts at "
+        f"{', '.join(tried)}: {failure}; see whether the broker runs, and send it again",
+        brokers_tried=tuple(tried),
+    ) from failure
+
+
+def _choose(
+    publisher: Publisher,
+    topic: str,
+    queue: MessageQueue | None,
+    key: str | None,
+    *,
+    avoid: str | None,
+    now_ms: int,
+) -> Operation[MessageQueue]:
+    route = publisher.routes.find(topic)
+    if (
+        route is None
+        or route.is_template
+        or not route.publish_queues
+        or now_ms - route.fetched_ms > publisher.config.times.route_refresh_ms
+    ):
+        route = yield from get_publish_route(publisher, topic, now_ms=now_ms)
+    if queue is not None:
+        return queue
+    if key:
+        return select_queue_by_key(route.publish_queues, key)
+    return publisher.selector.next_queue(route.publish_queues, avoid_broker=avoid)
+
+
+def select_queue(publisher: Publisher, message: Message) -> Operation[MessageQueue]:
+    """Return the queue that `send` would choose; round robin moves on.
+
+    Raises: RouteError, ConnectFailed, BrokerError.
+    """
+    now_ms: int = yield Now()
+    _check_target(publisher, message.topic, None)
+    return (
+        yield from _choose(
+            publisher, message.topic, None, message.sharding_key, avoid=None, now_ms=now_ms
+        )
+    )
+
+
+def fetch_publish_queues(publisher: Publisher, topic: str) -> Operation[list[MessageQueue]]:
+    """Ask the name server for the queues that take messages of a topic, in round robin's order.
+
+    Raises: RouteError, ConnectFailed, BrokerError.
+    """
+    _check_target(publisher, topic, None)
+    yield from look_up_publish_route(publisher, topic)
+    now_ms: int = yield Now()
+    route = yield from get_publish_route(publisher, topic, now_ms=now_ms)
+    return list(route.publish_queues)
+
+
+def leave(publisher: Publisher) -> Operation[None]:
+    """Tell every broker that heard of this producer that it is gone; failures do not matter."""
+    if publisher.heartbeat_due_ms is None:
+        return
+    config = publisher.config
+    tasks = []
+    for address in publisher.routes.addresses(masters_only=True):
+        operation = unregister(address, config.client_id, producer_group=config.group)
+        tasks.append((yield from spawn(operation, name=f"unregister at {address}")))
+    for task in tasks:
+        try:
+            yield from join(task)
+        except SparrowError:
+            continue
+
+
+def _look_again(publisher: Publisher, topic: str) -> Operation[None]:
+    try:
+        yield from look_up_publish_route(publisher, topic)
+    except SparrowError:
+        # The next attempt uses what is known, and fails by itself if that is nothing.
+        return
+
+
+def _master_of(publisher: Publisher, queue: MessageQueue) -> str:
+    address = publisher.routes.master_address(queue.broker_name)
+    if address is None:
+        raise NoWritableQueue(
+            f"broker {queue.broker_name!r} of {queue} has no master in the route of "
+            f"{queue.topic!r}; check the queue's broker name"
+        )
+    return address
+
+
+def _result_of(
+    reply: RemotingCommand, status: SendStatus, target: MessageQueue, msg_id: str
+) -> SendResult:
+    fields = reply.ext_fields or {}
+    try:
+        queue_id, queue_offset = int(fields["queueId"]), int(fields["queueOffset"])
+        offset_msg_id = fields["msgId"]
+    except (KeyError, ValueError) as error:
+        raise RemoteProtocolError(f"the answer to a send to {target} lacks {error}") from error
+    if queue_id != target.queue_id:
+        target = MessageQueue(target.topic, target.broker_name, queue_id)
+    return SendResult(status, msg_id, offset_msg_id, target, queue_offset)
+
+
+def _heartbeat(publisher: Publisher, topic: str) -> Operation[None]:
+    """Make the producer known to the masters; a failure waits for the next heartbeat."""
+    config = publisher.config
+    if publisher.routes.find(topic) is None:
+        yield from _look_again(publisher, topic)
+    data = HeartbeatData(
+        client_id=config.client_id, producer_data_set=[ProducerData(group_name=config.group)]
+    )
+    yield from heartbeat_all(
+        publisher.routes.addresses(masters_only=True),
+        data,
+        timeout_ms=config.times.invoke_timeout_ms,
+    )

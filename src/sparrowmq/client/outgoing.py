@@ -1,0 +1,135 @@
+"""From a user's message to what a send request carries: checks, properties, compression.
+
+RocketMQ's clients also put `WAIT=true` on every message; brokers take its absence for the same,
+so we leave it out.
+Source: DefaultMQProducerImpl.sendKernelImpl, Validators.checkMessage, MessageBatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sparrowmq.client.config import ProducerConfig
+from sparrowmq.errors import UsageError
+from sparrowmq.model import Message
+from sparrowmq.model.message import (
+    KEY_SEPARATOR,
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_KEYS,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+)
+from sparrowmq.model.names import NOT_ALLOWED_SEND_TOPICS, RETRY_GROUP_TOPIC_PREFIX, check_topic
+from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+from sparrowmq.protocol.record import COMPRESSED, compress_body
+
+# MessageConst.STRING_HASH_SET: names a user's property must not have.
+_RESERVED = """
+    TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP
+    MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG
+    RECONSUME_TIME UNIQ_KEY MAX_RECONSUME_TIMES CONSUME_START_TIME TRAN_PREPARED_QUEUE_OFFSET
+    TRANSACTION_CHECK_TIMES CHECK_IMMUNITY_TIME_IN_SECONDS INSTANCE_ID CORRELATION_ID
+    REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE __SHARDINGKEY
+    INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET
+"""
+RESERVED_PROPERTIES = frozenset(_RESERVED.split())
+# MessageStoreConfig.messageDelayLevel has 18 levels by default; brokers cut a higher one down.
+DELAY_LEVEL_MAX = 18
+
+
+class OutgoingMessage(NamedTuple):
+    """What a request carries of one message: body and properties as they will be stored."""
+
+    body: bytes
+    sys_flag: int
+    flag: int
+    properties: str
+
+
+def encode_message(
+    message: Message, msg_id: str, *, config: ProducerConfig, may_compress: bool = True
+) -> OutgoingMessage:
+    """Check a message and encode it.
+
+    Raises: UsageError (ConfigError for a bad topic name) that says what is wrong with it;
+    LocalProtocolError if a property holds a separator.
+    """
+    body = message.body
+    if not isinstance(body, bytes):
+        raise UsageError(
+            f"the body of a message to {message.topic!r} is {type(body).__name__}, not bytes; "
+            f"encode it first"
+        )
+    if not 0 < len(body) <= config.body_bytes_max:
+        raise UsageError(
+            f"the body of a message to {message.topic!r} has {len(body)} bytes; it must have "
+            f"1 to {config.body_bytes_max}"
+        )
+    properties = _properties_of(message, msg_id)
+    sys_flag = 0
+    if may_compress and len(body) >= config.compress_bytes_min:
+        body, sys_flag = compress_body(body), COMPRESSED
+    return OutgoingMessage(body, sys_flag, message.flag, properties)
+
+
+def check_sendable_topic(topic: str) -> None:
+    """Raise a ConfigError or UsageError unless messages may be sent to the topic."""
+    check_topic(topic)
+    if topic in NOT_ALLOWED_SEND_TOPICS:
+        raise UsageError(f"topic {topic} belongs to the broker; nobody may send to it")
+
+
+def check_batch(messages: Sequence[Message], *, config: ProducerConfig) -> str:
+    """Return the topic of the messages of one batch.
+
+    Raises: UsageError if they cannot go as one batch.
+    """
+    if not messages:
+        raise UsageError("a batch needs at least one message")
+    topic = messages[0].topic
+    if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        raise UsageError(f"a batch cannot go to the retry topic {topic}; send its messages singly")
+    for message in messages:
+        if message.topic != topic:
+            raise UsageError(
+                f"a batch goes to one topic, not to both {topic!r} and {message.topic!r}"
+            )
+        if message.delay_level:
+            raise UsageError("a batch cannot be delayed; send its messages singly")
+    size = sum(len(message.body) for message in messages)
+    if size > config.body_bytes_max:
+        raise UsageError(
+            f"the bodies of a batch have {size} bytes together; {config.body_bytes_max} is the "
+            f"most; send them as several batches"
+        )
+    return topic
+
+
+def _properties_of(message: Message, msg_id: str) -> str:
+    properties: dict[str, str] = dict(message.properties)
+    if not RESERVED_PROPERTIES.isdisjoint(properties):
+        name = min(RESERVED_PROPERTIES & properties.keys())
+        raise UsageError(f"property {name!r} is RocketMQ's own; choose another name")
+    if message.tags:
+        properties[PROPERTY_TAGS] = message.tags
+    if message.keys:
+        if any(not key or KEY_SEPARATOR in key for key in message.keys):
+            raise UsageError(f"a key must be a text without blanks, unlike one of {message.keys!r}")
+        properties[PROPERTY_KEYS] = KEY_SEPARATOR.join(message.keys)
+    if message.sharding_key:
+        properties[PROPERTY_SHARDING_KEY] = message.sharding_key
+    if message.delay_level:
+        if not 0 < message.delay_level <= DELAY_LEVEL_MAX:
+            raise UsageError(f"delay_level is {message.delay_level}; 0 to {DELAY_LEVEL_MAX} exist")
+        properties[PROPERTY_DELAY_LEVEL] = str(message.delay_level)
+    properties[PROPERTY_UNIQ_KEY] = msg_id
+    text = encode_properties(properties)
+    # A character takes 4 bytes at most, so most texts need not be encoded to be measured.
+    if 4 * len(text) > PROPERTIES_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
+        raise UsageError(
+            f"the properties of a message to {message.topic!r} have {len(text.encode())} bytes; "
+            f"{PROPERTIES_BYTES_MAX} is the most"
+        )
+    return text

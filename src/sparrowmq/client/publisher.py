@@ -1,0 +1,40 @@
+"""What a producer knows between two sends: routes, whose turn it is, ids.
+
+The operations of `operations/send.py` work on it; one driver owns it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sparrowmq.client.config import ProducerConfig
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.queue_selector import QueueSelector
+from sparrowmq.client.route_cache import RouteCache
+from sparrowmq.protocol.message_id import UniqIdGenerator
+from sparrowmq.runtime.effects import Event
+
+
+@dataclass(slots=True, kw_only=True)
+class Publisher:
+    """A producer's state.
+
+    Args:
+        config: see there.
+        name_servers: where routes come from.
+        ids: makes the ids of messages.
+        selector: whose turn it is.
+        routes: the routes known.
+        lookups: by topic, the event that ends a look-up under way; the others wait for it.
+        heartbeat_due_ms: when brokers must hear of this producer again; None before the first.
+        checked_topics: topics whose names were found good.
+    """
+
+    config: ProducerConfig
+    name_servers: NameServers
+    ids: UniqIdGenerator
+    selector: QueueSelector
+    routes: RouteCache = field(default_factory=RouteCache)
+    lookups: dict[str, Event] = field(default_factory=dict)
+    heartbeat_due_ms: int | None = None
+    checked_topics: set[str] = field(default_factory=set)

@@ -1,0 +1,53 @@
+"""Which queue a message goes to.
+
+Round robin over the topic's queues; after a failed attempt, over those of other brokers, as long
+as there are any. A sharding key always finds the same queue, as with RocketMQ's
+SelectMessageQueueByHash: Java's hash of the key, modulo the number of queues, without its sign.
+
+Source: TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.subscription import java_hash
+
+
+class QueueSelector:
+    """Round robin, one counter for all topics.
+
+    Args:
+        start: where the counter begins; a random number keeps producers apart.
+    """
+
+    __slots__ = ("_counter",)
+
+    def __init__(self, *, start: int = 0) -> None:
+        self._counter = start
+
+    def next_queue(
+        self, queues: Sequence[MessageQueue], *, avoid_broker: str | None = None
+    ) -> MessageQueue:
+        """Return the next queue, not of the broker to avoid unless all are.
+
+        Args:
+            queues: at least one.
+            avoid_broker: the name of the broker that failed last.
+        """
+        for _ in range(len(queues)):
+            queue = self._next(queues)
+            if queue.broker_name != avoid_broker:
+                return queue
+        return self._next(queues)
+
+    def _next(self, queues: Sequence[MessageQueue]) -> MessageQueue:
+        self._counter = counter = self._counter + 1
+        return queues[counter % len(queues)]
+
+
+def select_queue_by_key(queues: Sequence[MessageQueue], sharding_key: str) -> MessageQueue:
+    """Return the queue of a sharding key; `queues` holds at least one."""
+    # Java's remainder takes the sign of the hash, and abs removes it: that is abs(hash) % n.
+    return queues[abs(java_hash(sharding_key)) % len(queues)]

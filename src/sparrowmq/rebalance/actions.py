@@ -1,0 +1,149 @@
+"""What a group member asks to have done, and what became of it worth telling.
+
+`GroupMember.due` returns actions; an operation carries each out and tells the member its result
+by the method that the action names. An action of a queue carries the queue's *epoch*: one number
+per time that the member was given the queue. A result of an earlier epoch changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from sparrowmq.model import MessageExt, MessageQueue
+
+
+class RefreshRoutes(NamedTuple):
+    """Ask for the routes of every subscribed topic. Then `routes_refreshed`."""
+
+
+class Heartbeat(NamedTuple):
+    """Tell every broker that we live and what we subscribe. Then `heartbeat_done`."""
+
+
+class Rebalance(NamedTuple):
+    """Find our share of every topic's queues. Then `rebalanced` or `rebalance_failed`."""
+
+
+class Acquire(NamedTuple):
+    """Find where to begin in a queue. Then `acquired` or `acquire_failed`."""
+
+    queue: MessageQueue
+    epoch: int
+
+
+class Pull(NamedTuple):
+    """Pull from an offset. Then `pulled`, `pull_moved` or `pull_failed`."""
+
+    queue: MessageQueue
+    epoch: int
+    offset: int
+
+
+class AbandonPull(NamedTuple):
+    """Stop waiting for the answer to a pull; nothing is told."""
+
+    queue: MessageQueue
+    epoch: int
+
+
+class Deliver(NamedTuple):
+    """Give messages to the listener. Then `consumed`."""
+
+    queue: MessageQueue
+    epoch: int
+    delivery_id: int
+    messages: list[MessageExt]
+
+
+class SendBack(NamedTuple):
+    """Have the broker deliver messages again later. Then `sent_back`.
+
+    `delay_level`: 0 lets the broker choose, -1 means the dead letter queue.
+    """
+
+    queue: MessageQueue
+    epoch: int
+    messages: tuple[MessageExt, ...]
+    delay_level: int
+
+
+class Commit(NamedTuple):
+    """Commit an offset and wait for the answer. Then `committed` or `commit_failed`.
+
+    The last commit of a queue that is given up has `is_last`.
+    """
+
+    queue: MessageQueue
+    epoch: int
+    offset: int
+    is_last: bool
+
+
+class Leave(NamedTuple):
+    """Tell every broker that we leave the group. Then `left`."""
+
+
+Action: TypeAlias = (
+    RefreshRoutes
+    | Heartbeat
+    | Rebalance
+    | Acquire
+    | Pull
+    | AbandonPull
+    | Deliver
+    | SendBack
+    | Commit
+    | Leave
+)
+
+
+class AssignmentChanged(NamedTuple):
+    """Queues were gained or given up; all three are in queue order."""
+
+    assigned: tuple[MessageQueue, ...]
+    gained: tuple[MessageQueue, ...]
+    revoked: tuple[MessageQueue, ...]
+
+
+class DuplicateClientId(NamedTuple):
+    """The broker lists our client id several times: part of the queues is consumed by nobody."""
+
+    group: str
+    client_id: str
+    count: int
+    cid_all: tuple[str, ...]
+
+
+class NotListed(NamedTuple):
+    """The broker's list of members lacks us although we have sent heartbeats."""
+
+    group: str
+    client_id: str
+    cid_all: tuple[str, ...]
+
+
+class OffsetCorrected(NamedTuple):
+    """The broker does not have the offset we asked for, and consumption goes on elsewhere."""
+
+    queue: MessageQueue
+    wanted_offset: int
+    corrected_offset: int
+
+
+class DrainTimedOut(NamedTuple):
+    """A queue was given up although listeners still run; another member gets their messages."""
+
+    queue: MessageQueue
+    in_flight_count: int
+
+
+class CommitLost(NamedTuple):
+    """The last commit of a queue that was given up failed; some messages will come again."""
+
+    queue: MessageQueue
+    offset: int
+
+
+Fact: TypeAlias = (
+    AssignmentChanged | DuplicateClientId | NotListed | OffsetCorrected | DrainTimedOut | CommitLost
+)
