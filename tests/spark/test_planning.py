@@ -41,8 +41,8 @@ def test_plan_has_the_partitions_asked_for_as_far_as_there_are_rows(
 ) -> None:
     plan = plan_partitions(ranges, partitions_min=partitions_min, rows_min=rows_min)
 
-    assert len(plan) >= min(partitions_min, sum(each.count for each in ranges))
-    assert all(each.count > 0 for part in plan for each in part)
+    assert len(plan) >= min(partitions_min, sum(each.rows for each in ranges))
+    assert all(each.rows > 0 for part in plan for each in part)
 
 
 def test_small_queues_share_a_partition_and_large_ones_do_not() -> None:
@@ -76,14 +76,14 @@ def test_limit_keeps_starts_and_holds_exactly_what_is_allowed(
         (each.queue, each.start) for each in limited
     ]
     assert all(small.end <= whole.end for small, whole in zip(limited, ranges, strict=True))
-    assert min(rows_max, sum(each.count for each in ranges)) == sum(each.count for each in limited)
+    assert min(rows_max, sum(each.rows for each in ranges)) == sum(each.rows for each in limited)
 
 
 @given(range_lists(), st.integers(12, 500))
 def test_limit_starves_no_queue(ranges: list[QueueRange], rows_max: int) -> None:
     limited = limit_ranges(ranges, rows_max)
 
-    assert [each.count > 0 for each in ranges] == [each.count > 0 for each in limited]
+    assert [each.rows > 0 for each in ranges] == [each.rows > 0 for each in limited]
 
 
 def test_shares_follow_sizes() -> None:

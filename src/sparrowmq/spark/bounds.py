@@ -148,7 +148,7 @@ def ranges_between(start: Offsets, end: Offsets) -> list[QueueRange]:
     A queue that ends before its start was cut back, which `choose_end` has reported: nothing of it.
     """
     ranges = [QueueRange(queue, start.get(queue, 0), end[queue]) for queue in sorted(end)]
-    return [each for each in ranges if each.count > 0]
+    return [each for each in ranges if each.rows > 0]
 
 
 def _too_small(queue: MessageQueue, offset: int, found: QueueBounds) -> Loss:

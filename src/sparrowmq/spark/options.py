@@ -220,7 +220,7 @@ def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
             (other,) = option.scopes
             raise ConfigError(f"option {option.name!r} is for a {other} read, this is a {scope}")
         given[option.name] = _parse_value(option, text)
-    values = {
+    values: dict[str, Any] = {
         option.name: given[option.name]
         if option.name in given
         else (None if option.default is None else _parse_value(option, option.default))

@@ -22,8 +22,8 @@ class QueueRange(NamedTuple):
     end: int
 
     @property
-    def count(self) -> int:
-        """How many offsets the range holds; gaps count."""
+    def rows(self) -> int:
+        """How many offsets the range holds."""
         return self.end - self.start
 
 
@@ -42,10 +42,10 @@ def limit_ranges(ranges: Iterable[QueueRange], rows_max: int) -> list[QueueRange
     """
     assert rows_max >= 1
     ordered = sorted(ranges)
-    total = sum(each.count for each in ordered)
+    total = sum(each.rows for each in ordered)
     if total <= rows_max:
         return ordered
-    counts = apportion([each.count for each in ordered], rows_max)
+    counts = apportion([each.rows for each in ordered], rows_max)
     return [
         each._replace(end=each.start + count) for each, count in zip(ordered, counts, strict=True)
     ]
@@ -99,30 +99,30 @@ def plan_partitions(
 
     Returns: partitions in the order of their first queue; ranges in a partition are in order too.
     """
-    ordered = sorted(each for each in ranges if each.count > 0)
+    ordered = sorted(each for each in ranges if each.rows > 0)
     pieces = _split(ordered, partitions_min)
     merges_left = len(pieces) - max(partitions_min, 1)
     partitions: list[list[QueueRange]] = []
     rows = 0
     for piece in pieces:
-        fits = piece.count < rows_min and rows + piece.count <= rows_min
+        fits = piece.rows < rows_min and rows + piece.rows <= rows_min
         if partitions and fits and merges_left > 0:
             partitions[-1].append(piece)
-            rows += piece.count
+            rows += piece.rows
             merges_left -= 1
         else:
             partitions.append([piece])
-            rows = piece.count
+            rows = piece.rows
     return [tuple(each) for each in partitions]
 
 
 def _split(ranges: Sequence[QueueRange], partitions_min: int) -> list[QueueRange]:
-    sizes = [each.count for each in ranges]
+    sizes = [each.rows for each in ranges]
     pieces_total = min(partitions_min, sum(sizes))
     if pieces_total <= len(ranges):
         return list(ranges)
     pieces: list[QueueRange] = []
     for each, count in zip(ranges, apportion(sizes, pieces_total), strict=True):
-        bounds = [each.start + each.count * step // count for step in range(count + 1)]
+        bounds = [each.start + each.rows * step // count for step in range(count + 1)]
         pieces += [each._replace(start=start, end=end) for start, end in itertools.pairwise(bounds)]
     return pieces

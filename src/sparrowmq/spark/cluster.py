@@ -1,0 +1,183 @@
+"""The cluster as readers see it: its queues, what they hold, and where their brokers are.
+
+One `Cluster` serves a Python process: the driver-side process of a query, and each executor worker,
+whose connections so outlive the task that made them (`connect`). Everything on the wire is an
+operation of `sparrowmq.client`, run by the calling thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.offsets import max_offset, min_offset, update_offset
+from sparrowmq.client.operations.routes import refresh_route
+from sparrowmq.client.route_cache import RouteCache
+from sparrowmq.errors import BrokerError, SparrowError, TopicRouteNotFound
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.runtime.blocking_driver import BlockingDriver
+from sparrowmq.runtime.effects import Operation, join, now, sleep, spawn
+from sparrowmq.spark.bounds import QueueBounds
+from sparrowmq.spark.options import SourceOptions
+
+T = TypeVar("T")
+
+# How old a route may be when a micro-batch is planned: new queues are read this much later.
+ROUTE_AGE_MS_MAX = 1_000
+# How old bounds may be: with a trigger interval of 0 Spark asks every 10 ms, even when idle.
+BOUNDS_AGE_MS_MAX = 50
+# Pauses between attempts double up to this.
+RETRY_PAUSE_MS_MAX = 3_000
+
+# A broker that starts, stops or is overloaded says so by one of these.
+_PASSING_CODES = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+    }
+)
+
+
+class Patience(NamedTuple):
+    """How often to try again, and how long to wait before."""
+
+    retries: int
+    interval_ms: int
+
+    def pause_ms(self, failures: int) -> int:
+        """Return the pause after so many failures, counted from 1."""
+        return min(self.interval_ms << min(failures - 1, 16), RETRY_PAUSE_MS_MAX)
+
+
+def is_passing(error: SparrowError) -> bool:
+    """Tell whether the same request may succeed later."""
+    if isinstance(error, BrokerError):
+        return error.code in _PASSING_CODES
+    return error.retriable or error.refresh_route
+
+
+def persist(patience: Patience, attempt: Callable[[], Operation[T]]) -> Operation[T]:
+    """Run an operation until it succeeds, fails for good, or patience ends.
+
+    Raises: the last attempt's error.
+    """
+    for failures in range(1, patience.retries + 1):
+        try:
+            return (yield from attempt())
+        except SparrowError as error:
+            if not is_passing(error):
+                raise
+        yield from sleep(patience.pause_ms(failures))
+    return (yield from attempt())
+
+
+def gather(operations: Sequence[Operation[T]], *, name: str) -> Operation[list[T]]:
+    """Run operations side by side and return their results in order.
+
+    Raises: the first error, once all have ended.
+    """
+    tasks = []
+    for operation in operations:
+        task = yield from spawn(operation, name=name)
+        tasks.append(task)
+    results: list[Any] = []
+    failure: SparrowError | None = None
+    for task in tasks:
+        try:
+            results.append((yield from join(task)))
+        except SparrowError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return results
+
+
+class Cluster:
+    """Connections to a cluster, and what is known of its routes.
+
+    Args:
+        name_servers: their addresses.
+        request_timeout_ms: patience for one answer.
+    """
+
+    def __init__(self, name_servers: tuple[str, ...], *, request_timeout_ms: int) -> None:
+        self.driver = BlockingDriver()
+        self.request_timeout_ms = request_timeout_ms
+        self._name_servers = NameServers(name_servers)
+        self._routes = RouteCache()
+
+    def address(self, broker_name: str) -> str:
+        """Return where the broker is, by the routes known.
+
+        Raises: TopicRouteNotFound if no route names it.
+        """
+        address = self._routes.address(broker_name)
+        if address is None:
+            raise TopicRouteNotFound(f"no route names broker {broker_name!r}; it may be down")
+        return address
+
+    def refresh(self, topics: Collection[str], *, age_ms_max: int = 0) -> Operation[None]:
+        """Ask for routes that are older.
+
+        Raises: TopicRouteNotFound, ConnectFailed, BrokerError.
+        """
+        now_ms = yield from now()
+        for topic in sorted(topics):
+            route = self._routes.find(topic)
+            if route is None or now_ms - route.fetched_ms > age_ms_max:
+                yield from refresh_route(
+                    self._routes, self._name_servers, topic, timeout_ms=self.request_timeout_ms
+                )
+
+    def find_queues(self, topics: Collection[str]) -> frozenset[MessageQueue]:
+        """Return the readable queues of topics, by the routes known."""
+        routes = (self._routes.find(topic) for topic in topics)
+        return frozenset(queue for route in routes if route for queue in route.subscribe_queues)
+
+    def fetch_bounds(
+        self, queues: Collection[MessageQueue]
+    ) -> Operation[dict[MessageQueue, QueueBounds]]:
+        """Ask the brokers what queues hold."""
+        ordered = sorted(queues)
+        timeout_ms = self.request_timeout_ms
+        asked: list[Operation[int]] = []
+        for queue in ordered:
+            address = self.address(queue.broker_name)
+            asked.append(min_offset(address, queue, timeout_ms=timeout_ms))
+            asked.append(max_offset(address, queue, timeout_ms=timeout_ms))
+        answers = yield from gather(asked, name="bounds")
+        return {
+            # A queue whose messages were all deleted begins where it ends.
+            queue: QueueBounds(min(low, high), high)
+            for queue, low, high in zip(ordered, answers[::2], answers[1::2], strict=True)
+        }
+
+    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Operation[None]:
+        """Commit offsets of a group to the brokers."""
+        asked = [
+            update_offset(
+                self.address(queue.broker_name),
+                group,
+                queue=queue,
+                offset=offsets[queue],
+                timeout_ms=self.request_timeout_ms,
+            )
+            for queue in sorted(offsets)
+        ]
+        yield from gather(asked, name="commit")
+
+
+def connect(options: SourceOptions) -> Cluster:
+    """Return this process's cluster for these name servers; made at the first call."""
+    return _connect(os.getpid(), options.name_servers, options.request_timeout_ms)
+
+
+@functools.lru_cache(maxsize=8)
+def _connect(process_id: int, name_servers: tuple[str, ...], request_timeout_ms: int) -> Cluster:
+    """Make a cluster; the process id keeps a forked process from its parent's connections."""
+    return Cluster(name_servers, request_timeout_ms=request_timeout_ms)

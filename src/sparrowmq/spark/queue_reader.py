@@ -1,0 +1,228 @@
+"""Read a range of a queue from its broker, whole or not at all.
+
+While one answer is decoded the next pull is under way already. Each answer is held against the
+range: what is read is every offset from `start` to `end` once, or what is missing is a loss, which
+is an error unless `failOnDataLoss` is false.
+
+| answer                          | meaning                                                     |
+|---------------------------------|-------------------------------------------------------------|
+| FOUND                           | records, which must go on exactly where the last ones ended |
+| NO_MATCHED_MSG, farther on      | the broker removed what was between: a loss                 |
+| OFFSET_ILLEGAL before the first | retention overtook the reader: a loss                       |
+| the queue ends before the range | tried again, for a broker may be starting; then a loss      |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+
+from sparrowmq.client.operations.pull import PullResult, PullStatus, make_pull_header, pull
+from sparrowmq.errors import RemoteProtocolError, SparrowError
+from sparrowmq.runtime.effects import Operation, Task, join, sleep, spawn
+from sparrowmq.spark.bounds import Loss
+from sparrowmq.spark.cluster import Cluster, Patience, is_passing, persist
+from sparrowmq.spark.columns import Ints, arrow_schema, decode_columns, find_starts, queue_offsets
+from sparrowmq.spark.failures import report_losses
+from sparrowmq.spark.options import SourceOptions
+from sparrowmq.spark.planning import QueueRange
+
+# MixAll.TOOLS_CONSUMER_GROUP: every broker knows it, also one that makes no groups by itself.
+DEFAULT_GROUP = "TOOLS_CONSUMER"
+# Small answers (Apache's brokers give 32 messages) are joined until a batch is worth its cost.
+BATCH_ROWS_MIN = 1_024
+BATCH_BYTES_MIN = 4 * 1024 * 1024
+
+
+class QueueReader:
+    """Pulls one range of one queue.
+
+    Args:
+        cluster: where the queue is.
+        options: of the read.
+        queue_range: what to read; not empty.
+    """
+
+    def __init__(self, cluster: Cluster, options: SourceOptions, queue_range: QueueRange) -> None:
+        self.queue, self._offset, self._end = queue_range
+        self._cluster = cluster
+        self._options = options
+        self._patience = Patience(options.fetch_retries, options.retry_interval_ms)
+        self._pending: Task | None = None
+        self._fruitless = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything is read, or lost."""
+        return self._offset >= self._end
+
+    def begin(self) -> Operation[None]:
+        """Send the next pull, unless one is under way or nothing is left to read."""
+        if self._pending is None and not self.is_done:
+            self._pending = yield from spawn(self._pull(), name=f"pull {self.queue}")
+
+    def advance(self) -> Operation[tuple[bytes, Ints]]:
+        """Return the next records and where they begin in them; maybe none. Send the next pull.
+
+        Raises: DataLossError, RemoteProtocolError, TransportError, BrokerError.
+        """
+        result = yield from self._answer()
+        if result.status is not PullStatus.FOUND:
+            yield from self._judge(result)
+            yield from self.begin()
+            return b"", np.empty(0, dtype=np.int64)
+        asked, self._offset = self._offset, min(result.next_offset, self._end)
+        self._fruitless = 0
+        yield from self.begin()
+        return result.records, self._check(result, asked)
+
+    def abandon(self) -> None:
+        """Forget the pull under way."""
+        if self._pending is not None:
+            self._cluster.driver.cancel(self._pending)  # type: ignore[arg-type]
+            self._pending = None
+
+    def _pull(self) -> Operation[PullResult]:
+        header = make_pull_header(
+            self._options.group or DEFAULT_GROUP,
+            self.queue,
+            offset=self._offset,
+            count_max=min(self._options.pull_batch_size, self._end - self._offset),
+        )
+        return (
+            yield from pull(
+                self._cluster.address(self.queue.broker_name),
+                header,
+                timeout_ms=self._options.request_timeout_ms,
+            )
+        )
+
+    def _answer(self) -> Operation[PullResult]:
+        yield from self.begin()
+        assert self._pending is not None
+        pending, self._pending = self._pending, None
+        try:
+            result: PullResult = yield from join(pending)
+        except SparrowError as error:
+            if not is_passing(error) or self._patience.retries == 0:
+                raise
+            yield from sleep(self._patience.pause_ms(1))
+            patience = self._patience._replace(retries=self._patience.retries - 1)
+            result = yield from persist(patience, self._pull_afresh)
+        return result
+
+    def _pull_afresh(self) -> Operation[PullResult]:
+        """Pull after a failure: the broker may have another address now."""
+        yield from self._cluster.refresh((self.queue.topic,))
+        return (yield from self._pull())
+
+    def _check(self, result: PullResult, asked: int) -> Ints:
+        """Return where the wanted records begin, which must be without a gap."""
+        starts = find_starts(result.records)
+        offsets = queue_offsets(result.records, starts)
+        expected = np.arange(asked, asked + len(starts))
+        if not np.array_equal(offsets, expected) or asked + len(starts) < self._offset:
+            found = f"{offsets[0]} to {offsets[-1]}" if len(offsets) else "none"
+            raise RemoteProtocolError(
+                f"broker {self.queue.broker_name!r} was asked for offsets from {asked} of queue "
+                f"{self.queue.queue_id} of {self.queue.topic!r} and says to go on at "
+                f"{result.next_offset}, but gave {found} in {len(offsets)} messages"
+            )
+        return starts[: self._end - asked]
+
+    def _judge(self, result: PullResult) -> Operation[None]:
+        """Find out what an answer without messages means for the range."""
+        offset = self._offset
+        if result.status is PullStatus.OFFSET_ILLEGAL and offset < result.min_offset:
+            self._skip(result.min_offset, "retention has removed what was before")
+        elif result.status is PullStatus.NO_MATCHED_MSG and result.next_offset > offset:
+            self._skip(result.next_offset, "the broker has removed what was between")
+        elif self._fruitless < self._patience.retries:
+            self._fruitless += 1
+            yield from sleep(self._patience.pause_ms(self._fruitless))
+        else:
+            self._skip(self._end, f"the queue ends at {result.max_offset} now")
+
+    def _skip(self, to: int, why: str) -> None:
+        offset, self._offset = self._offset, min(to, self._end)
+        what = f"offsets {offset} to {self._offset - 1} cannot be read: {why}"
+        report_losses([Loss(self.queue, what)], fail=self._options.fail_on_data_loss)
+        self._fruitless = 0
+
+
+def read_ranges(
+    cluster: Cluster,
+    options: SourceOptions,
+    ranges: Sequence[tuple[QueueRange, int]],
+) -> Iterator[pa.RecordBatch]:
+    """Read ranges one after the other, as Arrow batches of `options.columns`.
+
+    Args:
+        ranges: each with the number for the column `partition`.
+
+    Raises: DataLossError, RemoteProtocolError, TransportError, BrokerError, RouteError.
+    """
+    schema = arrow_schema(options.columns)
+    readers = [QueueReader(cluster, options, each) for each, _ in ranges]
+    patience = Patience(options.fetch_retries, options.retry_interval_ms)
+    topics = frozenset(reader.queue.topic for reader in readers)
+    try:
+        cluster.driver.run(persist(patience, lambda: _begin(cluster, topics, readers)))
+        following: Iterator[QueueReader | None] = chain(readers[1:], [None])
+        for reader, (_, number), after in zip(readers, ranges, following, strict=True):
+            for records, starts in _join_answers(cluster, reader, after):
+                yield decode_columns(
+                    records,
+                    starts,
+                    schema=schema,
+                    broker_name=reader.queue.broker_name,
+                    partition=number,
+                )
+    finally:
+        for reader in readers:
+            reader.abandon()
+
+
+def _begin(
+    cluster: Cluster, topics: frozenset[str], readers: Sequence[QueueReader]
+) -> Operation[None]:
+    """Learn where the brokers are; a cached client may know from an earlier task."""
+    for reader in readers:
+        try:
+            cluster.address(reader.queue.broker_name)
+        except SparrowError:
+            yield from cluster.refresh(topics)
+            cluster.address(reader.queue.broker_name)
+    yield from readers[0].begin()
+
+
+def _join_answers(
+    cluster: Cluster, reader: QueueReader, after: QueueReader | None
+) -> Iterator[tuple[bytes, Ints]]:
+    """Yield the answers of a range, small ones joined."""
+    parts: list[bytes] = []
+    starts: list[Ints] = []
+    rows = size = 0
+    while not reader.is_done:
+        records, found = cluster.driver.run(_advance(reader, after))
+        if len(found):
+            parts.append(records)
+            starts.append(found + size)
+            rows += len(found)
+            size += len(records)
+        if rows and (reader.is_done or rows >= BATCH_ROWS_MIN or size >= BATCH_BYTES_MIN):
+            yield (
+                parts[0] if len(parts) == 1 else b"".join(parts),
+                np.concatenate(starts),
+            )
+            parts, starts, rows, size = [], [], 0, 0
+
+
+def _advance(reader: QueueReader, after: QueueReader | None) -> Operation[tuple[bytes, Ints]]:
+    answer = yield from reader.advance()
+    if reader.is_done and after is not None:
+        yield from after.begin()
+    return answer
