@@ -1,0 +1,71 @@
+"""Signatures of requests: RocketMQ's access control. Pure.
+
+A client signs the *values* of its ext fields, `AccessKey` among them, in the order of their names
+and without separators, followed by the body: HMAC-SHA1 under the secret key, in base64. The server
+rebuilds the content from what it received, leaving out `Signature` and `_UNIQUE_KEY_QUERY`.
+
+We sign what a server rebuilds. So do RocketMQ's clients from 4.9.4 on; 4.9.3 signs the typed header
+alone, so that its requests with further ext fields fail (golden `acl-*` with `preExtFields`).
+
+Source: RocketMQ 4.9.3 acl/common/AclUtils.java, AclSigner.java, AclClientRPCHook.java.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sparrowmq.model.queue import java_order
+
+ACCESS_KEY = "AccessKey"
+SECURITY_TOKEN = "SecurityToken"
+SIGNATURE = "Signature"
+# Set by hand on QUERY_MESSAGE; servers leave it out of the content.
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+
+_UNSIGNED = frozenset({SIGNATURE, UNIQUE_KEY_QUERY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """Who signs. The secret never shows in a `repr`."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str | None = field(default=None, repr=False)
+
+
+def sign_request(
+    ext_fields: Mapping[str, str] | None, body: bytes | None, *, credentials: Credentials
+) -> dict[str, str]:
+    """Return the ext fields with access key, security token and signature added."""
+    signed = dict(ext_fields or {})
+    signed[ACCESS_KEY] = credentials.access_key
+    if credentials.security_token is not None:
+        signed[SECURITY_TOKEN] = credentials.security_token
+    signed[SIGNATURE] = compute_signature(
+        signed_content(signed, body), secret_key=credentials.secret_key
+    )
+    return signed
+
+
+def is_signature_valid(
+    ext_fields: Mapping[str, str], body: bytes | None, *, secret_key: str
+) -> bool:
+    """Whether a request's signature is that of the secret key's owner; in constant time."""
+    expected = compute_signature(signed_content(ext_fields, body), secret_key=secret_key)
+    claimed = ext_fields.get(SIGNATURE, "")
+    return hmac.compare_digest(expected.encode(), claimed.encode("utf-8", "surrogatepass"))
+
+
+def signed_content(ext_fields: Mapping[str, str], body: bytes | None) -> bytes:
+    """Return the bytes that are signed."""
+    names = sorted(ext_fields.keys() - _UNSIGNED, key=java_order)
+    return "".join([ext_fields[name] for name in names]).encode() + (body or b"")
+
+
+def compute_signature(content: bytes, *, secret_key: str) -> str:
+    """Return HMAC-SHA1 of the content in base64."""
+    return base64.b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()

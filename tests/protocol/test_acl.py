@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparrowmq.protocol.acl import (
+    Credentials,
+    compute_signature,
+    is_signature_valid,
+    sign_request,
+    signed_content,
+)
+
+
+def body_of(case: dict[str, Any]) -> bytes | None:
+    return None if case["bodyHex"] is None else bytes.fromhex(case["bodyHex"])
+
+
+def credentials_of(case: dict[str, Any]) -> Credentials:
+    return Credentials(
+        access_key=case["accessKey"],
+        secret_key=case["secretKey"],
+        security_token=case["securityToken"],
+    )
+
+
+@pytest.mark.golden("acl.jsonl", prefix="acl-")
+def test_signature_over_a_header_is_that_of_java(case: dict[str, Any]) -> None:
+    signed = sign_request(case["headerFields"], body_of(case), credentials=credentials_of(case))
+
+    assert case["signature"] == signed["Signature"]
+    assert bytes.fromhex(case["signedContentHex"]) == signed_content(signed, body_of(case))
+
+
+@pytest.mark.golden("acl.jsonl", prefix="acl-")
+def test_server_recomputes_what_a_java_server_recomputes(case: dict[str, Any]) -> None:
+    received = case["allExtFieldsOnWire"]
+
+    content = signed_content(received, body_of(case))
+
+    recomputed = compute_signature(content, secret_key=case["secretKey"])
+    assert case["serverSideSignature"] == recomputed
+    is_valid = is_signature_valid(received, body_of(case), secret_key=case["secretKey"])
+    assert (case["serverSideSignature"] == case["signature"]) == is_valid
+
+
+@pytest.mark.golden("acl.jsonl", prefix="acl-")
+def test_server_accepts_what_we_sign_whatever_the_ext_fields(case: dict[str, Any]) -> None:
+    ext_fields = {**(case["headerFields"] or {}), **(case["preExtFields"] or {})}
+    body = body_of(case)
+
+    signed = sign_request(ext_fields, body, credentials=credentials_of(case))
+
+    assert is_signature_valid(signed, body, secret_key=case["secretKey"])
+    assert not is_signature_valid(signed, body, secret_key=case["secretKey"] + "x")
+    assert not is_signature_valid(signed, (body or b"") + b"x", secret_key=case["secretKey"])
+
+
+@pytest.mark.golden("acl.jsonl", prefix="hmac-")
+def test_hmac_is_that_of_java(case: dict[str, Any]) -> None:
+    signature = compute_signature(bytes.fromhex(case["dataHex"]), secret_key=case["secretKey"])
+
+    assert case["signature"] == signature
+
+
+def test_request_without_a_signature_is_not_valid() -> None:
+    assert not is_signature_valid({"AccessKey": "a"}, None, secret_key="s")
+
+
+def test_repr_of_credentials_keeps_the_secrets() -> None:
+    credentials = Credentials(access_key="me", secret_key="hush", security_token="mum")
+
+    assert "Credentials(access_key='me')" == repr(credentials)

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
+from sparrowmq.model import MessageExt
+from sparrowmq.protocol import record as records
+from sparrowmq.protocol.message_id import encode_offset_msg_id
+from sparrowmq.protocol.properties import encode_properties, parse_properties
+from sparrowmq.protocol.record import (
+    BatchEntry,
+    Record,
+    decode_batch,
+    decode_host,
+    decode_messages,
+    decode_record,
+    encode_batch,
+    encode_host,
+    encode_record,
+    inflate,
+)
+
+
+def to_host(host: list[Any]) -> bytes:
+    return bytes.fromhex(host[0]) + host[1].to_bytes(4, "big")
+
+
+def as_golden(message: MessageExt) -> dict[str, Any]:
+    host, store_host = encode_host(message.born_host), encode_host(message.store_host)
+    return {
+        "topic": message.topic,
+        "queueId": message.queue_id,
+        "queueOffset": message.queue_offset,
+        "commitLogOffset": message.commit_log_position,
+        "storeSize": message.store_size,
+        "flag": message.flag,
+        "sysFlag": message.sys_flag,
+        "bornTimestamp": message.born_timestamp_ms,
+        "storeTimestamp": message.store_timestamp_ms,
+        "bornHost": [host[:-4].hex(), int.from_bytes(host[-4:], "big")],
+        "storeHost": [store_host[:-4].hex(), int.from_bytes(store_host[-4:], "big")],
+        "reconsumeTimes": message.reconsume_times,
+        "preparedTransactionOffset": message.prepared_transaction_position,
+        "bodyCRC": message.body_crc,
+        "properties": dict(message.properties),
+        "bodyHex": message.body.hex(),
+        "tags": message.tags,
+        "keys": message.properties.get("KEYS"),
+        "msgId": message.msg_id,
+        "offsetMsgId": message.offset_msg_id,
+    }
+
+
+def assert_is_golden(expected: dict[str, Any], message: MessageExt) -> None:
+    # Java tells a body or properties that are not there (null) from empty ones; we do not.
+    expected = {
+        **expected,
+        "bodyHex": expected["bodyHex"] or "",
+        "properties": expected["properties"] or {},
+    }
+    actual = as_golden(message)
+    assert expected == {name: actual[name] for name in expected}
+
+
+@pytest.mark.golden("message.jsonl", prefix="msg-")
+def test_record_of_java_decodes_to_what_java_decodes(case: dict[str, Any]) -> None:
+    data = bytes.fromhex(case["encodedHex"])
+
+    record = decode_record(data)
+    (message,) = decode_messages(data, broker_name="b")
+
+    expected = dict(case["decoded"])
+    offset_msg_id = expected.pop("msgId")
+    assert_is_golden(expected, message)
+    assert offset_msg_id == message.offset_msg_id
+    assert offset_msg_id == encode_offset_msg_id(record.store_host, record.position)
+    assert case["storedBodySha256"] == hashlib.sha256(record.body).hexdigest()
+
+
+@pytest.mark.golden("message.jsonl", prefix="msg-")
+def test_record_is_written_as_java_writes_it(case: dict[str, Any]) -> None:
+    data = bytes.fromhex(case["encodedHex"])
+
+    encoded = encode_record(decode_record(data))
+
+    assert data == bytes(encoded)
+
+
+@pytest.mark.golden("message.jsonl", prefix="multi-")
+def test_records_back_to_back_decode_as_in_java(case: dict[str, Any]) -> None:
+    messages = decode_messages(bytes.fromhex(case["encodedHex"]), broker_name="b")
+
+    assert len(case["decoded"]) == len(messages)
+    for expected, message in zip(case["decoded"], messages, strict=True):
+        assert_is_golden(expected, message)
+
+
+@pytest.mark.golden("message.jsonl", prefix="batch-")
+def test_batch_is_written_and_read_as_in_java(case: dict[str, Any]) -> None:
+    data = bytes.fromhex(case["encodedHex"])
+
+    entries = decode_batch(data)
+
+    decoded = [
+        {
+            "flag": entry.flag,
+            "properties": parse_properties(entry.properties),
+            "bodyHex": entry.body.hex(),
+        }
+        for entry in entries
+    ]
+    assert [{**entry, "bodyHex": entry["bodyHex"] or ""} for entry in case["decoded"]] == decoded
+    assert data == encode_batch(entries)
+
+
+HOSTS = st.binary(min_size=8, max_size=8) | st.binary(min_size=20, max_size=20)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+RECORDS = st.builds(
+    Record,
+    topic=st.text(st.characters(exclude_categories=["Cs"]), max_size=31),
+    queue_id=INT32,
+    body=st.binary(),
+    properties=TEXTS,
+    flag=INT32,
+    sys_flag=st.integers(0, 0xF) | st.just(0x300),
+    born_timestamp_ms=INT64,
+    born_host=HOSTS,
+    store_timestamp_ms=INT64,
+    store_host=HOSTS,
+    queue_offset=INT64,
+    position=INT64,
+    reconsume_times=INT32,
+    prepared_transaction_position=INT64,
+)
+
+
+@given(RECORDS)
+def test_record_survives_encoding_and_decoding(record: Record) -> None:
+    encoded = encode_record(record)
+
+    decoded = decode_record(encoded)
+
+    v6_bits = (len(record.born_host) == 20) << 4 | (len(record.store_host) == 20) << 5
+    record.sys_flag |= v6_bits
+    record.size = len(encoded)
+    record.body_crc = zlib.crc32(record.body) & 0x7FFFFFFF
+    assert record == decoded
+
+
+@given(RECORDS, INT64, INT64, INT64)
+def test_placing_a_record_changes_three_fields(
+    record: Record, queue_offset: int, position: int, timestamp_ms: int
+) -> None:
+    encoded = encode_record(record)
+
+    records.place_record(
+        encoded, queue_offset=queue_offset, position=position, store_timestamp_ms=timestamp_ms
+    )
+
+    record.queue_offset, record.position = queue_offset, position
+    record.store_timestamp_ms = timestamp_ms
+    assert encode_record(record) == encoded
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=3), st.data())
+def test_damage_anywhere_raises_only_protocol_errors(
+    originals: list[Record], data: st.DataObject
+) -> None:
+    damaged = bytearray().join(map(encode_record, originals))
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    del damaged[data.draw(st.integers(0, len(damaged))) :]
+
+    with contextlib.suppress(RemoteProtocolError):
+        decode_record(damaged)
+    assert len(decode_messages(damaged, broker_name="b")) <= len(originals)
+
+
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_raise_only_protocol_errors(data: bytes) -> None:
+    for decode in (decode_record, decode_batch, inflate):
+        with contextlib.suppress(RemoteProtocolError):
+            decode(data)
+    decode_messages(data, broker_name="b")
+
+
+def test_record_after_a_damaged_one_is_not_read() -> None:
+    whole = encode_record(Record(topic="T", queue_id=0, body=b"abc"))
+    damaged = bytearray(whole)
+    damaged[89] ^= 1
+
+    messages = decode_messages(bytes(whole + damaged + whole), broker_name="b")
+
+    assert [b"abc"] == [message.body for message in messages]
+
+
+def test_crc_is_checked_unless_told_otherwise() -> None:
+    encoded = encode_record(Record(topic="T", queue_id=0, body=b"abc"))
+    encoded[89] ^= 1
+
+    with pytest.raises(RemoteProtocolError, match="CRC"):
+        decode_record(encoded)
+    assert b"acc" == decode_record(encoded, check_crc=False).body
+
+
+def test_record_v2_of_rocketmq_5_is_read() -> None:
+    topic = b"T" * 200
+    v1 = encode_record(Record(topic="", queue_id=3, body=b"abc", properties="a\x01b"))
+    properties = v1[-5:]
+    v2 = v1[: -len(properties) - 1] + (200).to_bytes(2, "big") + topic + properties
+    v2[0:4] = len(v2).to_bytes(4, "big")
+    v2[4:8] = records.MAGIC_V2.to_bytes(4, "big")
+
+    record = decode_record(v2)
+
+    assert (topic.decode(), b"abc", "a\x01b") == (record.topic, record.body, record.properties)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(topic="T" * 128, queue_id=0, body=b""),
+        Record(topic="T", queue_id=0, body=b"", properties="p" * 32_768),
+        Record(topic="T", queue_id=2**31, body=b""),
+        Record(topic="\ud800", queue_id=0, body=b""),
+    ],
+)
+def test_record_that_does_not_fit_is_refused(record: Record) -> None:
+    with pytest.raises(LocalProtocolError):
+        encode_record(record)
+
+
+def test_compressed_body_is_inflated_up_to_a_limit() -> None:
+    body = bytes(100_000)
+    compressed = records.compress_body(body)
+
+    assert body == inflate(compressed)
+    assert body == inflate(compressed, sys_flag=1 | records.COMPRESSION_ZLIB)
+    with pytest.raises(RemoteProtocolError, match="beyond 99999 bytes"):
+        inflate(compressed, inflated_bytes_max=99_999)
+
+
+@pytest.mark.parametrize("kind", [0x100, 0x200, 0x400])
+def test_unknown_compression_is_named(kind: int) -> None:
+    with pytest.raises(RemoteProtocolError, match="only zlib is"):
+        inflate(b"x", sys_flag=1 | kind)
+
+
+def test_cut_compressed_body_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="ends early"):
+        inflate(records.compress_body(b"abc" * 100)[:-3])
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:10911", "0.0.0.0:0", "[::1]:65535"])
+def test_host_survives(address: str) -> None:
+    assert address == decode_host(encode_host(address))
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1", "localhost:1", "1.2.3.4:70000", "1.2.3:x"])
+def test_text_that_is_no_host_is_refused(address: str) -> None:
+    with pytest.raises(LocalProtocolError, match="ip:port"):
+        encode_host(address)
+
+
+def test_batch_entry_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(LocalProtocolError):
+        encode_batch([BatchEntry(2**31, b"", "")])
+    with pytest.raises(LocalProtocolError):
+        encode_batch([BatchEntry(0, b"", encode_properties({"a": "b" * 40_000}))])
