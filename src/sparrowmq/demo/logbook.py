@@ -19,25 +19,12 @@ A line of `consumed.csv`, which has no header:
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.csv
 
 EVENTS_SUFFIX = ".events.jsonl"
 CONSUMED_SUFFIX = ".consumed.csv"
-
-_DELIVERY_TYPES = {
-    "at_ms": pa.int64(),
-    "queue_id": pa.int64(),
-    "queue_offset": pa.int64(),
-    "flight_id": pa.string(),
-}
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
@@ -186,43 +173,6 @@ class EventTail:
         return [_DECODER.decode(line) for line in whole.split(b"\n")]
 
 
-@dataclass(frozen=True, slots=True)
-class Deliveries:
-    """Deliveries of one or more members as columns of one length."""
-
-    at_ms: npt.NDArray[np.int64]
-    queue_ids: npt.NDArray[np.int64]
-    queue_offsets: npt.NDArray[np.int64]
-    flight_ids: pa.Array
-
-    def __len__(self) -> int:
-        """Return how many deliveries there are."""
-        return len(self.at_ms)
-
-
 def format_delivery(at_ms: int, queue_id: int, *, queue_offset: int, flight_id: str) -> str:
     """Return one line of `consumed.csv`."""
     return f"{at_ms},{queue_id},{queue_offset},{flight_id}\n"
-
-
-def parse_deliveries(data: bytes) -> Deliveries:
-    """Parse the content of one or more `consumed.csv`; a torn last line is left out."""
-    whole = data[: data.rfind(b"\n") + 1]
-    if whole:
-        names = pyarrow.csv.ReadOptions(column_names=list(_DELIVERY_TYPES))
-        types = pyarrow.csv.ConvertOptions(column_types=_DELIVERY_TYPES)
-        table = pyarrow.csv.read_csv(pa.BufferReader(whole), names, convert_options=types)
-    else:
-        table = pa.schema(list(_DELIVERY_TYPES.items())).empty_table()
-    return Deliveries(
-        at_ms=table["at_ms"].to_numpy(),
-        queue_ids=table["queue_id"].to_numpy(),
-        queue_offsets=table["queue_offset"].to_numpy(),
-        flight_ids=pa.concat_arrays(table["flight_id"].chunks),
-    )
-
-
-def read_deliveries(paths: Sequence[Path]) -> Deliveries:
-    """Read several members' deliveries into one, in the order of the paths."""
-    wholes = [data[: data.rfind(b"\n") + 1] for data in map(Path.read_bytes, paths)]
-    return parse_deliveries(b"".join(wholes))

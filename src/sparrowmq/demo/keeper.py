@@ -1,0 +1,67 @@
+"""The keeper: a small process that ends the demo's processes if the demo itself is killed.
+
+Nothing runs in a process that gets `kill -9`. So the demo tells this process of every session
+that it starts, through a pipe; when the pipe ends without a farewell, the keeper kills them all.
+
+    line          meaning
+    +SESSION      a session, named by the process id of its leader, has begun
+    -SESSION      it has ended and was reaped
+    bye           the demo has cleaned up itself
+
+It is run as a file by a bare interpreter, so it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+
+def main() -> None:
+    """Keep watch until the pipe on standard input ends."""
+    # A terminal sends Ctrl-C to its whole foreground; the keeper must outlive the demo.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sessions: set[int] = set()
+    for line in sys.stdin:
+        if line.startswith("+"):
+            sessions.add(int(line[1:]))
+        elif line.startswith("-"):
+            sessions.discard(int(line[1:]))
+        else:
+            return
+    kill_sessions(sessions)
+
+
+def kill_sessions(sessions: Collection[int]) -> None:
+    """Kill every process of these sessions, whatever its process group."""
+    for session in sorted(sessions):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(session, signal.SIGKILL)
+    # Spark's Python workers make a process group of their own within the session.
+    for process_id in list_processes(sessions):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process_id, signal.SIGKILL)
+
+
+def list_processes(sessions: Collection[int]) -> list[int]:
+    """Return the processes of these sessions that run; empty where there is no /proc."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (directory / "stat").read_text()
+        except OSError:
+            continue
+        # The name, in brackets, may hold blanks and brackets: state, parent, group, session follow.
+        state, _, _, session = stat[stat.rindex(")") + 2 :].split()[:4]
+        if state != "Z" and int(session) in sessions:
+            found.append(int(directory.name))
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""The demo's processes: started in sessions of their own, ended and reaped whatever happens.
+
+A session of its own keeps a terminal's Ctrl-C away from a process (the demo ends its processes
+itself, in order) and lets a whole tree, such as Spark's JVM with its Python workers, be killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from sparrowmq.demo import keeper
+from sparrowmq.errors import SparrowError
+
+_END_PATIENCE_S = 5.0
+_REAP_PATIENCE_S = 5.0
+_LOG_TAIL_LINES = 15
+
+
+class ProcessFailed(SparrowError):
+    """A process of the demo ended when it should have run; tells the end of its output."""
+
+
+class Child:
+    """A process that leads a session of its own."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], *, output: Path) -> None:
+        self.name = name
+        self.output = output
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is the id of its session and process group too."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; minus the signal's number if a signal ended it."""
+        return self._process.poll()
+
+    def ask_to_end(self) -> None:
+        """Send SIGTERM to the process itself, which ends what it started."""
+        if self.exit_code is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """Kill the process and its process group with SIGKILL, and reap the process."""
+        if self.exit_code is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait(_REAP_PATIENCE_S)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end; tell whether it came."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def send_line(self, line: str) -> None:
+        """Write a line to its standard input, if it still reads."""
+        pipe = self._process.stdin
+        if pipe is not None:
+            with suppress(BrokenPipeError):
+                pipe.write(line.encode() + b"\n")
+                pipe.flush()
+
+    def close_input(self) -> None:
+        """Close the pipe to its standard input, if it has one."""
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+    def output_tail(self) -> str:
+        """Return the last lines it printed."""
+        lines = self.output.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-_LOG_TAIL_LINES:])
+
+
+class Crew:
+    """All processes of a demo. Leaving the `with` block ends every one of them.
+
+    Args:
+        output_directory: where each process's output goes, to NAME.log.
+    """
+
+    def __init__(self, output_directory: Path) -> None:
+        self._directory = output_directory
+        self._children: list[Child] = []
+        self._sessions: set[int] = set()
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Crew:
+        """Start the keeper."""
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", keeper.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End everything: ask, wait, kill, reap."""
+        self.end_all()
+        self._tell_keeper("bye")
+        if self._keeper is not None and self._keeper.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._keeper.stdin.close()
+            self._keeper.wait(_REAP_PATIENCE_S)
+
+    def start(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        has_input: bool = False,
+    ) -> Child:
+        """Start `python ARGUMENTS`, its output appended to NAME.log."""
+        path = self._directory / f"{name}.log"
+        with path.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **(environment or {})},
+            )
+        self._sessions.add(process.pid)
+        self._tell_keeper(f"+{process.pid}")
+        child = Child(name, process, output=path)
+        self._children.append(child)
+        return child
+
+    def check(self, children: Sequence[Child]) -> None:
+        """Raise ProcessFailed if one of these does not run."""
+        for child in children:
+            if child.exit_code is not None:
+                raise ProcessFailed(
+                    f"{child.name} ended with exit code {child.exit_code}; the end of its output "
+                    f"({child.output}):\n{child.output_tail()}"
+                )
+
+    def list_processes(self) -> list[int]:
+        """Return the ids of all processes that belong to the demo's sessions."""
+        return keeper.list_processes(self._sessions)
+
+    def end_all(self) -> None:
+        """Ask every process to end, latest first; kill what does not; reap all."""
+        for child in reversed(self._children):
+            child.close_input()
+            child.ask_to_end()
+        deadline = time.monotonic() + _END_PATIENCE_S
+        for child in reversed(self._children):
+            child.wait(max(0.0, deadline - time.monotonic()))
+        keeper.kill_sessions(self._sessions)
+        for child in self._children:
+            child.wait(_REAP_PATIENCE_S)
+            self._tell_keeper(f"-{child.pid}")
+        self._children.clear()
+        # Grandchildren were adopted by init, which reaps them in its own time.
+        deadline = time.monotonic() + _REAP_PATIENCE_S
+        while keeper.list_processes(self._sessions) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._sessions.clear()
+
+    def _tell_keeper(self, line: str) -> None:
+        if self._keeper is None or self._keeper.stdin is None:
+            return
+        with suppress(BrokenPipeError):
+            self._keeper.stdin.write(line.encode() + b"\n")
+            self._keeper.stdin.flush()
+
+
+def find_free_ports(count: int) -> list[int]:
+    """Return loopback ports that are free now, each different."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(server.getsockname()[1]) for server in sockets]
+    for server in sockets:
+        server.close()
+    return ports
+
+
+def can_connect(port: int) -> bool:
+    """Tell whether somebody listens on a loopback port."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=0.5).close()
+    except OSError:
+        return False
+    return True
