@@ -1,0 +1,133 @@
+"""The checkpoint: up to where everything is known to be on the disk.
+
+File `checkpoint`, 4096 bytes, big-endian, zero where nothing is said:
+
+| at  | bytes | field                                                                    |
+|-----|-------|--------------------------------------------------------------------------|
+| 0   | 8     | physicMsgTimestamp: store time of the last message synced in the log     |
+| 8   | 8     | logicsMsgTimestamp: store time of the last entry synced in the queues    |
+| 16  | 8     | indexMsgTimestamp                                                        |
+| 256 | 8     | `SPARROW1`: what follows is ours; Apache neither reads nor changes it    |
+| 264 | 8     | 1 if only synced messages got consume queue entries, else 0              |
+| 272 | 8     | position of the last record before the next field, -1 if there is none   |
+| 280 | 8     | position up to which the log and the entries of its records are synced   |
+| 288 | 24    | the first three fields again                                             |
+| 312 | 4     | CRC-32 of the bytes 256-311                                              |
+
+All of it stands in one 512-byte sector, so it is torn by no power cut. If the timestamps disagree
+with their copies, another broker has written to the directory since, and our mark is void.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
+
+from sparrowmq.store.storage import Storage
+
+CHECKPOINT_PATH = "checkpoint"
+CHECKPOINT_SIZE = 4096
+_TIMESTAMPS = Struct(">qqq")
+_MARK = Struct(">8sqqqqqq")
+_CRC = Struct(">I")
+_MARK_AT = 256
+_MARK_MAGIC = b"SPARROW1"
+_WRITTEN_SIZE = 512
+# StoreCheckpoint.getMinTimestamp.
+_MARGIN_MS = 3000
+
+
+class Mark(NamedTuple):
+    """Up to where log and consume queues are synced.
+
+    `is_dispatch_synced`: whether consume queue entries were written only for synced messages, so
+    that an entry proves that its record, and all before it, were once on the disk.
+    """
+
+    record_position: int | None
+    end_position: int
+    is_dispatch_synced: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What the file says; wall-clock times of messages, 0 if never."""
+
+    physic_timestamp_ms: int = 0
+    logics_timestamp_ms: int = 0
+    index_timestamp_ms: int = 0
+    mark: Mark | None = None
+
+    @property
+    def min_timestamp_ms(self) -> int:
+        """Messages stored up to this time are surely on the disk, and so are their entries."""
+        return max(0, min(self.physic_timestamp_ms, self.logics_timestamp_ms) - _MARGIN_MS)
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """Return the sector that is written to the file."""
+    timestamps = (
+        checkpoint.physic_timestamp_ms,
+        checkpoint.logics_timestamp_ms,
+        checkpoint.index_timestamp_ms,
+    )
+    data = _TIMESTAMPS.pack(*timestamps)
+    mark = checkpoint.mark
+    if mark is not None:
+        record_position = -1 if mark.record_position is None else mark.record_position
+        fields = _MARK.pack(
+            _MARK_MAGIC, mark.is_dispatch_synced, record_position, mark.end_position, *timestamps
+        )
+        data = data.ljust(_MARK_AT, b"\0") + fields + _CRC.pack(crc32(fields))
+    return data.ljust(_WRITTEN_SIZE, b"\0")
+
+
+def decode_checkpoint(data: bytes) -> Checkpoint:
+    """Return what the file says; a file that is too short says nothing."""
+    if len(data) < _WRITTEN_SIZE:
+        return Checkpoint()
+    timestamps = _TIMESTAMPS.unpack_from(data)
+    physic_timestamp_ms, logics_timestamp_ms, index_timestamp_ms = timestamps
+    return Checkpoint(
+        physic_timestamp_ms=physic_timestamp_ms,
+        logics_timestamp_ms=logics_timestamp_ms,
+        index_timestamp_ms=index_timestamp_ms,
+        mark=_decode_mark(data, timestamps),
+    )
+
+
+def _decode_mark(data: bytes, timestamps: tuple[int, ...]) -> Mark | None:
+    magic, is_synced, record_position, end_position, *copies = _MARK.unpack_from(data, _MARK_AT)
+    crc_at = _MARK_AT + _MARK.size
+    (crc,) = _CRC.unpack_from(data, crc_at)
+    if magic != _MARK_MAGIC or crc != crc32(data[_MARK_AT:crc_at]) or tuple(copies) != timestamps:
+        return None
+    return Mark(None if record_position < 0 else record_position, end_position, is_synced == 1)
+
+
+def read_checkpoint(storage: Storage) -> Checkpoint:
+    """Return what the file says; nothing if there is no file."""
+    if not storage.has(CHECKPOINT_PATH):
+        return Checkpoint()
+    file = storage.open(CHECKPOINT_PATH, pinned=True)
+    try:
+        return decode_checkpoint(file.read(0, CHECKPOINT_SIZE))
+    finally:
+        file.close()
+
+
+def write_checkpoint(storage: Storage, checkpoint: Checkpoint) -> None:
+    """Write the file and sync it; its name becomes durable with its directory."""
+    if storage.has(CHECKPOINT_PATH):
+        file = storage.open(CHECKPOINT_PATH, pinned=True)
+        if file.size != CHECKPOINT_SIZE:
+            file.resize(CHECKPOINT_SIZE)
+    else:
+        file = storage.create(CHECKPOINT_PATH, size=CHECKPOINT_SIZE, pinned=True)
+    try:
+        file.write(0, encode_checkpoint(checkpoint))
+        file.sync()
+    finally:
+        file.close()

@@ -1,0 +1,107 @@
+"""The commit log: every message of the broker, one after the other, in files of one size.
+
+A record never crosses from one file into the next: where it does not fit with 8 bytes to spare, the
+rest of the file becomes a BLANK (its size and a magic number) and the record begins the next file.
+
+`end` is where the next record goes. Whatever stands behind it, such as the beginning of a record
+that a full disk cut short, belongs to nobody and will be overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from struct import Struct
+
+from sparrowmq.store.config import StoreConfig
+from sparrowmq.store.file_series import FileSeries
+from sparrowmq.store.record_check import BLANK_SIZE, MAGIC_BLANK
+from sparrowmq.store.storage import Bytes, Storage, StorageFile
+
+COMMIT_LOG_DIRECTORY = "commitlog"
+_BLANK = Struct(">II")
+
+
+class CommitLog:
+    """The log's writing end.
+
+    Args:
+        storage: where it is kept.
+        config: the store's settings.
+    """
+
+    __slots__ = ("_file", "_file_base", "_file_end", "dirty_files", "end", "files", "has_new_file")
+
+    def __init__(self, storage: Storage, config: StoreConfig) -> None:
+        self.files = FileSeries(
+            storage, COMMIT_LOG_DIRECTORY, file_size=config.commit_log_file_size, pinned=True
+        )
+        self.end = 0
+        self.dirty_files: dict[str, StorageFile] = {}
+        self.has_new_file = False
+        self._file: StorageFile | None = None
+        self._file_base = 0
+        self._file_end = 0
+
+    def set_end(self, position: int) -> None:
+        """Go on appending at `position`, which recovery found to be the end."""
+        self.end = position
+        self._use_file_of(position)
+
+    def _use_file_of(self, position: int) -> None:
+        base = self.files.base_of(position)
+        self._file = None if base is None else self.files.file_at(base)
+        self._file_base = position if base is None else base
+        self._file_end = self._file_base + (0 if base is None else self.files.file_size)
+
+    def reserve(self, size: int) -> int:
+        """Return where a record, or a batch that stays together, of `size` bytes begins.
+
+        Closes the current file with a BLANK and begins the next one if need be.
+
+        Raises: OSError if that fails; nothing has changed then that a reader could see.
+        """
+        if self.end + size + BLANK_SIZE <= self._file_end:
+            return self.end
+        next_base = self._file_end
+        if self.files.base_of(next_base) is None:
+            self.files.add_file(next_base)
+            self.has_new_file = True
+        if self._file is not None and self.end < self._file_end:
+            blank = _BLANK.pack(self._file_end - self.end, MAGIC_BLANK)
+            self._file.write(self.end - self._file_base, blank)
+            self.dirty_files[self._file.path] = self._file
+        self.set_end(next_base)
+        return next_base
+
+    def append(self, data: Bytes) -> None:
+        """Write whole records at `end`, for which `reserve` has made room.
+
+        Raises: OSError; what was written of the records is zeroed if possible, and is not part
+            of the log.
+        """
+        file = self._file
+        assert file is not None
+        at = self.end - self._file_base
+        try:
+            file.write(at, data)
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.zero_from(at)
+            raise
+        self.dirty_files[file.path] = file
+        self.end += len(data)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return bytes of the log."""
+        file = self._file
+        at = position - self._file_base
+        if file is not None and at >= 0:
+            return file.read(at, size)
+        return self.files.read(position, size)
+
+    def take_dirty(self) -> tuple[tuple[StorageFile, ...], bool]:
+        """Return the files written since the last call, and whether one of them is new."""
+        files, has_new_file = tuple(self.dirty_files.values()), self.has_new_file
+        self.dirty_files.clear()
+        self.has_new_file = False
+        return files, has_new_file

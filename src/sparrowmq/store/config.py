@@ -1,0 +1,68 @@
+"""The store's settings and the table of delay levels.
+
+The sizes are those of Apache's MessageStoreConfig: a directory written with them moves to an Apache
+broker and back. Tests use small ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from sparrowmq.errors import ConfigError
+
+# MessageStoreConfig.java: mappedFileSizeCommitLog, mappedFileSizeConsumeQueue, maxMessageSize.
+COMMIT_LOG_FILE_SIZE = 1 << 30
+ENTRY_SIZE = 20
+CONSUME_QUEUE_FILE_SIZE = 300_000 * ENTRY_SIZE
+MESSAGE_BYTES_MAX = 4 << 20
+# What a record may hold beside its body: 5.x's allowance for header, topic and properties.
+RECORD_OVERHEAD_BYTES_MAX = 64 << 10
+# MessageStoreConfig.messageDelayLevel.
+DELAY_LEVELS_MS = tuple(
+    1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 601, 60), 20 * 60, 30 * 60, 3600, 7200)
+)
+assert len(DELAY_LEVELS_MS) == 18
+_CHECKPOINT_INTERVAL_MS = 10_000
+# How much of the log's end is checked at every start, whatever the checkpoint says: about half a
+# second's work.
+_VERIFY_BYTES = 64 << 20
+
+
+class FlushMode(Enum):
+    """When a message counts as stored."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """The settings of a `MessageStore`.
+
+    Args:
+        flush: SYNC makes messages readable once they are on the disk, ASYNC at once.
+        commit_log_file_size: bytes of each commit log file.
+        consume_queue_file_size: bytes of each consume queue file; rounded up to whole entries.
+        message_bytes_max: the longest body.
+        delay_levels_ms: the delay of level 1, 2 and so on.
+        append_crc: whether records carry 5.x's property `__CRC32#`, a checksum of the whole record.
+        checkpoint_interval_ms: how often the checkpoint is written, in store time.
+        verify_bytes: how much of the log's end is checked at every start.
+    """
+
+    flush: FlushMode = FlushMode.SYNC
+    commit_log_file_size: int = COMMIT_LOG_FILE_SIZE
+    consume_queue_file_size: int = CONSUME_QUEUE_FILE_SIZE
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+    append_crc: bool = True
+    checkpoint_interval_ms: int = _CHECKPOINT_INTERVAL_MS
+    verify_bytes: int = _VERIFY_BYTES
+
+    def __post_init__(self) -> None:
+        for name in ("commit_log_file_size", "consume_queue_file_size", "message_bytes_max"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
+        entries = -(-self.consume_queue_file_size // ENTRY_SIZE)
+        object.__setattr__(self, "consume_queue_file_size", entries * ENTRY_SIZE)

@@ -1,0 +1,143 @@
+"""The consume queue: for each message of one queue, in order, where the commit log has it.
+
+Entry (20 bytes, big-endian); the entry of queue offset q stands at byte 20·q:
+
+| at | bytes | field                                                                        |
+|----|-------|------------------------------------------------------------------------------|
+| 0  | 8     | position in the commit log                                                   |
+| 8  | 4     | size of the record                                                           |
+| 12 | 8     | tags code: hash of the tag; for delayed messages the wall-clock delivery time |
+
+The queue is derived from the log, which alone is the truth: whatever is missing here can be written
+again from there. A queue that does not begin at 0 begins in its first file with filler entries.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from sparrowmq.store.config import ENTRY_SIZE, StoreConfig
+from sparrowmq.store.file_series import FileSeries
+from sparrowmq.store.storage import Storage, StorageFile
+
+CONSUME_QUEUE_DIRECTORY = "consumequeue"
+ENTRY = Struct(">qiq")
+assert ENTRY.size == ENTRY_SIZE
+# ConsumeQueue.fillPreBlank.
+FILLER_SIZE = 0x7FFFFFFF
+_FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
+
+
+def filler_entries(count: int) -> bytes:
+    """Return entries that stand for no message."""
+    return _FILLER * count
+
+
+class ConsumeQueue:
+    """One queue of one topic.
+
+    `next_offset` is what the next message put gets; `max_offset` counts the entries written, so it
+    is what readers see; `min_offset` is the first entry whose record the log still has.
+    """
+
+    __slots__ = (
+        "dirty_files",
+        "files",
+        "is_directory_dirty",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "queue_id",
+        "topic",
+        "topic_field",
+    )
+
+    def __init__(self, storage: Storage, topic: str, queue_id: int, *, config: StoreConfig) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        name = topic.encode()
+        # As the record has it: one byte of length, then the name.
+        self.topic_field = bytes([len(name)]) + name if len(name) <= 0x7F else b""
+        self.files = FileSeries(
+            storage,
+            f"{CONSUME_QUEUE_DIRECTORY}/{topic}/{queue_id}",
+            file_size=config.consume_queue_file_size,
+        )
+        self.min_offset = 0
+        self.max_offset = 0
+        self.next_offset = 0
+        self.dirty_files: dict[str, StorageFile] = {}
+        self.is_directory_dirty = False
+
+    def append(self, entries: bytes | bytearray) -> None:
+        """Write entries from `max_offset` on.
+
+        Raises: OSError; `max_offset` has not moved then.
+        """
+        self.write(self.max_offset, entries)
+        self.max_offset += len(entries) // ENTRY_SIZE
+
+    def write(self, offset: int, entries: bytes | bytearray) -> None:
+        """Write entries from queue offset `offset` on; those before it must exist or be fillers."""
+        position = offset * ENTRY_SIZE
+        count = len(self.files.bases)
+        if count == 0 and position:
+            self._begin_at(position)
+        for file in self.files.write(position, entries):
+            self.dirty_files[file.path] = file
+        if len(self.files.bases) != count:
+            self.is_directory_dirty = True
+
+    def _begin_at(self, position: int) -> None:
+        base = position - position % self.files.file_size
+        self.files.add_file(base)
+        self.is_directory_dirty = True
+        self.min_offset = position // ENTRY_SIZE
+        if position > base:
+            self.files.write(base, filler_entries((position - base) // ENTRY_SIZE))
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return at most `count` entries from queue offset `offset` on, as they are stored."""
+        count = min(count, self.max_offset - offset)
+        if count <= 0:
+            return b""
+        return self.files.read(offset * ENTRY_SIZE, count * ENTRY_SIZE)
+
+    def entry(self, offset: int) -> tuple[int, int, int] | None:
+        """Return (position, size, tags code) of one message, None if it is not there."""
+        if not self.min_offset <= offset < self.max_offset:
+            return None
+        position, size, tags_code = ENTRY.unpack(self.files.read(offset * ENTRY_SIZE, ENTRY_SIZE))
+        return position, size, tags_code
+
+    def cut(self, offset: int) -> bool:
+        """Zero all entries from `offset` on, and let readers see those before it.
+
+        Returns whether anything had to change.
+        """
+        count = len(self.files.bases)
+        file = self.files.cut(offset * ENTRY_SIZE)
+        if file is not None:
+            self.dirty_files[file.path] = file
+        if len(self.files.bases) != count:
+            self.is_directory_dirty = True
+        self.max_offset = offset
+        self.next_offset = offset
+        return file is not None or self.is_directory_dirty
+
+    def touch(self, begin: int, end: int) -> None:
+        """Have the files that hold the entries from `begin` to `end` synced, though unchanged."""
+        position = begin * ENTRY_SIZE
+        while position < end * ENTRY_SIZE and (base := self.files.base_of(position)) is not None:
+            file = self.files.file_at(base)
+            self.dirty_files[file.path] = file
+            self.is_directory_dirty = True
+            position = base + self.files.file_size
+
+    def take_dirty(self) -> tuple[tuple[StorageFile, ...], bool]:
+        """Return the files written since the last call, and whether its directory changed."""
+        files = tuple(self.dirty_files.values())
+        is_directory_dirty = self.is_directory_dirty
+        self.dirty_files.clear()
+        self.is_directory_dirty = False
+        return files, is_directory_dirty

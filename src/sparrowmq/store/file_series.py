@@ -1,0 +1,200 @@
+"""A directory of files of one size that together are one long byte sequence.
+
+Each file is named by the position of its first byte, in 20 digits. Both the commit log and every
+consume queue are such a series. Source: RocketMQ's MappedFileQueue, without the mapping.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from sparrowmq.errors import StoreError
+from sparrowmq.store.storage import Bytes, Storage, StorageFile
+
+_NAME_DIGITS = 20
+
+
+class DamagedSeries(StoreError):
+    """A file of a series is missing or shorter than it was."""
+
+
+class FileSeries:
+    """A series of files.
+
+    Args:
+        storage: where the files are.
+        directory: their directory.
+        file_size: bytes of each file.
+        pinned: whether the files' descriptors stay open.
+    """
+
+    __slots__ = ("_bases", "_directory", "_files", "_pinned", "_storage", "file_size")
+
+    def __init__(
+        self, storage: Storage, directory: str, *, file_size: int, pinned: bool = False
+    ) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._pinned = pinned
+        self.file_size = file_size
+        self._bases: list[int] = []
+        self._files: dict[int, StorageFile] = {}
+
+    def load(self) -> None:
+        """Open the files that are there.
+
+        The last ones may be shorter, cut by a crash; they are extended with zeros.
+
+        Raises: DamagedSeries if a file is missing between two others, or one but the last is cut;
+            StoreError if the files cannot be of the configured size.
+        """
+        for name in self._storage.list_names(self._directory):
+            if len(name) != _NAME_DIGITS or not name.isascii() or not name.isdigit():
+                raise DamagedSeries(
+                    f"{self._directory}/{name} is no file of the store; move it elsewhere"
+                )
+            self._bases.append(int(name))
+            self._files[int(name)] = self._storage.open(self._path(int(name)), pinned=self._pinned)
+        for before, after in zip(self._bases, self._bases[1:], strict=False):
+            if after - before != self.file_size:
+                error = StoreError if (after - before) % self.file_size else DamagedSeries
+                raise error(
+                    f"from {self._path(before)} to {self._path(after)} are {after - before} bytes, "
+                    f"but files of {self.file_size} bytes are configured: a file is missing, or "
+                    f"the configured size is wrong"
+                )
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        is_tail = True
+        for base in reversed(self._bases):
+            file = self._files[base]
+            if file.size != self.file_size:
+                if not is_tail or file.size > self.file_size:
+                    error = StoreError if file.size > self.file_size else DamagedSeries
+                    raise error(
+                        f"{file.path} has {file.size} bytes; {self.file_size} are configured"
+                    )
+                file.resize(self.file_size)
+            elif file.next_data(0) is not None:
+                is_tail = False
+
+    @property
+    def bases(self) -> list[int]:
+        """The positions at which the files begin, ascending. Not to be changed."""
+        return self._bases
+
+    @property
+    def begin(self) -> int:
+        """The position of the first byte there is; 0 without any file."""
+        return self._bases[0] if self._bases else 0
+
+    @property
+    def end(self) -> int:
+        """The position after the last file; 0 without any file."""
+        return self._bases[-1] + self.file_size if self._bases else 0
+
+    def base_of(self, position: int) -> int | None:
+        """Return where the file begins that holds a position, None if no file does."""
+        at = bisect_right(self._bases, position) - 1
+        if at < 0 or position >= self._bases[at] + self.file_size:
+            return None
+        return self._bases[at]
+
+    def file_at(self, base: int) -> StorageFile:
+        """Return the file that begins at a position; there must be one."""
+        return self._files[base]
+
+    def add_file(self, base: int) -> StorageFile:
+        """Create the file that begins at `base`, after the last one or as the first."""
+        assert not self._bases or base == self.end
+        file = self._storage.create(self._path(base), size=self.file_size, pinned=self._pinned)
+        self._bases.append(base)
+        self._files[base] = file
+        return file
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return the bytes from `position` on, fewer where the files end."""
+        base = self.base_of(position)
+        if base is None:
+            return b""
+        data = self._files[base].read(position - base, min(size, base + self.file_size - position))
+        if len(data) == size:
+            return data
+        parts = [data]
+        at = position + len(data)
+        while at < position + size and at in self._files:
+            data = self._files[at].read(0, min(position + size - at, self.file_size))
+            parts.append(data)
+            at += len(data)
+        return b"".join(parts)
+
+    def write(self, position: int, data: Bytes) -> list[StorageFile]:
+        """Write `data` at `position`, adding files as needed; return the files written to."""
+        written: list[StorageFile] = []
+        at, view = position, memoryview(data)
+        while view:
+            base = self.base_of(at)
+            file = self.add_file(self.end) if base is None else self._files[base]
+            base = self.end - self.file_size if base is None else base
+            count = min(len(view), base + self.file_size - at)
+            file.write(at - base, view[:count])
+            written.append(file)
+            at += count
+            view = view[count:]
+        return written
+
+    def cut(self, position: int) -> StorageFile | None:
+        """Zero everything from `position` on and remove the files that begin after it.
+
+        The file that begins at `position` is kept. Returns the file that had something to zero.
+        Callers sync it and, as files may be gone, the directory.
+        """
+        while self._bases and self._bases[-1] > position:
+            self._remove_last()
+        base = self.base_of(position)
+        if base is None or self._files[base].next_data(position - base) is None:
+            return None
+        self._files[base].zero_from(position - base)
+        return self._files[base]
+
+    def discard(self) -> None:
+        """Remove all files, also those with names that are none."""
+        while self._bases:
+            self._remove_last()
+        for name in self._storage.list_names(self._directory):
+            self._storage.remove(f"{self._directory}/{name}")
+
+    def _remove_last(self) -> None:
+        base = self._bases.pop()
+        self._files.pop(base).close()
+        self._storage.remove(self._path(base))
+
+    def next_data(self, position: int) -> int | None:
+        """Return the first position from `position` on that may hold a byte other than zero."""
+        for base in self._bases:
+            if base + self.file_size > position:
+                found = self._files[base].next_data(max(position - base, 0))
+                if found is not None:
+                    return base + found
+        return None
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self._bases.clear()
+
+    @property
+    def directory(self) -> str:
+        """The files' directory."""
+        return self._directory
+
+    def path_of(self, position: int) -> str:
+        """Return the path of the file that holds a position, for messages."""
+        base = self.base_of(position)
+        return self._directory if base is None else self._path(base)
+
+    def _path(self, base: int) -> str:
+        return f"{self._directory}/{base:0{_NAME_DIGITS}d}"

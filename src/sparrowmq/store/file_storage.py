@@ -1,0 +1,254 @@
+"""Files on a disk, without mmap: positioned reads and writes on sparse files.
+
+A full or failing disk is then an `OSError` of the call at hand. With mmap it would be a SIGBUS,
+which ends a Python process (docs/decisions/store-files-without-mmap.md).
+
+Two locks guard the directory: an `flock` on the directory itself, which also refuses a second store
+in this process, and RocketMQ's own, a record lock on byte 0 of the file `lock`. The order matters:
+a process that closes any descriptor of `lock` loses its record locks on it, so `lock` is opened
+only after the directory was won.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections import deque
+from pathlib import Path
+
+from sparrowmq.errors import StoreError
+from sparrowmq.store.storage import Bytes
+
+# Descriptors of unpinned files that stay open; a broker with 100,000 queues must not run out.
+_OPEN_FILES_MAX = 512
+_DIRECTORY_MODE = 0o700
+_FILE_MODE = 0o600
+_ZERO_CHUNK_SIZE = 1 << 20
+
+
+class FileStorageFile:
+    """A file of a `FileStorage`."""
+
+    __slots__ = ("_fd", "_full_path", "_pinned", "_storage", "path", "size")
+
+    def __init__(
+        self, storage: FileStorage, path: str, *, fd: int, size: int, pinned: bool
+    ) -> None:
+        self._storage = storage
+        self._full_path = storage.full_path(path)
+        self._fd = fd
+        self._pinned = pinned
+        self.path = path
+        self.size = size
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return the bytes from `position` on."""
+        fd = self._fd if self._fd >= 0 else self._reopen()
+        data = os.pread(fd, size, position)
+        if len(data) == size or position + len(data) >= self.size:
+            return data
+        parts = [data]
+        at, end = position + len(data), min(position + size, self.size)
+        while at < end:
+            data = os.pread(fd, end - at, at)
+            if not data:
+                raise OSError(errno.EIO, "the file is shorter than it was", self._full_path)
+            parts.append(data)
+            at += len(data)
+        return b"".join(parts)
+
+    def write(self, position: int, data: Bytes) -> None:
+        """Write all of `data` at `position`."""
+        size = len(data)
+        if position + size > self.size:
+            raise OSError(errno.EFBIG, "write beyond the file's fixed size", self._full_path)
+        fd = self._fd if self._fd >= 0 else self._reopen()
+        written = os.pwrite(fd, data, position)
+        while written < size:
+            count = os.pwrite(fd, memoryview(data)[written:], position + written)
+            if count == 0:
+                raise OSError(errno.ENOSPC, "the disk takes no more bytes", self._full_path)
+            written += count
+
+    def zero_from(self, position: int) -> None:
+        """Make every byte from `position` on zero, giving its blocks back to the disk."""
+        fd = self._fd if self._fd >= 0 else self._reopen()
+        os.ftruncate(fd, position)
+        os.ftruncate(fd, self.size)
+
+    def resize(self, size: int) -> None:
+        """Cut the file, or extend it with zeros."""
+        fd = self._fd if self._fd >= 0 else self._reopen()
+        os.ftruncate(fd, size)
+        self.size = size
+
+    def next_data(self, position: int) -> int | None:
+        """Return the first position from `position` on that may hold a byte other than zero."""
+        fd = self._fd if self._fd >= 0 else self._reopen()
+        at = position
+        while at < self.size:
+            try:
+                at = os.lseek(fd, at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return None
+                raise
+            chunk = os.pread(fd, _ZERO_CHUNK_SIZE, at)
+            zeros = len(chunk) - len(chunk.lstrip(b"\0"))
+            if zeros < len(chunk):
+                return at + zeros
+            at += max(zeros, 1)
+        return None
+
+    def sync(self) -> None:
+        """Make what was written durable.
+
+        An unpinned file is synced through a descriptor of its own, because this may run in another
+        thread while the owner's thread closes the shared one.
+        """
+        if self._pinned:
+            os.fdatasync(self._fd)
+            return
+        fd = os.open(self._full_path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Release the file."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _reopen(self) -> int:
+        self._fd = os.open(self._full_path, os.O_RDWR | os.O_CLOEXEC)
+        self._storage.count_open(self)
+        return self._fd
+
+
+class FileStorage:
+    """A directory on a local disk.
+
+    Args:
+        root: the directory, made with mode 0700 if it is missing.
+        open_files_max: descriptors of unpinned files that may be open at once.
+    """
+
+    def __init__(self, root: str | Path, *, open_files_max: int = _OPEN_FILES_MAX) -> None:
+        self._root = os.path.abspath(root)
+        self._open_files_max = open_files_max
+        self._open_files: deque[FileStorageFile] = deque()
+        self._directory_fd = -1
+        self._lock_fd = -1
+        os.makedirs(self._root, mode=_DIRECTORY_MODE, exist_ok=True)
+
+    def full_path(self, path: str) -> str:
+        """Return the absolute path of a relative one.
+
+        Raises: StoreError if it would leave the root.
+        """
+        full_path = os.path.normpath(os.path.join(self._root, path))
+        if full_path != self._root and not full_path.startswith(self._root + os.sep):
+            raise StoreError(f"the path {path!r} leaves the store's directory {self._root!r}")
+        return full_path
+
+    def lock(self) -> None:
+        """Take the directory; see the module's docstring for the two locks."""
+        directory_fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(directory_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(directory_fd)
+            raise self._in_use() from error
+        lock_fd = os.open(self.full_path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            fcntl.lockf(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(lock_fd)
+            os.close(directory_fd)
+            raise self._in_use() from error
+        os.pwrite(lock_fd, b"lock", 0)
+        self._directory_fd, self._lock_fd = directory_fd, lock_fd
+
+    def _in_use(self) -> StoreError:
+        return StoreError(
+            f"the store's directory {self._root!r} is in use by another broker; "
+            f"stop that one or choose another directory"
+        )
+
+    def unlock(self) -> None:
+        """Release the directory."""
+        for fd in (self._lock_fd, self._directory_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._lock_fd = self._directory_fd = -1
+
+    def list_names(self, directory: str) -> list[str]:
+        """Return the sorted names in a directory; none if there is no such directory."""
+        try:
+            return sorted(os.listdir(self.full_path(directory)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def has(self, path: str) -> bool:
+        """Tell whether there is a file or directory of this path."""
+        return os.path.lexists(self.full_path(path))
+
+    def create(self, path: str, *, size: int, pinned: bool = False) -> FileStorageFile:
+        """Create a sparse file of `size` zero bytes, and the directories it needs."""
+        full_path = self.full_path(path)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open(full_path, flags, _FILE_MODE)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(full_path), mode=_DIRECTORY_MODE, exist_ok=True)
+            fd = os.open(full_path, flags, _FILE_MODE)
+        try:
+            os.ftruncate(fd, size)
+        except OSError:
+            os.close(fd)
+            raise
+        return self._file(path, fd=fd, size=size, pinned=pinned)
+
+    def open(self, path: str, *, pinned: bool = False) -> FileStorageFile:
+        """Open an existing file; symbolic links are refused."""
+        fd = os.open(self.full_path(path), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return self._file(path, fd=fd, size=os.fstat(fd).st_size, pinned=pinned)
+
+    def _file(self, path: str, *, fd: int, size: int, pinned: bool) -> FileStorageFile:
+        file = FileStorageFile(self, path, fd=fd, size=size, pinned=pinned)
+        if not pinned:
+            self.count_open(file)
+        return file
+
+    def count_open(self, file: FileStorageFile) -> None:
+        """Note that an unpinned file was opened, and close the one opened first if too many are."""
+        self._open_files.append(file)
+        while len(self._open_files) > self._open_files_max:
+            self._open_files.popleft().close()
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it exists."""
+        try:
+            os.unlink(self.full_path(path))
+        except FileNotFoundError:
+            return
+
+    def rename(self, old_path: str, new_path: str) -> None:
+        """Give a file another name, replacing any file of that name at once."""
+        os.replace(self.full_path(old_path), self.full_path(new_path))
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in this directory, and its own in its parents up to the root, durable."""
+        full_path = self.full_path(path)
+        while True:
+            fd = os.open(full_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            if full_path == self._root:
+                return
+            full_path = os.path.dirname(full_path)

@@ -1,0 +1,461 @@
+"""The message store: commit log and consume queues behind one face. A machine over a `Storage`.
+
+A message goes through three steps, each by a call of the owner:
+
+1. `put` appends it to the log;
+2. `flush_work`, `FlushWork.run` (in a thread, if the owner likes) and `flush_done` bring the log to
+   the disk, many messages at a time;
+3. `dispatch` writes the consume queue entries of what is readable, and only then a reader sees it.
+
+Readable is, under SYNC, what is on the disk; under ASYNC, all that was appended. So under SYNC no
+reader ever sees a message that a power cut could take back.
+
+A write that fails leaves the store as it was, and the next may succeed. A *sync* that fails makes
+the store read-only until it is loaded again: the kernel may have dropped the pages, and a later
+sync would call them written.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from sparrowmq.errors import LocalProtocolError, StoreError, UsageError
+from sparrowmq.protocol.record import TRANSACTION_COMMIT, TRANSACTION_TYPE, Record
+from sparrowmq.store.checkpoint import Checkpoint, Mark, read_checkpoint
+from sparrowmq.store.commit_log import CommitLog
+from sparrowmq.store.config import FlushMode, StoreConfig
+from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue
+from sparrowmq.store.flush import FlushWork
+from sparrowmq.store.log_scan import LogScan
+from sparrowmq.store.queue_reader import find_offset_by_time, read_messages, read_store_timestamp
+from sparrowmq.store.record_check import BLANK_SIZE, RecordChecker
+from sparrowmq.store.recovery import QueueKey, Recovery, RecoveryReport, load_queues
+from sparrowmq.store.results import Dispatched, GetResult, GetStatus, PutResult, PutStatus
+from sparrowmq.store.storage import Storage, StorageFile
+from sparrowmq.store.stored_record import encode_stored, find_name_fault, place_stored
+
+ABORT_PATH = "abort"
+# A checkpoint that finds no idle moment is written with the next flush after this many intervals.
+_CHECKPOINT_OVERDUE_INTERVALS = 3
+
+
+class MessageStore:
+    """The messages of one broker.
+
+    Args:
+        storage: the directory.
+        config: the settings.
+
+    Attributes:
+        flushed_position: the log is on the disk up to here.
+    """
+
+    def __init__(self, storage: Storage, config: StoreConfig) -> None:
+        self._storage = storage
+        self._config = config
+        self._is_sync = config.flush is FlushMode.SYNC
+        self._checker = RecordChecker(config.delay_levels_ms)
+        self._log = CommitLog(storage, config)
+        self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._dirty_queues: set[QueueKey] = set()
+        # Appended, but not yet in a consume queue; in the log's order.
+        self._pending: deque[Dispatched] = deque()
+        self._work: FlushWork | None = None
+        self._failure: Exception | None = None
+        self._is_open = False
+        self.flushed_position = 0
+        self._checkpoint = Checkpoint()
+        self._put_timestamp_ms = 0
+        self._dispatched_timestamp_ms = 0
+        self._dispatched_record_position: int | None = None
+        self._checkpoint_from_timestamp_ms = 0
+
+    # -- opening and closing -------------------------------------------------------------------
+
+    def load(self, *, timestamp_ms: int) -> RecoveryReport:
+        """Lock the directory, recover, and be ready.
+
+        Args:
+            timestamp_ms: wall-clock time, from which the next checkpoint is counted.
+
+        Raises: StoreError if the directory is in use, its files do not fit the settings, or the
+            disk fails; CorruptRecord if the log is damaged where it must not be.
+        """
+        if self._is_open:
+            raise UsageError("the store is loaded already")
+        self._storage.lock()
+        try:
+            report = self._recover(timestamp_ms)
+        except OSError as error:
+            self._release()
+            raise StoreError(f"the store cannot be loaded: {error}") from error
+        except BaseException:
+            self._release()
+            raise
+        self._is_open = True
+        return report
+
+    def _recover(self, timestamp_ms: int) -> RecoveryReport:
+        self._log.files.load()
+        self._queues = load_queues(self._storage, self._config)
+        self._checkpoint = read_checkpoint(self._storage)
+        report = Recovery(
+            self._storage,
+            self._config,
+            self._checker,
+            log=self._log,
+            queues=self._queues,
+            checkpoint=self._checkpoint,
+            is_clean=not self._storage.has(ABORT_PATH),
+        ).run()
+        self.flushed_position = self._log.end
+        self._put_timestamp_ms = report.last_timestamp_ms or self._checkpoint.physic_timestamp_ms
+        self._dispatched_timestamp_ms = self._put_timestamp_ms
+        self._dispatched_record_position = report.last_record_position
+        self._checkpoint_from_timestamp_ms = timestamp_ms
+        self._dirty_queues = {
+            key
+            for key, queue in self._queues.items()
+            if queue.dirty_files or queue.is_directory_dirty
+        }
+        self._storage.create(ABORT_PATH, size=0, pinned=True).close()
+        # All this, and the mark that says under which flush mode entries are written from now on,
+        # must be on the disk before the first message is taken.
+        self._take_work(with_checkpoint=True).run()
+        self._storage.sync_directory("")
+        return report
+
+    def close(self) -> None:
+        """Bring everything to the disk and release the directory.
+
+        The store counts as cleanly stopped unless a sync has failed, or messages remain without
+        consume queue entries.
+
+        Raises: StoreError if the disk fails; the directory is released all the same.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            if self._failure is None:
+                if self._work is not None:
+                    self._work.run()
+                self._take_work(with_checkpoint=False).run()
+                self.flushed_position = self._log.end
+                self.dispatch()
+                self._take_work(with_checkpoint=True).run()
+                if not self._pending:
+                    self._storage.remove(ABORT_PATH)
+                    self._storage.sync_directory("")
+        except OSError as error:
+            raise StoreError(f"the store was not stopped cleanly: {error}") from error
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self._log.files.close()
+        for queue in self._queues.values():
+            queue.files.close()
+        self._queues = {}
+        self._storage.unlock()
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether messages are taken."""
+        return self._is_open and self._failure is None
+
+    @property
+    def failure(self) -> Exception | None:
+        """The failed sync that made the store read-only, None if none did."""
+        return self._failure
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def put(self, records: Sequence[Record], *, timestamp_ms: int) -> PutResult:
+        """Append one record, or several of one topic and queue that stay together.
+
+        Fills in each record's queue offset, position, store timestamp and size.
+
+        Args:
+            records: at least one.
+            timestamp_ms: wall-clock time, the store timestamp.
+
+        Returns: PUT_OK, or why nothing was stored.
+        """
+        if not self.is_writable:
+            reason = self._failure or "it is closed"
+            remark = f"the store takes no messages: {reason}"
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
+        key = (records[0].topic, records[0].queue_id)
+        queue = self._queues.get(key)
+        if queue is None:
+            if (fault := find_name_fault(*key)) is not None:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=fault)
+            queue = ConsumeQueue(self._storage, *key, config=self._config)
+        append_crc = self._config.append_crc
+        buffers = []
+        for record in records:
+            if len(record.body) > self._config.message_bytes_max:
+                remark = f"a body of {len(record.body)} bytes"
+                return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
+            try:
+                buffers.append(encode_stored(record, append_crc=append_crc))
+            except LocalProtocolError as error:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=str(error))
+        total = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+        if total + BLANK_SIZE > self._config.commit_log_file_size:
+            remark = f"{total} bytes fit into no file of the log"
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
+        try:
+            position = self._log.reserve(total)
+            placed = self._place(queue, records, buffers, position, timestamp_ms)
+            self._log.append(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        except OSError as error:
+            remark = f"the message cannot be written: {error}"
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
+        # Nothing fails from here on.
+        self._queues[key] = queue
+        self._pending.extend(placed)
+        self._put_timestamp_ms = timestamp_ms
+        queue_offset = queue.next_offset if placed else 0
+        queue.next_offset += len(placed)
+        positions = (position,) if len(records) == 1 else tuple([r.position for r in records])
+        return PutResult(PutStatus.PUT_OK, position, position + total, queue_offset, positions)
+
+    def _place(
+        self,
+        queue: ConsumeQueue,
+        records: Sequence[Record],
+        buffers: Sequence[bytearray],
+        position: int,
+        timestamp_ms: int,
+    ) -> list[Dispatched]:
+        """Complete the records for their place; return the queue entries to come."""
+        placed: list[Dispatched] = []
+        topic, queue_id, offset = queue.topic, queue.queue_id, queue.next_offset
+        for record, buffer in zip(records, buffers, strict=True):
+            transaction = record.sys_flag & TRANSACTION_TYPE
+            is_queued = transaction == 0 or transaction == TRANSACTION_COMMIT
+            size = len(buffer)
+            record.queue_offset = offset if is_queued else 0
+            record.position = position
+            record.store_timestamp_ms = timestamp_ms
+            record.size = size
+            place_stored(
+                buffer,
+                queue_offset=record.queue_offset,
+                position=position,
+                store_timestamp_ms=timestamp_ms,
+            )
+            if is_queued:
+                offset += 1
+                code = self._checker.tags_code(topic, record.properties.encode(), timestamp_ms)
+                placed.append(
+                    Dispatched(topic, queue_id, offset, code, timestamp_ms, position, size)
+                )
+            position += size
+        return placed
+
+    # -- flushing ------------------------------------------------------------------------------
+
+    @property
+    def appended_position(self) -> int:
+        """Where the log ends."""
+        return self._log.end
+
+    def flush_work(self) -> FlushWork | None:
+        """Return what must be synced, None if there is nothing or the last work is not done.
+
+        Now and then the work is, or includes, the checkpoint; it prefers a moment in which no
+        message waits.
+        """
+        if self._work is not None or not self.is_writable:
+            return None
+        has_log = self._log.end > self.flushed_position
+        age_ms = self._put_timestamp_ms - self._checkpoint_from_timestamp_ms
+        interval_ms = self._config.checkpoint_interval_ms
+        if has_log:
+            interval_ms *= _CHECKPOINT_OVERDUE_INTERVALS
+        is_due = age_ms >= interval_ms and bool(self._dirty_queues)
+        if not has_log and not is_due:
+            return None
+        self._work = self._take_work(with_checkpoint=is_due)
+        return self._work
+
+    def flush_done(self, work: FlushWork, error: Exception | None) -> None:
+        """Take the outcome of `work.run()`; an error makes the store read-only."""
+        if work is not self._work:
+            raise UsageError("this flush is not the one under way")
+        self._work = None
+        if error is not None:
+            self._failure = error
+            return
+        self.flushed_position = work.end_position
+
+    def _take_work(self, *, with_checkpoint: bool) -> FlushWork:
+        log_files, is_log_directory_dirty = self._log.take_dirty()
+        directories = [self._log.files.directory] if is_log_directory_dirty else []
+        queue_files: list[StorageFile] = []
+        checkpoint = None
+        if with_checkpoint:
+            for key in sorted(self._dirty_queues):
+                queue = self._queues[key]
+                files, is_directory_dirty = queue.take_dirty()
+                queue_files += files
+                if is_directory_dirty:
+                    directories.append(queue.files.directory)
+            self._dirty_queues.clear()
+            checkpoint = self._checkpoint = self._next_checkpoint()
+            self._checkpoint_from_timestamp_ms = max(
+                self._put_timestamp_ms, self._checkpoint_from_timestamp_ms
+            )
+        return FlushWork(
+            storage=self._storage,
+            end_position=self._log.end,
+            log_files=log_files,
+            queue_files=tuple(queue_files),
+            directories=tuple(directories),
+            checkpoint=checkpoint,
+        )
+
+    def _next_checkpoint(self) -> Checkpoint:
+        """Return what may be said once all that was written up to now is synced."""
+        end = self._pending[0].position if self._pending else self._readable_position
+        return Checkpoint(
+            physic_timestamp_ms=self._put_timestamp_ms,
+            logics_timestamp_ms=self._dispatched_timestamp_ms,
+            index_timestamp_ms=self._checkpoint.index_timestamp_ms,
+            mark=Mark(self._dispatched_record_position, end, self._is_sync),
+        )
+
+    # -- consume queues ------------------------------------------------------------------------
+
+    @property
+    def _readable_position(self) -> int:
+        return self.flushed_position if self._is_sync else self._log.end
+
+    def dispatch(self) -> list[Dispatched]:
+        """Make all that is readable visible in the consume queues; return it in the log's order.
+
+        A queue whose entries cannot be written, as on a full disk, is left for the next call.
+        """
+        pending, limit = self._pending, self._readable_position
+        if not pending or pending[0].position >= limit:
+            return []
+        if pending[-1].position < limit:
+            ready = list(pending)
+            pending.clear()
+        else:
+            ready = []
+            while pending[0].position < limit:
+                ready.append(pending.popleft())
+        entries: dict[QueueKey, bytearray] = {}
+        pack = ENTRY.pack
+        for topic, queue_id, _, tags_code, _, position, size in ready:
+            key = (topic, queue_id)
+            entry = pack(position, size, tags_code)
+            if key in entries:
+                entries[key] += entry
+            else:
+                entries[key] = bytearray(entry)
+        unwritten = set()
+        for key, added in entries.items():
+            try:
+                self._queues[key].append(added)
+            except OSError:
+                unwritten.add(key)
+        self._dirty_queues.update(entries)
+        if unwritten:
+            left = [d for d in ready if (d.topic, d.queue_id) in unwritten]
+            pending.extendleft(reversed(left))
+            ready = [d for d in ready if (d.topic, d.queue_id) not in unwritten]
+        if ready:
+            self._dispatched_timestamp_ms = ready[-1].store_timestamp_ms
+            self._dispatched_record_position = ready[-1].position
+        return ready
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        *,
+        queue_offset: int,
+        count_max: int,
+        bytes_max: int,
+        tags_codes: frozenset[int] | None = None,
+    ) -> GetResult:
+        """Return messages of a queue from an offset on; at least one, if there is one.
+
+        Args:
+            topic: the topic.
+            queue_id: its queue.
+            queue_offset: where to begin.
+            count_max: the most messages.
+            bytes_max: the most bytes, unless the first message alone has more.
+            tags_codes: only messages with one of these codes; None for all.
+
+        Raises: OSError if the disk fails.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        return read_messages(
+            queue,
+            self._log,
+            queue_offset=queue_offset,
+            count_max=count_max,
+            bytes_max=bytes_max,
+            tags_codes=tags_codes,
+        )
+
+    def read_record(self, position: int, size: int | None = None) -> bytes | None:
+        """Return the record at a position as stored, None if no readable record begins there.
+
+        Args:
+            position: where the record stands in the log.
+            size: its size, where the caller knows it; another one means None.
+        """
+        if not self._log.files.begin <= position < self._readable_position:
+            return None
+        record = LogScan(self._log.files, self._checker).record_at(position)
+        if record is None or (size is not None and record.size != size):
+            return None
+        return self._log.read(position, record.size)
+
+    def queues(self) -> list[QueueKey]:
+        """Return all queues that have held messages, sorted."""
+        return sorted(self._queues)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset of the first message there is; 0 for an unknown queue."""
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset after the last readable message; 0 for an unknown queue."""
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else queue.max_offset
+
+    def consume_queue_entry(
+        self, topic: str, queue_id: int, offset: int
+    ) -> tuple[int, int, int] | None:
+        """Return (position, size, tags code) of a readable message, None if there is none."""
+        queue = self._queues.get((topic, queue_id))
+        return None if queue is None else queue.entry(offset)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the offset of the message stored at a time, or nearest to it, as RocketMQ 4.9."""
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else find_offset_by_time(queue, self._log, timestamp_ms)
+
+    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return when a message was stored, None if there is no such message."""
+        entry = self.consume_queue_entry(topic, queue_id, offset)
+        return None if entry is None else read_store_timestamp(self._log, entry[0])
+
+    def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
+        """Return when the first message of a queue was stored, None if it is empty."""
+        return self.store_timestamp(topic, queue_id, self.min_offset(topic, queue_id))

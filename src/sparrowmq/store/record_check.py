@@ -1,0 +1,244 @@
+"""Whether the bytes at a place in the commit log are a whole record, and what it says of itself.
+
+A record counts only if everything holds that can be known of it: magic, lengths that add up, its
+own position, the body's checksum, the whole record's checksum where it is there, and a legal topic
+and queue. That is stricter than Apache's recovery, which serves records with torn properties.
+
+Layout (big-endian; hosts have 8 bytes, or 20 if SYSFLAG says that they are IPv6):
+
+| at | bytes | field                        |
+|----|-------|------------------------------|
+| 0  | 4     | TOTALSIZE                    |
+| 4  | 4     | MAGIC                        |
+| 8  | 4     | BODYCRC                      |
+| 12 | 4     | QUEUEID                      |
+| 16 | 4     | FLAG                         |
+| 20 | 8     | QUEUEOFFSET                  |
+| 28 | 8     | PHYSICALOFFSET               |
+| 36 | 4     | SYSFLAG                      |
+| 40 | 8     | BORNTIMESTAMP                |
+| 48 | 8, 20 | BORNHOST                     |
+| 56 | 8     | STORETIMESTAMP               |
+| 64 | 8, 20 | STOREHOST                    |
+| 72 | 4     | RECONSUMETIMES               |
+| 76 | 8     | PREPAREDTRANSACTIONOFFSET    |
+| 84 | 4 + n | BODY                         |
+|    | 1 + n | TOPIC (2 + n in version 2)   |
+|    | 2 + n | PROPERTIES                   |
+
+5.x's checksum of the whole record is a property that ends it: `__CRC32#`, 0x01, ten decimal digits
+with the lowest first, 0x02; it covers everything before these 20 bytes.
+Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.createCrc32 (5.x).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
+
+from sparrowmq.model.names import SCHEDULE_TOPIC, is_legal_name
+from sparrowmq.protocol.subscription import java_hash
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+MAGIC_BLANK = 0xCBD43194
+# The end of a file that no record fits into begins with its size and MAGIC_BLANK.
+BLANK_SIZE = 8
+# With IPv4 hosts, one byte of topic, and neither body nor properties.
+RECORD_SIZE_MIN = 92
+
+_HEAD = Struct(">IIIiiqqiq8xq8xiqi")
+_HEAD_SIZE = _HEAD.size
+assert _HEAD_SIZE == 88
+_INT = Struct(">i")
+_LONG = Struct(">q")
+_SHORT = Struct(">H")
+_BORN_V6 = 0x10
+_STORE_V6 = 0x20
+_V6 = _BORN_V6 | _STORE_V6
+_TRANSACTION = 0xC
+_TRANSACTION_COMMIT = 0x8
+
+_CRC_NAME = b"__CRC32#\x01"
+CRC_PROPERTY_SIZE = len(_CRC_NAME) + 11
+CRC_PROPERTY = "__CRC32#"
+_TOPIC_CACHE_MAX = 100_000
+
+
+class CheckedRecord(NamedTuple):
+    """What a valid record says that the store must know.
+
+    `tags_code` is what its consume queue entry holds; `is_queued` tells whether it has an entry.
+    """
+
+    position: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tags_code: int
+    store_timestamp_ms: int
+    is_queued: bool
+
+
+def encode_crc_property(crc: int) -> bytes:
+    """Return the property that ends a record, for the checksum of all before it."""
+    return b"%b%b\x02" % (_CRC_NAME, (b"%010d" % (crc & 0x7FFFFFFF))[::-1])
+
+
+class RecordChecker:
+    """Checks records; remembers topics and tags it has seen.
+
+    Args:
+        delay_levels_ms: the delay of level 1, 2 and so on.
+    """
+
+    __slots__ = ("_delay_levels_ms", "_tags_codes", "_topics")
+
+    def __init__(self, delay_levels_ms: Sequence[int]) -> None:
+        self._delay_levels_ms = delay_levels_ms
+        self._topics: dict[bytes, str | None] = {}
+        self._tags_codes: dict[bytes, int] = {}
+
+    def check(self, buffer: bytes, at: int, position: int) -> CheckedRecord | None:
+        """Return what the record at `at` in `buffer` says, None if there is no valid record.
+
+        Args:
+            position: where in the log the record stands, which it must say too.
+        """
+        if at + RECORD_SIZE_MIN > len(buffer):
+            return None
+        (size, magic, body_crc, queue_id, _, queue_offset, own_position, sys_flag, _, store_ms, _,
+         _, body_size) = _HEAD.unpack_from(buffer, at)  # fmt: skip
+        end = at + size
+        if (
+            (magic != MAGIC_V1 and magic != MAGIC_V2)
+            or own_position != position
+            or size < RECORD_SIZE_MIN
+            or end > len(buffer)
+        ):
+            return None
+        body_at = at + _HEAD_SIZE
+        if sys_flag & _V6:
+            born_size = 20 if sys_flag & _BORN_V6 else 8
+            body_at += (born_size - 8) + (12 if sys_flag & _STORE_V6 else 0)
+            if body_at > end:
+                return None
+            (store_ms,) = _LONG.unpack_from(buffer, at + 48 + born_size)
+            (body_size,) = _INT.unpack_from(buffer, body_at - 4)
+        topic_at = body_at + body_size
+        topic_length_size = 1 if magic == MAGIC_V1 else 2
+        if body_size < 0 or topic_at + topic_length_size > end or queue_id < 0 or queue_offset < 0:
+            return None
+        if topic_length_size == 1:
+            topic_size = buffer[topic_at]
+        else:
+            (topic_size,) = _SHORT.unpack_from(buffer, topic_at)
+        topic_at += topic_length_size
+        properties_at = topic_at + topic_size + 2
+        if properties_at > end:
+            return None
+        (properties_size,) = _SHORT.unpack_from(buffer, properties_at - 2)
+        if properties_at + properties_size != end:
+            return None
+        if not _is_crc_right(buffer, at, end, body_at, body_size, body_crc, properties_size):
+            return None
+        topic = self._topic(buffer[topic_at : topic_at + topic_size])
+        if topic is None:
+            return None
+        transaction = sys_flag & _TRANSACTION
+        return CheckedRecord(
+            position,
+            size,
+            topic,
+            queue_id,
+            queue_offset,
+            self.tags_code(topic, buffer[properties_at:end], store_ms),
+            store_ms,
+            transaction == 0 or transaction == _TRANSACTION_COMMIT,
+        )
+
+    def tags_code(self, topic: str, properties: bytes, store_timestamp_ms: int) -> int:
+        """Return what a consume queue entry holds as tags code.
+
+        That is the hash of the tag, 0 without one, and for a delayed message the wall-clock time
+        of its delivery.
+        """
+        if topic == SCHEDULE_TOPIC:
+            level = _parse_level(find_property(properties, b"DELAY"))
+            if level > 0:
+                levels = self._delay_levels_ms
+                return store_timestamp_ms + levels[min(level, len(levels)) - 1]
+        tag = find_property(properties, b"TAGS")
+        if not tag:
+            return 0
+        code = self._tags_codes.get(tag)
+        if code is None:
+            if len(self._tags_codes) >= _TOPIC_CACHE_MAX:
+                self._tags_codes.clear()
+            code = self._tags_codes[tag] = java_hash(tag.decode("utf-8", "replace"))
+        return code
+
+    def _topic(self, name: bytes) -> str | None:
+        try:
+            return self._topics[name]
+        except KeyError:
+            pass
+        try:
+            topic: str | None = name.decode("ascii")
+        except UnicodeDecodeError:
+            topic = None
+        if topic is not None and not is_legal_name(topic):
+            topic = None
+        if len(self._topics) >= _TOPIC_CACHE_MAX:
+            self._topics.clear()
+        self._topics[name] = topic
+        return topic
+
+
+def _is_crc_right(
+    buffer: bytes,
+    at: int,
+    end: int,
+    body_at: int,
+    body_size: int,
+    body_crc: int,
+    properties_size: int,
+) -> bool:
+    # The view spares a copy of the body.
+    view = memoryview(buffer)
+    # As in Java, the checksum of an empty body is not looked at.
+    if body_size and crc32(view[body_at : body_at + body_size]) & 0x7FFFFFFF != body_crc:
+        return False
+    crc_at = end - CRC_PROPERTY_SIZE
+    if properties_size < CRC_PROPERTY_SIZE or not buffer.startswith(_CRC_NAME, crc_at):
+        return True
+    return buffer[crc_at:end] == encode_crc_property(crc32(view[at:crc_at]))
+
+
+def find_property(properties: bytes, name: bytes) -> bytes:
+    """Return the value of a property in the encoded text, b"" if it is not there.
+
+    Of several of one name the last counts, as in Java's map; empty values do not count.
+    """
+    wanted = name + b"\x01"
+    at = len(properties)
+    while True:
+        at = properties.rfind(wanted, 0, at)
+        if at < 0:
+            return b""
+        if at == 0 or properties[at - 1] == 2:
+            value_at = at + len(wanted)
+            end = properties.find(b"\x02", value_at)
+            value = properties[value_at:] if end < 0 else properties[value_at:end]
+            if value:
+                return value
+
+
+def _parse_level(text: bytes) -> int:
+    try:
+        return int(text) if text.lstrip(b"-").isdigit() else 0
+    except ValueError:
+        return 0

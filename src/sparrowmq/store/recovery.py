@@ -1,0 +1,407 @@
+"""Bringing log and consume queues into one state after a stop, clean or not.
+
+The log is the truth. Recovery walks it from a safe place to the first bytes that are no record,
+ends it there, and gives every consume queue exactly the entries that the log implies.
+
+*Where the walk begins.* The checkpoint's mark says up to where log and queues were synced; some of
+that is walked again all the same. Without our mark Apache's rule holds: after a clean stop the last
+three files, otherwise from the last file whose first record is older than the checkpoint. What lies
+before is not walked; there the queues' entries must be sound and add up (`queue_check`), or the
+walk begins where they do not.
+
+*What a bad record means.* Nothing valid behind it: the torn end of what was written last; it is cut
+off, zeroed and synced before anything is served, so that it can never come back as a record.
+Valid records behind it: if the bad one had surely been synced, then the disk has lost data that was
+acknowledged, and the store refuses to start rather than drop what follows. If not, a power cut
+kept a later sector and lost an earlier one; none of these records was acknowledged, and they are
+cut off. What was surely synced: all before the checkpoint's mark, and, where the mark says so, all
+before a record that has a consume queue entry. Of a log that Apache wrote we assume all of it.
+
+Differs from RocketMQ: Apache cuts at the first bad record whatever follows it, moves pointers in
+memory only, and believes what stands in consume queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from struct import Struct
+
+from sparrowmq.errors import CorruptRecord
+from sparrowmq.model.names import is_legal_name
+from sparrowmq.store.checkpoint import Checkpoint, Mark
+from sparrowmq.store.commit_log import CommitLog
+from sparrowmq.store.config import ENTRY_SIZE, StoreConfig
+from sparrowmq.store.consume_queue import (
+    CONSUME_QUEUE_DIRECTORY,
+    ENTRY,
+    ConsumeQueue,
+    filler_entries,
+)
+from sparrowmq.store.file_series import DamagedSeries
+from sparrowmq.store.log_scan import LogScan
+from sparrowmq.store.queue_check import QueueCheck, check_queue
+from sparrowmq.store.record_check import (
+    BLANK_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    CheckedRecord,
+    RecordChecker,
+)
+from sparrowmq.store.storage import Storage
+
+QueueKey = tuple[str, int]
+# CommitLog.recoverNormally begins at the third-last file.
+_FILES_WALKED = 3
+_MAGIC_AND_TIMESTAMP = Struct(">4xI28xi16xq")
+_BLANK = Struct(">II")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryReport:
+    """What a start found and did.
+
+    Args:
+        is_clean: whether the last stop was clean.
+        min_position: where the log begins.
+        max_position: where the log ends.
+        walked_from: where checking the log began.
+        record_count: how many records were checked.
+        last_timestamp_ms: store time of the last record checked, 0 without any.
+        last_record_position: where that record stands, None without any.
+        is_torn: whether something was cut off behind the last whole record.
+        lost_synced_bytes: how much of it had surely been synced. Not 0 means that the disk has
+            lost acknowledged data at the log's end.
+        rewritten_queues: the consume queues whose entries were not what the log implies.
+        conflict_count: records whose queue offset another record has; the earlier one counts.
+    """
+
+    is_clean: bool
+    min_position: int
+    max_position: int
+    walked_from: int
+    record_count: int
+    last_timestamp_ms: int
+    last_record_position: int | None
+    is_torn: bool
+    lost_synced_bytes: int
+    rewritten_queues: tuple[QueueKey, ...]
+    conflict_count: int
+
+
+@dataclass(slots=True)
+class _Rebuilt:
+    """The entries that the walked part of the log implies for one queue."""
+
+    begin: int
+    entries: bytearray = field(default_factory=bytearray)
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.entries) // ENTRY_SIZE
+
+
+class _MissingEntries(Exception):
+    """A queue lacks entries of records before the place where the walk began."""
+
+
+def load_queues(storage: Storage, config: StoreConfig) -> dict[QueueKey, ConsumeQueue]:
+    """Open all consume queues that are there.
+
+    A queue with a missing or cut file is emptied; it is written anew from the log.
+
+    Raises: StoreError if the files do not have the configured size.
+    """
+    queues: dict[QueueKey, ConsumeQueue] = {}
+    for topic in storage.list_names(CONSUME_QUEUE_DIRECTORY):
+        if not is_legal_name(topic):
+            continue
+        for name in storage.list_names(f"{CONSUME_QUEUE_DIRECTORY}/{topic}"):
+            if not name.isascii() or not name.isdigit():
+                continue
+            queue = ConsumeQueue(storage, topic, int(name), config=config)
+            try:
+                queue.files.load()
+            except DamagedSeries:
+                queue.files.discard()
+            queues[topic, int(name)] = queue
+    return queues
+
+
+class Recovery:
+    """One recovery, of a log and its queues.
+
+    Args:
+        storage: where they are.
+        config: the store's settings.
+        checker: the checker of records.
+        log: the log, whose files are loaded.
+        queues: the consume queues, whose files are loaded; queues are added and changed.
+        checkpoint: what the checkpoint says.
+        is_clean: whether the last stop was clean.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        config: StoreConfig,
+        checker: RecordChecker,
+        *,
+        log: CommitLog,
+        queues: dict[QueueKey, ConsumeQueue],
+        checkpoint: Checkpoint,
+        is_clean: bool,
+    ) -> None:
+        self._storage = storage
+        self._config = config
+        self._log = log
+        self._files = log.files
+        self._queues = queues
+        self._checkpoint = checkpoint
+        self._is_clean = is_clean
+        self._scan = LogScan(log.files, checker)
+        self._checks: dict[QueueKey, QueueCheck] = {}
+        self._rebuilt: dict[QueueKey, _Rebuilt] = {}
+        self._last: CheckedRecord | None = None
+        self._record_count = 0
+        self._conflict_count = 0
+
+    def run(self) -> RecoveryReport:
+        """Recover; afterwards log and queues agree, and may be served once they are synced.
+
+        Raises: CorruptRecord; OSError.
+        """
+        bound = self._choose_bound()
+        self._check_queues(bound)
+        start = self._choose_start(bound)
+        try:
+            self._walk(start)
+        except _MissingEntries:
+            start = self._files.begin
+            self._walk(start)
+        end = self._scan.position
+        synced_end = self._synced_end(end)
+        is_torn = self._cut_log(end)
+        rewritten = self._write_queues(start)
+        last = self._last
+        return RecoveryReport(
+            is_clean=self._is_clean,
+            min_position=self._files.begin,
+            max_position=end,
+            walked_from=start,
+            record_count=self._record_count,
+            last_timestamp_ms=0 if last is None else last.store_timestamp_ms,
+            last_record_position=None if last is None else last.position,
+            is_torn=is_torn,
+            lost_synced_bytes=max(0, synced_end - end),
+            rewritten_queues=tuple(rewritten),
+            conflict_count=self._conflict_count,
+        )
+
+    # -- where to begin ------------------------------------------------------------------------
+
+    def _choose_bound(self) -> int:
+        """Return the position from which the log must be walked at the latest."""
+        bases = self._files.bases
+        begin = self._files.begin
+        mark = self._checkpoint.mark
+        if mark is not None:
+            return max(begin, self._marked_bound(mark))
+        if not bases:
+            return begin
+        if self._is_clean:
+            return bases[max(0, len(bases) - _FILES_WALKED)]
+        for base in reversed(bases):
+            magic, sys_flag, timestamp_ms = self._first_record(base)
+            if (
+                magic in (MAGIC_V1, MAGIC_V2)
+                and sys_flag & 0x10 == 0
+                and 0 < timestamp_ms <= self._checkpoint.min_timestamp_ms
+            ):
+                return base
+        return begin
+
+    def _marked_bound(self, mark: Mark) -> int:
+        if mark.record_position is None:
+            return mark.end_position - self._config.verify_bytes
+        return min(mark.record_position, mark.end_position - self._config.verify_bytes)
+
+    def _first_record(self, base: int) -> tuple[int, int, int]:
+        data = self._files.read(base, _MAGIC_AND_TIMESTAMP.size)
+        magic, sys_flag, timestamp_ms = _MAGIC_AND_TIMESTAMP.unpack(data)
+        return magic, sys_flag, timestamp_ms
+
+    def _check_queues(self, bound: int) -> None:
+        for key, queue in self._queues.items():
+            self._checks[key] = check_queue(
+                queue,
+                log_begin=self._files.begin,
+                log_end=self._files.end,
+                log_file_size=self._files.file_size,
+                sum_before=bound,
+            )
+
+    def _choose_start(self, bound: int) -> int:
+        """Return the beginning of a record, at or before `bound`, before which queues are whole."""
+        begin = self._files.begin
+        if bound <= begin:
+            return begin
+        start, covered_end = begin, begin
+        for check in self._checks.values():
+            offset = check.count_before(bound)
+            if offset > check.first_offset:
+                position, size, _ = ENTRY.unpack(
+                    check.queue.files.read((offset - 1) * ENTRY_SIZE, ENTRY_SIZE)
+                )
+                if position > start:
+                    start, covered_end = position, position + size
+        if covered_end <= begin or self._scan.record_at(start) is None:
+            return begin
+        for base in self._files.bases:
+            if base >= covered_end:
+                break
+            if not self._is_filled(base, covered_end):
+                return base
+        return start
+
+    def _is_filled(self, base: int, covered_end: int) -> bool:
+        """Tell whether the entries of all queues fill a file of the log, without a gap."""
+        filled = base + sum(check.bytes_by_file.get(base, 0) for check in self._checks.values())
+        if filled == covered_end:
+            return True
+        left = base + self._files.file_size - filled
+        if left < BLANK_SIZE:
+            return False
+        return self._files.read(filled, BLANK_SIZE) == _BLANK.pack(left, MAGIC_BLANK)
+
+    # -- the walk ------------------------------------------------------------------------------
+
+    def _walk(self, start: int) -> None:
+        """Walk the log from `start`, collecting the entries it implies."""
+        self._rebuilt.clear()
+        self._record_count = self._conflict_count = 0
+        rebuilt = self._rebuilt
+        may_miss = start > self._files.begin
+        record = None
+        for record in self._scan.run(start):
+            self._record_count += 1
+            if not record.is_queued:
+                continue
+            key = (record.topic, record.queue_id)
+            queue = rebuilt.get(key)
+            if queue is None:
+                queue = rebuilt[key] = _Rebuilt(self._kept_end(key, start, record.queue_offset))
+            missing = record.queue_offset - queue.end
+            if missing > 0:
+                if may_miss:
+                    raise _MissingEntries
+                queue.entries += filler_entries(missing)
+            elif missing < 0:
+                self._conflict_count += 1
+                continue
+            queue.entries += ENTRY.pack(record.position, record.size, record.tags_code)
+        self._last = record
+
+    def _kept_end(self, key: QueueKey, start: int, queue_offset: int) -> int:
+        """Return the offset after the entries that a queue keeps, those of records before it."""
+        check = self._checks.get(key)
+        first_offset = 0 if check is None else check.first_offset
+        kept_end = 0 if check is None else check.count_before(start)
+        if start == self._files.begin and kept_end == first_offset:
+            # Nothing is known of the queue's past: believe its first record.
+            return queue_offset
+        return kept_end
+
+    def _synced_end(self, end: int) -> int:
+        """Return up to where the log had surely been synced, as far as that is known."""
+        mark = self._checkpoint.mark
+        if mark is None:
+            return end
+        if not mark.is_dispatch_synced:
+            return mark.end_position
+        is_dispatched = any(end in check.positions_from(end)[:1] for check in self._checks.values())
+        return max(mark.end_position, end + 1 if is_dispatched else end)
+
+    def _cut_log(self, end: int) -> bool:
+        """End the log at `end`; return whether there was anything behind it."""
+        followers = self._find_followers(end)
+        first = next(followers, None)
+        if first is not None:
+            self._refuse_if_synced(end, first, followers)
+        is_torn = self._files.next_data(end) is not None
+        self._files.cut(end)
+        self._log.set_end(end)
+        if self._files.bases:
+            base = self._files.base_of(end)
+            self._files.file_at(self._files.bases[-1] if base is None else base).sync()
+            self._storage.sync_directory(self._files.directory)
+        return is_torn
+
+    def _find_followers(self, end: int) -> Iterator[CheckedRecord]:
+        """Yield the valid records behind the log's end that are not older than its last one.
+
+        Older ones are what an Apache broker left behind when it cut the log in memory alone.
+        """
+        floor_ms = 0 if self._last is None else self._last.store_timestamp_ms
+        for record in self._scan.find_after(end):
+            if record.store_timestamp_ms >= floor_ms:
+                yield record
+
+    def _refuse_if_synced(
+        self, end: int, first: CheckedRecord, others: Iterator[CheckedRecord]
+    ) -> None:
+        mark = self._checkpoint.mark
+        if mark is not None and end >= mark.end_position:
+            if not mark.is_dispatch_synced:
+                return
+            dispatched: set[int] = set()
+            for check in self._checks.values():
+                dispatched.update(check.positions_from(end))
+            if not dispatched or (
+                end not in dispatched
+                and first.position not in dispatched
+                and not any(record.position in dispatched for record in others)
+            ):
+                return
+        path = self._files.path_of(end)
+        base = self._files.base_of(end)
+        raise CorruptRecord(
+            f"the record at byte {end - (base or 0)} of {path} (log position {end}) is damaged, "
+            f"but valid records follow it, the first at log position {first.position}: the disk "
+            f"has lost data that was synced; restore the file from a copy, or cut the log there "
+            f"if what follows may be lost",
+            position=end,
+        )
+
+    # -- the queues ----------------------------------------------------------------------------
+
+    def _write_queues(self, start: int) -> list[QueueKey]:
+        """Give every queue the entries it must have; return those that had others."""
+        rewritten: list[QueueKey] = []
+        for key in sorted(self._queues.keys() | self._rebuilt.keys()):
+            queue = self._queues.get(key)
+            if queue is None:
+                queue = ConsumeQueue(self._storage, key[0], key[1], config=self._config)
+                self._queues[key] = queue
+            check = self._checks.get(key) or QueueCheck(queue)
+            rebuilt = self._rebuilt.get(key) or _Rebuilt(check.count_before(start))
+            has_past = check.first_offset < rebuilt.begin
+            min_offset = check.count_before(self._files.begin) if has_past else rebuilt.begin
+            if self._write_queue(queue, rebuilt):
+                rewritten.append(key)
+            queue.min_offset = min(min_offset, queue.max_offset)
+        return rewritten
+
+    def _write_queue(self, queue: ConsumeQueue, rebuilt: _Rebuilt) -> bool:
+        files = queue.files
+        position = rebuilt.begin * ENTRY_SIZE
+        if files.bases and not files.begin <= position <= files.end:
+            files.discard()
+        is_same = files.read(position, len(rebuilt.entries)) == rebuilt.entries
+        if not is_same:
+            queue.write(rebuilt.begin, rebuilt.entries)
+        elif not self._is_clean:
+            queue.touch(rebuilt.begin, rebuilt.end)
+        is_cut = queue.cut(rebuilt.end)
+        return is_cut or not is_same

@@ -1,0 +1,72 @@
+"""What the store answers, by RocketMQ's names."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+
+class PutStatus(Enum):
+    """Source: PutMessageStatus.java; only those that this store gives."""
+
+    PUT_OK = "PUT_OK"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+
+
+class PutResult(NamedTuple):
+    """Where messages were stored.
+
+    `end_position` is where the last one ends: it is on the disk once the store's `flushed_position`
+    reaches it. `queue_offset` is the first one's, `positions` are those of all. `remark` says why
+    nothing was stored.
+    """
+
+    status: PutStatus
+    position: int = 0
+    end_position: int = 0
+    queue_offset: int = 0
+    positions: tuple[int, ...] = ()
+    remark: str = ""
+
+
+class GetStatus(Enum):
+    """Source: GetMessageStatus.java."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class GetResult(msgspec.Struct, frozen=True):
+    """Messages of a queue.
+
+    `records` are `count` records back to back, as they are stored; `next_offset` is where to go on.
+    """
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: bytes = b""
+    count: int = 0
+
+
+class Dispatched(NamedTuple):
+    """A message that has become readable; `next_offset` is the queue's offset after it."""
+
+    topic: str
+    queue_id: int
+    next_offset: int
+    tags_code: int
+    store_timestamp_ms: int
+    position: int
+    size: int

@@ -1,0 +1,120 @@
+"""The seam between the store and a disk.
+
+The store is a machine: it decides what to write, and a `Storage` does it. `FileStorage`
+(`store/file_storage.py`) is the one of production; tests and simulations bring storages that tear,
+fail and forget.
+
+Rules that the store relies on:
+
+- Nothing is durable before `StorageFile.sync` has returned, and no file's name before
+  `Storage.sync_directory` of its directory has returned.
+- Every method raises `OSError` where the disk fails. A failed write may have written a part.
+- `sync` and `sync_directory` may be called from another thread while the owner goes on writing.
+
+Paths are relative to the store's root, with `/` between names.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+
+class StorageFile(Protocol):
+    """A file of a fixed size. Positions are relative to its first byte."""
+
+    @property
+    def path(self) -> str:
+        """The path under the store's root."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The size in bytes."""
+        ...
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return the bytes from `position` on: `size` of them, fewer only at the file's end."""
+        ...
+
+    def write(self, position: int, data: Bytes) -> None:
+        """Write all of `data` at `position`."""
+        ...
+
+    def zero_from(self, position: int) -> None:
+        """Make every byte from `position` to the end of the file zero."""
+        ...
+
+    def resize(self, size: int) -> None:
+        """Cut the file, or extend it with zeros."""
+        ...
+
+    def next_data(self, position: int) -> int | None:
+        """Return the first position, not before `position`, that may hold a byte other than zero.
+
+        None if all bytes from `position` on are zero. Sparse files need not be read for it.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        ...
+
+    def close(self) -> None:
+        """Release the file; it must not be used afterwards."""
+        ...
+
+
+class Storage(Protocol):
+    """A directory tree on a disk."""
+
+    def lock(self) -> None:
+        """Take the tree for this store alone.
+
+        Raises: StoreError if another store has it, in this process or another.
+        """
+        ...
+
+    def unlock(self) -> None:
+        """Release the tree."""
+        ...
+
+    def list_names(self, directory: str) -> list[str]:
+        """Return the sorted names in a directory; none if there is no such directory."""
+        ...
+
+    def has(self, path: str) -> bool:
+        """Tell whether there is a file or directory of this path."""
+        ...
+
+    def create(self, path: str, *, size: int, pinned: bool = False) -> StorageFile:
+        """Create a file of `size` zero bytes, replacing any, and the directories it needs.
+
+        A pinned file keeps its descriptor; others may be closed and opened again behind the scenes.
+        """
+        ...
+
+    def open(self, path: str, *, pinned: bool = False) -> StorageFile:
+        """Open an existing file.
+
+        Raises: FileNotFoundError.
+        """
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it exists."""
+        ...
+
+    def rename(self, old_path: str, new_path: str) -> None:
+        """Give a file another name, replacing any file of that name at once."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in this directory, and its own in its parents, durable."""
+        ...
+
+
+def parent_directory(path: str) -> str:
+    """Return the directory of a path, "" for the root."""
+    return path.rpartition("/")[0]
