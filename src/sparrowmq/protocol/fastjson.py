@@ -402,7 +402,8 @@ def _write_object(members: Iterable[tuple[bytes, Any]], write: _Write, line: byt
         if item is None:
             continue
         write(separator)
-        if inner is not None:
+        if inner is not None and key[:1] == b'"':
+            # fastjson breaks no line before a number that is a key.
             write(inner)
         write(key)
         write(b":")
