@@ -343,6 +343,33 @@ class QueryConsumeTimeSpanBody(Struct, frozen=True, kw_only=True, rename=wire_na
     consume_time_span_set: list[QueueTimeSpan] = []
 
 
+class ConsumeQueueData(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename=wire_names(position="physicOffset", size="physicSize"),
+):
+    """One entry of a consume queue; `eval` whether the group's filter lets it through."""
+
+    position: Int64
+    size: Int32
+    tags_code: Int64 = 0
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = False
+    msg: str | None = None
+
+
+class QueryConsumeQueueResponseBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """QUERY_CONSUME_QUEUE: entries as they stand in the queue."""
+
+    queue_data: list[ConsumeQueueData] = []
+    max_queue_index: Int64 = 0
+    min_queue_index: Int64 = 0
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+
+
 class CheckClientRequestBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """CHECK_CLIENT_CONFIG."""
 
