@@ -88,7 +88,6 @@ class BatchWritten(msgspec.Struct, frozen=True, kw_only=True, tag="batch-written
 
     at_ms: int
     batch_id: int
-    rows: int
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="run-ended"):
@@ -96,7 +95,6 @@ class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="run-ended"):
 
     at_ms: int
     batches: int
-    rows: int
 
 
 class IngestEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ingest-ended"):
@@ -106,10 +104,9 @@ class IngestEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ingest-ended")
 
 
 class AnswersReady(msgspec.Struct, frozen=True, kw_only=True, tag="answers"):
-    """The batch job has written its answers to the file named here."""
+    """The batch job has written its answers."""
 
     at_ms: int
-    path: str
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
