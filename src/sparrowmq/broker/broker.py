@@ -1,0 +1,294 @@
+"""The broker as a machine: commands in, outputs out.
+
+It does no I/O but through the store's `Storage`, and no waiting at all. What takes time is handed
+out as work that the server runs in threads, one round at a time, and feeds back:
+
+    flush_work()        -> flushed(work, error)      the commit log to the disk (group commit)
+    save_work()         -> saved(work, error)        config files
+    registration_work() -> registered(work)          topics to the name servers
+
+While a round runs, requests go on; what they need is covered by the next round. Replies wait for
+the rounds they depend on in `PendingReplies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.delay_schedule import DelaySchedule
+from sparrowmq.broker.processors import admin, clients, offsets, pull, send, send_back
+from sparrowmq.broker.state import BrokerState
+from sparrowmq.broker.subscription_groups import SubscriptionGroups
+from sparrowmq.broker.topic_configs import TopicConfigs
+from sparrowmq.model.names import SCHEDULE_TOPIC
+from sparrowmq.protocol.bodies import (
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    RegisterBrokerBody,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+    encode_body,
+)
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.record import encode_host
+from sparrowmq.runtime.connections import Close, Connection, Output
+from sparrowmq.runtime.requests import Processor, Request, serve
+from sparrowmq.store.flush import FlushWork
+from sparrowmq.store.message_store import MessageStore
+
+# How often a table of locks is cleaned, and silent clients looked for.
+SCAN_INTERVAL_MS = 10_000
+
+TOPICS_FILE = "topics.json"
+GROUPS_FILE = "subscriptionGroup.json"
+OFFSETS_FILE = "consumerOffset.json"
+DELAYS_FILE = "delayOffset.json"
+
+PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
+    {
+        RequestCode.SEND_MESSAGE: send.send,
+        RequestCode.SEND_MESSAGE_V2: send.send,
+        RequestCode.SEND_BATCH_MESSAGE: send.send,
+        RequestCode.CONSUMER_SEND_MSG_BACK: send_back.send_back,
+        RequestCode.PULL_MESSAGE: pull.pull,
+        RequestCode.LITE_PULL_MESSAGE: pull.pull,
+        RequestCode.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
+        RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search_offset,
+        RequestCode.GET_MAX_OFFSET: offsets.max_offset,
+        RequestCode.GET_MIN_OFFSET: offsets.min_offset,
+        RequestCode.GET_EARLIEST_MSG_STORETIME: offsets.earliest_store_time,
+        RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.all_consumer_offsets,
+        RequestCode.GET_ALL_DELAY_OFFSET: offsets.all_delay_offsets,
+        RequestCode.HEART_BEAT: clients.heartbeat,
+        RequestCode.UNREGISTER_CLIENT: clients.unregister_client,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: clients.consumer_list,
+        RequestCode.LOCK_BATCH_MQ: clients.lock_batch,
+        RequestCode.UNLOCK_BATCH_MQ: clients.unlock_batch,
+        RequestCode.CHECK_CLIENT_CONFIG: clients.check_client_config,
+        RequestCode.UPDATE_AND_CREATE_TOPIC: admin.update_and_create_topic,
+        RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
+        RequestCode.GET_ALL_TOPIC_CONFIG: admin.all_topic_configs,
+        RequestCode.UPDATE_BROKER_CONFIG: admin.refuse_config_update,
+        RequestCode.GET_BROKER_CONFIG: admin.get_broker_config,
+        RequestCode.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
+        RequestCode.VIEW_MESSAGE_BY_ID: admin.view_message,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_and_create_group,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
+        RequestCode.GET_TOPIC_STATS_INFO: admin.topic_stats,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: admin.consumer_connections,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
+        RequestCode.GET_CONSUME_STATS: admin.consume_stats,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: admin.topic_consumed_by,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: admin.system_topics,
+    }
+)
+
+
+class SavedTables(NamedTuple):
+    """What the config files say; None for one that is not there."""
+
+    topics: TopicConfigTable | None = None
+    groups: SubscriptionGroupTable | None = None
+    offsets: ConsumerOffsetTable | None = None
+    delays: DelayOffsetTable | None = None
+
+
+class SaveWork(NamedTuple):
+    """Config files to write: name to content."""
+
+    number: int
+    files: Mapping[str, bytes]
+
+
+class RegistrationWork(NamedTuple):
+    """What to tell the name servers."""
+
+    number: int
+    body: RegisterBrokerBody
+
+
+class Broker:
+    """One broker.
+
+    Args:
+        store: loaded; the broker is its only user.
+        random_below: picks a number from 0 to one less than its argument.
+        saved: what the config files say.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        *,
+        random_below: Callable[[int], int],
+        saved: SavedTables,
+        timestamp_ms: int,
+    ) -> None:
+        self.state = BrokerState(
+            config=config,
+            store=store,
+            random_below=random_below,
+            store_host=encode_host(config.address),
+            boot_timestamp_ms=timestamp_ms,
+            topics=TopicConfigs(config),
+            groups=SubscriptionGroups(auto_create=config.auto_create_groups),
+            delays=DelaySchedule(store),
+        )
+        self._load(saved, timestamp_ms)
+        self._flush_runs = False
+        self._flush_due_ms = 0
+        self._offsets_due_ms = 0
+        self._registration_due_ms = 0
+        self._scan_due_ms = 0
+
+    def _load(self, saved: SavedTables, timestamp_ms: int) -> None:
+        state = self.state
+        if state.topics.load(saved.topics or TopicConfigTable(), timestamp_ms=timestamp_ms):
+            state.note_topics_changed()
+        state.groups.load(saved.groups or SubscriptionGroupTable())
+        state.offsets.load(saved.offsets or ConsumerOffsetTable())
+        state.delays.load(saved.delays or DelayOffsetTable())
+
+    def handle(
+        self, command: RemotingCommand, connection: Connection, *, now_ms: int, timestamp_ms: int
+    ) -> Sequence[Output]:
+        """Take one command and return what to do."""
+        if command.is_response:
+            # We send one-way requests alone, so nothing waits for an answer.
+            return ()
+        return serve(PROCESSORS, self.state, Request(command, connection, now_ms, timestamp_ms))
+
+    def connection_closed(
+        self, connection: Connection, *, now_ms: int, timestamp_ms: int
+    ) -> Sequence[Output]:
+        """Forget a connection: its memberships, its held pulls."""
+        del timestamp_ms
+        self.state.holds.discard(connection)
+        self.state.pending.forget(connection)
+        return clients.forget_connection(self.state, connection, now_ms=now_ms)
+
+    def settle(self) -> list[Output]:
+        """Make what can be read now visible, and answer the pulls that wait for it."""
+        dispatched = self.state.store.dispatch()
+        if not dispatched:
+            return []
+        for message in dispatched:
+            if message.topic == SCHEDULE_TOPIC:
+                self.state.delays.note_arrival(message.queue_id)
+        return pull.wake(self.state, dispatched)
+
+    def tick(self, *, now_ms: int, timestamp_ms: int) -> list[Output]:
+        """Do what is due by time; call it about every 100 ms."""
+        state = self.state
+        outputs: list[Output] = pull.answer_held(state, state.holds.due(now_ms))
+        outputs += state.pending.expire_flush(now_ms)
+        state.counters.puts += state.delays.deliver_due(
+            timestamp_ms=timestamp_ms, has_topic=lambda topic: state.topics.find(topic) is not None
+        )
+        if now_ms >= self._offsets_due_ms:
+            self._offsets_due_ms = now_ms + state.config.offsets_save_interval_ms
+            if state.offsets.is_changed or state.delays.is_changed:
+                state.saves.ask()
+        if now_ms >= self._registration_due_ms:
+            self._registration_due_ms = now_ms + state.config.registration_interval_ms
+            state.registrations.ask()
+        if now_ms >= self._scan_due_ms:
+            self._scan_due_ms = now_ms + SCAN_INTERVAL_MS
+            outputs += self._drop_silent(now_ms)
+        return outputs
+
+    def _drop_silent(self, now_ms: int) -> list[Output]:
+        state = self.state
+        outputs: list[Output] = []
+        state.locks.drop_expired(now_ms=now_ms)
+        state.producers.expire(now_ms)
+        for connection in state.consumers.expired(now_ms):
+            outputs += clients.forget_connection(state, connection, now_ms=now_ms)
+            outputs.append(Close(connection, "its heartbeats stopped"))
+        return outputs
+
+    def flush_work(self, *, now_ms: int) -> FlushWork | None:
+        """Return what to flush, or None if a flush runs, nothing is new, or it is not yet time."""
+        if self._flush_runs:
+            return None
+        config = self.state.config
+        if not config.sync_flush:
+            if now_ms < self._flush_due_ms:
+                return None
+            self._flush_due_ms = now_ms + config.async_flush_interval_ms
+        work = self.state.store.flush_work()
+        self._flush_runs = work is not None
+        return work
+
+    def last_flush_work(self) -> FlushWork | None:
+        """Return what is left to flush before the broker stops, whether it is time or not."""
+        assert not self._flush_runs
+        work = self.state.store.flush_work()
+        self._flush_runs = work is not None
+        return work
+
+    def flushed(self, work: FlushWork, error: Exception | None) -> list[Output]:
+        """Take the end of a flush: release the sends it covers, then wake pulls."""
+        self._flush_runs = False
+        store, pending = self.state.store, self.state.pending
+        store.flush_done(work, error)
+        if error is not None:
+            return pending.fail_flush()
+        return pending.note_flushed(store.flushed_position) + self.settle()
+
+    def save_work(self) -> SaveWork | None:
+        """Return the config files to write, or None."""
+        state = self.state
+        number = state.saves.begin()
+        if number is None:
+            return None
+        files: dict[str, bytes] = {}
+        if state.topics_changed:
+            files[TOPICS_FILE] = encode_body(state.topics.table(), pretty=True)
+            state.topics_changed = False
+        if state.groups_changed:
+            files[GROUPS_FILE] = encode_body(state.groups.table(), pretty=True)
+            state.groups_changed = False
+        if state.offsets.is_changed:
+            files[OFFSETS_FILE] = encode_body(state.offsets.table(), pretty=True)
+            state.offsets.is_changed = False
+        if state.delays.is_changed:
+            files[DELAYS_FILE] = encode_body(state.delays.table(), pretty=True)
+            state.delays.is_changed = False
+        return SaveWork(number, files)
+
+    def ask_last_save(self) -> None:
+        """Have every table written that changed, before the broker stops."""
+        self.state.saves.ask()
+
+    def saved(self, work: SaveWork, error: Exception | None) -> list[Output]:
+        """Take the end of a round of config writing."""
+        state = self.state
+        state.saves.finish()
+        if error is None:
+            return state.pending.note_rounds()
+        state.topics_changed |= TOPICS_FILE in work.files
+        state.groups_changed |= GROUPS_FILE in work.files
+        state.offsets.is_changed |= OFFSETS_FILE in work.files
+        state.delays.is_changed |= DELAYS_FILE in work.files
+        return state.pending.fail_save(work.number, str(error))
+
+    def registration_work(self) -> RegistrationWork | None:
+        """Return what to tell the name servers, or None."""
+        number = self.state.registrations.begin()
+        if number is None:
+            return None
+        body = RegisterBrokerBody(topic_config_serialize_wrapper=self.state.topics.table())
+        return RegistrationWork(number, body)
+
+    def registered(self) -> list[Output]:
+        """Take the end of a registration, successful or not; the next one repairs a failure."""
+        self.state.registrations.finish()
+        return self.state.pending.note_rounds()

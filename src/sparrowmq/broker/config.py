@@ -1,0 +1,63 @@
+"""The broker's settings, frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparrowmq.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """How one broker behaves.
+
+    Args:
+        address: `ip:port` as clients reach the broker; message ids carry it, so it must be an ip.
+        broker_name: the name of the group of one master and its slaves; we are always the master.
+        cluster_name: the cluster the broker registers in.
+        sync_flush: acknowledge a message only when it is on the disk, and show it to readers then.
+        auto_create_topics: make an unknown topic at its first send, from the template the
+            producer names (TBW102). BrokerConfig.autoCreateTopicEnable.
+        auto_create_groups: make an unknown consumer group at its first use.
+            BrokerConfig.autoCreateSubscriptionGroup.
+        default_topic_queue_count: queues of the template. BrokerConfig.defaultTopicQueueNums.
+        message_bytes_max: largest body. MessageStoreConfig.maxMessageSize.
+        batch_count_max: most messages in one batch.
+        pull_count_max: most messages one pull returns, whatever it asks for.
+        pull_bytes_max: most bytes one pull returns, unless one message alone is larger.
+        topics_max: most topics.
+        registration_interval_ms: between registrations when nothing changes.
+            BrokerConfig.registerNameServerPeriod.
+        offsets_save_interval_ms: how old a committed offset on the disk may be.
+            BrokerConfig.flushConsumerOffsetInterval is 5 s.
+        async_flush_interval_ms: between flushes when sends do not wait for them.
+            MessageStoreConfig.flushIntervalCommitLog.
+        in_memory_bytes_max: how far behind the log's end a message counts as in memory; RocketMQ
+            takes 40 % of the machine's.
+        region: the region every send answer names. BrokerConfig.regionId.
+    """
+
+    address: str
+    broker_name: str = "broker-a"
+    cluster_name: str = "DefaultCluster"
+    sync_flush: bool = True
+    auto_create_topics: bool = True
+    auto_create_groups: bool = True
+    default_topic_queue_count: int = 8
+    message_bytes_max: int = 4 * 1024 * 1024
+    batch_count_max: int = 1_000
+    pull_count_max: int = 2_048
+    pull_bytes_max: int = 8 * 1024 * 1024
+    topics_max: int = 50_000
+    registration_interval_ms: int = 30_000
+    offsets_save_interval_ms: int = 1_000
+    async_flush_interval_ms: int = 500
+    in_memory_bytes_max: int = 2 * 1024 * 1024 * 1024
+    region: str = "DefaultRegion"
+
+    def __post_init__(self) -> None:
+        """Check what would fail late."""
+        for name in ("broker_name", "cluster_name"):
+            value: str = getattr(self, name)
+            if not value or any(c in value for c in "/\\ \t\n@"):
+                raise ConfigError(f"{name} {value!r} must be a name without blanks, '/' and '@'")

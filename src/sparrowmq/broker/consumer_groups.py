@@ -1,0 +1,213 @@
+"""Who is in which consumer group and producer group.
+
+Members are keyed by their connection, as RocketMQ does it: two connections that give the same
+client id are two members, and the list shows the id twice. That is what leaves queues unread when
+two processes share a client id, so it is told to the operator as a fact.
+
+Source: ConsumerManager.java, ConsumerGroupInfo.java, ProducerManager.java. Differs from RocketMQ:
+a member removed because its heartbeats stopped is told to the rest of the group, as a closed
+connection is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel
+from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
+from sparrowmq.protocol.codes import LanguageCode
+from sparrowmq.runtime.connections import Connection
+
+# ConsumerManager.CHANNEL_EXPIRED_TIMEOUT, ProducerManager.CHANNEL_EXPIRED_TIMEOUT.
+HEARTBEAT_EXPIRY_MS = 120_000
+SUBSCRIPTIONS_MAX = 256
+
+
+class Member(NamedTuple):
+    """A client as its last heartbeat showed it."""
+
+    client_id: str
+    language: LanguageCode | None
+    version: int
+    seen_ms: int
+
+
+class Subscription(NamedTuple):
+    """What a group wants of a topic; `tags_codes` is None for everything."""
+
+    data: SubscriptionData
+    tags_codes: frozenset[int] | None
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """One group: its members and what the last heartbeat said of how it consumes."""
+
+    name: str
+    consume_type: ConsumeType
+    message_model: MessageModel
+    consume_from_where: ConsumeFromWhere
+    members: dict[Connection, Member] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+    def client_ids(self) -> list[str]:
+        """Return every member's client id, an id twice if two connections gave it."""
+        return [member.client_id for member in self.members.values()]
+
+
+class Joined(NamedTuple):
+    """What a heartbeat changed.
+
+    Args:
+        is_changed: members or subscribed topics changed, so the group must be notified.
+        shares_client_id_with: addresses of other connections that gave the same client id; only
+            on the heartbeat that made the member.
+    """
+
+    is_changed: bool
+    shares_client_id_with: tuple[str, ...] = ()
+
+
+class ConsumerGroups:
+    """All consumer groups with at least one member."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._of_connection: dict[Connection, set[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def find(self, group: str) -> ConsumerGroup | None:
+        """Return the group, or None if nobody is in it."""
+        return self._groups.get(group)
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """Return the groups that subscribe to the topic, sorted."""
+        return sorted(g.name for g in self._groups.values() if topic in g.subscriptions)
+
+    def groups_of(self, connection: Connection) -> list[str]:
+        """Return the groups that a connection is in, sorted."""
+        return sorted(self._of_connection.get(connection, ()))
+
+    def heartbeat(self, data: ConsumerData, member: Member, connection: Connection) -> Joined:
+        """Take one group's part of a heartbeat."""
+        group = self._groups.get(data.group_name)
+        if group is None:
+            group = self._groups[data.group_name] = ConsumerGroup(
+                data.group_name,
+                data.consume_type,
+                data.message_model,
+                data.consume_from_where,
+            )
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        is_new = connection not in group.members
+        sharing: tuple[str, ...] = ()
+        if is_new:
+            sharing = tuple(
+                other.address
+                for other, known in group.members.items()
+                if known.client_id == member.client_id
+            )
+            self._of_connection.setdefault(connection, set()).add(group.name)
+        group.members[connection] = member
+        topics_changed = _replace_subscriptions(group, data.subscription_data_set)
+        return Joined(is_new or topics_changed, sharing)
+
+    def leave(self, group_name: str, connection: Connection) -> None:
+        """Remove a connection from a group, if it is in it."""
+        group = self._groups.get(group_name)
+        if group is None or group.members.pop(connection, None) is None:
+            return
+        if not group.members:
+            del self._groups[group_name]
+        names = self._of_connection[connection]
+        names.discard(group_name)
+        if not names:
+            del self._of_connection[connection]
+
+    def leave_all(self, connection: Connection) -> list[str]:
+        """Remove a connection from every group; returns the groups it was in, sorted."""
+        names = self.groups_of(connection)
+        for name in names:
+            self.leave(name, connection)
+        return names
+
+    def expired(self, now_ms: int) -> list[Connection]:
+        """Return the connections with a membership whose heartbeats stopped."""
+        silent = {
+            connection: None
+            for group in self._groups.values()
+            for connection, member in group.members.items()
+            if now_ms - member.seen_ms > HEARTBEAT_EXPIRY_MS
+        }
+        return sorted(silent, key=lambda connection: connection.number)
+
+
+def _replace_subscriptions(group: ConsumerGroup, given: list[SubscriptionData]) -> bool:
+    """Take the subscriptions of a heartbeat; tells whether a topic came or went.
+
+    A newer version of a known topic's subscription replaces the old one and is no change. Topics
+    that this member does not have are removed, even if another member has them: RocketMQ holds one
+    set for the group, and members that differ overwrite each other.
+    """
+    changed = False
+    for data in given:
+        known = group.subscriptions.get(data.topic)
+        if known is None:
+            changed = True
+        elif data.sub_version <= known.data.sub_version:
+            continue
+        group.subscriptions[data.topic] = Subscription(data, wanted_tags_codes(data))
+    wanted = {data.topic for data in given}
+    for topic in [topic for topic in group.subscriptions if topic not in wanted]:
+        del group.subscriptions[topic]
+        changed = True
+    return changed
+
+
+def wanted_tags_codes(data: SubscriptionData) -> frozenset[int] | None:
+    """Return the hash codes a subscription lets through, None for all."""
+    if data.sub_string == "*" or not data.code_set:
+        return None
+    return frozenset(data.code_set)
+
+
+class ProducerGroups:
+    """All producer groups with at least one member."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[Connection, Member]] = {}
+
+    def find(self, group: str) -> dict[Connection, Member] | None:
+        """Return a group's members, or None if nobody is in it."""
+        return self._groups.get(group)
+
+    def heartbeat(self, group: str, member: Member, connection: Connection) -> None:
+        """Take one producer group's part of a heartbeat."""
+        self._groups.setdefault(group, {})[connection] = member
+
+    def leave(self, group: str, connection: Connection) -> None:
+        """Remove a connection from a group, if it is in it."""
+        members = self._groups.get(group)
+        if members is not None:
+            members.pop(connection, None)
+            if not members:
+                del self._groups[group]
+
+    def leave_all(self, connection: Connection) -> None:
+        """Remove a connection from every group."""
+        for name in [name for name, members in self._groups.items() if connection in members]:
+            self.leave(name, connection)
+
+    def expire(self, now_ms: int) -> None:
+        """Remove members whose heartbeats stopped."""
+        for name in list(self._groups):
+            for connection, member in list(self._groups[name].items()):
+                if now_ms - member.seen_ms > HEARTBEAT_EXPIRY_MS:
+                    self.leave(name, connection)
+                    if name not in self._groups:
+                        break

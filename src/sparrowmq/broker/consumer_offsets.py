@@ -1,0 +1,77 @@
+"""Where each consumer group stands in each queue.
+
+Source: ConsumerOffsetManager.java; `config/consumerOffset.json` has its form, with keys
+`topic@group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparrowmq.protocol.bodies import ConsumerOffsetTable
+
+_SEPARATOR = "@"
+
+
+class ConsumerOffsets:
+    """The table of committed offsets."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, dict[int, int]] = {}
+        self.is_changed = False
+
+    def load(self, table: ConsumerOffsetTable) -> None:
+        """Take what a file held."""
+        self._offsets = {key: dict(queues) for key, queues in table.offset_table.items()}
+
+    def table(self) -> ConsumerOffsetTable:
+        """Return a copy of the whole table."""
+        return ConsumerOffsetTable(
+            offset_table={key: dict(queues) for key, queues in self._offsets.items()}
+        )
+
+    def find(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the committed offset, or None if the group has committed none."""
+        queues = self._offsets.get(f"{topic}{_SEPARATOR}{group}")
+        return None if queues is None else queues.get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, *, offset: int) -> None:
+        """Store an offset, even below the stored one: a reset and a seek need that."""
+        self._offsets.setdefault(f"{topic}{_SEPARATOR}{group}", {})[queue_id] = offset
+        self.is_changed = True
+
+    def raise_to(self, group: str, topic: str, queue_id: int, *, offset: int) -> None:
+        """Store an offset unless a higher one is stored.
+
+        Differs from RocketMQ, for the offset that a pull carries: pulls are served late and out of
+        order, so one that was under way when its queue moved would set the group back.
+        """
+        known = self.find(group, topic, queue_id)
+        if known is None or offset > known:
+            self.commit(group, topic, queue_id, offset=offset)
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """Return the groups that have committed offsets of the topic, sorted."""
+        prefix = topic + _SEPARATOR
+        return sorted(k.removeprefix(prefix) for k in self._offsets if k.startswith(prefix))
+
+    def topics_of_group(self, group: str) -> list[str]:
+        """Return the topics of which the group has committed offsets, sorted."""
+        suffix = _SEPARATOR + group
+        return sorted(k.removesuffix(suffix) for k in self._offsets if k.endswith(suffix))
+
+    def queues(self, group: str, topic: str) -> Mapping[int, int]:
+        """Return the offsets of one group in one topic, by queue id."""
+        return self._offsets.get(f"{topic}{_SEPARATOR}{group}", {})
+
+    def remove_group(self, group: str) -> None:
+        """Forget all offsets of a group."""
+        for topic in self.topics_of_group(group):
+            del self._offsets[f"{topic}{_SEPARATOR}{group}"]
+            self.is_changed = True
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget all offsets of a topic."""
+        for group in self.groups_of_topic(topic):
+            del self._offsets[f"{topic}{_SEPARATOR}{group}"]
+            self.is_changed = True

@@ -1,0 +1,117 @@
+"""Delayed messages: they wait in the schedule topic, a queue for each level, and then go on.
+
+Each level has the offset of its next message (`config/delayOffset.json`). A message is due when its
+consume queue entry says so; where the wall clock went back, no later than its level's delay from
+now. It is put into its real topic and queue, and only then the offset moves: a crash between the
+two delivers it twice.
+
+Source: ScheduleMessageService.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparrowmq.errors import ProtocolError
+from sparrowmq.model.message import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
+from sparrowmq.model.names import SCHEDULE_TOPIC
+from sparrowmq.protocol.bodies import DelayOffsetTable
+from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.store.config import DELAY_LEVELS_MS
+from sparrowmq.store.message_store import MessageStore
+from sparrowmq.store.results import PutStatus
+
+# Bounds the work of one tick for one level.
+_DELIVERIES_MAX = 256
+
+
+class DelaySchedule:
+    """How far each delay level has been delivered."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._offsets: dict[int, int] = {}
+        # When the level's next message is due, on the wall clock; None where nothing waits.
+        self._due_timestamp_ms: dict[int, int | None] = dict.fromkeys(
+            range(1, len(DELAY_LEVELS_MS) + 1), 0
+        )
+        self.is_changed = False
+
+    def load(self, table: DelayOffsetTable) -> None:
+        """Take what a file held, and correct offsets that the queue does not have."""
+        self._offsets = {}
+        for level, offset in table.offset_table.items():
+            if 1 <= level <= len(DELAY_LEVELS_MS):
+                lowest = max(0, self._store.min_offset(SCHEDULE_TOPIC, level - 1))
+                highest = max(0, self._store.max_offset(SCHEDULE_TOPIC, level - 1))
+                self._offsets[level] = min(max(offset, lowest), highest)
+
+    def table(self) -> DelayOffsetTable:
+        """Return a copy of the offsets by level."""
+        return DelayOffsetTable(offset_table=dict(self._offsets))
+
+    def note_arrival(self, queue_id: int) -> None:
+        """Look at a level again, since a message came to its queue."""
+        level = queue_id + 1
+        if self._due_timestamp_ms.get(level, 0) is None:
+            self._due_timestamp_ms[level] = 0
+
+    def deliver_due(self, *, timestamp_ms: int, has_topic: Callable[[str], bool]) -> int:
+        """Put every due message where it belongs; returns how many were put.
+
+        Args:
+            has_topic: tells whether a topic is still there; messages for others are dropped.
+        """
+        count = 0
+        for level, due_ms in self._due_timestamp_ms.items():
+            # A clock that went back must not make a level wait longer than its delay.
+            if due_ms is not None and (
+                due_ms <= timestamp_ms or due_ms > timestamp_ms + DELAY_LEVELS_MS[level - 1]
+            ):
+                count += self._deliver_level(level, timestamp_ms, has_topic)
+        return count
+
+    def _deliver_level(
+        self, level: int, timestamp_ms: int, has_topic: Callable[[str], bool]
+    ) -> int:
+        store, queue_id = self._store, level - 1
+        count = 0
+        offset = max(self._offsets.get(level, 0), store.min_offset(SCHEDULE_TOPIC, queue_id))
+        while count < _DELIVERIES_MAX:
+            entry = store.consume_queue_entry(SCHEDULE_TOPIC, queue_id, offset)
+            if entry is None:
+                self._due_timestamp_ms[level] = None
+                break
+            position, size, tags_code = entry
+            due_ms = min(tags_code, timestamp_ms + DELAY_LEVELS_MS[queue_id])
+            if due_ms > timestamp_ms:
+                self._due_timestamp_ms[level] = due_ms
+                break
+            record = self._restore(store.read_record(position, size))
+            if record is not None and has_topic(record.topic):
+                if store.put([record], timestamp_ms=timestamp_ms).status is not PutStatus.PUT_OK:
+                    self._due_timestamp_ms[level] = 0
+                    break
+                count += 1
+            offset += 1
+            self._offsets[level] = offset
+            self.is_changed = True
+        return count
+
+    def _restore(self, data: bytes | None) -> Record | None:
+        """Return a waiting record as it was meant to be stored, or None if it is damaged."""
+        if data is None:
+            return None
+        try:
+            record = decode_record(data)
+        except ProtocolError:
+            return None
+        properties = parse_properties(record.properties)
+        topic = properties.get(PROPERTY_REAL_TOPIC)
+        queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
+        if not topic or not queue_id.isascii() or not queue_id.isdigit():
+            return None
+        record.topic = topic
+        record.queue_id = int(queue_id)
+        return record

@@ -1,0 +1,161 @@
+"""Replies that wait until what they confirm is safe: flushed, written, or registered.
+
+Sends wait for a position of the commit log; they come in the order of their positions, so a queue
+serves. Changes of topics and groups wait for rounds of config writing and registration; there are
+few of them, so a list serves. A reply that waits for both passes through the list first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from sparrowmq.broker.rounds import Rounds
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.runtime.connections import (
+    Connection,
+    Output,
+    PauseReading,
+    Reply,
+    ResumeReading,
+)
+
+# Unanswered sends of one connection; past it we stop reading from the connection.
+IN_FLIGHT_MAX = 256
+# MessageStoreConfig.syncFlushTimeout.
+FLUSH_TIMEOUT_MS = 5_000
+
+
+class _AwaitingFlush(NamedTuple):
+    position: int
+    since_ms: int
+    reply: Reply
+
+
+class _AwaitingRounds(NamedTuple):
+    save_round: int
+    registration_round: int
+    position: int
+    since_ms: int
+    reply: Reply
+
+
+class PendingReplies:
+    """Holds replies back until they may be sent.
+
+    Args:
+        saves: the rounds of config writing.
+        registrations: the rounds of registration at the name servers.
+    """
+
+    def __init__(self, saves: Rounds, registrations: Rounds) -> None:
+        self._saves = saves
+        self._registrations = registrations
+        self._flushed_position = 0
+        self._for_flush: deque[_AwaitingFlush] = deque()
+        self._for_rounds: list[_AwaitingRounds] = []
+        self._in_flight: dict[Connection, int] = {}
+        self._paused: set[Connection] = set()
+
+    def __len__(self) -> int:
+        return len(self._for_flush) + len(self._for_rounds)
+
+    def add_for_flush(self, reply: Reply, *, position: int, now_ms: int) -> list[Output]:
+        """Hold a reply until the commit log is flushed up to `position`."""
+        if position <= self._flushed_position:
+            return [reply]
+        self._for_flush.append(_AwaitingFlush(position, now_ms, reply))
+        connection = reply.connection
+        count = self._in_flight.get(connection, 0) + 1
+        self._in_flight[connection] = count
+        if count == IN_FLIGHT_MAX and connection not in self._paused:
+            self._paused.add(connection)
+            return [PauseReading(connection)]
+        return []
+
+    def add_for_rounds(
+        self,
+        reply: Reply,
+        *,
+        save_round: int = 0,
+        registration_round: int = 0,
+        position: int = 0,
+        now_ms: int,
+    ) -> None:
+        """Hold a reply until both rounds are over, and then until `position` is flushed."""
+        self._for_rounds.append(
+            _AwaitingRounds(save_round, registration_round, position, now_ms, reply)
+        )
+
+    def note_flushed(self, position: int) -> list[Output]:
+        """Release what waited for the flush up to `position`."""
+        self._flushed_position = max(self._flushed_position, position)
+        released: list[Output] = []
+        waiting = self._for_flush
+        while waiting and waiting[0].position <= self._flushed_position:
+            self._release(waiting.popleft().reply, released)
+        return released
+
+    def fail_flush(self) -> list[Output]:
+        """Answer FLUSH_DISK_TIMEOUT to everything that waits for a flush."""
+        released: list[Output] = []
+        waiting, self._for_flush = self._for_flush, deque()
+        for entry in waiting:
+            self._release(_flush_failed(entry.reply), released)
+        return released
+
+    def expire_flush(self, now_ms: int) -> list[Output]:
+        """Answer FLUSH_DISK_TIMEOUT to what has waited too long; the message stays stored."""
+        released: list[Output] = []
+        waiting = self._for_flush
+        while waiting and now_ms - waiting[0].since_ms > FLUSH_TIMEOUT_MS:
+            self._release(_flush_failed(waiting.popleft().reply), released)
+        return released
+
+    def note_rounds(self) -> list[Output]:
+        """Release what waited for rounds that are over now."""
+        released: list[Output] = []
+        kept: list[_AwaitingRounds] = []
+        for entry in self._for_rounds:
+            if (
+                entry.save_round > self._saves.finished
+                or entry.registration_round > self._registrations.finished
+            ):
+                kept.append(entry)
+            else:
+                released += self.add_for_flush(
+                    entry.reply, position=entry.position, now_ms=entry.since_ms
+                )
+        self._for_rounds = kept
+        return released
+
+    def fail_save(self, save_round: int, reason: str) -> list[Output]:
+        """Answer SYSTEM_ERROR to what waited for a round of config writing that failed."""
+        failed = [e.reply for e in self._for_rounds if 0 < e.save_round <= save_round]
+        self._for_rounds = [e for e in self._for_rounds if not 0 < e.save_round <= save_round]
+        for reply in failed:
+            reply.command.code = ResponseCode.SYSTEM_ERROR
+            reply.command.remark = f"the configuration could not be written: {reason}"
+        return list(failed)
+
+    def forget(self, connection: Connection) -> None:
+        """Forget the counts of a closed connection; its replies are dropped when released."""
+        self._in_flight.pop(connection, None)
+        self._paused.discard(connection)
+
+    def _release(self, reply: Reply, released: list[Output]) -> None:
+        released.append(reply)
+        connection = reply.connection
+        count = self._in_flight.get(connection, 0) - 1
+        if count > 0:
+            self._in_flight[connection] = count
+        else:
+            self._in_flight.pop(connection, None)
+        if count <= IN_FLIGHT_MAX // 2 and connection in self._paused:
+            self._paused.discard(connection)
+            released.append(ResumeReading(connection))
+
+
+def _flush_failed(reply: Reply) -> Reply:
+    reply.command.code = ResponseCode.FLUSH_DISK_TIMEOUT
+    return reply

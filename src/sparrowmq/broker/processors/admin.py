@@ -1,0 +1,322 @@
+"""What tools ask of a broker: topics, groups, statistics, connections.
+
+Source: AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sparrowmq.broker.consumer_groups import Member
+from sparrowmq.broker.state import BrokerState
+from sparrowmq.broker.topic_configs import QUEUE_COUNT_MAX, find_name_fault
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import GROUP_LENGTH_MAX, is_legal_name
+from sparrowmq.protocol import bodies
+from sparrowmq.protocol.bodies import (
+    ConsumerConnection,
+    ConsumeStats,
+    GroupList,
+    KVTable,
+    OffsetWrapper,
+    ProducerConnection,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicList,
+    TopicOffset,
+    TopicStatsTable,
+    decode_body,
+    encode_body,
+)
+from sparrowmq.protocol.codes import MQ_VERSION, ResponseCode
+from sparrowmq.protocol.command import response_to
+from sparrowmq.protocol.headers import (
+    CreateTopicRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    DeleteTopicRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetConsumeStatsRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    ViewMessageRequestHeader,
+    decode_header,
+)
+from sparrowmq.runtime.connections import Connection, Output, Reply
+from sparrowmq.runtime.requests import Refusal, Request, answer
+
+
+def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Make a topic or change it; the answer comes when it is written and registered."""
+    header = decode_header(CreateTopicRequestHeader, request.command.ext_fields)
+    fault = find_name_fault(header.topic)
+    if fault is None and state.topics.is_system(header.topic):
+        fault = f"The topic[{header.topic}] is conflict with system topic."
+    if fault is None:
+        fault = _find_count_fault(state, header)
+    if fault is not None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
+    topic = TopicConfig(
+        topic_name=header.topic,
+        read_queue_nums=header.read_queue_nums,
+        write_queue_nums=header.write_queue_nums,
+        perm=header.perm,
+        topic_filter_type=header.topic_filter_type,
+        topic_sys_flag=header.topic_sys_flag or 0,
+        order=header.order,
+    )
+    state.put_topic(topic, timestamp_ms=request.timestamp_ms)
+    return _answer_when_safe(state, request, registers=True)
+
+
+def _find_count_fault(state: BrokerState, header: CreateTopicRequestHeader) -> str | None:
+    for count in (header.read_queue_nums, header.write_queue_nums):
+        if not 0 <= count <= QUEUE_COUNT_MAX:
+            return f"a topic has from 0 to {QUEUE_COUNT_MAX} queues, not {count}"
+    if state.topics.find(header.topic) is None and len(state.topics) >= state.config.topics_max:
+        return f"the broker has {state.config.topics_max} topics, which is its limit"
+    return None
+
+
+def delete_topic(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Remove a topic and its groups' offsets in it; its records stay until the log drops them."""
+    header = decode_header(DeleteTopicRequestHeader, request.command.ext_fields)
+    fault = find_name_fault(header.topic)
+    if fault is None and state.topics.is_system(header.topic):
+        fault = f"The topic[{header.topic}] is conflict with system topic."
+    if fault is not None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
+    if state.topics.remove(header.topic, timestamp_ms=request.timestamp_ms):
+        state.note_topics_changed()
+        state.offsets.remove_topic(header.topic)
+    return _answer_when_safe(state, request, registers=True)
+
+
+def update_and_create_group(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Make a consumer group's settings or change them."""
+    group = decode_body(SubscriptionGroupConfig, request.command.body)
+    if not is_legal_name(group.group_name) or len(group.group_name) > GROUP_LENGTH_MAX:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, f"the group name {group.group_name[:40]!r} is illegal"
+        )
+    state.put_group(group, timestamp_ms=request.timestamp_ms)
+    return _answer_when_safe(state, request, registers=False)
+
+
+def delete_group(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Remove a consumer group's settings and, if asked, its offsets."""
+    header = decode_header(DeleteSubscriptionGroupRequestHeader, request.command.ext_fields)
+    if state.groups.remove(header.group_name, timestamp_ms=request.timestamp_ms):
+        state.note_groups_changed()
+    if header.remove_offset:
+        state.offsets.remove_group(header.group_name)
+    return _answer_when_safe(state, request, registers=False)
+
+
+def _answer_when_safe(state: BrokerState, request: Request, *, registers: bool) -> Sequence[Output]:
+    if request.command.is_oneway:
+        return ()
+    state.pending.add_for_rounds(
+        Reply(request.connection, response_to(request.command)),
+        save_round=state.saves.asked,
+        registration_round=state.registrations.asked if registers else 0,
+        now_ms=request.now_ms,
+    )
+    return ()
+
+
+def all_topic_configs(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the table of topics."""
+    return answer(request, ext_fields={}, body=encode_body(state.topics.table()))
+
+
+def all_groups(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the table of consumer groups' settings."""
+    return answer(request, body=encode_body(state.groups.table()))
+
+
+def system_topics(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the names kept for RocketMQ itself."""
+    return answer(request, body=encode_body(TopicList(topic_list=state.topics.system_names())))
+
+
+def topic_stats(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with where each queue of a topic begins and ends."""
+    header = decode_header(GetTopicStatsInfoRequestHeader, request.command.ext_fields)
+    topic = state.topics.find(header.topic)
+    if topic is None:
+        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+    table: dict[MessageQueue, TopicOffset] = {}
+    for queue_id in range(topic.write_queue_nums):
+        low = max(0, state.store.min_offset(header.topic, queue_id))
+        high = max(0, state.store.max_offset(header.topic, queue_id))
+        table[MessageQueue(header.topic, state.config.broker_name, queue_id)] = TopicOffset(
+            min_offset=low,
+            max_offset=high,
+            last_update_timestamp_ms=_store_time(state, header.topic, queue_id, high - 1),
+        )
+    return answer(request, body=encode_body(TopicStatsTable(offset_table=table)))
+
+
+def consume_stats(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with how far a group is in each queue."""
+    header = decode_header(GetConsumeStatsRequestHeader, request.command.ext_fields)
+    group = header.consumer_group
+    topics = [header.topic] if header.topic else _topics_of_group(state, group)
+    table: dict[MessageQueue, OffsetWrapper] = {}
+    for name in topics:
+        topic = state.topics.find(name)
+        if topic is None:
+            continue
+        for queue_id in range(topic.read_queue_nums):
+            committed = max(0, state.offsets.find(group, name, queue_id) or 0)
+            table[MessageQueue(name, state.config.broker_name, queue_id)] = OffsetWrapper(
+                broker_offset=max(0, state.store.max_offset(name, queue_id)),
+                consumer_offset=committed,
+                last_timestamp_ms=_store_time(state, name, queue_id, committed - 1),
+            )
+    return answer(request, body=encode_body(ConsumeStats(offset_table=table)))
+
+
+def _topics_of_group(state: BrokerState, group_name: str) -> list[str]:
+    topics = set(state.offsets.topics_of_group(group_name))
+    group = state.consumers.find(group_name)
+    if group is not None:
+        topics |= group.subscriptions.keys()
+    return sorted(topics)
+
+
+def _store_time(state: BrokerState, topic: str, queue_id: int, offset: int) -> int:
+    """Return when the message at an offset was stored, 0 where there is none."""
+    if offset < 0:
+        return 0
+    return state.store.store_timestamp(topic, queue_id, offset) or 0
+
+
+def topic_consumed_by(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the groups that subscribe to a topic or have offsets in it."""
+    header = decode_header(QueryTopicConsumeByWhoRequestHeader, request.command.ext_fields)
+    groups = {
+        *state.consumers.groups_of_topic(header.topic),
+        *state.offsets.groups_of_topic(header.topic),
+    }
+    return answer(request, body=encode_body(GroupList(group_list=sorted(groups))))
+
+
+def consumer_connections(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with who is connected for a consumer group."""
+    header = decode_header(GetConsumerConnectionListRequestHeader, request.command.ext_fields)
+    group = state.consumers.find(header.consumer_group)
+    if group is None:
+        raise Refusal(
+            ResponseCode.CONSUMER_NOT_ONLINE,
+            f"the consumer group[{header.consumer_group}] not online",
+        )
+    body = ConsumerConnection(
+        connection_set=_connection_set(group.members),
+        subscription_table={topic: s.data for topic, s in group.subscriptions.items()},
+        consume_type=group.consume_type,
+        message_model=group.message_model,
+        consume_from_where=group.consume_from_where,
+    )
+    return answer(request, body=encode_body(body))
+
+
+def producer_connections(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with who is connected for a producer group."""
+    header = decode_header(GetProducerConnectionListRequestHeader, request.command.ext_fields)
+    members = state.producers.find(header.producer_group)
+    if members is None:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"the producer group[{header.producer_group}] not exist",
+        )
+    body = ProducerConnection(connection_set=_connection_set(members))
+    return answer(request, body=encode_body(body))
+
+
+def _connection_set(members: Mapping[Connection, Member]) -> list[bodies.Connection]:
+    return [
+        bodies.Connection(
+            client_id=member.client_id,
+            client_addr=connection.address,
+            language=None if member.language is None else member.language.name,
+            version=member.version,
+        )
+        for connection, member in members.items()
+    ]
+
+
+def view_message(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the record at a position of the commit log."""
+    header = decode_header(ViewMessageRequestHeader, request.command.ext_fields)
+    data = state.store.read_record(header.position) if header.position >= 0 else None
+    if data is None:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"can not find message by the offset, {header.position}",
+        )
+    return answer(request, body=data)
+
+
+def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with what the broker has done, under the names RocketMQ's tools print."""
+    counters, store = state.counters, state.store
+    table = {
+        "brokerVersion": str(MQ_VERSION),
+        "brokerVersionDesc": "V4_9_3",
+        "bootTimestamp": str(state.boot_timestamp_ms),
+        "runtime": _runtime_text((request.timestamp_ms - state.boot_timestamp_ms) // 1000),
+        "commitLogMinOffset": "0",
+        "commitLogMaxOffset": str(store.appended_position),
+        "remainHowManyDataToFlush": f"{store.appended_position - store.flushed_position} B",
+        "putMessageTimesTotal": str(counters.puts),
+        "putMessageSizeTotal": str(counters.put_bytes),
+        "putMessageAverageSize": str(counters.put_bytes / max(1, counters.puts)),
+        "msgPutTotalTodayNow": str(counters.puts),
+        "msgGetTotalTodayNow": str(counters.gets),
+        "pullHeldCount": str(len(state.holds)),
+        "pendingReplyCount": str(len(state.pending)),
+    }
+    return answer(request, body=encode_body(KVTable(table=table)))
+
+
+def _runtime_text(seconds: int) -> str:
+    minutes, seconds = divmod(max(0, seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def get_broker_config(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the settings that tools read, as Java properties; paths are left out."""
+    config = state.config
+    lines = {
+        "brokerName": config.broker_name,
+        "brokerClusterName": config.cluster_name,
+        "brokerId": "0",
+        "brokerRole": "ASYNC_MASTER",
+        "flushDiskType": "SYNC_FLUSH" if config.sync_flush else "ASYNC_FLUSH",
+        "autoCreateTopicEnable": _java(config.auto_create_topics),
+        "autoCreateSubscriptionGroup": _java(config.auto_create_groups),
+        "defaultTopicQueueNums": str(config.default_topic_queue_count),
+        "maxMessageSize": str(config.message_bytes_max),
+    }
+    text = "".join(f"{name}={value}\n" for name, value in lines.items())
+    return answer(request, ext_fields={}, body=text.encode())
+
+
+def refuse_config_update(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Refuse: no setting of a broker can be changed from afar.
+
+    Differs from RocketMQ, whose open door here led to CVE-2023-33246 and CVE-2023-37582.
+    """
+    del state, request
+    raise Refusal(
+        ResponseCode.NO_PERMISSION,
+        "settings cannot be changed remotely; restart the broker with the new ones",
+    )
+
+
+def _java(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,167 @@
+"""Heartbeats, who is in a group, and queue locks.
+
+Source: ClientManageProcessor.java, ConsumerManageProcessor.java, AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparrowmq.broker.consumer_groups import SUBSCRIPTIONS_MAX, Member
+from sparrowmq.broker.processors.send import find_or_create_plain
+from sparrowmq.broker.state import BrokerState
+from sparrowmq.model.names import retry_topic
+from sparrowmq.protocol.bodies import (
+    CheckClientRequestBody,
+    ConsumerData,
+    ConsumerListBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchRequestBody,
+    decode_body,
+    encode_body,
+)
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.headers import (
+    GetConsumerListByGroupRequestHeader,
+    UnregisterClientRequestHeader,
+    decode_header,
+)
+from sparrowmq.protocol.subscription import EXPRESSION_TYPE_TAG
+from sparrowmq.runtime.connections import Connection, Fact, Output
+from sparrowmq.runtime.requests import Refusal, Request, answer
+
+LOCKS_PER_REQUEST_MAX = 1_024
+# TopicSysFlag.buildSysFlag(true, false).
+_TOPIC_SYS_FLAG_UNIT = 1
+
+
+def heartbeat(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Take a client's heartbeat: its groups, their subscriptions, and that it lives."""
+    command = request.command
+    data = decode_body(HeartbeatData, command.body or b"")
+    member = Member(data.client_id, command.language, command.version, request.now_ms)
+    outputs: list[Output] = []
+    for consumer in data.consumer_data_set:
+        if len(consumer.subscription_data_set) > SUBSCRIPTIONS_MAX:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"group {consumer.group_name} subscribes to more than {SUBSCRIPTIONS_MAX} topics",
+            )
+        outputs += _consumer_heartbeat(state, request, consumer, member)
+    for producer in data.producer_data_set:
+        state.producers.heartbeat(producer.group_name, member, request.connection)
+    return [*answer(request), *outputs]
+
+
+def _consumer_heartbeat(
+    state: BrokerState, request: Request, consumer: ConsumerData, member: Member
+) -> list[Output]:
+    settings = state.find_group(consumer.group_name, timestamp_ms=request.timestamp_ms)
+    if settings is not None and settings.retry_queue_nums > 0:
+        find_or_create_plain(
+            state,
+            retry_topic(consumer.group_name),
+            queue_count=settings.retry_queue_nums,
+            sys_flag=_TOPIC_SYS_FLAG_UNIT if consumer.unit_mode else 0,
+            timestamp_ms=request.timestamp_ms,
+        )
+    joined = state.consumers.heartbeat(consumer, member, request.connection)
+    outputs: list[Output] = []
+    if joined.shares_client_id_with:
+        outputs.append(
+            Fact(
+                f"group {consumer.group_name!r}: client id {member.client_id!r} at "
+                f"{request.connection.address} is in use at "
+                f"{', '.join(joined.shares_client_id_with)} too; queues may stay unread",
+                warning=True,
+            )
+        )
+    if joined.is_changed:
+        outputs += state.notify_group(consumer.group_name)
+    return outputs
+
+
+def unregister_client(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Remove this connection from the groups named, and tell the rest."""
+    header = decode_header(UnregisterClientRequestHeader, request.command.ext_fields)
+    outputs = list(answer(request, ext_fields={}))
+    if header.producer_group:
+        state.producers.leave(header.producer_group, request.connection)
+    if header.consumer_group:
+        state.consumers.leave(header.consumer_group, request.connection)
+        outputs += state.notify_group(header.consumer_group)
+    return outputs
+
+
+def forget_connection(state: BrokerState, connection: Connection, *, now_ms: int) -> list[Output]:
+    """Remove a closed or silent connection from every group, and tell the rest.
+
+    Its locks are cut to what its own side of the lease may have left; see QueueLockTable.shorten.
+    """
+    memberships = [
+        (name, group.members[connection].client_id)
+        for name in state.consumers.groups_of(connection)
+        if (group := state.consumers.find(name)) is not None
+    ]
+    names = state.consumers.leave_all(connection)
+    state.producers.leave_all(connection)
+    for name, client_id in memberships:
+        group = state.consumers.find(name)
+        if group is None or client_id not in group.client_ids():
+            state.locks.shorten(name, client_id, now_ms=now_ms)
+    return [output for name in names for output in state.notify_group(name)]
+
+
+def consumer_list(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the client id of every member of a group, one for each connection."""
+    header = decode_header(GetConsumerListByGroupRequestHeader, request.command.ext_fields)
+    group = state.consumers.find(header.consumer_group)
+    if group is None:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"no consumer for this group, {header.consumer_group}",
+            ext_fields={},
+        )
+    body = ConsumerListBody(consumer_id_list=group.client_ids())
+    return answer(request, ext_fields={}, body=encode_body(body))
+
+
+def lock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Lock queues for a client; answers with those it holds now."""
+    body = decode_body(LockBatchRequestBody, request.command.body or b"")
+    _check_lock_count(len(body.mq_set))
+    locked = state.locks.try_lock_batch(
+        body.consumer_group, body.mq_set, body.client_id, now_ms=request.now_ms
+    )
+    return answer(request, body=encode_body(LockBatchResponseBody(lock_ok_mq_set=locked)))
+
+
+def unlock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Release those of the queues that the client holds."""
+    body = decode_body(UnlockBatchRequestBody, request.command.body or b"")
+    _check_lock_count(len(body.mq_set))
+    state.locks.unlock_batch(body.consumer_group, body.mq_set, body.client_id)
+    return answer(request)
+
+
+def _check_lock_count(count: int) -> None:
+    if count > LOCKS_PER_REQUEST_MAX:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"{count} queues in one request; {LOCKS_PER_REQUEST_MAX} are the most",
+        )
+
+
+def check_client_config(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Say whether a subscription can be served: tags can, SQL92 cannot."""
+    del state
+    body = decode_body(CheckClientRequestBody, request.command.body or b"")
+    data = body.subscription_data
+    if data is not None and data.expression_type != EXPRESSION_TYPE_TAG:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {data.expression_type}",
+        )
+    return answer(request)

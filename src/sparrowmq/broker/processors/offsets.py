@@ -1,0 +1,125 @@
+"""Questions about a queue's offsets and a group's, and commits.
+
+Source: ConsumerManageProcessor.java, AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparrowmq.broker.state import BrokerState
+from sparrowmq.protocol.bodies import encode_body
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+    decode_header,
+)
+from sparrowmq.runtime.connections import Output
+from sparrowmq.runtime.requests import Refusal, Request, answer
+
+
+def query_consumer_offset(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the committed offset, or with 0 for a new group of a small queue.
+
+    RocketMQ answers 0, not "not found", while the queue still has its first message and that lies
+    so near the log's end that it would be in memory. So on any small broker a new group reads from
+    the beginning, whatever its own rule of where to begin says; applications rely on it.
+    """
+    header = decode_header(QueryConsumerOffsetRequestHeader, request.command.ext_fields)
+    offset = state.offsets.find(header.consumer_group, header.topic, header.queue_id)
+    if offset is None:
+        if not _begins_in_memory(state, header.topic, header.queue_id):
+            raise Refusal(
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+                ext_fields={},
+            )
+        offset = 0
+    return answer(request, ext_fields={"offset": str(offset)})
+
+
+def _begins_in_memory(state: BrokerState, topic: str, queue_id: int) -> bool:
+    store = state.store
+    if store.min_offset(topic, queue_id) > 0:
+        return False
+    first = store.consume_queue_entry(topic, queue_id, 0)
+    if first is None:
+        return True
+    return store.appended_position - first[0] <= state.config.in_memory_bytes_max
+
+
+def update_consumer_offset(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Store a committed offset, also below the stored one.
+
+    Lowering must work: Java's clients and tools reset and correct offsets by this very request, so
+    a broker cannot tell a mistake from a wish. Differs from RocketMQ 4.9: offsets of topics and
+    queues that do not exist are refused (5.x does the same), so the table stays bounded.
+    """
+    header = decode_header(UpdateConsumerOffsetRequestHeader, request.command.ext_fields)
+    topic = state.topics.find(header.topic)
+    if topic is None:
+        raise Refusal(
+            ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!", ext_fields={}
+        )
+    queue_count = max(topic.read_queue_nums, topic.write_queue_nums)
+    if not 0 <= header.queue_id < queue_count or header.commit_offset < 0:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"offset {header.commit_offset} of queueId[{header.queue_id}] is illegal, "
+            f"topic {header.topic} has {queue_count} queues",
+            ext_fields={},
+        )
+    group = state.find_group(header.consumer_group, timestamp_ms=request.timestamp_ms)
+    if group is None:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"Group {header.consumer_group} not exist!",
+            ext_fields={},
+        )
+    state.offsets.commit(
+        header.consumer_group, header.topic, header.queue_id, offset=header.commit_offset
+    )
+    return answer(request, ext_fields={})
+
+
+def max_offset(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the offset that the queue's next message will get."""
+    header = decode_header(GetMaxOffsetRequestHeader, request.command.ext_fields)
+    offset = max(0, state.store.max_offset(header.topic, header.queue_id))
+    return answer(request, ext_fields={"offset": str(offset)})
+
+
+def min_offset(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the offset of the queue's oldest message."""
+    header = decode_header(GetMinOffsetRequestHeader, request.command.ext_fields)
+    offset = max(0, state.store.min_offset(header.topic, header.queue_id))
+    return answer(request, ext_fields={"offset": str(offset)})
+
+
+def search_offset(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the offset nearest to an instant."""
+    header = decode_header(SearchOffsetRequestHeader, request.command.ext_fields)
+    offset = state.store.offset_by_time(header.topic, header.queue_id, header.timestamp_ms)
+    return answer(request, ext_fields={"offset": str(offset)})
+
+
+def earliest_store_time(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with when the queue's oldest message was stored, -1 for an empty queue."""
+    header = decode_header(GetEarliestMsgStoretimeRequestHeader, request.command.ext_fields)
+    found = state.store.earliest_timestamp(header.topic, header.queue_id)
+    return answer(request, ext_fields={"timestamp": str(-1 if found is None else found)})
+
+
+def all_consumer_offsets(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the table of committed offsets."""
+    return answer(request, body=encode_body(state.offsets.table()))
+
+
+def all_delay_offsets(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with how far each delay level has been delivered."""
+    return answer(request, body=encode_body(state.delays.table()))

@@ -1,0 +1,404 @@
+"""SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: from a request to records in the log.
+
+This is the broker's hottest path. Properties are handled as the text they come in, without
+building a dict, wherever nothing in them asks for more (benchmarks/send_path.py).
+
+Source: SendMessageProcessor.java, AbstractSendMessageProcessor.msgCheck, CommitLog.putMessage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sparrowmq.broker.state import BrokerState
+from sparrowmq.broker.topic_configs import (
+    describe,
+    find_name_fault,
+    inherit,
+    plain,
+)
+from sparrowmq.model.message import PROPERTY_CLUSTER, PROPERTY_DELAY_LEVEL
+from sparrowmq.model.names import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    NOT_ALLOWED_SEND_TOPICS,
+    RETRY_GROUP_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    dlq_topic,
+)
+from sparrowmq.protocol.bodies import PERM_READ, PERM_WRITE, TopicConfig
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import response_to
+from sparrowmq.protocol.headers import (
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    decode_header,
+)
+from sparrowmq.protocol.message_id import encode_offset_msg_id
+from sparrowmq.protocol.properties import encode_properties, parse_properties
+from sparrowmq.protocol.record import (
+    MULTI_TAGS,
+    TRANSACTION_TYPE,
+    Record,
+    decode_batch,
+)
+from sparrowmq.runtime.connections import Output, Reply
+from sparrowmq.runtime.requests import FAQ, Refusal, Request
+from sparrowmq.store.config import DELAY_LEVELS_MS
+from sparrowmq.store.results import PutResult, PutStatus
+
+_ILLEGAL = (
+    "the message is illegal, maybe msg body or properties length not matched. "
+    "msg body length limit 4M, msg properties length limit 32k."
+)
+_DELAY = f"{PROPERTY_DELAY_LEVEL}\x01"
+_WAIT_TRUE = "WAIT\x01true"
+_WAIT_FALSE = "WAIT\x01false"
+# MQVersion.V3_4_9_SNAPSHOT: from here on a request's own limit of retries counts.
+_VERSION_WITH_MAX_RECONSUME_TIMES = 121
+
+_PUT_CODES = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+
+
+def send(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Serve any of the three send requests."""
+    command = request.command
+    traits = _answer_fields(state)
+    try:
+        if command.code == RequestCode.SEND_MESSAGE:
+            header = decode_header(SendMessageRequestHeader, command.ext_fields)
+        else:
+            header = decode_header(SendMessageRequestHeaderV2, command.ext_fields)
+        body = command.body
+        if body is None or len(body) > state.config.message_bytes_max:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
+        topic = _find_topic(state, request, header)
+        queue_id = _choose_queue(state, request, topic, header.queue_id)
+        if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
+            records, waits = _batch_records(state, request, header, topic, queue_id, body)
+        else:
+            records, waits = _single_record(state, request, header, topic, queue_id, body)
+        result = state.store.put(records, timestamp_ms=request.timestamp_ms)
+    except Refusal as refusal:
+        refusal.ext_fields = traits
+        raise
+    return confirm(state, request, result, queue_id=queue_id, waits=waits, traits=traits)
+
+
+def confirm(
+    state: BrokerState,
+    request: Request,
+    result: PutResult,
+    *,
+    queue_id: int,
+    waits: bool,
+    traits: dict[str, str],
+) -> Sequence[Output]:
+    """Answer a send: at once, or when the log is flushed and new topics are written."""
+    _check_put(state, result, traits)
+    command = request.command
+    if command.is_oneway:
+        return ()
+    store_host = state.store_host
+    if len(result.positions) == 1:
+        message_id = encode_offset_msg_id(store_host, result.position)
+    else:
+        message_id = ",".join([encode_offset_msg_id(store_host, at) for at in result.positions])
+    traits["msgId"] = message_id
+    traits["queueId"] = str(queue_id)
+    traits["queueOffset"] = str(result.queue_offset)
+    reply = Reply(request.connection, response_to(command, ext_fields=traits))
+    return _reply_when_safe(state, request, reply, result.end_position if waits else 0)
+
+
+def confirm_plain(state: BrokerState, request: Request, result: PutResult) -> Sequence[Output]:
+    """Answer a request that stored a record on its way, with no more than its success."""
+    _check_put(state, result, None)
+    if request.command.is_oneway:
+        return ()
+    reply = Reply(request.connection, response_to(request.command))
+    return _reply_when_safe(state, request, reply, result.end_position)
+
+
+def _check_put(state: BrokerState, result: PutResult, ext_fields: Mapping[str, str] | None) -> None:
+    if result.status is not PutStatus.PUT_OK:
+        code = _PUT_CODES.get(result.status, ResponseCode.SYSTEM_ERROR)
+        raise Refusal(code, f"{result.status.name}: {result.remark}", ext_fields=ext_fields)
+    counters = state.counters
+    counters.puts += len(result.positions)
+    counters.put_bytes += result.end_position - result.position
+
+
+def _reply_when_safe(
+    state: BrokerState, request: Request, reply: Reply, position: int
+) -> Sequence[Output]:
+    if not state.config.sync_flush:
+        position = 0
+    if state.saves.finished < state.topics_save_round:
+        # A topic made by a send must outlive a crash as the message does.
+        state.pending.add_for_rounds(
+            reply, save_round=state.topics_save_round, position=position, now_ms=request.now_ms
+        )
+        return ()
+    return state.pending.add_for_flush(reply, position=position, now_ms=request.now_ms)
+
+
+def _answer_fields(state: BrokerState) -> dict[str, str]:
+    return {"MSG_REGION": state.config.region, "TRACE_ON": "true"}
+
+
+def _find_topic(
+    state: BrokerState, request: Request, header: SendMessageRequestHeader
+) -> TopicConfig:
+    """Return the topic's settings, making them where that is allowed."""
+    name = header.topic
+    topic = state.topics.find(name)
+    if topic is None:
+        fault = find_name_fault(name)
+        if fault is not None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
+        topic = _create_topic(state, request, header)
+        if topic is None:
+            raise Refusal(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{FAQ}"
+            )
+    if name in NOT_ALLOWED_SEND_TOPICS:
+        raise Refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+    if not topic.perm & PERM_WRITE:
+        raise Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"the broker[{state.config.address}] sending message is forbidden: "
+            f"topic[{name}] is not writable",
+        )
+    if topic.topic_name.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        return _retry_or_dead_letter_topic(state, request, header, topic)
+    return topic
+
+
+def _create_topic(
+    state: BrokerState, request: Request, header: SendMessageRequestHeader
+) -> TopicConfig | None:
+    if len(state.topics) >= state.config.topics_max:
+        return None
+    created: TopicConfig | None = None
+    template = state.topics.find(header.default_topic)
+    if template is not None:
+        created = inherit(template, header.topic, queue_count=header.default_topic_queue_nums)
+    if created is None and header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        created = plain(header.topic, queue_count=1)
+    if created is not None:
+        state.put_topic(created, timestamp_ms=request.timestamp_ms)
+    return created
+
+
+def _retry_or_dead_letter_topic(
+    state: BrokerState,
+    request: Request,
+    header: SendMessageRequestHeader,
+    topic: TopicConfig,
+) -> TopicConfig:
+    """Turn a message that was retried often enough to the group's dead letters."""
+    name = header.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
+    group = state.find_group(name, timestamp_ms=request.timestamp_ms)
+    if group is None:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group not exist, {name}{FAQ}",
+        )
+    retries_max = group.retry_max_times
+    if (
+        request.command.version >= _VERSION_WITH_MAX_RECONSUME_TIMES
+        and header.max_reconsume_times is not None
+    ):
+        retries_max = header.max_reconsume_times
+    if (header.reconsume_times or 0) < retries_max:
+        return topic
+    return find_or_create_plain(
+        state, dlq_topic(name), queue_count=1, timestamp_ms=request.timestamp_ms
+    )
+
+
+def find_or_create_plain(
+    state: BrokerState, name: str, *, queue_count: int, timestamp_ms: int, sys_flag: int = 0
+) -> TopicConfig:
+    """Return a topic that the broker itself needs, making it if it is not there."""
+    topic = state.topics.find(name)
+    if topic is None:
+        topic = plain(name, queue_count=queue_count, perm=PERM_READ | PERM_WRITE, sys_flag=sys_flag)
+        state.put_topic(topic, timestamp_ms=timestamp_ms)
+    return topic
+
+
+def _choose_queue(state: BrokerState, request: Request, topic: TopicConfig, queue_id: int) -> int:
+    count = topic.write_queue_nums
+    if topic.topic_name.startswith(DLQ_GROUP_TOPIC_PREFIX):
+        return 0
+    if queue_id >= max(count, topic.read_queue_nums):
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"request queueId[{queue_id}] is illegal, {describe(topic)} "
+            f"Producer: {request.connection.address}",
+        )
+    if queue_id >= 0:
+        return queue_id
+    return state.random_below(count) if count > 1 else 0
+
+
+def _single_record(
+    state: BrokerState,
+    request: Request,
+    header: SendMessageRequestHeader,
+    topic: TopicConfig,
+    queue_id: int,
+    body: bytes,
+) -> tuple[list[Record], bool]:
+    """Return the record to store and whether the producer waits for the flush."""
+    if header.sys_flag & TRANSACTION_TYPE:
+        raise Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"the broker[{state.config.address}] sending transaction message is forbidden",
+        )
+    text = header.properties or ""
+    waits = True
+    is_dead_letter = topic.topic_name.startswith(DLQ_GROUP_TOPIC_PREFIX)
+    if _DELAY in text:
+        record_topic, record_queue_id, text = _delayed(topic.topic_name, queue_id, text)
+        waits = _WAIT_FALSE not in text
+        if is_dead_letter:
+            record_topic, record_queue_id = topic.topic_name, queue_id
+        text = _with_cluster(state, text)
+    else:
+        record_topic, record_queue_id = topic.topic_name, queue_id
+        if _WAIT_FALSE in text:
+            waits = False
+        text = _stored_properties(state, text)
+    return [
+        _record(
+            state, request, header, topic, record_topic, record_queue_id, body, text, header.flag
+        )
+    ], waits
+
+
+def _stored_properties(state: BrokerState, text: str) -> str:
+    """Drop WAIT=true and add the cluster, as RocketMQ does for plain messages."""
+    if _WAIT_TRUE in text:
+        pairs = text.split("\x02")
+        text = "\x02".join([pair for pair in pairs if pair != _WAIT_TRUE])
+    return _with_cluster(state, text)
+
+
+def _with_cluster(state: BrokerState, text: str) -> str:
+    cluster = f"{PROPERTY_CLUSTER}\x01{state.config.cluster_name}"
+    if not text:
+        return cluster
+    return f"{text}{cluster}" if text.endswith("\x02") else f"{text}\x02{cluster}"
+
+
+def _delayed(topic: str, queue_id: int, text: str) -> tuple[str, int, str]:
+    """Send a message with a delay level by way of the schedule topic."""
+    properties = parse_properties(text)
+    level = parse_delay_level(properties.get(PROPERTY_DELAY_LEVEL))
+    if level > 0:
+        return schedule(topic, queue_id, properties, level=level)
+    return topic, queue_id, encode_properties(properties)
+
+
+def parse_delay_level(text: str | None) -> int:
+    """Return a message's delay level, at most the highest there is; 0 where there is none."""
+    if not text:
+        return 0
+    try:
+        level = int(text)
+    except ValueError:
+        return 0
+    return max(0, min(level, len(DELAY_LEVELS_MS)))
+
+
+def schedule(
+    topic: str, queue_id: int, properties: dict[str, str], *, level: int
+) -> tuple[str, int, str]:
+    """Return topic, queue and properties under which a delayed message waits."""
+    properties["REAL_TOPIC"] = topic
+    properties["REAL_QID"] = str(queue_id)
+    return SCHEDULE_TOPIC, level - 1, encode_properties(properties)
+
+
+def _batch_records(
+    state: BrokerState,
+    request: Request,
+    header: SendMessageRequestHeader,
+    topic: TopicConfig,
+    queue_id: int,
+    body: bytes,
+) -> tuple[list[Record], bool]:
+    """Return one record for each message of a batch, and whether the producer waits."""
+    entries = decode_batch(body)
+    if not entries or len(entries) > state.config.batch_count_max:
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a batch of {len(entries)} messages; from 1 to {state.config.batch_count_max} "
+            "are allowed",
+        )
+    if topic.topic_name.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)):
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"batch request does not support retry group {topic.topic_name}",
+        )
+    common = _with_cluster(state, header.properties or "")
+    records: list[Record] = []
+    for entry in entries:
+        text = entry.properties
+        if _DELAY in text:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
+        if not text:
+            text = common
+        elif text.endswith("\x02"):
+            text = text + common
+        else:
+            text = f"{text}\x02{common}"
+        records.append(
+            _record(
+                state,
+                request,
+                header,
+                topic,
+                topic.topic_name,
+                queue_id,
+                entry.body,
+                text,
+                entry.flag,
+            )
+        )
+    return records, _WAIT_FALSE not in entries[0].properties
+
+
+def _record(
+    state: BrokerState,
+    request: Request,
+    header: SendMessageRequestHeader,
+    topic: TopicConfig,
+    record_topic: str,
+    record_queue_id: int,
+    body: bytes,
+    properties: str,
+    flag: int,
+) -> Record:
+    sys_flag = header.sys_flag
+    if topic.topic_filter_type == "MULTI_TAG":
+        sys_flag |= MULTI_TAGS
+    return Record(
+        topic=record_topic,
+        queue_id=record_queue_id,
+        body=body,
+        properties=properties,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_timestamp_ms=header.born_timestamp_ms,
+        born_host=request.connection.host,
+        store_host=state.store_host,
+        reconsume_times=header.reconsume_times or 0,
+    )

@@ -1,0 +1,104 @@
+"""CONSUMER_SEND_MSG_BACK: a message that a consumer could not handle comes again later.
+
+It goes through the delay levels to the group's retry topic, and after too many times to the
+group's dead letters.
+
+Source: AbstractSendMessageProcessor.consumerSendMsgBack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparrowmq.broker.processors.send import confirm_plain, find_or_create_plain, schedule
+from sparrowmq.broker.state import BrokerState
+from sparrowmq.errors import ProtocolError
+from sparrowmq.model.message import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_WAIT_STORE_OK,
+)
+from sparrowmq.model.names import dlq_topic, retry_topic
+from sparrowmq.protocol.bodies import PERM_WRITE
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.headers import ConsumerSendMsgBackRequestHeader, decode_header
+from sparrowmq.protocol.message_id import encode_offset_msg_id
+from sparrowmq.protocol.properties import encode_properties, parse_properties
+from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.runtime.connections import Output
+from sparrowmq.runtime.requests import FAQ, Refusal, Request, answer
+from sparrowmq.store.config import DELAY_LEVELS_MS
+
+# MQVersion.V3_4_9_SNAPSHOT: from here on a request's own limit of retries counts.
+VERSION_WITH_MAX_RECONSUME_TIMES = 121
+# The first retry waits for level 3, 10 s.
+_FIRST_RETRY_LEVEL = 3
+
+
+def send_back(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Store the message again for its group, later or among the dead letters."""
+    header = decode_header(ConsumerSendMsgBackRequestHeader, request.command.ext_fields)
+    group = state.find_group(header.group, timestamp_ms=request.timestamp_ms)
+    if group is None:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group not exist, {header.group} {FAQ}",
+        )
+    if group.retry_queue_nums <= 0:
+        return answer(request)
+    topic = find_or_create_plain(
+        state,
+        retry_topic(header.group),
+        queue_count=group.retry_queue_nums,
+        timestamp_ms=request.timestamp_ms,
+    )
+    if not topic.perm & PERM_WRITE:
+        raise Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"the topic[{topic.topic_name}] sending message is forbidden",
+        )
+    record = _read(state, header.position)
+    retries_max = group.retry_max_times
+    if (
+        request.command.version >= VERSION_WITH_MAX_RECONSUME_TIMES
+        and header.max_reconsume_times is not None
+    ):
+        retries_max = header.max_reconsume_times
+    properties = parse_properties(record.properties)
+    properties.setdefault(PROPERTY_RETRY_TOPIC, record.topic)
+    properties.setdefault(
+        PROPERTY_ORIGIN_MESSAGE_ID, encode_offset_msg_id(record.store_host, record.position)
+    )
+    properties[PROPERTY_WAIT_STORE_OK] = "false"
+    if record.reconsume_times >= retries_max or header.delay_level < 0:
+        find_or_create_plain(
+            state, dlq_topic(header.group), queue_count=1, timestamp_ms=request.timestamp_ms
+        )
+        properties[PROPERTY_DELAY_LEVEL] = "0"
+        record.topic, record.queue_id = dlq_topic(header.group), 0
+        record.properties = encode_properties(properties)
+    else:
+        level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
+        level = min(level, len(DELAY_LEVELS_MS))
+        properties[PROPERTY_DELAY_LEVEL] = str(level)
+        queue_id = state.random_below(topic.write_queue_nums)
+        record.topic, record.queue_id, record.properties = schedule(
+            topic.topic_name, queue_id, properties, level=level
+        )
+    record.reconsume_times += 1
+    record.store_host = state.store_host
+    result = state.store.put([record], timestamp_ms=request.timestamp_ms)
+    return confirm_plain(state, request, result)
+
+
+def _read(state: BrokerState, position: int) -> Record:
+    data = state.store.read_record(position) if position >= 0 else None
+    if data is None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
+    try:
+        return decode_record(data)
+    except ProtocolError as error:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}"
+        ) from error

@@ -1,0 +1,240 @@
+"""The broker on sockets and disks.
+
+Runs the machine's work where it belongs: commands on the event loop, flushes of the log in one
+thread, config files in another. While a flush runs, the next group of messages collects: that is
+the group commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from msgspec import Struct
+
+from sparrowmq.broker.broker import (
+    DELAYS_FILE,
+    GROUPS_FILE,
+    OFFSETS_FILE,
+    TOPICS_FILE,
+    Broker,
+    RegistrationWork,
+    SavedTables,
+    SaveWork,
+)
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.registration import register, unregister
+from sparrowmq.errors import SparrowError
+from sparrowmq.protocol.bodies import (
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+    decode_body,
+)
+from sparrowmq.runtime import clock
+from sparrowmq.runtime.async_driver import AsyncDriver
+from sparrowmq.runtime.effects import Operation
+from sparrowmq.runtime.remoting_server import RemotingServer, ServerLimits
+from sparrowmq.store.config import FlushMode, StoreConfig
+from sparrowmq.store.config_file import read_config, write_config
+from sparrowmq.store.file_storage import FileStorage
+from sparrowmq.store.flush import FlushWork
+from sparrowmq.store.message_store import MessageStore
+
+LOG = logging.getLogger("sparrowmq.broker")
+
+TICK_MS = 100
+_CONFIG_DIRECTORY = "config"
+
+T = TypeVar("T", bound=Struct)
+
+
+class _NameServerOperation(Protocol):
+    def __call__(self, *, name_server: str) -> Operation[None]: ...
+
+
+class BrokerServer:
+    """One broker, serving.
+
+    Args:
+        root: RocketMQ's store root.
+        config: settings; its address is where clients reach the broker.
+        name_servers: addresses at which to register.
+        limits: bounds on peers.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        config: BrokerConfig,
+        *,
+        name_servers: Sequence[str] = (),
+        limits: ServerLimits | None = None,
+    ) -> None:
+        self._config = config
+        self._name_servers = tuple(name_servers)
+        self._storage = FileStorage(root)
+        mode = FlushMode.SYNC if config.sync_flush else FlushMode.ASYNC
+        self._store = MessageStore(
+            self._storage,
+            StoreConfig(flush=mode, message_bytes_max=config.message_bytes_max),
+        )
+        report = self._store.load(timestamp_ms=clock.timestamp_ms())
+        LOG.info("store %s loaded: %s", root, report)
+        try:
+            self._broker = Broker(
+                config,
+                self._store,
+                random_below=random.Random().randrange,
+                saved=self._read_tables(),
+                timestamp_ms=clock.timestamp_ms(),
+            )
+        except BaseException:
+            self._store.close()
+            raise
+        self._server = RemotingServer(self._broker, limits=limits, on_turn=self._turn)
+        self._driver = AsyncDriver()
+        self._flush_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-flush")
+        self._save_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-save")
+        self._running: set[asyncio.Future[None]] = set()
+        self._ticker: asyncio.TimerHandle | None = None
+        self._is_stopping = False
+        self._unreached: set[str] = set()
+
+    @property
+    def broker(self) -> Broker:
+        """The machine."""
+        return self._broker
+
+    def _read_tables(self) -> SavedTables:
+        return SavedTables(
+            topics=self._read_table(TOPICS_FILE, TopicConfigTable),
+            groups=self._read_table(GROUPS_FILE, SubscriptionGroupTable),
+            offsets=self._read_table(OFFSETS_FILE, ConsumerOffsetTable),
+            delays=self._read_table(DELAYS_FILE, DelayOffsetTable),
+        )
+
+    def _read_table(self, name: str, table_type: type[T]) -> T | None:
+        return read_config(
+            self._storage, f"{_CONFIG_DIRECTORY}/{name}", partial(decode_body, table_type)
+        )
+
+    async def start(self, listening: socket.socket) -> None:
+        """Serve on a bound socket and register; returns when clients can find the broker.
+
+        A name server that does not answer delays nothing: the broker keeps trying.
+        """
+        await self._server.start(listening)
+        self._tick()
+        while self._broker.state.registrations.finished == 0 and self._running:
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+
+    async def stop(self) -> None:
+        """Answer what was taken, leave the name servers, write everything, release the files."""
+        self._is_stopping = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._server.stop_reading()
+        while self._running:
+            await asyncio.wait(self._running)
+        await self._last_rounds()
+        await self._each_name_server(partial(unregister, self._config), "leave")
+        await self._server.stop()
+        await self._driver.aclose()
+        await self._in_thread(self._save_thread, self._store.close)
+        self._flush_thread.shutdown()
+        self._save_thread.shutdown()
+
+    async def _last_rounds(self) -> None:
+        """Flush and write once more, so that every request taken gets its answer."""
+        broker = self._broker
+        flush = broker.last_flush_work()
+        if flush is not None:
+            await self._flush(flush)
+        broker.ask_last_save()
+        save = broker.save_work()
+        if save is not None:
+            await self._save(save)
+
+    def _tick(self) -> None:
+        now_ms = clock.monotonic_ms()
+        try:
+            self._server.perform(
+                self._broker.tick(now_ms=now_ms, timestamp_ms=clock.timestamp_ms())
+            )
+            self._turn()
+        except Exception:
+            LOG.exception("a timer of the broker failed")
+        self._ticker = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
+
+    def _turn(self) -> None:
+        """End a turn of the loop: show what is readable, start what is to be done."""
+        self._server.perform(self._broker.settle())
+        if self._is_stopping:
+            return
+        flush = self._broker.flush_work(now_ms=clock.monotonic_ms())
+        if flush is not None:
+            self._start(self._flush(flush))
+        save = self._broker.save_work()
+        if save is not None:
+            self._start(self._save(save))
+        registration = self._broker.registration_work()
+        if registration is not None:
+            self._start(self._register(registration))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _flush(self, work: FlushWork) -> None:
+        error = await self._in_thread(self._flush_thread, work.run)
+        if error is not None:
+            LOG.error("flush failed, the store takes no more messages: %s", error)
+        self._server.perform(self._broker.flushed(work, error))
+        if not self._is_stopping:
+            self._turn()
+
+    async def _save(self, work: SaveWork) -> None:
+        error = await self._in_thread(self._save_thread, partial(self._write_files, work))
+        if error is not None:
+            LOG.error("config files %s not written: %s", sorted(work.files), error)
+        self._server.perform(self._broker.saved(work, error))
+
+    def _write_files(self, work: SaveWork) -> None:
+        for name, content in work.files.items():
+            write_config(self._storage, f"{_CONFIG_DIRECTORY}/{name}", content)
+
+    async def _in_thread(
+        self, thread: ThreadPoolExecutor, function: Callable[[], None]
+    ) -> Exception | None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(thread, function)
+        except (OSError, SparrowError) as error:
+            return error
+        return None
+
+    async def _register(self, work: RegistrationWork) -> None:
+        await self._each_name_server(partial(register, self._config, work.body), "register at")
+        self._server.perform(self._broker.registered())
+
+    async def _each_name_server(self, operation: _NameServerOperation, verb: str) -> None:
+        for name_server in self._name_servers:
+            try:
+                await self._driver.run(operation(name_server=name_server))
+            except SparrowError as error:
+                if name_server not in self._unreached:
+                    self._unreached.add(name_server)
+                    LOG.warning("cannot %s name server %s: %s", verb, name_server, error)
+            else:
+                if name_server in self._unreached:
+                    self._unreached.discard(name_server)
+                    LOG.info("name server %s is reached again", name_server)

@@ -1,0 +1,119 @@
+"""Everything a broker knows, as one record that its processors share.
+
+Processors are functions of this state and a request. What several of them do to the state
+together, such as making a topic and asking for it to be written and registered, is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.consumer_groups import ConsumerGroups, ProducerGroups
+from sparrowmq.broker.consumer_offsets import ConsumerOffsets
+from sparrowmq.broker.delay_schedule import DelaySchedule
+from sparrowmq.broker.pending_replies import PendingReplies
+from sparrowmq.broker.pull_hold import PullHold
+from sparrowmq.broker.rounds import Rounds
+from sparrowmq.broker.subscription_groups import SubscriptionGroups
+from sparrowmq.broker.topic_configs import TopicConfigs
+from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
+from sparrowmq.rebalance.queue_lock_table import QueueLockTable
+from sparrowmq.runtime.connections import Output, Push
+from sparrowmq.store.message_store import MessageStore
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the broker has done since it started, for GET_BROKER_RUNTIME_INFO."""
+
+    puts: int = 0
+    put_bytes: int = 0
+    gets: int = 0
+
+
+@dataclass(slots=True)
+class BrokerState:
+    """The parts of a broker.
+
+    Args:
+        random_below: picks a number from 0 to one less than its argument, for queue -1.
+        store_host: the broker's address as records carry it.
+    """
+
+    config: BrokerConfig
+    store: MessageStore
+    random_below: Callable[[int], int]
+    store_host: bytes
+    boot_timestamp_ms: int
+    topics: TopicConfigs
+    groups: SubscriptionGroups
+    delays: DelaySchedule
+    offsets: ConsumerOffsets = field(default_factory=ConsumerOffsets)
+    consumers: ConsumerGroups = field(default_factory=ConsumerGroups)
+    producers: ProducerGroups = field(default_factory=ProducerGroups)
+    locks: QueueLockTable = field(default_factory=QueueLockTable)
+    holds: PullHold = field(default_factory=PullHold)
+    saves: Rounds = field(default_factory=Rounds)
+    registrations: Rounds = field(default_factory=Rounds)
+    counters: Counters = field(default_factory=Counters)
+    topics_changed: bool = False
+    groups_changed: bool = False
+    # The round of config writing that covers every topic made so far.
+    topics_save_round: int = 0
+    pending: PendingReplies = field(init=False)
+    _opaque: int = 0
+
+    def __post_init__(self) -> None:
+        self.pending = PendingReplies(self.saves, self.registrations)
+
+    def put_topic(self, topic: TopicConfig, *, timestamp_ms: int) -> None:
+        """Make or change a topic; `saves.asked` and `registrations.asked` then cover it."""
+        self.topics.put(topic, timestamp_ms=timestamp_ms)
+        self.note_topics_changed()
+
+    def note_topics_changed(self) -> None:
+        """Have the table of topics written and registered."""
+        self.topics_changed = True
+        self.topics_save_round = self.saves.ask()
+        self.registrations.ask()
+
+    def put_group(self, group: SubscriptionGroupConfig, *, timestamp_ms: int) -> None:
+        """Make or change a group's settings; `saves.asked` then covers it."""
+        self.groups.put(group, timestamp_ms=timestamp_ms)
+        self.note_groups_changed()
+
+    def note_groups_changed(self) -> None:
+        """Have the table of groups written."""
+        self.groups_changed = True
+        self.saves.ask()
+
+    def find_group(self, group: str, *, timestamp_ms: int) -> SubscriptionGroupConfig | None:
+        """Return a group's settings, making them at the first use where that is allowed."""
+        found = self.groups.find(group)
+        if found is None and self.groups.may_create(group):
+            found = SubscriptionGroupConfig(group_name=group)
+            self.put_group(found, timestamp_ms=timestamp_ms)
+        return found
+
+    def notify_group(self, group_name: str) -> list[Output]:
+        """Tell every member of a group that its membership changed."""
+        group = self.consumers.find(group_name)
+        settings = self.groups.find(group_name)
+        if group is None:
+            return []
+        if settings is not None and not settings.notify_consumer_ids_changed_enable:
+            return []
+        return [Push(connection, self._notification(group_name)) for connection in group.members]
+
+    def _notification(self, group_name: str) -> RemotingCommand:
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        return RemotingCommand(
+            code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+            ext_fields={"consumerGroup": group_name},
+            opaque=self._opaque,
+            flag=ONEWAY_FLAG,
+        )

@@ -1,0 +1,180 @@
+"""Which topics there are, how many queues each has, and who may do what with them.
+
+Source: TopicConfigManager.java, PermName.java. `config/topics.json` has its form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.model.names import (
+    AUTO_CREATE_TOPIC_KEY_TOPIC,
+    BENCHMARK_TOPIC,
+    OFFSET_MOVED_EVENT_TOPIC,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    TOPIC_LENGTH_MAX,
+    TRACE_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    is_legal_name,
+    is_system_topic,
+)
+from sparrowmq.protocol.bodies import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    DataVersion,
+    TopicConfig,
+    TopicConfigTable,
+)
+from sparrowmq.store.config import DELAY_LEVELS_MS
+
+QUEUE_COUNT_MAX = 65_536
+
+
+def perm_text(perm: int) -> str:
+    """Return a permission as RocketMQ prints it: `RW-`."""
+    return "".join(
+        letter if perm & bit else "-"
+        for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
+    )
+
+
+def describe(topic: TopicConfig) -> str:
+    """Return TopicConfig.toString(), which error remarks hold."""
+    return (
+        f"TopicConfig [topicName={topic.topic_name}, readQueueNums={topic.read_queue_nums}, "
+        f"writeQueueNums={topic.write_queue_nums}, perm={perm_text(topic.perm)}, "
+        f"topicFilterType={topic.topic_filter_type}, topicSysFlag={topic.topic_sys_flag}, "
+        f"order={'true' if topic.order else 'false'}]"
+    )
+
+
+def find_name_fault(topic: str) -> str | None:
+    """Return RocketMQ's words for what is wrong with a topic's name, or None."""
+    if not topic.strip():
+        return "The specified topic is blank."
+    if not is_legal_name(topic):
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(topic) > TOPIC_LENGTH_MAX:
+        return "The specified topic is longer than topic max length."
+    return None
+
+
+class TopicConfigs:
+    """The table of topics."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._topics: dict[str, TopicConfig] = {}
+        self._version = DataVersion()
+        self._system = _system_topics(config)
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(list(self._topics.values()))
+
+    @property
+    def version(self) -> DataVersion:
+        """Changes with every change of the table."""
+        return self._version
+
+    def load(self, table: TopicConfigTable, *, timestamp_ms: int) -> bool:
+        """Take what a file held and add the system's topics; tells whether any was missing."""
+        self._topics = {name: _named(name, t) for name, t in table.topic_config_table.items()}
+        self._version = table.data_version
+        missing = [topic for topic in self._system if topic.topic_name not in self._topics]
+        for topic in missing:
+            self.put(topic, timestamp_ms=timestamp_ms)
+        return bool(missing)
+
+    def table(self) -> TopicConfigTable:
+        """Return the whole table."""
+        return TopicConfigTable(topic_config_table=dict(self._topics), data_version=self._version)
+
+    def find(self, topic: str) -> TopicConfig | None:
+        """Return a topic's settings, or None."""
+        return self._topics.get(topic)
+
+    def put(self, topic: TopicConfig, *, timestamp_ms: int) -> None:
+        """Add a topic or replace its settings."""
+        self._topics[topic.topic_name] = topic
+        self._changed(timestamp_ms)
+
+    def remove(self, topic: str, *, timestamp_ms: int) -> bool:
+        """Remove a topic; tells whether there was one."""
+        if self._topics.pop(topic, None) is None:
+            return False
+        self._changed(timestamp_ms)
+        return True
+
+    def is_system(self, topic: str) -> bool:
+        """Tell whether the topic is kept for RocketMQ itself on this broker."""
+        return is_system_topic(topic) or any(topic == t.topic_name for t in self._system)
+
+    def system_names(self) -> list[str]:
+        """Return the names kept for RocketMQ itself on this broker, sorted."""
+        return sorted(
+            {t.topic_name for t in self._system}
+            | {TRACE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
+        )
+
+    def _changed(self, timestamp_ms: int) -> None:
+        self._version = DataVersion(timestamp_ms=timestamp_ms, counter=self._version.counter + 1)
+
+
+def inherit(template: TopicConfig, topic: str, *, queue_count: int) -> TopicConfig | None:
+    """Make a topic's settings from its template, or None if the template gives none."""
+    if not template.perm & PERM_INHERIT:
+        return None
+    count = max(min(queue_count, template.write_queue_nums), 0)
+    return TopicConfig(
+        topic_name=topic,
+        read_queue_nums=count,
+        write_queue_nums=count,
+        perm=template.perm & ~PERM_INHERIT,
+        topic_filter_type=template.topic_filter_type,
+        topic_sys_flag=0,
+    )
+
+
+def plain(
+    topic: str, *, queue_count: int, perm: int = PERM_READ | PERM_WRITE, sys_flag: int = 0
+) -> TopicConfig:
+    """Make the settings of a topic with as many queues to read as to write."""
+    return TopicConfig(
+        topic_name=topic,
+        read_queue_nums=queue_count,
+        write_queue_nums=queue_count,
+        perm=perm,
+        topic_sys_flag=sys_flag,
+    )
+
+
+def _named(name: str, topic: TopicConfig) -> TopicConfig:
+    return topic if topic.topic_name == name else plain(name, queue_count=topic.read_queue_nums)
+
+
+def _system_topics(config: BrokerConfig) -> tuple[TopicConfig, ...]:
+    everything = PERM_READ | PERM_WRITE | PERM_INHERIT
+    template = (
+        plain(
+            AUTO_CREATE_TOPIC_KEY_TOPIC,
+            queue_count=config.default_topic_queue_count,
+            perm=everything,
+        ),
+    )
+    return (
+        plain(SELF_TEST_TOPIC, queue_count=1),
+        *(template if config.auto_create_topics else ()),
+        plain(BENCHMARK_TOPIC, queue_count=1024),
+        plain(config.cluster_name, queue_count=16, perm=everything),
+        plain(config.broker_name, queue_count=1, perm=everything),
+        plain(OFFSET_MOVED_EVENT_TOPIC, queue_count=1),
+        plain(SCHEDULE_TOPIC, queue_count=len(DELAY_LEVELS_MS)),
+        plain(f"{config.cluster_name}_REPLY_TOPIC", queue_count=1),
+    )

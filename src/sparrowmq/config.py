@@ -1,0 +1,106 @@
+"""The table of settings: one row for each, from which the command line takes its help.
+
+A setting comes from the command line; nothing else reads the environment. `source` names
+RocketMQ's setting of the same meaning where there is one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sparrowmq.errors import ConfigError
+
+
+class Setting(NamedTuple):
+    """One row. `unit` is "" where there is none."""
+
+    name: str
+    kind: type
+    default: object
+    unit: str
+    source: str
+    help: str
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("host", str, "127.0.0.1", "", "", "the address to listen on"),
+    Setting(
+        "nameserver-port",
+        int,
+        9876,
+        "",
+        "NettyServerConfig.listenPort of the name server",
+        "the name server's port; 0 takes any free one",
+    ),
+    Setting(
+        "broker-port",
+        int,
+        10911,
+        "",
+        "NettyServerConfig.listenPort of the broker",
+        "the broker's port; 0 takes any free one",
+    ),
+    Setting("data", str, "sparrowmq-data", "", "storePathRootDir", "the directory for all data"),
+    Setting(
+        "flush",
+        str,
+        "sync",
+        "",
+        "MessageStoreConfig.flushDiskType",
+        "sync acknowledges a message once it is on the disk; async at once, and a power cut may "
+        "take the last half second",
+    ),
+    Setting("broker-name", str, "broker-a", "", "BrokerConfig.brokerName", "the broker's name"),
+    Setting(
+        "cluster-name",
+        str,
+        "DefaultCluster",
+        "",
+        "BrokerConfig.brokerClusterName",
+        "the cluster the broker belongs to",
+    ),
+    Setting(
+        "auto-create-topics",
+        bool,
+        True,
+        "",
+        "BrokerConfig.autoCreateTopicEnable",
+        "make a topic that does not exist when a message is sent to it",
+    ),
+    Setting(
+        "nameserver",
+        str,
+        "127.0.0.1:9876",
+        "",
+        "BrokerConfig.namesrvAddr",
+        "name servers to register at, separated by ';'",
+    ),
+    Setting(
+        "advertise",
+        str,
+        "",
+        "",
+        "BrokerConfig.brokerIP1",
+        "the IP address under which clients reach the broker, if it is not --host",
+    ),
+    Setting(
+        "insecure",
+        bool,
+        False,
+        "",
+        "",
+        "allow a --host that other machines can reach; nothing checks who connects",
+    ),
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def find_setting(name: str) -> Setting:
+    """Return the row of a setting.
+
+    Raises: ConfigError if there is none.
+    """
+    try:
+        return _BY_NAME[name]
+    except KeyError:
+        raise ConfigError(f"there is no setting {name!r}; there are {sorted(_BY_NAME)}") from None

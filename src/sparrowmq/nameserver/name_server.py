@@ -1,0 +1,346 @@
+"""The name server as a machine: commands in, outputs out.
+
+Source: DefaultRequestProcessor.java, KVConfigManager.java. Differs from RocketMQ 4.9: an unknown
+request code is answered with REQUEST_CODE_NOT_SUPPORTED (as 5.x does) and not with silence, and
+settings cannot be changed remotely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from sparrowmq.nameserver.route_table import BrokerIdentity, RouteTable
+from sparrowmq.protocol.bodies import (
+    DataVersion,
+    KVTable,
+    TopicConfigTable,
+    TopicList,
+    decode_body,
+    encode_body,
+)
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import (
+    AddWritePermOfBrokerResponseHeader,
+    DeleteKVConfigRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVListByNamespaceRequestHeader,
+    GetRouteInfoRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    PutKVConfigRequestHeader,
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
+    decode_header,
+    encode_header,
+)
+from sparrowmq.protocol.register_body import compute_body_crc, decode_register_body
+from sparrowmq.runtime.connections import Close, Connection, Fact, Output
+from sparrowmq.runtime.requests import FAQ, Processor, Refusal, Request, answer, serve
+
+# NamesrvUtil.NAMESPACE_ORDER_TOPIC_CONFIG.
+ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
+# MQVersion.V3_0_11: before it, a registration's body is the bare table of topics.
+_VERSION_WITH_REGISTER_BODY = 37
+# From MQVersion.V4_9_4 on, clients read routes with quoted keys.
+_VERSION_WITH_STANDARD_JSON = 401
+_KEYS_MAX = 10_000
+SCAN_INTERVAL_MS = 10_000
+
+
+class KVConfig:
+    """Texts by namespace and key, kept in `kvConfig.json`."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[str, str]] = {}
+        self.is_changed = False
+
+    @classmethod
+    def decode(cls, data: bytes) -> KVConfig:
+        """Return what the file says.
+
+        Raises: RemoteProtocolError if it is damaged.
+        """
+        kv_config = cls()
+        kv_config._tables = decode_body(_KVConfigFile, data).config_table
+        return kv_config
+
+    def encode(self) -> bytes:
+        """Return the content of the file."""
+        return encode_body(_KVConfigFile(config_table=self._tables), pretty=True)
+
+    def put(self, namespace: str, key: str, value: str) -> bool:
+        """Store a value; False if there are too many."""
+        table = self._tables.setdefault(namespace, {})
+        if key not in table and sum(map(len, self._tables.values())) >= _KEYS_MAX:
+            return False
+        table[key] = value
+        self.is_changed = True
+        return True
+
+    def find(self, namespace: str, key: str) -> str | None:
+        """Return a value, or None."""
+        return self._tables.get(namespace, {}).get(key)
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Remove a value, if it is there."""
+        if self._tables.get(namespace, {}).pop(key, None) is not None:
+            self.is_changed = True
+
+    def table(self, namespace: str) -> Mapping[str, str] | None:
+        """Return all of a namespace, or None if it was never used."""
+        return self._tables.get(namespace)
+
+
+class _KVConfigFile(msgspec.Struct, frozen=True, rename="camel"):
+    config_table: dict[str, dict[str, str]] = {}
+
+
+class NameServer:
+    """One name server.
+
+    Args:
+        kv_config: what its file says, None if there is none.
+    """
+
+    def __init__(self, kv_config: KVConfig | None = None) -> None:
+        self.routes = RouteTable()
+        self.kv_config = kv_config or KVConfig()
+        self._scan_due_ms = 0
+
+    def handle(
+        self, command: RemotingCommand, connection: Connection, *, now_ms: int, timestamp_ms: int
+    ) -> Sequence[Output]:
+        """Take one command and return what to do."""
+        if command.is_response:
+            return ()
+        return serve(PROCESSORS, self, Request(command, connection, now_ms, timestamp_ms))
+
+    def connection_closed(
+        self, connection: Connection, *, now_ms: int, timestamp_ms: int
+    ) -> Sequence[Output]:
+        """Forget the brokers that registered over a connection."""
+        del now_ms, timestamp_ms
+        return [
+            Fact(f"broker {lost.broker_name}:{lost.broker_id} at {lost.address} is gone")
+            for lost in self.routes.unregister_connection(connection)
+        ]
+
+    def tick(self, *, now_ms: int) -> list[Output]:
+        """Do what is due by time; call it about every second."""
+        if now_ms < self._scan_due_ms:
+            return []
+        self._scan_due_ms = now_ms + SCAN_INTERVAL_MS
+        outputs: list[Output] = []
+        for lost, connection in self.routes.expire(now_ms):
+            outputs.append(
+                Fact(
+                    f"broker {lost.broker_name}:{lost.broker_id} at {lost.address} is silent",
+                    warning=True,
+                )
+            )
+            outputs.append(Close(connection, "the broker is silent"))
+        return outputs
+
+
+def register_broker(server: NameServer, request: Request) -> Sequence[Output]:
+    """Take a broker's registration."""
+    command = request.command
+    header = decode_header(RegisterBrokerRequestHeader, command.ext_fields)
+    body = command.body
+    if header.body_crc32 and header.body_crc32 != compute_body_crc(body or b""):
+        raise Refusal(ResponseCode.SYSTEM_ERROR, "crc32 not match", ext_fields={})
+    if body is None or command.version >= _VERSION_WITH_REGISTER_BODY:
+        register = decode_register_body(body, compressed=header.compressed)
+        topics = register.topic_config_serialize_wrapper
+    else:
+        topics = decode_body(TopicConfigTable, body)
+    registered = server.routes.register(
+        BrokerIdentity(
+            header.cluster_name, header.broker_name, header.broker_id, header.broker_addr
+        ),
+        topics,
+        ha_address=header.ha_server_addr,
+        connection=request.connection,
+        now_ms=request.now_ms,
+    )
+    order = server.kv_config.table(ORDER_TOPIC_NAMESPACE)
+    return answer(
+        request,
+        ext_fields=encode_header(
+            RegisterBrokerResponseHeader(
+                ha_server_addr=registered.master_ha_address,
+                master_addr=registered.master_address,
+            )
+        ),
+        body=None if order is None else encode_body(KVTable(table=dict(order))),
+    )
+
+
+def unregister_broker(server: NameServer, request: Request) -> Sequence[Output]:
+    """Forget a broker that stops."""
+    header = decode_header(UnRegisterBrokerRequestHeader, request.command.ext_fields)
+    server.routes.unregister(
+        BrokerIdentity(
+            header.cluster_name, header.broker_name, header.broker_id, header.broker_addr
+        )
+    )
+    return answer(request)
+
+
+def query_data_version(server: NameServer, request: Request) -> Sequence[Output]:
+    """Tell a broker whether its topics have changed since it registered them."""
+    header = decode_header(QueryDataVersionRequestHeader, request.command.ext_fields)
+    given = decode_body(DataVersion, request.command.body)
+    known = server.routes.note_alive(header.broker_addr, now_ms=request.now_ms)
+    return answer(
+        request,
+        ext_fields=encode_header(QueryDataVersionResponseHeader(changed=known != given)),
+        body=None if known is None else encode_body(known),
+    )
+
+
+def route_of_topic(server: NameServer, request: Request) -> Sequence[Output]:
+    """Answer with where a topic is served."""
+    command = request.command
+    header = decode_header(GetRouteInfoRequestHeader, command.ext_fields)
+    route = server.routes.find_route(header.topic)
+    if route is None:
+        raise Refusal(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"No topic route info in name server for the topic: {header.topic}{FAQ}",
+        )
+    order = server.kv_config.find(ORDER_TOPIC_NAMESPACE, header.topic)
+    if order is not None:
+        route = msgspec.structs.replace(route, order_topic_conf=order)
+    standard = header.accept_standard_json_only or command.version >= _VERSION_WITH_STANDARD_JSON
+    return answer(request, body=msgspec.json.encode(route) if standard else encode_body(route))
+
+
+def cluster_info(server: NameServer, request: Request) -> Sequence[Output]:
+    """Answer with all brokers."""
+    return answer(request, body=encode_body(server.routes.cluster_info()))
+
+
+def all_topics(server: NameServer, request: Request) -> Sequence[Output]:
+    """Answer with all topics."""
+    return answer(request, body=encode_body(TopicList(topic_list=server.routes.topics())))
+
+
+def topics_of_cluster(server: NameServer, request: Request) -> Sequence[Output]:
+    """Answer with a cluster's topics."""
+    header = decode_header(GetTopicsByClusterRequestHeader, request.command.ext_fields)
+    topics = server.routes.topics_of_cluster(header.cluster)
+    return answer(request, body=encode_body(TopicList(topic_list=topics)))
+
+
+def system_topics(server: NameServer, request: Request) -> Sequence[Output]:
+    """Answer with the names of clusters and brokers, which are topics too."""
+    topics, address = server.routes.system_topics()
+    return answer(request, body=encode_body(TopicList(topic_list=topics, broker_addr=address)))
+
+
+def delete_topic(server: NameServer, request: Request) -> Sequence[Output]:
+    """Forget a topic; a broker that still has it brings it back when its topics change."""
+    header = decode_header(DeleteTopicFromNamesrvRequestHeader, request.command.ext_fields)
+    server.routes.delete_topic(header.topic)
+    return answer(request)
+
+
+def wipe_write_perm(server: NameServer, request: Request) -> Sequence[Output]:
+    """Let producers send no more to a broker."""
+    header = decode_header(WipeWritePermOfBrokerRequestHeader, request.command.ext_fields)
+    count = server.routes.set_write_perm(header.broker_name, may_write=False)
+    return answer(
+        request,
+        ext_fields=encode_header(WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count)),
+    )
+
+
+def add_write_perm(server: NameServer, request: Request) -> Sequence[Output]:
+    """Let producers send to a broker again."""
+    header = decode_header(WipeWritePermOfBrokerRequestHeader, request.command.ext_fields)
+    count = server.routes.set_write_perm(header.broker_name, may_write=True)
+    return answer(
+        request,
+        ext_fields=encode_header(AddWritePermOfBrokerResponseHeader(add_topic_count=count)),
+    )
+
+
+def put_kv(server: NameServer, request: Request) -> Sequence[Output]:
+    """Store a text."""
+    header = decode_header(PutKVConfigRequestHeader, request.command.ext_fields)
+    if not server.kv_config.put(header.namespace, header.key, header.value):
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"more than {_KEYS_MAX} keys")
+    return answer(request)
+
+
+def get_kv(server: NameServer, request: Request) -> Sequence[Output]:
+    """Answer with a text."""
+    header = decode_header(GetKVConfigRequestHeader, request.command.ext_fields)
+    value = server.kv_config.find(header.namespace, header.key)
+    if value is None:
+        raise Refusal(
+            ResponseCode.QUERY_NOT_FOUND,
+            f"No config item, Namespace: {header.namespace} Key: {header.key}",
+            ext_fields={},
+        )
+    return answer(request, ext_fields={"value": value})
+
+
+def delete_kv(server: NameServer, request: Request) -> Sequence[Output]:
+    """Remove a text."""
+    header = decode_header(DeleteKVConfigRequestHeader, request.command.ext_fields)
+    server.kv_config.delete(header.namespace, header.key)
+    return answer(request)
+
+
+def kv_list(server: NameServer, request: Request) -> Sequence[Output]:
+    """Answer with all texts of a namespace."""
+    header = decode_header(GetKVListByNamespaceRequestHeader, request.command.ext_fields)
+    table = server.kv_config.table(header.namespace)
+    if table is None:
+        raise Refusal(
+            ResponseCode.QUERY_NOT_FOUND,
+            f"No config item, Namespace: {header.namespace}",
+        )
+    return answer(request, body=encode_body(KVTable(table=dict(table))))
+
+
+def refuse_config(server: NameServer, request: Request) -> Sequence[Output]:
+    """Refuse: no setting of a name server can be changed from afar."""
+    del server, request
+    raise Refusal(
+        ResponseCode.NO_PERMISSION,
+        "settings cannot be changed remotely; restart the name server with the new ones",
+    )
+
+
+PROCESSORS: Mapping[int, Processor[NameServer]] = MappingProxyType(
+    {
+        RequestCode.REGISTER_BROKER: register_broker,
+        RequestCode.UNREGISTER_BROKER: unregister_broker,
+        RequestCode.QUERY_DATA_VERSION: query_data_version,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC: route_of_topic,
+        RequestCode.GET_BROKER_CLUSTER_INFO: cluster_info,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: all_topics,
+        RequestCode.GET_TOPICS_BY_CLUSTER: topics_of_cluster,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: system_topics,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_perm,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_perm,
+        RequestCode.PUT_KV_CONFIG: put_kv,
+        RequestCode.GET_KV_CONFIG: get_kv,
+        RequestCode.DELETE_KV_CONFIG: delete_kv,
+        RequestCode.GET_KVLIST_BY_NAMESPACE: kv_list,
+        RequestCode.UPDATE_NAMESRV_CONFIG: refuse_config,
+    }
+)

@@ -1,0 +1,225 @@
+"""Which brokers there are and which topics they serve: the name server's whole knowledge.
+
+Nothing of it is on the disk: brokers tell it again every 30 s. A broker is forgotten when its
+connection closes or when it is silent for two minutes.
+
+Source: RouteInfoManager.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from sparrowmq.protocol.bodies import (
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    TopicConfigTable,
+    TopicRouteData,
+)
+from sparrowmq.runtime.connections import Connection
+
+# RouteInfoManager.BROKER_CHANNEL_EXPIRED_TIME.
+BROKER_EXPIRY_MS = 120_000
+
+
+class BrokerIdentity(NamedTuple):
+    """Who a broker says it is."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    address: str
+
+
+class Registered(NamedTuple):
+    """What a slave is told: its master's address and where that serves replication."""
+
+    master_address: str | None
+    master_ha_address: str | None
+
+
+@dataclass(slots=True)
+class _LiveBroker:
+    identity: BrokerIdentity
+    ha_address: str
+    data_version: DataVersion
+    connection: Connection
+    seen_ms: int
+
+
+@dataclass(slots=True)
+class _BrokerGroup:
+    """The brokers of one name: a master and its slaves."""
+
+    cluster_name: str
+    addresses: dict[int, str] = field(default_factory=dict)
+
+
+class RouteTable:
+    """Brokers by name and address, and queues by topic."""
+
+    def __init__(self) -> None:
+        self._brokers: dict[str, _BrokerGroup] = {}
+        self._live: dict[str, _LiveBroker] = {}
+        self._topics: dict[str, dict[str, QueueData]] = {}
+
+    def register(
+        self,
+        identity: BrokerIdentity,
+        topics: TopicConfigTable,
+        *,
+        ha_address: str,
+        connection: Connection,
+        now_ms: int,
+    ) -> Registered:
+        """Take what a broker tells of itself.
+
+        Topics are taken from masters alone, and only if their version changed.
+        """
+        group = self._brokers.setdefault(identity.broker_name, _BrokerGroup(identity.cluster_name))
+        group.cluster_name = identity.cluster_name
+        for broker_id, address in list(group.addresses.items()):
+            if address == identity.address and broker_id != identity.broker_id:
+                del group.addresses[broker_id]
+        is_first = group.addresses.get(identity.broker_id) != identity.address
+        group.addresses[identity.broker_id] = identity.address
+        known = self._live.get(identity.address)
+        if identity.broker_id == MASTER_ID and (
+            is_first or known is None or known.data_version != topics.data_version
+        ):
+            self._take_topics(identity.broker_name, topics)
+        self._live[identity.address] = _LiveBroker(
+            identity, ha_address, topics.data_version, connection, now_ms
+        )
+        master_address = group.addresses.get(MASTER_ID)
+        if identity.broker_id == MASTER_ID or master_address is None:
+            return Registered(None, None)
+        master = self._live.get(master_address)
+        return Registered(master_address, None if master is None else master.ha_address)
+
+    def _take_topics(self, broker_name: str, topics: TopicConfigTable) -> None:
+        for name, topic in topics.topic_config_table.items():
+            self._topics.setdefault(name, {})[broker_name] = QueueData(
+                broker_name=broker_name,
+                read_queue_nums=topic.read_queue_nums,
+                write_queue_nums=topic.write_queue_nums,
+                perm=topic.perm,
+                topic_sys_flag=topic.topic_sys_flag,
+            )
+
+    def unregister(self, identity: BrokerIdentity) -> None:
+        """Forget one broker, and the topics of its name once nobody of that name is left."""
+        self._live.pop(identity.address, None)
+        group = self._brokers.get(identity.broker_name)
+        if group is None or group.addresses.get(identity.broker_id) != identity.address:
+            return
+        del group.addresses[identity.broker_id]
+        if group.addresses:
+            return
+        del self._brokers[identity.broker_name]
+        for name in list(self._topics):
+            queues = self._topics[name]
+            queues.pop(identity.broker_name, None)
+            if not queues:
+                del self._topics[name]
+
+    def unregister_connection(self, connection: Connection) -> list[BrokerIdentity]:
+        """Forget the brokers that registered over a connection; returns them."""
+        lost = [live.identity for live in self._live.values() if live.connection is connection]
+        for identity in lost:
+            self.unregister(identity)
+        return lost
+
+    def expire(self, now_ms: int) -> list[tuple[BrokerIdentity, Connection]]:
+        """Forget the brokers that are silent; returns them with their connections."""
+        silent = [
+            (live.identity, live.connection)
+            for live in self._live.values()
+            if now_ms - live.seen_ms > BROKER_EXPIRY_MS
+        ]
+        for identity, _ in silent:
+            self.unregister(identity)
+        return silent
+
+    def note_alive(self, address: str, *, now_ms: int) -> DataVersion | None:
+        """Note that a broker spoke; returns the version of its topics, None if it is unknown."""
+        live = self._live.get(address)
+        if live is None:
+            return None
+        live.seen_ms = now_ms
+        return live.data_version
+
+    def find_route(self, topic: str) -> TopicRouteData | None:
+        """Return where a topic is served, or None."""
+        queues = self._topics.get(topic)
+        if not queues:
+            return None
+        names = [name for name in sorted(queues) if name in self._brokers]
+        if not names:
+            return None
+        return TopicRouteData(
+            broker_datas=[self._broker_data(name) for name in names],
+            queue_datas=[queues[name] for name in names],
+        )
+
+    def _broker_data(self, name: str) -> BrokerData:
+        group = self._brokers[name]
+        return BrokerData(
+            cluster=group.cluster_name,
+            broker_name=name,
+            broker_addrs=dict(sorted(group.addresses.items())),
+        )
+
+    def cluster_info(self) -> ClusterInfo:
+        """Return all brokers."""
+        clusters: dict[str, list[str]] = {}
+        for name in sorted(self._brokers):
+            clusters.setdefault(self._brokers[name].cluster_name, []).append(name)
+        return ClusterInfo(
+            broker_addr_table={name: self._broker_data(name) for name in sorted(self._brokers)},
+            cluster_addr_table=clusters,
+        )
+
+    def topics(self) -> list[str]:
+        """Return all topics, sorted."""
+        return sorted(self._topics)
+
+    def topics_of_cluster(self, cluster_name: str) -> list[str]:
+        """Return the topics that a cluster's brokers serve, sorted."""
+        names = {n for n, group in self._brokers.items() if group.cluster_name == cluster_name}
+        return sorted(t for t, queues in self._topics.items() if not names.isdisjoint(queues))
+
+    def system_topics(self) -> tuple[list[str], str | None]:
+        """Return the names of clusters and brokers, which are topics too, and some address."""
+        names = {*self._brokers, *(g.cluster_name for g in self._brokers.values())}
+        addresses = [a for g in self._brokers.values() for a in g.addresses.values()]
+        return sorted(names), min(addresses, default=None)
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic."""
+        self._topics.pop(topic, None)
+
+    def set_write_perm(self, broker_name: str, *, may_write: bool) -> int:
+        """Give or take all of a broker's topics the write permission; returns how many it has."""
+        count = 0
+        for queues in self._topics.values():
+            queue = queues.get(broker_name)
+            if queue is None:
+                continue
+            perm = PERM_READ | PERM_WRITE if may_write else queue.perm & ~PERM_WRITE
+            queues[broker_name] = msgspec.structs.replace(queue, perm=perm)
+            count += 1
+        return count
+
+    def broker_names(self) -> Iterable[str]:
+        """Return the names of all brokers, sorted."""
+        return sorted(self._brokers)

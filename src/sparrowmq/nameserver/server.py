@@ -1,0 +1,69 @@
+"""The name server on sockets and disks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+
+from sparrowmq.nameserver.name_server import KVConfig, NameServer
+from sparrowmq.runtime import clock
+from sparrowmq.runtime.remoting_server import RemotingServer, ServerLimits
+from sparrowmq.store.config_file import read_config, write_config
+from sparrowmq.store.file_storage import FileStorage
+
+LOG = logging.getLogger("sparrowmq.nameserver")
+
+TICK_MS = 1_000
+# NamesrvConfig.kvConfigPath.
+KV_CONFIG_FILE = "kvConfig.json"
+
+
+class NameServerServer:
+    """One name server, serving.
+
+    Args:
+        root: its directory.
+        limits: bounds on peers.
+    Raises: StoreError if the directory is in use or its file is damaged.
+    """
+
+    def __init__(self, root: Path, *, limits: ServerLimits | None = None) -> None:
+        self._storage = FileStorage(root)
+        self._storage.lock()
+        try:
+            kv_config = read_config(self._storage, KV_CONFIG_FILE, KVConfig.decode)
+        except BaseException:
+            self._storage.unlock()
+            raise
+        self._machine = NameServer(kv_config)
+        self._server = RemotingServer(self._machine, limits=limits, on_turn=self._turn)
+        self._ticker: asyncio.TimerHandle | None = None
+
+    async def start(self, listening: socket.socket) -> None:
+        """Serve on a bound socket."""
+        await self._server.start(listening)
+        self._tick()
+
+    async def stop(self) -> None:
+        """Close every connection and release the directory."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await self._server.stop()
+        self._storage.unlock()
+
+    def _tick(self) -> None:
+        self._server.perform(self._machine.tick(now_ms=clock.monotonic_ms()))
+        self._ticker = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
+
+    def _turn(self) -> None:
+        # Answers of this turn go out after it, so a change that was answered is on the disk. The
+        # file is small and changes by an operator's hand alone: a thread would gain nothing.
+        kv_config = self._machine.kv_config
+        if kv_config.is_changed:
+            try:
+                write_config(self._storage, KV_CONFIG_FILE, kv_config.encode())
+                kv_config.is_changed = False
+            except OSError as error:
+                LOG.error("%s cannot be written: %s", KV_CONFIG_FILE, error)
