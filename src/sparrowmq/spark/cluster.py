@@ -7,7 +7,6 @@ operation of `sparrowmq.client`, run by the calling thread.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -30,6 +29,8 @@ T = TypeVar("T")
 ROUTE_AGE_MS_MAX = 1_000
 # How old bounds may be: with a trigger interval of 0 Spark asks every 10 ms, even when idle.
 BOUNDS_AGE_MS_MAX = 50
+# Clusters of which one process keeps connections; one query reads one.
+CLUSTERS_MAX = 8
 # Pauses between attempts double up to this.
 RETRY_PAUSE_MS_MAX = 3_000
 
@@ -173,11 +174,27 @@ class Cluster:
 
 
 def connect(options: SourceOptions) -> Cluster:
-    """Return this process's cluster for these name servers; made at the first call."""
-    return _connect(os.getpid(), options.name_servers, options.request_timeout_ms)
+    """Return this process's cluster for these name servers; made at the first call.
+
+    Spark keeps its Python workers, so connections serve many tasks and micro-batches.
+    """
+    # The process id keeps a forked process from its parent's connections.
+    key = os.getpid(), options.name_servers, options.request_timeout_ms
+    cluster = _CLUSTERS.get(key)
+    if cluster is None:
+        if len(_CLUSTERS) >= CLUSTERS_MAX:
+            disconnect()
+        cluster = Cluster(options.name_servers, request_timeout_ms=options.request_timeout_ms)
+        _CLUSTERS[key] = cluster
+    return cluster
 
 
-@functools.lru_cache(maxsize=8)
-def _connect(process_id: int, name_servers: tuple[str, ...], request_timeout_ms: int) -> Cluster:
-    """Make a cluster; the process id keeps a forked process from its parent's connections."""
-    return Cluster(name_servers, request_timeout_ms=request_timeout_ms)
+def disconnect() -> None:
+    """Close this process's connections; the next `connect` makes new ones."""
+    while _CLUSTERS:
+        _, cluster = _CLUSTERS.popitem()
+        cluster.driver.close()
+
+
+# What `connect` keeps for the life of a worker process, which nothing else could.
+_CLUSTERS: dict[tuple[int, tuple[str, ...], int], Cluster] = {}

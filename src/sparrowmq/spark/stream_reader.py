@@ -72,7 +72,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @clear
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Freeze the query's end at what the queues hold now."""
-        bounds = self._discover({}, age_ms_max=0)
+        bounds = self._discover({}, afresh=True)
         self._frozen = {queue: found.max_offset for queue, found in bounds.items()}
 
     @clear
@@ -114,11 +114,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing; see the top of this file."""
 
     def _discover(
-        self, expected: Mapping[MessageQueue, int], *, age_ms_max: int = BOUNDS_AGE_MS_MAX
+        self, expected: Mapping[MessageQueue, int], *, afresh: bool = False
     ) -> dict[MessageQueue, QueueBounds]:
         """Ask what the queues hold, unless that was asked just now."""
         now_ms = clock.monotonic_ms()
-        if self._bounds is not None and now_ms - self._bounds_ms < age_ms_max:
+        is_fresh = now_ms - self._bounds_ms < BOUNDS_AGE_MS_MAX and not afresh
+        if self._bounds is not None and is_fresh:
             return self._bounds
         options = self._options
         cluster = connect(options)

@@ -1,0 +1,201 @@
+"""A cluster that does what a test tells it to, and one Spark session for all tests."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_body
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.record import Record, encode_record
+from sparrowmq.runtime.connections import Connection, Output, Reply
+from sparrowmq.runtime.remoting_server import RemotingServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+READ_AND_WRITE = 6
+BORN_MS = 1_357_000_000_000
+
+
+class FakeQueue:
+    """The records of one queue, of which retention may have removed the first."""
+
+    def __init__(self) -> None:
+        self.min_offset = 0
+        self.records: list[bytes] = []
+
+    @property
+    def max_offset(self) -> int:
+        return len(self.records)
+
+
+class FakeCluster:
+    """A name server and brokers behind one port, with queues that tests write to and cut.
+
+    `answers` holds scripted replies to the next pulls: a code with a next offset, or None for an
+    answer that never comes. `pulls_max` is how many messages one pull gives.
+    """
+
+    def __init__(self) -> None:
+        self.topics: dict[str, dict[tuple[str, int], FakeQueue]] = {}
+        self.committed: dict[tuple[str, str, int], int] = {}
+        self.answers: list[tuple[int, int] | None] = []
+        self.pulls_max = 2048
+        self.pull_count = 0
+        self._loop = asyncio.new_event_loop()
+        self._server = RemotingServer(self)
+        listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{listening.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fake cluster")
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._server.start(listening), self._loop).result()
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def create_topic(self, topic: str, *, queues: int = 2, broker: str = "broker-a") -> None:
+        held = self.topics.setdefault(topic, {})
+        for queue_id in range(queues):
+            held.setdefault((broker, queue_id), FakeQueue())
+
+    def append(
+        self, topic: str, queue_id: int, count: int, *, broker: str = "broker-a", size: int = 8
+    ) -> None:
+        """Add messages whose key is their topic, queue and offset."""
+        queue = self.topics[topic][broker, queue_id]
+        for offset in range(queue.max_offset, queue.max_offset + count):
+            key = f"{topic}-{queue_id}-{offset}"
+            record = Record(
+                topic=topic,
+                queue_id=queue_id,
+                body=b"%0*d" % (size, offset),
+                properties=f"KEYS\x01{key}\x02TAGS\x01tag{offset % 3}\x02UNIQ_KEY\x01id-{key}",
+                born_timestamp_ms=BORN_MS + offset,
+                store_timestamp_ms=BORN_MS + offset + 1,
+                queue_offset=offset,
+                position=offset * 200,
+            )
+            queue.records.append(bytes(encode_record(record)))
+
+    def handle(
+        self, command: RemotingCommand, connection: Connection, *, now_ms: int, timestamp_ms: int
+    ) -> list[Output]:
+        reply = self._reply(command)
+        return [] if reply is None else [Reply(connection, reply)]
+
+    def connection_closed(
+        self, connection: Connection, *, now_ms: int, timestamp_ms: int
+    ) -> list[Output]:
+        return []
+
+    def _reply(self, request: RemotingCommand) -> RemotingCommand | None:
+        fields = dict(request.ext_fields or {})
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return self._route(request, fields["topic"])
+        topic = self.topics.get(fields["topic"], {})
+        queue_id = int(fields["queueId"])
+        # One port stands for every broker: the queue's number tells which is meant.
+        found = [queue for (_, number), queue in sorted(topic.items()) if number == queue_id]
+        if not found:
+            return response_to(request, ResponseCode.TOPIC_NOT_EXIST, remark="no such queue")
+        (queue,) = found
+        if request.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            key = fields["consumerGroup"], fields["topic"], queue_id
+            self.committed[key] = int(fields["commitOffset"])
+            return response_to(request)
+        if request.code == RequestCode.PULL_MESSAGE:
+            return self._pull(request, fields, queue)
+        is_min = request.code == RequestCode.GET_MIN_OFFSET
+        assert is_min or request.code == RequestCode.GET_MAX_OFFSET
+        offset = queue.min_offset if is_min else queue.max_offset
+        return response_to(request, ext_fields={"offset": str(offset)})
+
+    def _route(self, request: RemotingCommand, topic: str) -> RemotingCommand:
+        queues = self.topics.get(topic)
+        if not queues:
+            return response_to(request, ResponseCode.TOPIC_NOT_EXIST, remark=f"no {topic}")
+        brokers = sorted({broker for broker, _ in queues})
+        return response_to(
+            request,
+            body=encode_body(
+                TopicRouteData(
+                    broker_datas=[
+                        BrokerData(cluster="C", broker_name=name, broker_addrs={0: self.address})
+                        for name in brokers
+                    ],
+                    queue_datas=[
+                        QueueData(
+                            broker_name=name,
+                            read_queue_nums=sum(broker == name for broker, _ in queues),
+                            write_queue_nums=sum(broker == name for broker, _ in queues),
+                            perm=READ_AND_WRITE,
+                        )
+                        for name in brokers
+                    ],
+                )
+            ),
+        )
+
+    def _pull(
+        self, request: RemotingCommand, fields: dict[str, str], queue: FakeQueue
+    ) -> RemotingCommand | None:
+        self.pull_count += 1
+        offset, body = int(fields["queueOffset"]), None
+        scripted = self.answers.pop(0) if self.answers else ()
+        if scripted is None:
+            return None
+        if scripted:
+            code, following = scripted
+        elif offset < queue.min_offset:
+            code, following = ResponseCode.PULL_OFFSET_MOVED, queue.min_offset
+        elif offset >= queue.max_offset:
+            code, following = ResponseCode.PULL_NOT_FOUND, offset
+        else:
+            code = ResponseCode.SUCCESS
+            count = min(int(fields["maxMsgNums"]), self.pulls_max)
+            records = queue.records[offset : offset + count]
+            body, following = b"".join(records), offset + len(records)
+        return response_to(
+            request,
+            code,
+            body=body,
+            ext_fields={
+                "suggestWhichBrokerId": "0",
+                "nextBeginOffset": str(following),
+                "minOffset": str(queue.min_offset),
+                "maxOffset": str(queue.max_offset),
+            },
+        )
+
+
+@pytest.fixture
+def fake_cluster() -> Iterator[FakeCluster]:
+    cluster = FakeCluster()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for the whole run: a start takes about ten seconds."""
+    pytest.importorskip("pyspark")
+    from sparrowmq.spark import spark_session
+
+    session = spark_session(
+        "sparrowmq tests",
+        master="local[2]",
+        conf={"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

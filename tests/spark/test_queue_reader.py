@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sparrowmq.errors import BrokerError, InvokeTimeout, RemoteProtocolError
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.spark.cluster import Cluster
+from sparrowmq.spark.failures import DataLossError
+from sparrowmq.spark.options import SourceOptions, parse_options
+from sparrowmq.spark.planning import QueueRange
+from sparrowmq.spark.queue_reader import read_ranges
+
+if TYPE_CHECKING:
+    from .conftest import FakeCluster
+else:
+    FakeCluster = Any
+
+
+@pytest.fixture
+def cluster(fake_cluster: FakeCluster) -> Iterator[Cluster]:
+    fake_cluster.create_topic("T", queues=2)
+    found = Cluster((fake_cluster.address,), request_timeout_ms=5_000)
+    yield found
+    found.driver.close()
+
+
+def options_of(fake: FakeCluster, **changes: str) -> SourceOptions:
+    given = {
+        "nameServer": fake.address,
+        "topic": "T",
+        "columns": "queueId,queueOffset,keys,partition",
+        "fetchRetries": "2",
+        "retryIntervalMs": "1",
+        **changes,
+    }
+    return parse_options(given, scope="batch")
+
+
+def read(
+    cluster: Cluster, options: SourceOptions, *ranges: tuple[int, int, int]
+) -> list[tuple[int, int]]:
+    """Return (queue id, offset) of what is read of ranges (queue id, start, end)."""
+    wanted = [
+        (QueueRange(MessageQueue("T", "broker-a", queue_id), start, end), queue_id)
+        for queue_id, start, end in ranges
+    ]
+    rows = [row for batch in read_ranges(cluster, options, wanted) for row in batch.to_pylist()]
+    assert all(f"T-{row['queueId']}-{row['queueOffset']}" == row["keys"] for row in rows)
+    assert all(row["partition"] == row["queueId"] for row in rows)
+    return [(row["queueId"], row["queueOffset"]) for row in rows]
+
+
+@pytest.mark.parametrize("pulls_max", [1, 3, 32, 2048])
+def test_ranges_are_read_whole_and_no_farther(
+    fake_cluster: FakeCluster, cluster: Cluster, pulls_max: int
+) -> None:
+    fake_cluster.append("T", 0, 100)
+    fake_cluster.append("T", 1, 50)
+    fake_cluster.pulls_max = pulls_max
+
+    rows = read(cluster, options_of(fake_cluster), (0, 7, 90), (1, 0, 50))
+
+    assert [(0, n) for n in range(7, 90)] + [(1, n) for n in range(50)] == rows
+
+
+def test_small_answers_are_joined(fake_cluster: FakeCluster, cluster: Cluster) -> None:
+    fake_cluster.append("T", 0, 3_000)
+    fake_cluster.pulls_max = 32
+    queue_range = QueueRange(MessageQueue("T", "broker-a", 0), 0, 3_000)
+
+    batches = list(read_ranges(cluster, options_of(fake_cluster), [(queue_range, 0)]))
+
+    assert [1024, 1024, 952] == [batch.num_rows for batch in batches]
+
+
+def test_a_broker_that_gives_more_than_asked_for_is_cut(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    fake_cluster.append("T", 0, 10)
+    queue = fake_cluster.topics["T"]["broker-a", 0]
+    # One entry of the list that holds two records: the broker's count is off by one.
+    queue.records[4] += queue.records[5]
+
+    rows = read(cluster, options_of(fake_cluster), (0, 0, 5))
+
+    assert [(0, n) for n in range(5)] == rows
+
+
+def test_a_busy_broker_is_asked_again(fake_cluster: FakeCluster, cluster: Cluster) -> None:
+    fake_cluster.append("T", 0, 10)
+    fake_cluster.answers = [(ResponseCode.SYSTEM_BUSY, 0), (ResponseCode.SERVICE_NOT_AVAILABLE, 0)]
+
+    assert 10 == len(read(cluster, options_of(fake_cluster), (0, 0, 10)))
+
+
+def test_an_answer_that_never_comes_is_asked_for_again(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    fake_cluster.append("T", 0, 10)
+    fake_cluster.answers = [None]
+
+    rows = read(cluster, options_of(fake_cluster, requestTimeoutMs="50"), (0, 0, 10))
+
+    assert [(0, n) for n in range(10)] == rows
+
+
+def test_patience_ends(fake_cluster: FakeCluster, cluster: Cluster) -> None:
+    fake_cluster.append("T", 0, 10)
+    fake_cluster.answers = [None] * 3
+
+    with pytest.raises(InvokeTimeout):
+        read(cluster, options_of(fake_cluster, requestTimeoutMs="20"), (0, 0, 10))
+
+    assert 3 == fake_cluster.pull_count
+
+
+def test_no_permission_is_not_asked_again(fake_cluster: FakeCluster, cluster: Cluster) -> None:
+    fake_cluster.append("T", 0, 10)
+    fake_cluster.answers = [(ResponseCode.NO_PERMISSION, 0)]
+
+    with pytest.raises(BrokerError):
+        read(cluster, options_of(fake_cluster), (0, 0, 10))
+
+    assert 1 == fake_cluster.pull_count
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ((ResponseCode.PULL_RETRY_IMMEDIATELY, 4), "offsets 0 to 3 cannot be read"),
+        ((ResponseCode.PULL_RETRY_IMMEDIATELY, 99), "offsets 0 to 9 cannot be read"),
+    ],
+)
+def test_what_the_broker_removed_is_a_loss(
+    fake_cluster: FakeCluster, cluster: Cluster, script: tuple[int, int], words: str
+) -> None:
+    fake_cluster.append("T", 0, 10)
+    fake_cluster.answers = [script]
+
+    with pytest.raises(DataLossError) as caught:
+        read(cluster, options_of(fake_cluster), (0, 0, 10))
+
+    assert words in str(caught.value)
+    assert "the broker has removed what was between" in str(caught.value)
+
+
+def test_what_is_removed_is_skipped_if_the_user_says_so(
+    fake_cluster: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_cluster.append("T", 0, 10)
+    fake_cluster.answers = [(ResponseCode.PULL_RETRY_IMMEDIATELY, 4)]
+
+    rows = read(cluster, options_of(fake_cluster, failOnDataLoss="false"), (0, 0, 10))
+
+    assert [(0, n) for n in range(4, 10)] == rows
+    assert "queue T/broker-a/0: offsets 0 to 3 cannot be read" in caplog.text
+
+
+def test_retention_that_overtakes_is_a_loss(fake_cluster: FakeCluster, cluster: Cluster) -> None:
+    fake_cluster.append("T", 0, 10)
+    fake_cluster.topics["T"]["broker-a", 0].min_offset = 6
+
+    with pytest.raises(DataLossError) as caught:
+        read(cluster, options_of(fake_cluster), (0, 2, 10))
+    rows = read(cluster, options_of(fake_cluster, failOnDataLoss="false"), (0, 2, 10))
+
+    assert "offsets 2 to 5 cannot be read" in str(caught.value)
+    assert [(0, n) for n in range(6, 10)] == rows
+
+
+def test_a_queue_that_ends_early_is_a_loss_and_never_silently_short(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    fake_cluster.append("T", 0, 10)
+
+    with pytest.raises(DataLossError) as caught:
+        read(cluster, options_of(fake_cluster), (0, 5, 12))
+    rows = read(cluster, options_of(fake_cluster, failOnDataLoss="false"), (0, 5, 12))
+
+    assert "offsets 10 to 11 cannot be read: the queue ends at 10 now" in str(caught.value)
+    assert [(0, n) for n in range(5, 10)] == rows
+
+
+def test_a_gap_within_an_answer_is_an_error(fake_cluster: FakeCluster, cluster: Cluster) -> None:
+    fake_cluster.append("T", 0, 10)
+    del fake_cluster.topics["T"]["broker-a", 0].records[4]
+
+    with pytest.raises(RemoteProtocolError) as caught:
+        read(cluster, options_of(fake_cluster, failOnDataLoss="false"), (0, 0, 9))
+
+    assert "gave 0 to 9 in 9 messages" in str(caught.value)
+
+
+def test_an_abandoned_read_leaves_the_connection_usable(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    fake_cluster.append("T", 0, 5_000)
+    options = options_of(fake_cluster, pullBatchSize="1024")
+    queue_range = QueueRange(MessageQueue("T", "broker-a", 0), 0, 5_000)
+
+    first = read_ranges(cluster, options, [(queue_range, 0)])
+    next(first)
+    first.close()  # type: ignore[attr-defined]
+
+    assert [(0, 0), (0, 1)] == read(cluster, options, (0, 0, 2))
