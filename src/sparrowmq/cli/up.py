@@ -61,6 +61,10 @@ AutoCreate = Annotated[
         help=find_setting("auto-create-topics").help,
     ),
 ]
+StopWithStdin = Annotated[
+    bool,
+    typer.Option("--stop-with-stdin", hidden=True, help="stop when standard input closes"),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="log every connection")]
 
 
@@ -75,6 +79,7 @@ def up(
     auto_create_topics: AutoCreate = True,
     advertise: Advertise = "",
     insecure: Insecure = False,
+    stop_with_stdin: StopWithStdin = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a name server and a broker in one process, in the foreground."""
@@ -99,7 +104,7 @@ def up(
             _print_ready(f"nameserver={shown} broker={broker_address}")
             await stop.wait()
 
-    _run(serve, verbose=verbose)
+    _run(serve, verbose=verbose, stop_with_stdin=stop_with_stdin)
 
 
 def nameserver(
@@ -107,6 +112,7 @@ def nameserver(
     port: Annotated[int, typer.Option(help=find_setting("nameserver-port").help)] = 9876,
     data: Data = Path("sparrowmq-data/nameserver"),
     insecure: Insecure = False,
+    stop_with_stdin: StopWithStdin = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a name server in the foreground."""
@@ -117,7 +123,7 @@ def nameserver(
             _print_ready(f"nameserver={_join(_advertised(ip, ''), bound_port)}")
             await stop.wait()
 
-    _run(serve, verbose=verbose)
+    _run(serve, verbose=verbose, stop_with_stdin=stop_with_stdin)
 
 
 def broker(
@@ -131,6 +137,7 @@ def broker(
     auto_create_topics: AutoCreate = True,
     advertise: Advertise = "",
     insecure: Insecure = False,
+    stop_with_stdin: StopWithStdin = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a broker in the foreground."""
@@ -154,7 +161,7 @@ def broker(
             _print_ready(f"broker={broker_address}")
             await stop.wait()
 
-    _run(serve, verbose=verbose)
+    _run(serve, verbose=verbose, stop_with_stdin=stop_with_stdin)
 
 
 @asynccontextmanager
@@ -203,7 +210,9 @@ async def _broker(
             await server.stop()
 
 
-def _run(serve: Callable[[asyncio.Event], Awaitable[None]], *, verbose: bool) -> None:
+def _run(
+    serve: Callable[[asyncio.Event], Awaitable[None]], *, verbose: bool, stop_with_stdin: bool
+) -> None:
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.DEBUG if verbose else logging.INFO,
@@ -215,6 +224,9 @@ def _run(serve: Callable[[asyncio.Event], Awaitable[None]], *, verbose: bool) ->
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
+        if stop_with_stdin:
+            # Whoever holds the other end of a pipe, however it ends, takes us with it.
+            loop.add_reader(sys.stdin.fileno(), stop.set)
         # What is there now stays: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()

@@ -32,7 +32,6 @@ from sparrowmq.runtime.connections import (
     PauseReading,
     Push,
     Reply,
-    ResumeReading,
 )
 from sparrowmq.runtime.requests import Request, answer
 

@@ -1,0 +1,172 @@
+"""A whole cluster for a test: one name server and one broker, in a process of their own.
+
+    with EmbeddedCluster() as cluster:
+        cluster.create_topic("T", queues=8)
+        with Producer("GID_p", name_server=cluster.name_server) as producer:
+            ...
+
+It runs `sparrowmq up` on free ports of the loopback interface. A process of its own can be killed
+(`kill`) and started again on the same directory and ports (`restart`), and shares no lock of the
+interpreter with the test. It stops with its parent, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Literal, Self
+
+from sparrowmq.client.blocking import Admin
+from sparrowmq.errors import SparrowError, UsageError
+
+_STOP_TIMEOUT_S = 20
+
+
+class ClusterFailed(SparrowError):
+    """The embedded cluster did not start; the text ends with what it said."""
+
+
+class EmbeddedCluster:
+    """A name server and a broker in a child process.
+
+    Args:
+        data_dir: where the data goes and stays; None takes a temporary directory that is removed.
+        flush: "sync" acknowledges what is on the disk, "async" what is taken.
+        options: further options of `sparrowmq up`.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | str | None = None,
+        *,
+        flush: Literal["sync", "async"] = "sync",
+        options: tuple[str, ...] = (),
+    ) -> None:
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if data_dir is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="sparrowmq-")
+            data_dir = self._temporary.name
+        self.data_dir = Path(data_dir)
+        self._flush = flush
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._ports = (0, 0)
+        self._addresses = ("", "")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def name_server(self) -> str:
+        """The name server's address, `ip:port`."""
+        return self._addresses[0]
+
+    @property
+    def broker(self) -> str:
+        """The broker's address, `ip:port`."""
+        return self._addresses[1]
+
+    @property
+    def log_path(self) -> Path:
+        """Where the servers' log goes."""
+        return self.data_dir / "up.log"
+
+    @property
+    def pid(self) -> int:
+        """The id of the process.
+
+        Raises: UsageError if it does not run.
+        """
+        if self._process is None:
+            raise UsageError("the embedded cluster does not run")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the servers; returns when they serve.
+
+        A second start takes the ports of the first, so that clients find the servers again.
+
+        Raises: ClusterFailed; UsageError if they run already.
+        """
+        if self._process is not None:
+            raise UsageError("the embedded cluster runs already")
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._log = self.log_path.open("ab")
+        command = [
+            *(sys.executable, "-m", "sparrowmq.cli.main", "up", "--stop-with-stdin"),
+            *("--nameserver-port", str(self._ports[0]), "--broker-port", str(self._ports[1])),
+            *("--data", str(self.data_dir), "--flush", self._flush),
+            *self._options,
+        ]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().decode()
+        found = dict(part.split("=", 1) for part in line.split() if "=" in part)
+        if not line.startswith("ready ") or found.keys() != {"nameserver", "broker"}:
+            self.kill()
+            raise ClusterFailed(f"sparrowmq up did not start: {self.log_path.read_text()[-2000:]}")
+        self._addresses = (found["nameserver"], found["broker"])
+        self._ports = (_port(self.name_server), _port(self.broker))
+
+    def stop(self) -> None:
+        """Stop the servers cleanly, as SIGTERM does; nothing happens if they do not run."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._forget_process()
+
+    def kill(self) -> None:
+        """End the servers at once, as `kill -9` does; nothing happens if they do not run."""
+        if self._process is not None:
+            self._process.kill()
+            self._forget_process()
+
+    def restart(self) -> None:
+        """Stop the servers if they run, and start them again on the same data and ports."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop the servers and remove a temporary directory."""
+        self.stop()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def create_topic(self, topic: str, queues: int = 8) -> None:
+        """Create a topic; returns when clients can find it."""
+        with Admin(name_server=self.name_server) as admin:
+            admin.create_topic(topic, queues)
+
+    def _forget_process(self) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        process.wait()
+        for stream in (process.stdin, process.stdout, self._log):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._log = None
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
