@@ -234,10 +234,10 @@ class BlockingDriver:
             return
         ident = threading.get_ident()
         with self._lead_left:
-            if self._leader == ident:
-                raise UsageError("close was called by an operation or callback of the same driver")
             if self._is_closing:
                 return
+            if self._leader == ident:
+                raise UsageError("close was called by an operation or callback of the same driver")
             self._is_closing = True
             self._wake()
             if not self._lead_left.wait_for(lambda: self._leader is None, timeout_ms / 1000):
@@ -386,10 +386,11 @@ class BlockingDriver:
                 raise
 
     def _woken(self, _: int) -> None:
-        # Lowered before the functions are taken: one that is appended later sends a new byte.
-        self._wake_sent = False
         with suppress(BlockingIOError, InterruptedError):
             self._wake_reader.recv(4096)
+        # Lowered after its byte is gone and before functions are taken: whoever appended one
+        # before is served by the coming look, whoever does so after sends a byte.
+        self._wake_sent = False
 
     # Effects.
 
