@@ -7,11 +7,14 @@ consume queue are such a series. Source: RocketMQ's MappedFileQueue, without the
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 
 from sparrowmq.errors import StoreError
 from sparrowmq.store.storage import Bytes, Storage, StorageFile
 
 _NAME_DIGITS = 20
+# A crash loses the names of files made since the last sync. More missing than that is no crash.
+_MISSING_FILES_MAX = 64
 
 
 class DamagedSeries(StoreError):
@@ -40,13 +43,17 @@ class FileSeries:
         self._bases: list[int] = []
         self._files: dict[int, StorageFile] = {}
 
-    def load(self) -> None:
+    def load(self, *, repair: bool = False) -> None:
         """Open the files that are there.
 
-        The last ones may be shorter, cut by a crash; they are extended with zeros.
+        Files at the end may be shorter, cut by a crash; they are extended with zeros.
 
-        Raises: DamagedSeries if a file is missing between two others, or one but the last is cut;
-            StoreError if the files cannot be of the configured size.
+        Args:
+            repair: whether missing and cut files within the series are replaced by zeros, for a
+                reader that will find out what is lost.
+
+        Raises: DamagedSeries if there are such files and `repair` is False; StoreError if the files
+            cannot be of the configured size.
         """
         for name in self._storage.list_names(self._directory):
             if len(name) != _NAME_DIGITS or not name.isascii() or not name.isdigit():
@@ -54,29 +61,42 @@ class FileSeries:
                     f"{self._directory}/{name} is no file of the store; move it elsewhere"
                 )
             self._bases.append(int(name))
-            self._files[int(name)] = self._storage.open(self._path(int(name)), pinned=self._pinned)
-        for before, after in zip(self._bases, self._bases[1:], strict=False):
+        for base in self._bases:
+            self._files[base] = self._storage.open(self._path(base), pinned=self._pinned)
+        for before, after in pairwise(list(self._bases)):
             if after - before != self.file_size:
-                error = StoreError if (after - before) % self.file_size else DamagedSeries
-                raise error(
-                    f"from {self._path(before)} to {self._path(after)} are {after - before} bytes, "
-                    f"but files of {self.file_size} bytes are configured: a file is missing, or "
-                    f"the configured size is wrong"
-                )
-        self._check_sizes()
+                self._fill_gap(before, after, repair=repair)
+        self._check_sizes(repair=repair)
 
-    def _check_sizes(self) -> None:
+    def _fill_gap(self, before: int, after: int, *, repair: bool) -> None:
+        missing = (after - before) // self.file_size - 1
+        problem = (
+            f"from {self._path(before)} to {self._path(after)} are {after - before} bytes, but "
+            f"files of {self.file_size} bytes are configured: a file is missing, or the configured "
+            f"size is wrong"
+        )
+        if (after - before) % self.file_size or missing > _MISSING_FILES_MAX:
+            raise StoreError(problem)
+        if not repair:
+            raise DamagedSeries(problem)
+        for base in range(before + self.file_size, after, self.file_size):
+            self._files[base] = self._storage.create(
+                self._path(base), size=self.file_size, pinned=self._pinned
+            )
+        self._bases = sorted(self._files)
+
+    def _check_sizes(self, *, repair: bool) -> None:
         is_tail = True
         for base in reversed(self._bases):
             file = self._files[base]
-            if file.size != self.file_size:
-                if not is_tail or file.size > self.file_size:
-                    error = StoreError if file.size > self.file_size else DamagedSeries
-                    raise error(
-                        f"{file.path} has {file.size} bytes; {self.file_size} are configured"
-                    )
+            problem = f"{file.path} has {file.size} bytes; {self.file_size} are configured"
+            if file.size > self.file_size:
+                raise StoreError(problem)
+            if file.size < self.file_size:
+                if not is_tail and not repair:
+                    raise DamagedSeries(problem)
                 file.resize(self.file_size)
-            elif file.next_data(0) is not None:
+            if is_tail and file.next_data(0) is not None:
                 is_tail = False
 
     @property

@@ -97,7 +97,7 @@ class MessageStore:
         return report
 
     def _recover(self, timestamp_ms: int) -> RecoveryReport:
-        self._log.files.load()
+        self._log.files.load(repair=True)
         self._queues = load_queues(self._storage, self._config)
         self._checkpoint = read_checkpoint(self._storage)
         report = Recovery(
@@ -250,7 +250,7 @@ class MessageStore:
             )
             if is_queued:
                 offset += 1
-                code = self._checker.tags_code(topic, record.properties.encode(), timestamp_ms)
+                code = self._checker.tags_code(topic, record.properties, timestamp_ms)
                 placed.append(
                     Dispatched(topic, queue_id, offset, code, timestamp_ms, position, size)
                 )

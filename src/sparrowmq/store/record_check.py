@@ -38,8 +38,10 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
+from sparrowmq.model.message import PROPERTY_DELAY_LEVEL, PROPERTY_TAGS
 from sparrowmq.model.names import SCHEDULE_TOPIC, is_legal_name
-from sparrowmq.protocol.subscription import java_hash
+from sparrowmq.protocol.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from sparrowmq.protocol.subscription import tags_code
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -64,7 +66,7 @@ _TRANSACTION_COMMIT = 0x8
 _CRC_NAME = b"__CRC32#\x01"
 CRC_PROPERTY_SIZE = len(_CRC_NAME) + 11
 CRC_PROPERTY = "__CRC32#"
-_TOPIC_CACHE_MAX = 100_000
+_CACHE_MAX = 100_000
 
 
 class CheckedRecord(NamedTuple):
@@ -100,7 +102,7 @@ class RecordChecker:
     def __init__(self, delay_levels_ms: Sequence[int]) -> None:
         self._delay_levels_ms = delay_levels_ms
         self._topics: dict[bytes, str | None] = {}
-        self._tags_codes: dict[bytes, int] = {}
+        self._tags_codes: dict[str, int] = {}
 
     def check(self, buffer: bytes, at: int, position: int) -> CheckedRecord | None:
         """Return what the record at `at` in `buffer` says, None if there is no valid record.
@@ -155,30 +157,28 @@ class RecordChecker:
             topic,
             queue_id,
             queue_offset,
-            self.tags_code(topic, buffer[properties_at:end], store_ms),
+            self.tags_code(topic, buffer[properties_at:end].decode("utf-8", "replace"), store_ms),
             store_ms,
             transaction == 0 or transaction == _TRANSACTION_COMMIT,
         )
 
-    def tags_code(self, topic: str, properties: bytes, store_timestamp_ms: int) -> int:
+    def tags_code(self, topic: str, properties: str, store_timestamp_ms: int) -> int:
         """Return what a consume queue entry holds as tags code.
 
         That is the hash of the tag, 0 without one, and for a delayed message the wall-clock time
         of its delivery.
         """
         if topic == SCHEDULE_TOPIC:
-            level = _parse_level(find_property(properties, b"DELAY"))
+            level = _parse_level(find_property(properties, PROPERTY_DELAY_LEVEL))
             if level > 0:
                 levels = self._delay_levels_ms
                 return store_timestamp_ms + levels[min(level, len(levels)) - 1]
-        tag = find_property(properties, b"TAGS")
-        if not tag:
-            return 0
+        tag = find_property(properties, PROPERTY_TAGS)
         code = self._tags_codes.get(tag)
         if code is None:
-            if len(self._tags_codes) >= _TOPIC_CACHE_MAX:
+            if len(self._tags_codes) >= _CACHE_MAX:
                 self._tags_codes.clear()
-            code = self._tags_codes[tag] = java_hash(tag.decode("utf-8", "replace"))
+            code = self._tags_codes[tag] = tags_code(tag)
         return code
 
     def _topic(self, name: bytes) -> str | None:
@@ -192,7 +192,7 @@ class RecordChecker:
             topic = None
         if topic is not None and not is_legal_name(topic):
             topic = None
-        if len(self._topics) >= _TOPIC_CACHE_MAX:
+        if len(self._topics) >= _CACHE_MAX:
             self._topics.clear()
         self._topics[name] = topic
         return topic
@@ -218,27 +218,25 @@ def _is_crc_right(
     return buffer[crc_at:end] == encode_crc_property(crc32(view[at:crc_at]))
 
 
-def find_property(properties: bytes, name: bytes) -> bytes:
-    """Return the value of a property in the encoded text, b"" if it is not there.
+def find_property(properties: str, name: str) -> str:
+    """Return the value of a property in the encoded text, "" if it is not there.
 
     Of several of one name the last counts, as in Java's map; empty values do not count.
     """
-    wanted = name + b"\x01"
+    wanted = name + NAME_VALUE_SEPARATOR
     at = len(properties)
     while True:
         at = properties.rfind(wanted, 0, at)
         if at < 0:
-            return b""
-        if at == 0 or properties[at - 1] == 2:
+            return ""
+        if at == 0 or properties[at - 1] == PROPERTY_SEPARATOR:
             value_at = at + len(wanted)
-            end = properties.find(b"\x02", value_at)
+            end = properties.find(PROPERTY_SEPARATOR, value_at)
             value = properties[value_at:] if end < 0 else properties[value_at:end]
             if value:
                 return value
 
 
-def _parse_level(text: bytes) -> int:
-    try:
-        return int(text) if text.lstrip(b"-").isdigit() else 0
-    except ValueError:
-        return 0
+def _parse_level(text: str) -> int:
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0

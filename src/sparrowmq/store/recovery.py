@@ -182,7 +182,7 @@ class Recovery:
             self._walk(start)
         end = self._scan.position
         synced_end = self._synced_end(end)
-        is_torn = self._cut_log(end)
+        is_torn = self._cut_log(start, end)
         rewritten = self._write_queues(start)
         last = self._last
         return RecoveryReport(
@@ -308,10 +308,13 @@ class Recovery:
         check = self._checks.get(key)
         first_offset = 0 if check is None else check.first_offset
         kept_end = 0 if check is None else check.count_before(start)
-        if start == self._files.begin and kept_end == first_offset:
+        if kept_end > first_offset:
+            return kept_end
+        if start == self._files.begin:
             # Nothing is known of the queue's past: believe its first record.
             return queue_offset
-        return kept_end
+        # The queue's first files may be missing.
+        return min(first_offset, queue_offset)
 
     def _synced_end(self, end: int) -> int:
         """Return up to where the log had surely been synced, as far as that is known."""
@@ -323,8 +326,8 @@ class Recovery:
         is_dispatched = any(end in check.positions_from(end)[:1] for check in self._checks.values())
         return max(mark.end_position, end + 1 if is_dispatched else end)
 
-    def _cut_log(self, end: int) -> bool:
-        """End the log at `end`; return whether there was anything behind it."""
+    def _cut_log(self, start: int, end: int) -> bool:
+        """End the log at `end`, sync it; return whether there was anything behind the end."""
         followers = self._find_followers(end)
         first = next(followers, None)
         if first is not None:
@@ -332,9 +335,12 @@ class Recovery:
         is_torn = self._files.next_data(end) is not None
         self._files.cut(end)
         self._log.set_end(end)
+        # A killed process leaves records that only the page cache has. They are about to be served,
+        # so they must be on the disk first; an entry of theirs in a queue will say so.
+        for base in self._files.bases:
+            if base + self._files.file_size >= start and not (self._is_clean and not is_torn):
+                self._files.file_at(base).sync()
         if self._files.bases:
-            base = self._files.base_of(end)
-            self._files.file_at(self._files.bases[-1] if base is None else base).sync()
             self._storage.sync_directory(self._files.directory)
         return is_torn
 

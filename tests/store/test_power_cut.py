@@ -1,0 +1,139 @@
+"""Power cuts at random moments: what was acknowledged stays, what was lost stays lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+
+from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.store import FlushMode, MessageStore, PutStatus, StoreConfig
+
+SEEDS = 300
+CUTS_PER_SEED = 5
+QUEUES = [("A", 0), ("A", 1), ("B", 0), ("%RETRY%g", 0)]
+
+
+@dataclass
+class Life:
+    """What the outside world knows of the messages, over several lives of a broker."""
+
+    put: dict[bytes, tuple[str, int, int]] = field(default_factory=dict)
+    acknowledged: set[bytes] = field(default_factory=set)
+    seen: set[bytes] = field(default_factory=set)
+    lost: set[bytes] = field(default_factory=set)
+    next_body: int = 0
+
+
+def config_for(rng: Random) -> StoreConfig:
+    return StoreConfig(
+        flush=FlushMode.SYNC,
+        commit_log_file_size=rng.choice((4096, 16384)),
+        consume_queue_file_size=rng.choice((200, 2000)),
+        checkpoint_interval_ms=rng.choice((20, 200, 100_000)),
+        verify_bytes=rng.choice((0, 2000, 1 << 20)),
+        append_crc=rng.random() < 0.8,
+    )
+
+
+def readable(store: MessageStore) -> dict[bytes, tuple[str, int, int]]:
+    found: dict[bytes, tuple[str, int, int]] = {}
+    for topic, queue_id in store.queues():
+        offset = store.min_offset(topic, queue_id)
+        while offset < store.max_offset(topic, queue_id):
+            result = store.get(topic, queue_id, queue_offset=offset, count_max=7, bytes_max=3000)
+            at = 0
+            while at < len(result.records):
+                record = decode_record(result.records, at)
+                assert (record.topic, record.queue_id) == (topic, queue_id)
+                assert record.queue_offset == offset
+                found[record.body] = (topic, queue_id, offset)
+                at += record.size
+                offset += 1
+            assert offset == result.next_offset
+    return found
+
+
+def new_records(life: Life, rng: Random, make: Callable[..., Record]) -> list[Record]:
+    topic, queue_id = rng.choice(QUEUES)
+    records = []
+    for _ in range(rng.choice((1, 1, 1, 4))):
+        life.next_body += 1
+        body = b"%d " % life.next_body + rng.randbytes(rng.choice((0, 30, 700)))
+        records.append(make(body, topic=topic, queue_id=queue_id))
+    return records
+
+
+def work(store: MessageStore, life: Life, rng: Random, make: Callable[..., Record]) -> None:
+    """Use the store until the power is cut."""
+    now_ms = 1000 * life.next_body
+    waiting: list[tuple[int, list[Record]]] = []
+    while True:
+        now_ms += rng.randrange(10)
+        for _ in range(rng.randrange(5)):
+            records = new_records(life, rng, make)
+            for record in records:
+                life.put[record.body] = (record.topic, record.queue_id, -1)
+            result = store.put(records, timestamp_ms=now_ms)
+            assert result.status is PutStatus.PUT_OK
+            waiting.append((result.end_position, records))
+        flush = store.flush_work()
+        if flush is not None:
+            flush.run()
+            store.flush_done(flush, None)
+        for end_position, records in waiting:
+            if end_position <= store.flushed_position:
+                life.acknowledged.update(r.body for r in records)
+        waiting = [w for w in waiting if w[0] > store.flushed_position]
+        store.dispatch()
+        if rng.random() < 0.3:
+            life.seen.update(readable(store))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(10))
+def test_power_cut_loses_nothing_acknowledged_or_seen(
+    block: int,
+    new_storage: Callable[[], Any],
+    new_record: Callable[..., Record],
+    power_cut: type[BaseException],
+) -> None:
+    reached = set()
+    for seed in range(block * SEEDS // 10, (block + 1) * SEEDS // 10):
+        rng = Random(seed)
+        config = config_for(rng)
+        storage, life = new_storage(), Life()
+        for _ in range(CUTS_PER_SEED):
+            storage.operations_left = rng.randrange(300)
+            storage.cut_rng = rng
+            store = MessageStore(storage, config)
+            try:
+                report = store.load(timestamp_ms=1)
+                check_life(store, life, seed)
+                reached.add("torn" if report.is_torn else "whole")
+                reached.update(["rewritten"] if report.rewritten_queues else [])
+                assert report.lost_synced_bytes == 0, seed
+                work(store, life, rng, new_record)
+            except power_cut:
+                storage = storage.lose_power(rng) if rng.random() < 0.8 else storage.kill()
+        storage.operations_left = None
+        store = MessageStore(storage, config)
+        store.load(timestamp_ms=1)
+        check_life(store, life, seed)
+        store.close()
+
+    assert reached == {"torn", "whole", "rewritten"}
+
+
+def check_life(store: MessageStore, life: Life, seed: int) -> None:
+    found = readable(store)
+    assert life.acknowledged - found.keys() == set(), f"seed {seed} lost acknowledged messages"
+    assert life.seen - found.keys() == set(), f"seed {seed} lost messages that were seen"
+    assert found.keys() - life.put.keys() == set(), f"seed {seed} made messages up"
+    assert found.keys() & life.lost == set(), f"seed {seed} brought lost messages back"
+    life.lost = life.put.keys() - found.keys()
+    # What recovery makes readable is on the disk, so it counts as seen from now on.
+    life.seen = set(found)
