@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparrowmq.client.blocking import Admin, Producer
+from sparrowmq.client.blocking import Admin, Producer, PushConsumer
 from sparrowmq.model import (
     ConsumeContext,
     ConsumeFromWhere,
@@ -25,6 +25,7 @@ __all__ = [
     "MessageModel",
     "MessageQueue",
     "Producer",
+    "PushConsumer",
     "SendResult",
     "SendStatus",
 ]

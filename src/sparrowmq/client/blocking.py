@@ -7,53 +7,44 @@ its listener runs in a bounded pool.
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-from sparrowmq.client.config import ProducerConfig
-from sparrowmq.client.directory import Directory, QueueLag
-from sparrowmq.client.identity import make_client_id, make_id_generator, random_start
-from sparrowmq.client.name_servers import NameServers, parse_name_servers
+from sparrowmq.client.assembly import (
+    add_subscription,
+    begin_leaving,
+    make_directory,
+    make_publisher,
+    make_subscriber,
+    make_subscription,
+    note_connection_lost,
+    remove_subscription,
+    serve_request,
+)
+from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.operations import administer, send
-from sparrowmq.client.publisher import Publisher
-from sparrowmq.client.queue_selector import QueueSelector
+from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.route_cache import TopicRoute
-from sparrowmq.errors import SparrowError
-from sparrowmq.model import Message, MessageQueue, SendResult
+from sparrowmq.client.subscriber import ConsumeCounters, Listener, RebalanceListener
+from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.model import ConsumeFromWhere, Message, MessageModel, MessageQueue, SendResult
 from sparrowmq.protocol.bodies import ConsumerConnection
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.rebalance.strategies import StrategyChoice
 from sparrowmq.runtime.blocking_driver import BlockingDriver
+
+LOG = logging.getLogger("sparrowmq.client")
 
 # How long closing a producer waits for brokers to take note.
 LEAVE_TIMEOUT_MS = 1_000
-
-
-def make_publisher(
-    group: str,
-    *,
-    name_server: str | Sequence[str],
-    client_ip: str | None,
-    instance_name: str | None,
-    unit_name: str | None,
-    send_timeout_ms: int,
-    retry_times: int,
-) -> Publisher:
-    """Make the state of a new producer. Raises: ConfigError."""
-    addresses = parse_name_servers(name_server)
-    config = ProducerConfig(
-        group=group,
-        client_id=make_client_id(
-            client_ip=client_ip, instance_name=instance_name, unit_name=unit_name
-        ),
-        send_timeout_ms=send_timeout_ms,
-        retry_times=retry_times,
-    )
-    return Publisher(
-        config=config,
-        name_servers=NameServers(addresses, start=random_start()),
-        ids=make_id_generator(client_ip),
-        selector=QueueSelector(start=random_start()),
-    )
+# How long closing a consumer waits beyond the drain for its last commits and for leaving.
+CLOSE_MARGIN_MS = 8_000
+# Between a loop that failed and its next start.
+RESTART_S = 1.0
 
 
 class Producer:
@@ -163,6 +154,178 @@ class Producer:
             self._driver.close()
 
 
+class PushConsumer:
+    """A member of a consumer group, whose listener is called with messages.
+
+    Args:
+        group: the consumer group.
+        name_server: `host:port`, several separated by ';', or a list of them.
+        listener: called with a list of messages of one queue and a `ConsumeContext`, in up to
+            `consume_thread_count` threads at once. None or CONSUME_SUCCESS means done;
+            RECONSUME_LATER or an exception has the messages delivered again later.
+        strategy: how queues are divided: a name, a strategy, or a function. All members of the
+            group must use the same.
+        consume_from_where: where to begin in a queue without a committed offset.
+        consume_timestamp_ms: the wall-clock time of CONSUME_FROM_TIMESTAMP; None: 30 minutes ago.
+        message_model: CLUSTERING shares the queues, BROADCASTING gives every member all; its
+            offsets live as long as this object.
+        pull_batch_size: messages asked for at once.
+        consume_message_batch_max_size: messages the listener gets at once, at most.
+        consume_thread_count: how many calls of the listener run at once.
+        max_reconsume_times: attempts before a message goes to the dead letter queue; None: 16.
+        drain_timeout_ms: how long a queue that is given up waits for listeners that run.
+        client_ip: the address in the client id; None finds this machine's.
+        instance_name: the instance in the client id; None makes one that is unique.
+        unit_name: the unit in the client id.
+        on_rebalance: called after each change with all queues we have now and those we have just
+            given up; without those of the retry topic.
+
+    Raises: ConfigError.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        name_server: str | Sequence[str],
+        listener: Listener,
+        strategy: StrategyChoice = "AVG",
+        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_timestamp_ms: int | None = None,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        pull_batch_size: int = 32,
+        consume_message_batch_max_size: int = 1,
+        consume_thread_count: int = 20,
+        max_reconsume_times: int | None = None,
+        drain_timeout_ms: int = 10_000,
+        client_ip: str | None = None,
+        instance_name: str | None = None,
+        unit_name: str | None = None,
+        on_rebalance: RebalanceListener | None = None,
+    ) -> None:
+        self._subscriber = make_subscriber(
+            group,
+            name_server=name_server,
+            listener=listener,
+            strategy=strategy,
+            consume_from_where=consume_from_where,
+            consume_timestamp_ms=consume_timestamp_ms,
+            message_model=message_model,
+            pull_batch_size=pull_batch_size,
+            consume_message_batch_max_size=consume_message_batch_max_size,
+            consume_thread_count=consume_thread_count,
+            max_reconsume_times=max_reconsume_times,
+            drain_timeout_ms=drain_timeout_ms,
+            client_ip=client_ip,
+            instance_name=instance_name,
+            unit_name=unit_name,
+            on_rebalance=on_rebalance,
+        )
+        self._driver = BlockingDriver(
+            on_request=self._serve,
+            on_connection_lost=partial(note_connection_lost, self._subscriber),
+            # One more than listeners, so that slow ones do not hold up `on_rebalance`.
+            pool_size=consume_thread_count + 1,
+        )
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def client_id(self) -> str:
+        """How the members of the group name this one."""
+        return self._subscriber.config.client_id
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._subscriber.config.group
+
+    @property
+    def counters(self) -> ConsumeCounters:
+        """What this consumer has done so far."""
+        return self._subscriber.counters
+
+    def subscribe(self, topic: str, expression: str = "*") -> None:
+        """Consume a topic, before or after the start.
+
+        Args:
+            expression: `*` for all messages, or tags: `TagA || TagB`. All members of a group
+                must subscribe the same.
+
+        Raises: ConfigError for a bad topic name; LocalProtocolError for a bad expression;
+        UsageError after `close`.
+        """
+        subscription = make_subscription(topic, expression)
+        self._in_loop(partial(add_subscription, self._subscriber, subscription))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stop consuming a topic; its queues are drained and committed."""
+        self._in_loop(partial(remove_subscription, self._subscriber, topic))
+
+    def start(self) -> None:
+        """Join the group, in a thread of its own. It goes on until `close`, whatever fails.
+
+        Raises: UsageError if it was started or closed before.
+        """
+        if self._thread is not None or self._closing.is_set():
+            raise UsageError(f"consumer {self.client_id} was started before; make a new one")
+        name = f"sparrowmq-consumer-{self.group}"
+        self._thread = threading.Thread(target=self._serve_loop, name=name, daemon=True)
+        self._thread.start()
+
+    def assignment(self) -> list[MessageQueue]:
+        """Return the queues this member has now, in order, without those of the retry topic."""
+        return self._subscriber.user_queues(self._subscriber.member.assigned)
+
+    def close(self) -> None:
+        """Leave the group: drain, commit, tell the brokers, close. A second call does nothing.
+
+        It takes as long as the listeners that run, at most `drain_timeout_ms` and a few seconds.
+        """
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        if self._thread is not None:
+            self._driver.call_soon_threadsafe(partial(begin_leaving, self._subscriber))
+            timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
+            self._thread.join(timeout_ms / 1000)
+        self._driver.close()
+
+    def _in_loop(self, change: partial[None]) -> None:
+        if self._closing.is_set():
+            raise UsageError(f"consumer {self.client_id} is closed")
+        if self._thread is None:
+            change()
+        else:
+            self._driver.call_soon_threadsafe(change)
+
+    def _serve(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
+        return serve_request(self._subscriber, request)
+
+    def _serve_loop(self) -> None:
+        while not self._subscriber.member.is_done:
+            try:
+                self._driver.run(consume(self._subscriber), name="consume")
+            except Exception:
+                if self._closing.is_set():
+                    # The driver was closed: the loop did not end in time.
+                    return
+                # Outermost: the member keeps its state, and a consumer must not fall silent.
+                LOG.exception("consumer %s failed and goes on", self.client_id)
+                self._closing.wait(RESTART_S)
+
+
 class Admin:
     """Looks after topics and groups.
 
@@ -175,10 +338,7 @@ class Admin:
     """
 
     def __init__(self, *, name_server: str | Sequence[str], timeout_ms: int = 3_000) -> None:
-        addresses = parse_name_servers(name_server)
-        self._directory = Directory(
-            name_servers=NameServers(addresses, start=random_start()), timeout_ms=timeout_ms
-        )
+        self._directory = make_directory(name_server, timeout_ms=timeout_ms)
         self._driver = BlockingDriver()
 
     def __enter__(self) -> Self:

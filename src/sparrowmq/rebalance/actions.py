@@ -110,7 +110,7 @@ class DuplicateClientId(NamedTuple):
 
     group: str
     client_id: str
-    count: int
+    times_listed: int
     cid_all: tuple[str, ...]
 
 

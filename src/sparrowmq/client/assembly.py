@@ -1,0 +1,171 @@
+"""Put a client's state together from what a user gives; both faces begin here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparrowmq.client.config import ConsumerConfig, ProducerConfig
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.identity import make_client_id, make_id_generator, random_start
+from sparrowmq.client.name_servers import NameServers, parse_name_servers
+from sparrowmq.client.notices import NoticeLog
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.queue_selector import QueueSelector
+from sparrowmq.client.subscriber import Listener, RebalanceListener, Subscriber
+from sparrowmq.errors import ConfigError
+from sparrowmq.model import ConsumeFromWhere, MessageModel
+from sparrowmq.model.names import check_topic, retry_topic
+from sparrowmq.protocol.bodies import SubscriptionData
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, decode_header
+from sparrowmq.protocol.subscription import parse_subscription
+from sparrowmq.rebalance.strategies import StrategyChoice, strategy_from
+from sparrowmq.runtime import clock
+
+# DefaultMQPushConsumer.consumeTimestamp: half an hour before the start.
+CONSUME_TIMESTAMP_BACK_MS = 30 * 60 * 1000
+
+
+def make_publisher(
+    group: str,
+    *,
+    name_server: str | Sequence[str],
+    client_ip: str | None,
+    instance_name: str | None,
+    unit_name: str | None,
+    send_timeout_ms: int,
+    retry_times: int,
+) -> Publisher:
+    """Make the state of a new producer. Raises: ConfigError."""
+    addresses = parse_name_servers(name_server)
+    config = ProducerConfig(
+        group=group,
+        client_id=make_client_id(
+            client_ip=client_ip, instance_name=instance_name, unit_name=unit_name
+        ),
+        send_timeout_ms=send_timeout_ms,
+        retry_times=retry_times,
+    )
+    return Publisher(
+        config=config,
+        name_servers=NameServers(addresses, start=random_start()),
+        ids=make_id_generator(client_ip),
+        selector=QueueSelector(start=random_start()),
+    )
+
+
+def make_subscriber(
+    group: str,
+    *,
+    name_server: str | Sequence[str],
+    listener: Listener,
+    strategy: StrategyChoice,
+    consume_from_where: ConsumeFromWhere,
+    consume_timestamp_ms: int | None,
+    message_model: MessageModel,
+    pull_batch_size: int,
+    consume_message_batch_max_size: int,
+    consume_thread_count: int,
+    max_reconsume_times: int | None,
+    drain_timeout_ms: int,
+    client_ip: str | None,
+    instance_name: str | None,
+    unit_name: str | None,
+    on_rebalance: RebalanceListener | None,
+) -> Subscriber:
+    """Make the state of a new push consumer. Raises: ConfigError."""
+    addresses = parse_name_servers(name_server)
+    if not callable(listener):
+        raise ConfigError(f"listener is {listener!r}; it must be a function of (messages, context)")
+    if consume_timestamp_ms is None:
+        consume_timestamp_ms = clock.timestamp_ms() - CONSUME_TIMESTAMP_BACK_MS
+    config = ConsumerConfig(
+        group=group,
+        client_id=make_client_id(
+            client_ip=client_ip,
+            instance_name=instance_name,
+            unit_name=unit_name,
+            message_model=message_model,
+        ),
+        message_model=message_model,
+        consume_from_where=consume_from_where,
+        consume_timestamp_ms=consume_timestamp_ms,
+        pull_batch_size=pull_batch_size,
+        consume_message_batch_max_size=consume_message_batch_max_size,
+        consume_thread_count=consume_thread_count,
+        max_reconsume_times=max_reconsume_times,
+        drain_timeout_ms=drain_timeout_ms,
+    )
+    subscriptions: dict[str, SubscriptionData] = {}
+    if message_model is MessageModel.CLUSTERING:
+        own = retry_topic(group)
+        subscriptions[own] = make_subscription(own, "*")
+    return Subscriber(
+        config=config,
+        name_servers=NameServers(addresses, start=random_start()),
+        strategy=strategy_from(strategy),
+        subscriptions=subscriptions,
+        listener=listener,
+        on_rebalance=on_rebalance,
+        tell=NoticeLog(group).tell,
+    )
+
+
+def make_subscription(topic: str, expression: str) -> SubscriptionData:
+    """Parse a subscription as of now. Raises: ConfigError, LocalProtocolError."""
+    check_topic(topic)
+    return parse_subscription(topic, expression, sub_version=clock.timestamp_ms())
+
+
+def add_subscription(subscriber: Subscriber, subscription: SubscriptionData) -> None:
+    """Subscribe a topic, or change its expression. On the driver's thread, or before it runs."""
+    subscriber.subscriptions[subscription.topic] = subscription
+    subscriber.member.subscribe(subscription.topic, now_ms=clock.monotonic_ms())
+    subscriber.wake.set()
+
+
+def remove_subscription(subscriber: Subscriber, topic: str) -> None:
+    """Unsubscribe a topic and give up its queues. On the driver's thread."""
+    subscriber.subscriptions.pop(topic, None)
+    subscriber.member.unsubscribe(topic, now_ms=clock.monotonic_ms())
+    subscriber.wake.set()
+
+
+def begin_leaving(subscriber: Subscriber) -> None:
+    """Have the loop give everything up and end. On the driver's thread."""
+    subscriber.member.leave(clock.monotonic_ms())
+    subscriber.wake.set()
+
+
+def serve_request(subscriber: Subscriber, request: RemotingCommand) -> RemotingCommand | None:
+    """Answer what a broker asks of a consumer. On the driver's thread."""
+    if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+        header = decode_header(NotifyConsumerIdsChangedRequestHeader, request.ext_fields)
+        if header.consumer_group == subscriber.config.group:
+            subscriber.member.notified(clock.monotonic_ms())
+            subscriber.wake.set()
+        return None
+    if request.is_oneway:
+        return None
+    return response_to(
+        request,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        remark=f" request type {request.code} not supported",
+    )
+
+
+def note_connection_lost(subscriber: Subscriber, address: str) -> None:
+    """Take note that a connection is gone. On the driver's thread."""
+    broker_names = subscriber.routes.broker_names_at(address)
+    if broker_names:
+        subscriber.member.connection_lost(broker_names, clock.monotonic_ms())
+        subscriber.wake.set()
+
+
+def make_directory(name_server: str | Sequence[str], *, timeout_ms: int) -> Directory:
+    """Make the state of a new administrator. Raises: ConfigError."""
+    addresses = parse_name_servers(name_server)
+    return Directory(
+        name_servers=NameServers(addresses, start=random_start()), timeout_ms=timeout_ms
+    )

@@ -1,0 +1,126 @@
+"""A consumer's notices as lines of the log; those that repeat are spaced and counted."""
+
+from __future__ import annotations
+
+import logging
+
+from sparrowmq.client.subscriber import (
+    AllocationFailed,
+    ListenerFailed,
+    Notice,
+    RebalanceListenerFailed,
+    RequestFailed,
+)
+from sparrowmq.model import MessageQueue
+from sparrowmq.rebalance.actions import (
+    AssignmentChanged,
+    CommitLost,
+    DrainTimedOut,
+    DuplicateClientId,
+    NotListed,
+    OffsetCorrected,
+)
+from sparrowmq.runtime import clock
+
+LOG = logging.getLogger("sparrowmq.client")
+
+# A warning that repeats comes at most this often; then it says how many were left out.
+SPACING_MS = 10_000
+# Kinds of warnings that are remembered for spacing.
+KINDS_MAX = 1_000
+
+
+class NoticeLog:
+    """Writes the notices of one consumer.
+
+    Args:
+        group: its group, with which every line begins.
+    """
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        # By kind of warning: when it may come again, and how many were left out meanwhile.
+        self._spaced: dict[tuple[str, ...], tuple[int, int]] = {}
+
+    def tell(self, notice: Notice) -> None:
+        """Write a line, unless an equal one was written a moment ago."""
+        if isinstance(notice, AssignmentChanged):
+            self._info(
+                "%d queues: gained %s, gave up %s",
+                len(notice.assigned),
+                _names(notice.gained),
+                _names(notice.revoked),
+            )
+        elif isinstance(notice, DuplicateClientId):
+            self._warn_duplicate(notice)
+        elif isinstance(notice, NotListed):
+            text = "the broker does not list our client id %s among %s; registering again"
+            self._warn((text,), text, notice.client_id, list(notice.cid_all))
+        elif isinstance(notice, OffsetCorrected):
+            text = "%s has no offset %d; going on at %d"
+            self._warn((text, str(notice.queue)), text, *notice)
+        elif isinstance(notice, DrainTimedOut):
+            text = "%s given up while a listener still has %d messages; they come again elsewhere"
+            self._warn((text, str(notice.queue)), text, *notice)
+        elif isinstance(notice, CommitLost):
+            text = "%s given up, but offset %d was not committed; messages come again elsewhere"
+            self._warn((text, str(notice.queue)), text, *notice)
+        else:
+            self._warn_failure(notice)
+
+    def _warn_duplicate(self, notice: DuplicateClientId) -> None:
+        LOG.warning(
+            "consumer group %s: client id %s is listed %d times by the broker. Members that share "
+            "an id consume the same queues, and other queues are consumed by nobody. Give each "
+            "member its own instance_name (the default is unique). All ids: %s",
+            notice.group,
+            notice.client_id,
+            notice.times_listed,
+            list(notice.cid_all),
+        )
+
+    def _warn_failure(
+        self, notice: ListenerFailed | RebalanceListenerFailed | RequestFailed | AllocationFailed
+    ) -> None:
+        error = notice.error
+        if isinstance(notice, ListenerFailed):
+            text = "the listener failed with %d messages of %s, which come again: %r"
+            key = (text, str(notice.queue), type(error).__name__)
+            self._warn(key, text, notice.message_count, notice.queue, error, error=error)
+        elif isinstance(notice, RebalanceListenerFailed):
+            text = "on_rebalance failed: %r"
+            self._warn((text, repr(error)), text, error, error=error)
+        elif isinstance(notice, RequestFailed):
+            text = "%s of %s failed and is tried again: %s"
+            where = "the group" if notice.queue is None else str(notice.queue)
+            self._warn((notice.what, where, type(error).__name__), text, notice.what, where, error)
+        else:
+            text = "strategy %s failed for topic %s, so nothing changes: %r"
+            self._warn(
+                (text, notice.topic), text, notice.strategy, notice.topic, error, error=error
+            )
+
+    def _info(self, text: str, *args: object) -> None:
+        LOG.info("consumer group %s: " + text, self._group, *args)
+
+    def _warn(
+        self,
+        kind: tuple[str, ...],
+        text: str,
+        *args: object,
+        error: BaseException | None = None,
+    ) -> None:
+        now_ms = clock.monotonic_ms()
+        again_ms, left_out = self._spaced.get(kind, (now_ms, 0))
+        if now_ms < again_ms:
+            self._spaced[kind] = (again_ms, left_out + 1)
+            return
+        if len(self._spaced) >= KINDS_MAX:
+            self._spaced.clear()
+        self._spaced[kind] = (now_ms + SPACING_MS, 0)
+        more = f" ({left_out} more like this were left out)" if left_out else ""
+        LOG.warning("consumer group %s: " + text + "%s", self._group, *args, more, exc_info=error)
+
+
+def _names(queues: tuple[MessageQueue, ...]) -> list[str]:
+    return [f"{queue.topic}/{queue.broker_name}/{queue.queue_id}" for queue in queues]

@@ -1,0 +1,442 @@
+"""A push consumer's one loop: do what its `GroupMember` says is due, and tell it the results.
+
+The loop spawns one small operation per action. Each ends by telling the member what came of it
+and waking the loop; the member counts one that never ends as lost. So whatever happens to one
+queue, the loop goes on, and so does every other queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from sparrowmq.client.operations.membership import heartbeat_all, unregister
+from sparrowmq.client.operations.offsets import (
+    max_offset,
+    query_offset,
+    search_offset,
+    update_offset,
+)
+from sparrowmq.client.operations.pull import PullStatus, corrected_offset, make_pull_header, pull
+from sparrowmq.client.operations.rebalance import find_shares
+from sparrowmq.client.operations.routes import refresh_route
+from sparrowmq.client.operations.send_back import send_again, send_back
+from sparrowmq.client.subscriber import (
+    ListenerFailed,
+    RebalanceListenerFailed,
+    RequestFailed,
+    Subscriber,
+    heartbeat_data_from,
+)
+from sparrowmq.errors import (
+    BrokerError,
+    NoWritableQueue,
+    RemoteProtocolError,
+    SparrowError,
+    TopicRouteNotFound,
+    UsageError,
+)
+from sparrowmq.model import ConsumeContext, ConsumeStatus, MessageExt, MessageQueue
+from sparrowmq.model.message import PROPERTY_RETRY_TOPIC
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.record import decode_messages
+from sparrowmq.rebalance.actions import (
+    AbandonPull,
+    Acquire,
+    AssignmentChanged,
+    Commit,
+    Deliver,
+    Heartbeat,
+    Leave,
+    Pull,
+    Rebalance,
+    RefreshRoutes,
+    SendBack,
+)
+from sparrowmq.rebalance.start_position import AskByTimestamp, UseOffset, choose_start_position
+from sparrowmq.runtime.effects import (
+    Call,
+    Cancel,
+    Now,
+    Operation,
+    Spawn,
+    Task,
+    Timestamp,
+    Wait,
+    join,
+)
+
+# A broker that answers a pull so does not know us, or knows an older subscription of ours.
+_REGISTRATION_CODES = frozenset(
+    {
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    }
+)
+
+
+def consume(subscriber: Subscriber) -> Operation[None]:
+    """Be a member of the group until it has been left (`subscriber.member.leave`)."""
+    member, wake = subscriber.member, subscriber.wake
+    while not member.is_done:
+        wake.clear()
+        now_ms: int = yield Now()
+        for action in member.due(now_ms):
+            name = type(action).__name__
+            if isinstance(action, AbandonPull):
+                pulling = subscriber.pulls.pop(action.queue, None)
+                if pulling is not None:
+                    yield Cancel(pulling)
+                continue
+            task: Task = yield Spawn(_OPERATIONS[type(action)](subscriber, action), name)
+            if isinstance(action, Pull):
+                subscriber.pulls[action.queue] = task
+        yield from _tell_facts(subscriber)
+        yield Wait(wake, max(0, member.next_due_ms(now_ms) - now_ms))
+
+
+def _tell_facts(subscriber: Subscriber) -> Operation[None]:
+    for fact in subscriber.member.take_facts():
+        subscriber.tell(fact)
+        if isinstance(fact, AssignmentChanged) and subscriber.on_rebalance is not None:
+            subscriber.changes.append(fact)
+    if subscriber.changes and not subscriber.is_telling_changes:
+        subscriber.is_telling_changes = True
+        yield Spawn(_tell_changes(subscriber), "on_rebalance")
+
+
+def _tell_changes(subscriber: Subscriber) -> Operation[None]:
+    """Call `on_rebalance` for each change, one after the other."""
+    try:
+        while subscriber.changes:
+            change = subscriber.changes.popleft()
+            assigned = subscriber.user_queues(change.assigned)
+            gained = subscriber.user_queues(change.gained)
+            revoked = subscriber.user_queues(change.revoked)
+            if not gained and not revoked:
+                continue
+            assert subscriber.on_rebalance is not None
+            try:
+                yield Call(subscriber.on_rebalance, (assigned, revoked))
+            except Exception as error:
+                # The user's code may raise anything.
+                subscriber.tell(RebalanceListenerFailed(error))
+    finally:
+        subscriber.is_telling_changes = False
+
+
+def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]:
+    member = subscriber.member
+    has_changed = False
+    for topic in member.topics:
+        try:
+            changed = yield from refresh_route(
+                subscriber.routes,
+                subscriber.name_servers,
+                topic,
+                timeout_ms=subscriber.config.times.invoke_timeout_ms,
+            )
+            has_changed = has_changed or changed
+        except TopicRouteNotFound as error:
+            # The retry topic comes with the first heartbeat; and a route once known is kept.
+            if topic != subscriber.retry_topic:
+                subscriber.tell(RequestFailed(f"route of {topic}", None, error))
+        except SparrowError as error:
+            subscriber.tell(RequestFailed("routes", None, error))
+            break
+    now_ms: int = yield Now()
+    found = [topic for topic in member.topics if subscriber.routes.find(topic) is not None]
+    member.routes_refreshed(found=found, has_changed=has_changed, now_ms=now_ms)
+    subscriber.wake.set()
+
+
+def _heartbeat(subscriber: Subscriber, _: Heartbeat) -> Operation[None]:
+    config = subscriber.config
+    addresses = subscriber.routes.addresses()
+    failures = yield from heartbeat_all(
+        addresses,
+        heartbeat_data_from(config, subscriber.subscriptions),
+        timeout_ms=config.times.invoke_timeout_ms,
+    )
+    for error in failures.values():
+        subscriber.tell(RequestFailed("heartbeat", None, error))
+    now_ms: int = yield Now()
+    subscriber.member.heartbeat_done(
+        reached=len(addresses) - len(failures), failed=len(failures), now_ms=now_ms
+    )
+    subscriber.wake.set()
+
+
+def _rebalance(subscriber: Subscriber, _: Rebalance) -> Operation[None]:
+    shares = yield from find_shares(subscriber)
+    now_ms: int = yield Now()
+    subscriber.member.rebalanced(shares, now_ms)
+    subscriber.wake.set()
+
+
+def _acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
+    queue, epoch = action
+    try:
+        offset, is_committed = yield from _find_start(subscriber, queue)
+    except SparrowError as error:
+        subscriber.tell(RequestFailed("start offset", queue, error))
+        now_ms: int = yield Now()
+        subscriber.member.acquire_failed(queue, epoch, now_ms=now_ms)
+    else:
+        now_ms = yield Now()
+        subscriber.member.acquired(
+            queue, epoch, offset=offset, is_committed=is_committed, now_ms=now_ms
+        )
+    subscriber.wake.set()
+
+
+def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[tuple[int, bool]]:
+    """Return where a queue begins, and whether the group has committed that."""
+    config = subscriber.config
+    timeout_ms = config.times.invoke_timeout_ms
+    address = _address_of(subscriber, queue)
+    if subscriber.is_broadcasting:
+        committed = subscriber.local_offsets.get(queue)
+    else:
+        committed = yield from query_offset(
+            address, config.group, queue=queue, timeout_ms=timeout_ms
+        )
+    start = choose_start_position(
+        config.consume_from_where,
+        committed,
+        topic=queue.topic,
+        consume_timestamp_ms=config.consume_timestamp_ms,
+    )
+    if isinstance(start, UseOffset):
+        return start.offset, committed is not None
+    if isinstance(start, AskByTimestamp):
+        offset = yield from search_offset(
+            address, queue, timestamp_ms=start.timestamp_ms, timeout_ms=timeout_ms
+        )
+    else:
+        offset = yield from max_offset(address, queue, timeout_ms=timeout_ms)
+    return offset, False
+
+
+def _pull(subscriber: Subscriber, action: Pull) -> Operation[None]:
+    queue, epoch, offset = action
+    member = subscriber.member
+    try:
+        yield from _pull_once(subscriber, action)
+    except SparrowError as error:
+        now_ms: int = yield Now()
+        if isinstance(error, BrokerError) and error.code in _REGISTRATION_CODES:
+            member.registration_missing(now_ms)
+        subscriber.tell(RequestFailed("pull", queue, error))
+        member.pull_failed(queue, epoch, offset=offset, now_ms=now_ms)
+    subscriber.wake.set()
+
+
+def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
+    queue, epoch, offset = action
+    config, member = subscriber.config, subscriber.member
+    subscription = subscriber.subscriptions.get(queue.topic)
+    if subscription is None:
+        raise UsageError(f"topic {queue.topic!r} is not subscribed any more")
+    header = make_pull_header(
+        config.group,
+        queue,
+        offset=offset,
+        count_max=config.pull_batch_size,
+        suspend_ms=config.pull_suspend_ms,
+        expression=None,
+        sub_version=subscription.sub_version,
+    )
+    address = _address_of(subscriber, queue)
+    result = yield from pull(address, header, timeout_ms=config.pull_timeout_ms)
+    now_ms: int = yield Now()
+    if result.status is PullStatus.OFFSET_ILLEGAL:
+        corrected = corrected_offset(offset, result)
+        member.pull_moved(queue, epoch, offset=offset, corrected_offset=corrected, now_ms=now_ms)
+        return
+    messages, next_offset = _read_records(queue, result.records, next_offset=result.next_offset)
+    subscriber.counters.pulled += len(messages)
+    if subscription.tags_set:
+        # The broker filtered by hash codes only.
+        messages = [message for message in messages if message.tags in subscription.tags_set]
+    member.pulled(
+        queue, epoch, offset=offset, messages=messages, next_offset=next_offset, now_ms=now_ms
+    )
+
+
+def _read_records(
+    queue: MessageQueue, records: bytes, *, next_offset: int
+) -> tuple[list[MessageExt], int]:
+    """Return the messages and where the next pull begins.
+
+    Where a record cannot be read, that is at it: no message may be passed over unseen. One that
+    stands first is an error then, and the queue stays before it until it can be read.
+    """
+    messages = decode_messages(records, broker_name=queue.broker_name)
+    if sum(message.store_size for message in messages) == len(records):
+        return messages, next_offset
+    if not messages:
+        raise RemoteProtocolError(
+            f"a record of {queue} cannot be read (damaged, or compressed in a way that is not "
+            f"supported); set the group's offset behind it to go on without it"
+        )
+    return messages, messages[-1].queue_offset + 1
+
+
+def _deliver(subscriber: Subscriber, action: Deliver) -> Operation[None]:
+    messages, counters = action.messages, subscriber.counters
+    if action.queue.topic == subscriber.retry_topic:
+        messages = [_with_own_topic(message) for message in messages]
+    context = ConsumeContext(action.queue)
+    counters.delivered += len(messages)
+    acked_count = 0
+    try:
+        # A list of its own: the listener may change it.
+        status = yield Call(subscriber.listener, (list(messages), context))
+        acked_count = _acked_count(status, context, len(messages))
+    except Exception as error:
+        # The user's code may raise anything.
+        subscriber.tell(ListenerFailed(action.queue, len(messages), error))
+    counters.succeeded += acked_count
+    counters.failed += len(messages) - acked_count
+    subscriber.member.consumed(action, acked_count=acked_count, delay_level=context.delay_level)
+    subscriber.wake.set()
+
+
+def _acked_count(status: Any, context: ConsumeContext, count: int) -> int:
+    """Return how many of the messages are done."""
+    if status is ConsumeStatus.RECONSUME_LATER:
+        return 0
+    if status is not None and status is not ConsumeStatus.CONSUME_SUCCESS:
+        raise UsageError(
+            f"the listener returned {status!r}; return a ConsumeStatus, or None for success"
+        )
+    return count if context.ack_index is None else max(0, min(context.ack_index + 1, count))
+
+
+def _with_own_topic(message: MessageExt) -> MessageExt:
+    """Give a message that comes again the topic it had at first."""
+    topic = message.properties.get(PROPERTY_RETRY_TOPIC)
+    return message if topic is None else replace(message, topic=topic)
+
+
+def _send_back(subscriber: Subscriber, action: SendBack) -> Operation[None]:
+    done: list[int] = []
+    failed: list[int] = []
+    for message in action.messages:
+        try:
+            yield from _send_back_one(subscriber, message, delay_level=action.delay_level)
+            done.append(message.queue_offset)
+        except SparrowError as error:
+            subscriber.tell(RequestFailed("send back", action.queue, error))
+            failed.append(message.queue_offset)
+    subscriber.counters.sent_back += len(done)
+    now_ms: int = yield Now()
+    subscriber.member.sent_back(action.queue, action.epoch, done=done, failed=failed, now_ms=now_ms)
+    subscriber.wake.set()
+
+
+def _send_back_one(
+    subscriber: Subscriber, message: MessageExt, *, delay_level: int
+) -> Operation[None]:
+    config, routes = subscriber.config, subscriber.routes
+    message = _with_own_topic(message)
+    try:
+        yield from send_back(
+            _address_of(subscriber, message.queue),
+            config.group,
+            message=message,
+            delay_level=delay_level,
+            max_reconsume_times=config.max_reconsume_times,
+        )
+    except SparrowError:
+        route = routes.find(subscriber.retry_topic)
+        timestamp_ms: int = yield Timestamp()
+        for queue in route.publish_queues if route is not None else ():
+            address = routes.master_address(queue.broker_name)
+            if address is None:
+                continue
+            try:
+                yield from send_again(
+                    address,
+                    subscriber.retry_topic,
+                    message=message,
+                    queue_id=queue.queue_id,
+                    max_reconsume_times=config.max_reconsume_times,
+                    timestamp_ms=timestamp_ms,
+                )
+            except SparrowError:
+                continue
+            return
+        raise
+
+
+def _commit(subscriber: Subscriber, action: Commit) -> Operation[None]:
+    queue, epoch, offset, _ = action
+    config, member = subscriber.config, subscriber.member
+    try:
+        if subscriber.is_broadcasting:
+            subscriber.local_offsets[queue] = offset
+        else:
+            yield from update_offset(
+                _address_of(subscriber, queue),
+                config.group,
+                queue=queue,
+                offset=offset,
+                timeout_ms=config.times.invoke_timeout_ms,
+            )
+    except SparrowError as error:
+        subscriber.tell(RequestFailed("commit", queue, error))
+        now_ms: int = yield Now()
+        member.commit_failed(queue, epoch, now_ms=now_ms)
+    else:
+        now_ms = yield Now()
+        member.committed(queue, epoch, offset=offset, now_ms=now_ms)
+    subscriber.wake.set()
+
+
+def _leave(subscriber: Subscriber, _: Leave) -> Operation[None]:
+    config = subscriber.config
+    tasks: list[Task] = []
+    for address in subscriber.routes.addresses():
+        operation = unregister(
+            address,
+            config.client_id,
+            consumer_group=config.group,
+            timeout_ms=config.times.invoke_timeout_ms,
+        )
+        tasks.append((yield Spawn(operation, f"unregister at {address}")))
+    for task in tasks:
+        try:
+            yield from join(task)
+        except SparrowError as error:
+            # A broker that is away notices that the connection is gone.
+            subscriber.tell(RequestFailed("unregister", None, error))
+    subscriber.member.left()
+    subscriber.wake.set()
+
+
+def _address_of(subscriber: Subscriber, queue: MessageQueue) -> str:
+    address = subscriber.broker_address(queue)
+    if address is None:
+        raise NoWritableQueue(f"no address of broker {queue.broker_name!r} is known")
+    return address
+
+
+_Carrier: TypeAlias = Callable[[Subscriber, Any], Operation[None]]
+_OPERATIONS: Mapping[type, _Carrier] = MappingProxyType(
+    {
+        RefreshRoutes: _refresh_routes,
+        Heartbeat: _heartbeat,
+        Rebalance: _rebalance,
+        Acquire: _acquire,
+        Pull: _pull,
+        Deliver: _deliver,
+        SendBack: _send_back,
+        Commit: _commit,
+        Leave: _leave,
+    }
+)

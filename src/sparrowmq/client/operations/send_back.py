@@ -1,0 +1,133 @@
+"""Have messages delivered to the group again later.
+
+First the broker is asked to put the message into the group's retry topic itself; where that
+fails, the message is sent there as a new one, at any broker that has the topic.
+Source: DefaultMQPushConsumerImpl.sendMessageBack; MQClientAPIImpl.consumerSendMessageBack.
+"""
+
+from __future__ import annotations
+
+from sparrowmq.client.operations.request import ask, error_of
+from sparrowmq.errors import BrokerError
+from sparrowmq.model import MessageExt
+from sparrowmq.model.message import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_MAX_RECONSUME_TIMES,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RECONSUME_TIME,
+    PROPERTY_RETRY_TOPIC,
+)
+from sparrowmq.model.names import AUTO_CREATE_TOPIC_KEY_TOPIC, CLIENT_INNER_PRODUCER_GROUP
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    SendMessageRequestHeaderV2,
+    encode_header,
+)
+from sparrowmq.protocol.properties import encode_properties
+from sparrowmq.runtime.effects import Invoke, Operation
+
+# DefaultMQPushConsumerImpl asks with a timeout of 5000 ms.
+SEND_BACK_TIMEOUT_MS = 5_000
+# DefaultMQPushConsumerImpl.getMaxReconsumeTimes, where nothing is configured.
+MAX_RECONSUME_TIMES = 16
+# A message that is sent as a new one begins with this level, as at the broker.
+FIRST_RETRY_LEVEL = 3
+PROPERTY_TRANSACTION_PREPARED = "TRAN_MSG"
+
+
+def send_back(
+    address: str,
+    group: str,
+    *,
+    message: MessageExt,
+    delay_level: int,
+    max_reconsume_times: int | None,
+    timeout_ms: int = SEND_BACK_TIMEOUT_MS,
+) -> Operation[None]:
+    """Ask the master of a message's broker to deliver it again later.
+
+    Args:
+        message: as it was pulled; its place in the commit log is what counts.
+        delay_level: 0 lets the broker choose by the times it was consumed, -1 means the dead
+            letter queue.
+
+    Raises: TransportError, BrokerError.
+    """
+    header = ConsumerSendMsgBackRequestHeader(
+        position=message.commit_log_position,
+        group=group,
+        delay_level=delay_level,
+        origin_msg_id=message.msg_id,
+        origin_topic=message.topic,
+        max_reconsume_times=_max_times(max_reconsume_times),
+    )
+    yield from ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=timeout_ms)
+
+
+def send_again(
+    address: str,
+    retry_topic: str,
+    *,
+    message: MessageExt,
+    queue_id: int,
+    max_reconsume_times: int | None,
+    timestamp_ms: int,
+    timeout_ms: int = SEND_BACK_TIMEOUT_MS,
+) -> Operation[None]:
+    """Send a message to the group's retry topic as a new one.
+
+    Raises: TransportError, BrokerError.
+    """
+    request = _make_request(
+        retry_topic,
+        message,
+        queue_id=queue_id,
+        max_reconsume_times=_max_times(max_reconsume_times),
+        timestamp_ms=timestamp_ms,
+    )
+    reply: RemotingCommand = yield Invoke(address, request, timeout_ms)
+    if reply.code != ResponseCode.SUCCESS:
+        error: BrokerError = error_of(reply, address)
+        raise error
+
+
+def _make_request(
+    retry_topic: str,
+    message: MessageExt,
+    *,
+    queue_id: int,
+    max_reconsume_times: int,
+    timestamp_ms: int,
+) -> RemotingCommand:
+    properties = dict(message.properties)
+    properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.msg_id)
+    properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
+    properties[PROPERTY_DELAY_LEVEL] = str(FIRST_RETRY_LEVEL + message.reconsume_times)
+    for moved in (
+        PROPERTY_RECONSUME_TIME,
+        PROPERTY_MAX_RECONSUME_TIMES,
+        PROPERTY_TRANSACTION_PREPARED,
+    ):
+        properties.pop(moved, None)
+    header = SendMessageRequestHeaderV2(
+        producer_group=CLIENT_INNER_PRODUCER_GROUP,
+        topic=retry_topic,
+        default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
+        default_topic_queue_nums=1,
+        queue_id=queue_id,
+        sys_flag=0,
+        born_timestamp_ms=timestamp_ms,
+        flag=message.flag,
+        properties=encode_properties(properties),
+        reconsume_times=message.reconsume_times + 1,
+        max_reconsume_times=max_reconsume_times,
+    )
+    return RemotingCommand(
+        code=RequestCode.SEND_MESSAGE_V2, ext_fields=encode_header(header), body=message.body
+    )
+
+
+def _max_times(configured: int | None) -> int:
+    return MAX_RECONSUME_TIMES if configured is None else configured

@@ -1,0 +1,170 @@
+"""What a push consumer knows: its membership, routes and subscriptions, and whom it tells.
+
+The operations of `operations/consume.py` work on it; one driver owns it. What another thread may
+do is marked so.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from sparrowmq.client.config import ConsumerConfig
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.route_cache import RouteCache
+from sparrowmq.errors import SparrowError
+from sparrowmq.model import ConsumeContext, ConsumeStatus, MessageExt, MessageModel, MessageQueue
+from sparrowmq.model.names import retry_topic
+from sparrowmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from sparrowmq.rebalance.actions import AssignmentChanged, Fact
+from sparrowmq.rebalance.member import GroupMember, MemberConfig
+from sparrowmq.rebalance.strategy import AllocateMessageQueueStrategy
+from sparrowmq.runtime.effects import Event, Task
+
+Listener: TypeAlias = Callable[
+    [list[MessageExt], ConsumeContext],
+    ConsumeStatus | Awaitable[ConsumeStatus | None] | None,
+]
+RebalanceListener: TypeAlias = Callable[
+    [list[MessageQueue], list[MessageQueue]], Awaitable[None] | None
+]
+
+
+class ListenerFailed(NamedTuple):
+    """The listener raised, or returned what it must not; its messages are sent back."""
+
+    queue: MessageQueue
+    message_count: int
+    error: BaseException
+
+
+class RebalanceListenerFailed(NamedTuple):
+    """`on_rebalance` raised; consumption goes on."""
+
+    error: BaseException
+
+
+class RequestFailed(NamedTuple):
+    """A request failed and will be repeated: `what` for which `queue`, if it was for one."""
+
+    what: str
+    queue: MessageQueue | None
+    error: SparrowError
+
+
+class AllocationFailed(NamedTuple):
+    """The strategy raised for a topic, or gave queues that do not exist; see `error`."""
+
+    topic: str
+    strategy: str
+    error: BaseException
+
+
+Notice: TypeAlias = (
+    Fact | ListenerFailed | RebalanceListenerFailed | RequestFailed | AllocationFailed
+)
+
+
+@dataclass(slots=True)
+class ConsumeCounters:
+    """What a consumer has done so far, counted in messages; any thread may read them."""
+
+    delivered: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    sent_back: int = 0
+    pulled: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Subscriber:
+    """A push consumer's state.
+
+    Args:
+        config: see there.
+        name_servers: where routes come from.
+        strategy: divides the queues.
+        subscriptions: by topic, the group's retry topic included.
+        listener: gets the messages.
+        on_rebalance: told of each change, or None.
+        tell: told what is worth a line in the log.
+        member: decides what is done next.
+        wake: set whenever something has happened.
+    """
+
+    config: ConsumerConfig
+    name_servers: NameServers
+    strategy: AllocateMessageQueueStrategy
+    subscriptions: dict[str, SubscriptionData]
+    listener: Listener
+    on_rebalance: RebalanceListener | None
+    tell: Callable[[Notice], None]
+    member: GroupMember = field(init=False)
+    routes: RouteCache = field(default_factory=RouteCache)
+    wake: Event = field(default_factory=Event)
+    counters: ConsumeCounters = field(default_factory=ConsumeCounters)
+    # Pulls under way, to abandon them.
+    pulls: dict[MessageQueue, Task] = field(default_factory=dict)
+    # Changes that `on_rebalance` is yet to hear of, in order, and whether it is being told.
+    changes: deque[AssignmentChanged] = field(default_factory=deque)
+    is_telling_changes: bool = False
+    # BROADCASTING: each member's offsets are its own.
+    local_offsets: dict[MessageQueue, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.member = GroupMember(
+            member_config_from(self.config), topics=self.subscriptions, now_ms=0
+        )
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether every member consumes every queue."""
+        return self.config.message_model is MessageModel.BROADCASTING
+
+    @property
+    def retry_topic(self) -> str:
+        """The topic from which this group's failed messages come again."""
+        return retry_topic(self.config.group)
+
+    def user_queues(self, queues: tuple[MessageQueue, ...]) -> list[MessageQueue]:
+        """Return the queues without those of the retry topic, which users did not subscribe."""
+        own = self.retry_topic
+        return [queue for queue in queues if queue.topic != own]
+
+    def broker_address(self, queue: MessageQueue) -> str | None:
+        """Return where to ask about a queue: its master, or any while there is none."""
+        return self.routes.address(queue.broker_name)
+
+
+def member_config_from(config: ConsumerConfig) -> MemberConfig:
+    """Return what the group-member machine needs of a consumer's configuration."""
+    return MemberConfig(
+        group=config.group,
+        client_id=config.client_id,
+        is_broadcasting=config.message_model is MessageModel.BROADCASTING,
+        batch_size=config.consume_message_batch_max_size,
+        deliveries_max=config.consume_thread_count,
+        flow=config.flow,
+        heartbeat_ms=config.times.heartbeat_ms,
+        rebalance_ms=config.rebalance_interval_ms,
+        route_refresh_ms=config.times.route_refresh_ms,
+        route_retry_max_ms=config.times.route_retry_max_ms,
+        commit_ms=config.commit_interval_ms,
+        drain_timeout_ms=config.drain_timeout_ms,
+        consume_timeout_ms=config.consume_timeout_ms,
+    )
+
+
+def heartbeat_data_from(
+    config: ConsumerConfig, subscriptions: Mapping[str, SubscriptionData]
+) -> HeartbeatData:
+    """Return what a consumer tells every broker of itself."""
+    consumer = ConsumerData(
+        group_name=config.group,
+        message_model=config.message_model,
+        consume_from_where=config.consume_from_where,
+        subscription_data_set=[subscriptions[topic] for topic in sorted(subscriptions)],
+    )
+    return HeartbeatData(client_id=config.client_id, consumer_data_set=[consumer])

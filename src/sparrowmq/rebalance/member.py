@@ -1,0 +1,505 @@
+"""The group-member machine: what one member of a consumer group does next.
+
+`due(now_ms)` returns the actions to begin now; an operation carries each out and tells the result
+by the method that the action names (`actions.py`). Every event may make something due, and
+`next_due_ms` says when something becomes due without one.
+
+Rules of this file:
+- What is due is worked out from the state, each time. There is no list of things to come.
+- A failed or empty list of members changes nothing; neither does a topic without a route.
+- A queue in the latest target that we do not hold is acquired; one that we hold and that is not
+  in the target is released: pulls stop, what the listener has may finish within a bound, the
+  offset is committed and the answer awaited.
+- A notification commits first and rebalances then, so that whoever takes our queues over begins
+  where we are and not where we were a second ago.
+
+Source: RebalanceImpl.java, MQClientInstance.java, DefaultMQPushConsumerImpl.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model.queue import queue_order
+from sparrowmq.rebalance.actions import (
+    Action,
+    AssignmentChanged,
+    Deliver,
+    DuplicateClientId,
+    Fact,
+    Heartbeat,
+    Leave,
+    NotListed,
+    OffsetCorrected,
+    Rebalance,
+    RefreshRoutes,
+)
+from sparrowmq.rebalance.owned_queue import LOST_MS, OwnedQueue
+from sparrowmq.rebalance.process_queue import (
+    CONSUME_TIMEOUT_MS,
+    FlowLimits,
+    ProcessQueueState,
+)
+from sparrowmq.rebalance.reconcile import RebalancePlan, reconcile
+
+# RebalanceService.minInterval of 5.2 and later: between two rebalances while not balanced.
+REBALANCE_RETRY_MS = 1_000
+# A heartbeat that did not reach every broker is repeated after this.
+HEARTBEAT_RETRY_MS = 1_000
+# A topic without a route is looked for again after this, and then at doubled intervals.
+ROUTE_RETRY_FIRST_MS = 250
+# How often listeners are looked at that run too long.
+EXPIRY_CHECK_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberConfig:
+    """What a member is and how it behaves; `client.config.ConsumerConfig` explains the fields."""
+
+    group: str
+    client_id: str
+    is_broadcasting: bool = False
+    batch_size: int = 1
+    deliveries_max: int = 20
+    flow: FlowLimits = field(default_factory=FlowLimits)
+    heartbeat_ms: int = 30_000
+    rebalance_ms: int = 20_000
+    route_refresh_ms: int = 30_000
+    route_retry_max_ms: int = 30_000
+    commit_ms: int = 1_000
+    drain_timeout_ms: int = 10_000
+    consume_timeout_ms: int = CONSUME_TIMEOUT_MS
+
+
+class TopicShare(NamedTuple):
+    """What a rebalance found for one topic.
+
+    `queues` is our share, or None if it could not be worked out; then nothing changes. A topic
+    without a route has no share at all, and nothing changes either.
+    `cid_all` is the broker's list of members, () where there is none.
+    """
+
+    topic: str
+    queues: tuple[MessageQueue, ...] | None
+    cid_all: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Job:
+    """Something done again and again, one at a time."""
+
+    due_ms: int
+    started_ms: int | None = None
+    is_wanted_again: bool = False
+
+    def begin(self, now_ms: int) -> bool:
+        """Begin if it is due and not under way; one that never answered counts as lost."""
+        if self.started_ms is not None and now_ms - self.started_ms <= LOST_MS:
+            return False
+        if now_ms < self.due_ms:
+            return False
+        self.started_ms = now_ms
+        return True
+
+    def ask(self, now_ms: int) -> None:
+        """Want it now, or once more when the one under way is done."""
+        self.due_ms = min(self.due_ms, now_ms)
+        self.is_wanted_again = self.started_ms is not None
+
+    def end(self, now_ms: int, *, next_in_ms: int) -> None:
+        """Note the end of the one under way."""
+        self.started_ms = None
+        self.due_ms = now_ms if self.is_wanted_again else now_ms + next_in_ms
+        self.is_wanted_again = False
+
+    def next_due_ms(self, now_ms: int) -> int:
+        """Return when it begins next, if nothing comes between."""
+        return now_ms + LOST_MS if self.started_ms is not None else self.due_ms
+
+
+class GroupMember:
+    """See the module's text.
+
+    Args:
+        config: see `MemberConfig`.
+        topics: what is subscribed, the group's retry topic included.
+        now_ms: the time.
+    """
+
+    def __init__(self, config: MemberConfig, *, topics: Collection[str], now_ms: int) -> None:
+        self._config = config
+        self._topics = set(topics)
+        self._queues: dict[MessageQueue, OwnedQueue] = {}
+        self._wanted: dict[str, tuple[MessageQueue, ...]] = {}
+        self._routes = _Job(now_ms)
+        self._heartbeat = _Job(now_ms)
+        self._rebalance = _Job(now_ms)
+        self._expiry_due_ms = now_ms + EXPIRY_CHECK_MS
+        self._route_retry_ms = ROUTE_RETRY_FIRST_MS
+        # The order of the first steps: routes, then a heartbeat, then a rebalance.
+        self._has_routes = False
+        self._is_known = False
+        self._not_listed_count = 0
+        self._has_told_duplicate = False
+        self._epoch = 0
+        self._delivery_id = 0
+        # Deliveries under way, also of queues that were released meanwhile: each uses a thread.
+        self._deliveries: dict[int, OwnedQueue] = {}
+        self._facts: list[Fact] = []
+        self._is_leaving = False
+        self._leave_sent_ms: int | None = None
+        self.is_done = False
+        self.assigned: tuple[MessageQueue, ...] = ()
+
+    # --- questions --------------------------------------------------------------------------
+
+    def due(self, now_ms: int) -> list[Action]:
+        """Return what to begin now; it then counts as under way."""
+        actions: list[Action] = []
+        if self.is_done:
+            return actions
+        if not self._is_leaving:
+            self._collect_jobs(now_ms, actions)
+        if now_ms >= self._expiry_due_ms:
+            self._expiry_due_ms = now_ms + EXPIRY_CHECK_MS
+            self._send_back_expired(now_ms)
+        for owned in tuple(self._queues.values()):
+            owned.collect(now_ms, actions, self._facts, flow=self._config.flow)
+            if owned.is_released:
+                self._release(owned, now_ms, actions)
+        self._collect_deliveries(now_ms, actions)
+        if self._is_leaving and not self._queues:
+            self._collect_leave(now_ms, actions)
+        return actions
+
+    def next_due_ms(self, now_ms: int) -> int:
+        """Return when `due` may have something although nothing has happened."""
+        candidates = [now_ms + LOST_MS]
+        if not self._is_leaving:
+            candidates.append(self._routes.next_due_ms(now_ms))
+            if self._has_routes:
+                candidates.append(self._heartbeat.next_due_ms(now_ms))
+            if self._can_rebalance():
+                candidates.append(self._rebalance.next_due_ms(now_ms))
+        if self._deliveries:
+            candidates.append(self._expiry_due_ms)
+        candidates += [owned.next_due_ms(now_ms) for owned in self._queues.values()]
+        return min(candidates)
+
+    def take_facts(self) -> list[Fact]:
+        """Return what has happened since the last call and is worth telling."""
+        facts, self._facts = self._facts, []
+        return facts
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """What is subscribed, sorted."""
+        return tuple(sorted(self._topics))
+
+    @property
+    def delivery_count(self) -> int:
+        """How many calls of the listener are under way."""
+        return len(self._deliveries)
+
+    def committed_offset(self, queue: MessageQueue) -> int | None:
+        """Return the last offset of a queue of ours that the broker is known to have."""
+        owned = self._queues.get(queue)
+        return None if owned is None else owned.committed_offset
+
+    def _can_rebalance(self) -> bool:
+        # A rebalance looks at the list of members after our heartbeat has put us there.
+        return self._is_known and self._heartbeat.started_ms is None
+
+    def _collect_jobs(self, now_ms: int, actions: list[Action]) -> None:
+        if self._routes.begin(now_ms):
+            actions.append(RefreshRoutes())
+        if self._has_routes and self._heartbeat.begin(now_ms):
+            actions.append(Heartbeat())
+        if self._can_rebalance() and self._rebalance.begin(now_ms):
+            actions.append(Rebalance())
+
+    def _collect_deliveries(self, now_ms: int, actions: list[Action]) -> None:
+        """Give the listener messages, one batch of each queue in turn, while calls are free."""
+        config = self._config
+        free = config.deliveries_max - len(self._deliveries)
+        waiting = [o for o in self._queues.values() if o.process_queue.pending_count]
+        while free > 0 and waiting:
+            # Queues that were served last go to the end, so that none starves.
+            owned = waiting.pop(0)
+            delivery = owned.take(self._delivery_id + 1, config.batch_size, now_ms)
+            if delivery is None:
+                continue
+            self._delivery_id = delivery.delivery_id
+            self._deliveries[delivery.delivery_id] = owned
+            actions.append(delivery)
+            free -= 1
+            self._queues[owned.queue] = self._queues.pop(owned.queue)
+            if owned.process_queue.pending_count:
+                waiting.append(owned)
+
+    def _collect_leave(self, now_ms: int, actions: list[Action]) -> None:
+        if self._leave_sent_ms is None:
+            self._leave_sent_ms = now_ms
+            actions.append(Leave())
+        elif now_ms - self._leave_sent_ms > LOST_MS:
+            self.is_done = True
+
+    # --- subscriptions and routes -----------------------------------------------------------
+
+    def subscribe(self, topic: str, *, now_ms: int) -> None:
+        """Add a topic; its queues come with the next rebalance, which is asked for."""
+        self._topics.add(topic)
+        self._routes.ask(now_ms)
+        self._heartbeat.ask(now_ms)
+        self._rebalance.ask(now_ms)
+
+    def unsubscribe(self, topic: str, *, now_ms: int) -> None:
+        """Remove a topic and give up its queues."""
+        self._topics.discard(topic)
+        self._heartbeat.ask(now_ms)
+        self._apply_targets({topic: ()}, now_ms)
+        self._wanted.pop(topic, None)
+
+    def routes_refreshed(self, *, found: Collection[str], has_changed: bool, now_ms: int) -> None:
+        """Note for which topics there is a route, and whether any says something new."""
+        config = self._config
+        self._has_routes = self._has_routes or bool(found)
+        if self._topics <= set(found):
+            self._route_retry_ms = ROUTE_RETRY_FIRST_MS
+            next_in_ms = config.route_refresh_ms
+        else:
+            next_in_ms = min(self._route_retry_ms, config.route_refresh_ms)
+            self._route_retry_ms = min(2 * self._route_retry_ms, config.route_retry_max_ms)
+        self._routes.end(now_ms, next_in_ms=next_in_ms)
+        if has_changed:
+            # New brokers must know us before they are asked who is there.
+            self._heartbeat.ask(now_ms)
+            self._rebalance.ask(now_ms)
+
+    def heartbeat_done(self, *, reached: int, failed: int, now_ms: int) -> None:
+        """Note how many brokers heard the heartbeat and how many could not be told."""
+        next_in_ms = HEARTBEAT_RETRY_MS if failed else self._config.heartbeat_ms
+        self._heartbeat.end(now_ms, next_in_ms=next_in_ms)
+        if not reached:
+            return
+        if not self._is_known:
+            self._is_known = True
+            # The heartbeat makes the group's retry topic.
+            self._route_retry_ms = ROUTE_RETRY_FIRST_MS
+        for owned in self._queues.values():
+            owned.hurry(now_ms)
+
+    def registration_missing(self, now_ms: int) -> None:
+        """A broker says that it does not know us or our subscription: tell it at once."""
+        self._heartbeat.ask(now_ms)
+
+    def connection_lost(self, broker_names: Collection[str], now_ms: int) -> None:
+        """Register again, and commit again: the broker may have been started anew."""
+        self._heartbeat.ask(now_ms)
+        for owned in self._queues.values():
+            if owned.queue.broker_name in broker_names:
+                owned.forget_committed()
+
+    # --- rebalance --------------------------------------------------------------------------
+
+    def notified(self, now_ms: int) -> None:
+        """The group's members have changed."""
+        for owned in self._queues.values():
+            owned.commit_soon(now_ms)
+        self._rebalance.ask(now_ms)
+
+    def rebalanced(self, shares: Sequence[TopicShare], now_ms: int) -> RebalancePlan:
+        """Take in the shares of all topics; return what changes."""
+        if self._is_leaving:
+            return RebalancePlan((), (), self.assigned)
+        self._note_ids(shares, now_ms)
+        targets: dict[str, tuple[MessageQueue, ...]] = {}
+        is_complete = True
+        for share in shares:
+            # Once, an own id that is missing counts as a list that came too early; then it is
+            # believed, as others have taken our queues.
+            is_early = bool(share.cid_all) and self._not_listed_count == 1
+            if share.queues is None or is_early:
+                is_complete = False
+            elif share.topic in self._topics:
+                targets[share.topic] = share.queues
+        next_in_ms = self._config.rebalance_ms if is_complete else REBALANCE_RETRY_MS
+        self._rebalance.end(now_ms, next_in_ms=next_in_ms)
+        return self._apply_targets(targets, now_ms)
+
+    def rebalance_failed(self, now_ms: int) -> None:
+        """Nothing could be found out: keep everything and ask again."""
+        self._rebalance.end(now_ms, next_in_ms=REBALANCE_RETRY_MS)
+
+    def _note_ids(self, shares: Sequence[TopicShare], now_ms: int) -> None:
+        config = self._config
+        lists = [share.cid_all for share in shares if share.cid_all]
+        if not lists or config.is_broadcasting:
+            return
+        most = max(lists, key=lambda cids: cids.count(config.client_id))
+        count = most.count(config.client_id)
+        if count > 1 and not self._has_told_duplicate:
+            self._facts.append(DuplicateClientId(config.group, config.client_id, count, most))
+        self._has_told_duplicate = count > 1
+        if count:
+            self._not_listed_count = 0
+            return
+        self._not_listed_count += 1
+        self._heartbeat.ask(now_ms)
+        if self._not_listed_count > 1:
+            self._facts.append(NotListed(config.group, config.client_id, most))
+
+    def _apply_targets(
+        self, targets: Mapping[str, tuple[MessageQueue, ...]], now_ms: int
+    ) -> RebalancePlan:
+        """Go from the queues we hold to those we should hold."""
+        for topic in tuple(self._wanted):
+            if topic not in self._topics:
+                del self._wanted[topic]
+        self._wanted.update(targets)
+        target = {queue for queues in self._wanted.values() for queue in queues}
+        holding = [owned.queue for owned in self._queues.values() if not owned.is_draining]
+        plan = reconcile(holding, target)
+        for queue in plan.revoke:
+            self._queues[queue].revoke(now_ms, drain_timeout_ms=self._config.drain_timeout_ms)
+        for queue in plan.acquire:
+            # One that still drains is taken again when it is released.
+            if queue not in self._queues:
+                self._give(queue, now_ms)
+        if not plan.is_balanced:
+            self.assigned = tuple(sorted(target, key=queue_order))
+            self._facts.append(AssignmentChanged(self.assigned, plan.acquire, plan.revoke))
+        return plan
+
+    def _give(self, queue: MessageQueue, now_ms: int) -> OwnedQueue:
+        self._epoch += 1
+        owned = self._queues[queue] = OwnedQueue(queue, epoch=self._epoch, now_ms=now_ms)
+        return owned
+
+    def _release(self, owned: OwnedQueue, now_ms: int, actions: list[Action]) -> None:
+        del self._queues[owned.queue]
+        if not self._is_leaving and owned.queue in self._wanted.get(owned.queue.topic, ()):
+            again = self._give(owned.queue, now_ms)
+            again.collect(now_ms, actions, self._facts, flow=self._config.flow)
+
+    # --- what happened to a queue -----------------------------------------------------------
+
+    def acquired(
+        self, queue: MessageQueue, epoch: int, *, offset: int, is_committed: bool, now_ms: int
+    ) -> None:
+        """The queue begins at an offset; `is_committed` tells whether the group has it there."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.acquired(offset, is_committed=is_committed, now_ms=now_ms)
+
+    def acquire_failed(self, queue: MessageQueue, epoch: int, *, now_ms: int) -> None:
+        """Where the queue begins could not be found out."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.acquire_failed(now_ms)
+
+    def pulled(
+        self,
+        queue: MessageQueue,
+        epoch: int,
+        *,
+        offset: int,
+        messages: Sequence[MessageExt],
+        next_offset: int,
+        now_ms: int,
+    ) -> None:
+        """The pull from `offset` is answered; the next begins at `next_offset`."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.pulled(offset, messages, next_offset=max(offset, next_offset), now_ms=now_ms)
+
+    def pull_moved(
+        self, queue: MessageQueue, epoch: int, *, offset: int, corrected_offset: int, now_ms: int
+    ) -> None:
+        """The broker does not have the offset: go on at the corrected one."""
+        owned = self._find(queue, epoch)
+        if owned is None:
+            return
+        self._facts.append(OffsetCorrected(queue, offset, corrected_offset))
+        if owned.moved(offset, corrected_offset=corrected_offset, now_ms=now_ms):
+            return
+        owned.process_queue.drop()
+        owned.is_released = True
+        self._give(queue, now_ms).acquired(corrected_offset, is_committed=False, now_ms=now_ms)
+
+    def pull_failed(self, queue: MessageQueue, epoch: int, *, offset: int, now_ms: int) -> None:
+        """The pull from `offset` came to nothing."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.pull_failed(offset, now_ms)
+
+    def consumed(
+        self,
+        delivery: Deliver,
+        *,
+        acked_count: int,
+        delay_level: int = 0,
+    ) -> None:
+        """The listener has returned: the first `acked_count` messages are done, the others not."""
+        owned = self._deliveries.pop(delivery.delivery_id, None)
+        if owned is not None:
+            owned.consumed(
+                delivery.delivery_id,
+                acked_count=acked_count,
+                delay_level=delay_level,
+                sends_back=not self._config.is_broadcasting,
+            )
+
+    def sent_back(
+        self,
+        queue: MessageQueue,
+        epoch: int,
+        *,
+        done: Collection[int],
+        failed: Collection[int],
+        now_ms: int,
+    ) -> None:
+        """Messages, by offset, were sent back or could not be."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.sent_back(done=done, failed=failed, now_ms=now_ms)
+
+    def committed(self, queue: MessageQueue, epoch: int, *, offset: int, now_ms: int) -> None:
+        """The broker has the offset."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.committed(offset, now_ms, interval_ms=self._config.commit_ms)
+
+    def commit_failed(self, queue: MessageQueue, epoch: int, *, now_ms: int) -> None:
+        """Whether the broker has the offset is not known."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.commit_failed(now_ms)
+
+    def _find(self, queue: MessageQueue, epoch: int) -> OwnedQueue | None:
+        owned = self._queues.get(queue)
+        return owned if owned is not None and owned.epoch == epoch else None
+
+    def _send_back_expired(self, now_ms: int) -> None:
+        if self._config.is_broadcasting:
+            return
+        for owned in self._queues.values():
+            if owned.process_queue.state is ProcessQueueState.CONSUMING:
+                owned.send_back_expired(now_ms, timeout_ms=self._config.consume_timeout_ms)
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def leave(self, now_ms: int) -> None:
+        """Give up all queues, and then the membership."""
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        self._topics.clear()
+        self._apply_targets({}, now_ms)
+
+    def left(self) -> None:
+        """Every broker has been told, or could not be."""
+        self.is_done = True

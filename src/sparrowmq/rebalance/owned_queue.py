@@ -1,0 +1,385 @@
+"""One queue in the hands of a group member, from the moment it is given to its release.
+
+```
+given ──> STARTING ──acquired──> CONSUMING ──revoke──> DRAINING ──committed──> released
+             │  ^ (again after a failure)                 │ deliveries end, or the bound passes
+             └──────────────revoke──> released            └ the last commit is answered
+```
+
+What to do next is worked out from the state whenever it is asked (`collect`); nothing has to be
+remembered to be scheduled, so no queue can stop because somebody forgot. Whatever is under way
+counts as lost after a bound, so that an answer that never comes does not stop it either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.rebalance.actions import (
+    AbandonPull,
+    Acquire,
+    Action,
+    Commit,
+    CommitLost,
+    Deliver,
+    DrainTimedOut,
+    Fact,
+    Pull,
+    SendBack,
+)
+from sparrowmq.rebalance.process_queue import (
+    PULL_IDLE_MAX_MS,
+    FlowLimits,
+    ProcessQueue,
+    ProcessQueueState,
+)
+
+# A failed request of a queue is repeated after the first, and then at doubled intervals up to the
+# second; RocketMQ waits a fixed second (pullTimeDelayMillsWhenException).
+RETRY_FIRST_MS = 100
+RETRY_MAX_MS = 1_000
+# An operation answers long before this; if it has not, it counts as lost.
+LOST_MS = 60_000
+# How long the last commit of a queue is tried, counted from the end of its draining.
+LAST_COMMIT_MS = 3_000
+# ConsumeMessageConcurrentlyService: what could not be sent back is consumed again after this.
+LOCAL_RETRY_MS = 5_000
+# ProcessQueue.cleanExpiredMsg sends messages back with this level.
+EXPIRED_DELAY_LEVEL = 3
+
+
+def backoff_ms(failures: int) -> int:
+    """Return how long to wait after so many failures in a row (1 for the first)."""
+    return min(RETRY_FIRST_MS << min(failures - 1, 10), RETRY_MAX_MS)
+
+
+class OwnedQueue:
+    """See the module's text.
+
+    Args:
+        queue: the queue.
+        epoch: one number per time the member was given a queue.
+        now_ms: when it was given.
+    """
+
+    __slots__ = (
+        "_acquire_due_ms",
+        "_acquire_sent_ms",
+        "_backs",
+        "_backs_under_way",
+        "_commit_due_ms",
+        "_commit_sent_ms",
+        "_committed_offset",
+        "_drain_deadline_ms",
+        "_failures",
+        "_has_abandoned_pull",
+        "_pull_due_ms",
+        "_pull_sent_ms",
+        "_retries",
+        "deliveries",
+        "epoch",
+        "is_released",
+        "process_queue",
+        "queue",
+    )
+
+    def __init__(self, queue: MessageQueue, *, epoch: int, now_ms: int) -> None:
+        self.queue = queue
+        self.epoch = epoch
+        self.process_queue = ProcessQueue(queue, now_ms=now_ms)
+        self.is_released = False
+        # Messages in the hands of the listener, by delivery.
+        self.deliveries: dict[int, list[MessageExt]] = {}
+        self._failures = 0
+        self._acquire_due_ms = self._pull_due_ms = self._commit_due_ms = now_ms
+        self._acquire_sent_ms: int | None = None
+        self._pull_sent_ms: int | None = None
+        self._commit_sent_ms: int | None = None
+        # None until a commit of ours was answered, or the broker said what is committed.
+        self._committed_offset: int | None = None
+        self._drain_deadline_ms: int | None = None
+        self._has_abandoned_pull = False
+        # Messages to send back, each with the level, and offsets of those being sent back.
+        self._backs: list[tuple[tuple[MessageExt, ...], int]] = []
+        self._backs_under_way: set[int] = set()
+        # Offsets that could not be sent back, and when they are consumed again.
+        self._retries: list[tuple[int, tuple[int, ...]]] = []
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the queue is being given up."""
+        return self._drain_deadline_ms is not None
+
+    @property
+    def committed_offset(self) -> int | None:
+        """The last offset that the broker is known to have."""
+        return self._committed_offset
+
+    # --- what to do -------------------------------------------------------------------------
+
+    def collect(
+        self, now_ms: int, actions: list[Action], facts: list[Fact], *, flow: FlowLimits
+    ) -> None:
+        """Add what is to be done now, deliveries excepted; note release when it comes."""
+        if self._has_abandoned_pull:
+            self._has_abandoned_pull = False
+            actions.append(AbandonPull(self.queue, self.epoch))
+        state = self.process_queue.state
+        if state is ProcessQueueState.STARTING:
+            self._collect_acquire(now_ms, actions)
+        elif state is ProcessQueueState.CONSUMING:
+            self._collect_pull(now_ms, actions, flow)
+            self._collect_backs(actions)
+            self._collect_retries(now_ms)
+            self._collect_commit(now_ms, actions)
+        elif state is ProcessQueueState.DRAINING:
+            self._collect_backs(actions)
+            self._collect_release(now_ms, actions, facts)
+
+    def _collect_acquire(self, now_ms: int, actions: list[Action]) -> None:
+        if _is_under_way(self._acquire_sent_ms, now_ms) or now_ms < self._acquire_due_ms:
+            return
+        self._acquire_sent_ms = now_ms
+        actions.append(Acquire(self.queue, self.epoch))
+
+    def _collect_pull(self, now_ms: int, actions: list[Action], flow: FlowLimits) -> None:
+        process_queue = self.process_queue
+        if self._pull_sent_ms is not None and not process_queue.is_pull_expired(now_ms):
+            return
+        if now_ms < self._pull_due_ms:
+            return
+        process_queue.mark_pull(now_ms)
+        if process_queue.flow_control(flow) is not None:
+            # Every completed delivery leads here again: no timer is needed.
+            return
+        assert process_queue.pull_offset is not None
+        self._pull_sent_ms = now_ms
+        actions.append(Pull(self.queue, self.epoch, process_queue.pull_offset))
+
+    def _collect_backs(self, actions: list[Action]) -> None:
+        for messages, delay_level in self._backs:
+            self._backs_under_way.update(message.queue_offset for message in messages)
+            actions.append(SendBack(self.queue, self.epoch, messages, delay_level))
+        self._backs.clear()
+
+    def _collect_retries(self, now_ms: int) -> None:
+        due = [offsets for due_ms, offsets in self._retries if due_ms <= now_ms]
+        if not due:
+            return
+        self._retries = [retry for retry in self._retries if retry[0] > now_ms]
+        for offsets in due:
+            self.process_queue.put_back(offsets)
+
+    def _collect_commit(self, now_ms: int, actions: list[Action]) -> None:
+        if now_ms < self._commit_due_ms or _is_under_way(self._commit_sent_ms, now_ms):
+            return
+        offset = self.process_queue.commit_offset
+        if offset is None or offset == self._committed_offset:
+            return
+        self._commit_sent_ms = now_ms
+        actions.append(Commit(self.queue, self.epoch, offset, is_last=False))
+
+    def _collect_release(self, now_ms: int, actions: list[Action], facts: list[Fact]) -> None:
+        deadline_ms = self._drain_deadline_ms
+        assert deadline_ms is not None
+        in_flight = self.process_queue.in_flight_count - self._waiting_retry_count()
+        if (in_flight > 0 or self._backs_under_way) and now_ms < deadline_ms:
+            return
+        if _is_under_way(self._commit_sent_ms, now_ms) and now_ms < deadline_ms + LAST_COMMIT_MS:
+            return
+        offset = self.process_queue.commit_offset
+        if offset is not None and offset != self._committed_offset:
+            if now_ms >= deadline_ms + LAST_COMMIT_MS:
+                facts.append(CommitLost(self.queue, offset))
+            elif now_ms < self._commit_due_ms:
+                return
+            else:
+                self._commit_sent_ms = now_ms
+                actions.append(Commit(self.queue, self.epoch, offset, is_last=True))
+                return
+        if in_flight > 0:
+            facts.append(DrainTimedOut(self.queue, in_flight))
+        self.process_queue.drop()
+        self.is_released = True
+
+    def _waiting_retry_count(self) -> int:
+        return sum(len(offsets) for _, offsets in self._retries)
+
+    def next_due_ms(self, now_ms: int) -> int:
+        """Return when `collect` may have something without an event; at most a minute ahead."""
+        candidates = [now_ms + LOST_MS]
+        state = self.process_queue.state
+        if state is ProcessQueueState.STARTING and self._acquire_sent_ms is None:
+            candidates.append(self._acquire_due_ms)
+        elif state is ProcessQueueState.CONSUMING:
+            if self._pull_sent_ms is None and self._pull_due_ms > now_ms:
+                candidates.append(self._pull_due_ms)
+            candidates += [due_ms for due_ms, _ in self._retries]
+            if self._commit_sent_ms is None and self._is_dirty():
+                candidates.append(self._commit_due_ms)
+        elif state is ProcessQueueState.DRAINING:
+            assert self._drain_deadline_ms is not None
+            deadline_ms = self._drain_deadline_ms
+            waits_ms = (deadline_ms, deadline_ms + LAST_COMMIT_MS, self._commit_due_ms)
+            candidates += [wait_ms for wait_ms in waits_ms if wait_ms > now_ms]
+        return min(candidates)
+
+    def _is_dirty(self) -> bool:
+        offset = self.process_queue.commit_offset
+        return offset is not None and offset != self._committed_offset
+
+    # --- what happened ----------------------------------------------------------------------
+
+    def acquired(self, offset: int, *, is_committed: bool, now_ms: int) -> None:
+        """Begin at an offset; `is_committed` tells whether the broker has it as the group's."""
+        if self.process_queue.state is not ProcessQueueState.STARTING:
+            return
+        self.process_queue.start(offset, now_ms=now_ms)
+        self._committed_offset = offset if is_committed else None
+        self._acquire_sent_ms = None
+        self._failures = 0
+        self._pull_due_ms = self._commit_due_ms = now_ms
+
+    def acquire_failed(self, now_ms: int) -> None:
+        """Try again a little later."""
+        self._acquire_sent_ms = None
+        self._failures += 1
+        self._acquire_due_ms = now_ms + backoff_ms(self._failures)
+
+    def pulled(
+        self, offset: int, messages: Sequence[MessageExt], *, next_offset: int, now_ms: int
+    ) -> None:
+        """Take in the answer to the pull from `offset`; any other is out of date."""
+        if self._pull_sent_ms is None or offset != self.process_queue.pull_offset:
+            return
+        self._pull_sent_ms = None
+        self._pull_due_ms = now_ms
+        self._failures = 0
+        if messages:
+            self.process_queue.add(messages, next_offset=next_offset)
+        else:
+            self.process_queue.skip_to(next_offset)
+
+    def moved(self, offset: int, *, corrected_offset: int, now_ms: int) -> bool:
+        """Go on elsewhere: the broker does not have the offset.
+
+        Returns: False if that lies before what was pulled. What is cached then stands at offsets
+        that other messages will get, so the queue has to be begun anew; nothing has changed.
+        """
+        if self._pull_sent_ms is None or offset != self.process_queue.pull_offset:
+            return True
+        if corrected_offset < offset:
+            return False
+        self.pulled(offset, (), next_offset=corrected_offset, now_ms=now_ms)
+        return True
+
+    def pull_failed(self, offset: int, now_ms: int) -> None:
+        """Try again a little later."""
+        if self._pull_sent_ms is None or offset != self.process_queue.pull_offset:
+            return
+        self._pull_sent_ms = None
+        self._failures += 1
+        self._pull_due_ms = now_ms + backoff_ms(self._failures)
+
+    def hurry(self, now_ms: int) -> None:
+        """Stop waiting before a retry: what failed may work now."""
+        if self._failures:
+            self._pull_due_ms = min(self._pull_due_ms, now_ms)
+            self._acquire_due_ms = min(self._acquire_due_ms, now_ms)
+
+    def commit_soon(self, now_ms: int) -> None:
+        """Commit at the next occasion what is not committed yet."""
+        self._commit_due_ms = min(self._commit_due_ms, now_ms)
+
+    def forget_committed(self) -> None:
+        """Commit again even what is committed: the broker may have forgotten it."""
+        self._committed_offset = None
+
+    def committed(self, offset: int, now_ms: int, *, interval_ms: int) -> None:
+        """Note that the broker has an offset."""
+        self._commit_sent_ms = None
+        self._committed_offset = offset
+        self._commit_due_ms = now_ms if self.is_draining else now_ms + interval_ms
+
+    def commit_failed(self, now_ms: int) -> None:
+        """Try again a little later."""
+        self._commit_sent_ms = None
+        self._commit_due_ms = now_ms + (RETRY_FIRST_MS if self.is_draining else RETRY_MAX_MS)
+
+    def revoke(self, now_ms: int, *, drain_timeout_ms: int) -> None:
+        """Give the queue up: no new pull, no new delivery; what is under way may finish."""
+        if self.is_draining:
+            return
+        was_starting = self.process_queue.state is ProcessQueueState.STARTING
+        self._has_abandoned_pull = self._pull_sent_ms is not None
+        self._pull_sent_ms = None
+        self._drain_deadline_ms = now_ms + drain_timeout_ms
+        self._commit_due_ms = min(self._commit_due_ms, now_ms)
+        if was_starting:
+            self.process_queue.drop()
+            self.is_released = True
+        else:
+            self.process_queue.revoke()
+
+    # --- deliveries -------------------------------------------------------------------------
+
+    def take(self, delivery_id: int, count_max: int, now_ms: int) -> Deliver | None:
+        """Take the next messages for the listener, if there are any."""
+        messages = self.process_queue.take_batch(count_max, now_ms=now_ms)
+        if not messages:
+            return None
+        self.deliveries[delivery_id] = messages
+        return Deliver(self.queue, self.epoch, delivery_id, messages)
+
+    def consumed(
+        self, delivery_id: int, *, acked_count: int, delay_level: int, sends_back: bool
+    ) -> None:
+        """Take in a listener's result: the first `acked_count` messages are done.
+
+        The others are sent back, unless their time was up and they were sent back already; or,
+        where nothing is sent back (BROADCASTING), they are done too.
+        """
+        messages = self.deliveries.pop(delivery_id, None)
+        if messages is None or self.is_released:
+            return
+        process_queue = self.process_queue
+        failed = [
+            message
+            for message in messages[acked_count:]
+            if process_queue.has(message.queue_offset)
+            and message.queue_offset not in self._backs_under_way
+        ]
+        if sends_back and failed:
+            self._backs.append((tuple(failed), delay_level))
+            self._backs_under_way.update(message.queue_offset for message in failed)
+            messages = messages[:acked_count]
+        process_queue.complete([message.queue_offset for message in messages])
+
+    def sent_back(self, *, done: Collection[int], failed: Collection[int], now_ms: int) -> None:
+        """Note by offset which messages are the broker's now; the others are tried again here."""
+        if self.is_released:
+            return
+        self._backs_under_way.difference_update(done, failed)
+        self.process_queue.complete(done)
+        if failed:
+            self._retries.append((now_ms + LOCAL_RETRY_MS, tuple(sorted(failed))))
+
+    def send_back_expired(self, now_ms: int, *, timeout_ms: int) -> int:
+        """Send back what its listener holds too long; return how many messages that are."""
+        expired = [
+            message
+            for message in self.process_queue.find_expired(now_ms, timeout_ms=timeout_ms)
+            if message.queue_offset not in self._backs_under_way
+        ]
+        if expired:
+            self._backs.append((tuple(expired), EXPIRED_DELAY_LEVEL))
+            self._backs_under_way.update(message.queue_offset for message in expired)
+        return len(expired)
+
+
+def _is_under_way(sent_ms: int | None, now_ms: int) -> bool:
+    return sent_ms is not None and now_ms - sent_ms <= LOST_MS
+
+
+assert LOST_MS < PULL_IDLE_MAX_MS
