@@ -352,9 +352,9 @@ class MessageStore:
                 ready.append(pending.popleft())
         entries: dict[QueueKey, bytearray] = {}
         pack = ENTRY.pack
-        for topic, queue_id, _, tags_code, _, position, size in ready:
-            key = (topic, queue_id)
-            entry = pack(position, size, tags_code)
+        for item in ready:
+            key = (item.topic, item.queue_id)
+            entry = pack(item.position, item.size, item.tags_code)
             if key in entries:
                 entries[key] += entry
             else:

@@ -1,10 +1,11 @@
-"""What the store answers, by RocketMQ's names."""
+"""What the store answers, by RocketMQ's names.
+
+These are made for each message, so they are left out of garbage collection: none holds a cycle.
+"""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
-
 import msgspec
 
 
@@ -17,7 +18,7 @@ class PutStatus(Enum):
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
 
 
-class PutResult(NamedTuple):
+class PutResult(msgspec.Struct, frozen=True, gc=False):
     """Where messages were stored.
 
     `end_position` is where the last one ends: it is on the disk once the store's `flushed_position`
@@ -46,7 +47,7 @@ class GetStatus(Enum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
-class GetResult(msgspec.Struct, frozen=True):
+class GetResult(msgspec.Struct, frozen=True, gc=False):
     """Messages of a queue.
 
     `records` are `count` records back to back, as they are stored; `next_offset` is where to go on.
@@ -60,7 +61,7 @@ class GetResult(msgspec.Struct, frozen=True):
     count: int = 0
 
 
-class Dispatched(NamedTuple):
+class Dispatched(msgspec.Struct, frozen=True, gc=False):
     """A message that has become readable; `next_offset` is the queue's offset after it."""
 
     topic: str
