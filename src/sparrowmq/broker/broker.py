@@ -13,12 +13,16 @@ the rounds they depend on in `PendingReplies`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from msgspec import Struct
+
+from sparrowmq.broker import lock_file
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.delay_schedule import DelaySchedule
+from sparrowmq.broker.lock_file import LockTable
 from sparrowmq.broker.processors import admin, clients, offsets, pull, send, send_back
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
@@ -47,6 +51,8 @@ TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
 OFFSETS_FILE = "consumerOffset.json"
 DELAYS_FILE = "delayOffset.json"
+# Ours alone; RocketMQ forgets its locks when it stops.
+LOCKS_FILE = "queueLock.json"
 
 PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
     {
@@ -97,13 +103,19 @@ class SavedTables(NamedTuple):
     groups: SubscriptionGroupTable | None = None
     offsets: ConsumerOffsetTable | None = None
     delays: DelayOffsetTable | None = None
+    locks: LockTable | None = None
 
 
 class SaveWork(NamedTuple):
-    """Config files to write: name to content."""
+    """Tables to write to config files, by file name; they are the work's own copies."""
 
     number: int
-    files: Mapping[str, bytes]
+    tables: Mapping[str, Struct]
+
+    def encode(self) -> Iterator[tuple[str, bytes]]:
+        """Yield each file's name and content; large tables take long, so do it in a thread."""
+        for name, table in self.tables.items():
+            yield name, encode_body(table, pretty=True)
 
 
 class RegistrationWork(NamedTuple):
@@ -129,6 +141,7 @@ class Broker:
         *,
         random_below: Callable[[int], int],
         saved: SavedTables,
+        now_ms: int,
         timestamp_ms: int,
     ) -> None:
         self.state = BrokerState(
@@ -141,20 +154,22 @@ class Broker:
             groups=SubscriptionGroups(auto_create=config.auto_create_groups),
             delays=DelaySchedule(store),
         )
-        self._load(saved, timestamp_ms)
+        self._load(saved, now_ms, timestamp_ms)
         self._flush_runs = False
         self._flush_due_ms = 0
         self._offsets_due_ms = 0
         self._registration_due_ms = 0
         self._scan_due_ms = 0
 
-    def _load(self, saved: SavedTables, timestamp_ms: int) -> None:
+    def _load(self, saved: SavedTables, now_ms: int, timestamp_ms: int) -> None:
         state = self.state
         if state.topics.load(saved.topics or TopicConfigTable(), timestamp_ms=timestamp_ms):
             state.note_topics_changed()
         state.groups.load(saved.groups or SubscriptionGroupTable())
         state.offsets.load(saved.offsets or ConsumerOffsetTable())
         state.delays.load(saved.delays or DelayOffsetTable())
+        if saved.locks is not None:
+            lock_file.restore(state.locks, saved.locks, now_ms=now_ms)
 
     def handle(
         self, command: RemotingCommand, connection: Connection, *, now_ms: int, timestamp_ms: int
@@ -194,7 +209,7 @@ class Broker:
         )
         if now_ms >= self._offsets_due_ms:
             self._offsets_due_ms = now_ms + state.config.offsets_save_interval_ms
-            if state.offsets.is_changed or state.delays.is_changed:
+            if state.offsets.is_changed or state.delays.is_changed or state.locks_changed:
                 state.saves.ask()
         if now_ms >= self._registration_due_ms:
             self._registration_due_ms = now_ms + state.config.registration_interval_ms
@@ -243,26 +258,29 @@ class Broker:
             return pending.fail_flush()
         return pending.note_flushed(store.flushed_position) + self.settle()
 
-    def save_work(self) -> SaveWork | None:
+    def save_work(self, *, now_ms: int) -> SaveWork | None:
         """Return the config files to write, or None."""
         state = self.state
         number = state.saves.begin()
         if number is None:
             return None
-        files: dict[str, bytes] = {}
+        tables: dict[str, Struct] = {}
         if state.topics_changed:
-            files[TOPICS_FILE] = encode_body(state.topics.table(), pretty=True)
+            tables[TOPICS_FILE] = state.topics.table()
             state.topics_changed = False
         if state.groups_changed:
-            files[GROUPS_FILE] = encode_body(state.groups.table(), pretty=True)
+            tables[GROUPS_FILE] = state.groups.table()
             state.groups_changed = False
         if state.offsets.is_changed:
-            files[OFFSETS_FILE] = encode_body(state.offsets.table(), pretty=True)
+            tables[OFFSETS_FILE] = state.offsets.table()
             state.offsets.is_changed = False
         if state.delays.is_changed:
-            files[DELAYS_FILE] = encode_body(state.delays.table(), pretty=True)
+            tables[DELAYS_FILE] = state.delays.table()
             state.delays.is_changed = False
-        return SaveWork(number, files)
+        if state.locks_changed:
+            tables[LOCKS_FILE] = lock_file.table(state.locks, now_ms=now_ms)
+            state.locks_changed = False
+        return SaveWork(number, tables)
 
     def ask_last_save(self) -> None:
         """Have every table written that changed, before the broker stops."""
@@ -274,10 +292,11 @@ class Broker:
         state.saves.finish()
         if error is None:
             return state.pending.note_rounds()
-        state.topics_changed |= TOPICS_FILE in work.files
-        state.groups_changed |= GROUPS_FILE in work.files
-        state.offsets.is_changed |= OFFSETS_FILE in work.files
-        state.delays.is_changed |= DELAYS_FILE in work.files
+        state.topics_changed |= TOPICS_FILE in work.tables
+        state.groups_changed |= GROUPS_FILE in work.tables
+        state.offsets.is_changed |= OFFSETS_FILE in work.tables
+        state.delays.is_changed |= DELAYS_FILE in work.tables
+        state.locks_changed |= LOCKS_FILE in work.tables
         return state.pending.fail_save(work.number, str(error))
 
     def registration_work(self) -> RegistrationWork | None:

@@ -22,6 +22,7 @@ from msgspec import Struct
 from sparrowmq.broker.broker import (
     DELAYS_FILE,
     GROUPS_FILE,
+    LOCKS_FILE,
     OFFSETS_FILE,
     TOPICS_FILE,
     Broker,
@@ -30,6 +31,7 @@ from sparrowmq.broker.broker import (
     SaveWork,
 )
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.lock_file import LockTable
 from sparrowmq.broker.registration import register, unregister
 from sparrowmq.errors import SparrowError
 from sparrowmq.protocol.bodies import (
@@ -95,6 +97,7 @@ class BrokerServer:
                 self._store,
                 random_below=random.Random().randrange,
                 saved=self._read_tables(),
+                now_ms=clock.monotonic_ms(),
                 timestamp_ms=clock.timestamp_ms(),
             )
         except BaseException:
@@ -120,6 +123,7 @@ class BrokerServer:
             groups=self._read_table(GROUPS_FILE, SubscriptionGroupTable),
             offsets=self._read_table(OFFSETS_FILE, ConsumerOffsetTable),
             delays=self._read_table(DELAYS_FILE, DelayOffsetTable),
+            locks=self._read_table(LOCKS_FILE, LockTable),
         )
 
     def _read_table(self, name: str, table_type: type[T]) -> T | None:
@@ -160,7 +164,7 @@ class BrokerServer:
         if flush is not None:
             await self._flush(flush)
         broker.ask_last_save()
-        save = broker.save_work()
+        save = broker.save_work(now_ms=clock.monotonic_ms())
         if save is not None:
             await self._save(save)
 
@@ -180,10 +184,11 @@ class BrokerServer:
         self._server.perform(self._broker.settle())
         if self._is_stopping:
             return
-        flush = self._broker.flush_work(now_ms=clock.monotonic_ms())
+        now_ms = clock.monotonic_ms()
+        flush = self._broker.flush_work(now_ms=now_ms)
         if flush is not None:
             self._start(self._flush(flush))
-        save = self._broker.save_work()
+        save = self._broker.save_work(now_ms=now_ms)
         if save is not None:
             self._start(self._save(save))
         registration = self._broker.registration_work()
@@ -206,11 +211,11 @@ class BrokerServer:
     async def _save(self, work: SaveWork) -> None:
         error = await self._in_thread(self._save_thread, partial(self._write_files, work))
         if error is not None:
-            LOG.error("config files %s not written: %s", sorted(work.files), error)
+            LOG.error("config files %s not written: %s", sorted(work.tables), error)
         self._server.perform(self._broker.saved(work, error))
 
     def _write_files(self, work: SaveWork) -> None:
-        for name, content in work.files.items():
+        for name, content in work.encode():
             write_config(self._storage, f"{_CONFIG_DIRECTORY}/{name}", content)
 
     async def _in_thread(

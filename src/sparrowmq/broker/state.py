@@ -62,6 +62,7 @@ class BrokerState:
     counters: Counters = field(default_factory=Counters)
     topics_changed: bool = False
     groups_changed: bool = False
+    locks_changed: bool = False
     # The round of config writing that covers every topic made so far.
     topics_save_round: int = 0
     pending: PendingReplies = field(init=False)

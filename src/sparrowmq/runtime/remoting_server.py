@@ -119,11 +119,17 @@ class RemotingServer:
         return len(self._links)
 
     async def start(self, listening: socket.socket) -> None:
-        """Accept connections on a bound socket, which the server owns from here on."""
+        """Accept connections on a bound socket, which the server owns from here on.
+
+        Raises: OSError if another socket listens at its address already.
+        """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: _Link(self, loop), sock=listening, backlog=1024
-        )
+        try:
+            self._server = await loop.create_server(
+                lambda: _Link(self, loop), sock=listening, backlog=1024
+            )
+        except OSError as error:
+            raise _cannot_listen(error, *listening.getsockname()[:2]) from error
         self._sweeper = loop.call_later(self._limits.sweep_ms / 1000, self._sweep)
 
     def stop_reading(self) -> None:
@@ -378,8 +384,13 @@ def bind(host: str, port: int) -> socket.socket:
         listening.setblocking(False)
     except OSError as error:
         listening.close()
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise _cannot_listen(error, host, port) from error
     return listening
+
+
+def _cannot_listen(error: OSError, host: str, port: int) -> OSError:
+    reason = error.strerror or str(error)
+    return OSError(error.errno, f"cannot listen on {host}:{port}: {reason}")
 
 
 def _encode(command: RemotingCommand) -> bytes:

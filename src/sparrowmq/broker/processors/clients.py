@@ -111,6 +111,7 @@ def forget_connection(state: BrokerState, connection: Connection, *, now_ms: int
         group = state.consumers.find(name)
         if group is None or client_id not in group.client_ids():
             state.locks.shorten(name, client_id, now_ms=now_ms)
+            state.locks_changed = True
     return [output for name in names for output in state.notify_group(name)]
 
 
@@ -135,6 +136,7 @@ def lock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
     locked = state.locks.try_lock_batch(
         body.consumer_group, body.mq_set, body.client_id, now_ms=request.now_ms
     )
+    state.locks_changed = state.locks_changed or bool(locked)
     return answer(request, body=encode_body(LockBatchResponseBody(lock_ok_mq_set=locked)))
 
 
@@ -143,6 +145,7 @@ def unlock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
     body = decode_body(UnlockBatchRequestBody, request.command.body or b"")
     _check_lock_count(len(body.mq_set))
     state.locks.unlock_batch(body.consumer_group, body.mq_set, body.client_id)
+    state.locks_changed = True
     return answer(request)
 
 
