@@ -32,7 +32,7 @@ from sparrowmq.runtime.channel import (
 )
 from sparrowmq.runtime.effects import Call, Effect, Invoke, Oneway, Operation
 from sparrowmq.runtime.scheduler import NEVER_MS, OperationTask, Scheduler, Timed, log_unjoined
-from sparrowmq.runtime.sockets import split_address
+from sparrowmq.runtime.sockets import split_address, tune
 
 LOG = logging.getLogger("sparrowmq.runtime")
 
@@ -112,6 +112,8 @@ class AsyncDriver:
             try:
                 await future
             except BaseException:
+                task.on_done = None
+                task.joined = False  # What it raises from here on is logged.
                 self.cancel(task)
                 raise
         result: T = task.outcome()
@@ -335,6 +337,9 @@ class AsyncDriver:
         except RemoteProtocolError as error:
             LOG.warning("closing connection to %s: %s", channel.address, error)
             self._lose(channel, str(error), error)
+        except Exception as error:
+            LOG.exception("closing connection to %s: its bytes cannot be read", channel.address)
+            self._lose(channel, repr(error), error)
         self._end_turn()
 
     def drained(self, channel: Channel) -> None:
@@ -419,7 +424,7 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
         sock: socket.socket = transport.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tune(sock)
         if self._channel.is_closed:
             transport.abort()
         elif sock.getsockname() == sock.getpeername():

@@ -40,6 +40,7 @@ from sparrowmq.runtime.channel import (
     Channel,
     OnConnectionLost,
     OnRequest,
+    Wire,
 )
 from sparrowmq.runtime.effects import Call, Effect, Event, Invoke, Oneway, Operation
 from sparrowmq.runtime.scheduler import NEVER_MS, OperationTask, Scheduler, Timed, log_unjoined
@@ -218,7 +219,9 @@ class BlockingDriver:
         Without a leading thread it waits for the next; after `close` it is dropped.
         """
         self._incoming.append(function)
-        if not self._wake_sent and self._leader != threading.get_ident():
+        # Also on the leading thread: a signal handler runs there, between a look at what came in
+        # and the wait.
+        if not self._wake_sent:
             self._wake_sent = True
             self._wake()
 
@@ -258,6 +261,7 @@ class BlockingDriver:
         try:
             self._loop(task)
         except BaseException:
+            task.joined = False  # What it raises from here on is logged.
             self._scheduler.cancel(task)
             self._run_ready()
             raise
@@ -272,6 +276,8 @@ class BlockingDriver:
         except BaseException:
             with self._mutex:
                 self._followers.pop(follower, None)
+            task.on_done = None
+            task.joined = False  # What it raises from here on is logged.
             self.cancel(task)
             if follower.leads:
                 self._pass_lead()
@@ -312,7 +318,7 @@ class BlockingDriver:
         # This loop looks at its own task's deadline itself and keeps it out of the heap.
         main.timer_ms = min(main.timer_ms, 0)
         if clock.monotonic_ms() - self._attended_ms > UNATTENDED_MS:
-            self._attend(0)
+            self._expire(scheduler.expire(self._attend(0)))
         try:
             while True:
                 self._run_ready()
@@ -519,20 +525,26 @@ class BlockingDriver:
         if mask & WRITE:
             self._flush(channel)
         if mask & READ and channel.wire is not None:
-            assert isinstance(channel.wire, SocketWire)
-            try:
-                data = channel.wire.sock.recv(RECEIVE_BYTES)
-                if data:
-                    channel.received(data, self._scheduler)
-                else:
-                    self._lose(channel, "closed by the peer", None)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                self._lose(channel, error.strerror or str(error), error)
-            except RemoteProtocolError as error:
-                LOG.warning("closing connection to %s: %s", channel.address, error)
-                self._lose(channel, str(error), error)
+            self._receive(channel, channel.wire)
+
+    def _receive(self, channel: Channel, wire: Wire) -> None:
+        assert isinstance(wire, SocketWire)
+        try:
+            data = wire.sock.recv(RECEIVE_BYTES)
+            if data:
+                channel.received(data, self._scheduler)
+            else:
+                self._lose(channel, "closed by the peer", None)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lose(channel, error.strerror or str(error), error)
+        except RemoteProtocolError as error:
+            LOG.warning("closing connection to %s: %s", channel.address, error)
+            self._lose(channel, str(error), error)
+        except Exception as error:
+            LOG.exception("closing connection to %s: its bytes cannot be read", channel.address)
+            self._lose(channel, repr(error), error)
 
     def _flush(self, channel: Channel) -> None:
         wire = channel.wire

@@ -115,6 +115,11 @@ class OperationTask:
         """What the operation raised, once it is done."""
         return self._error
 
+    @property
+    def is_unjoined(self) -> bool:
+        """Whether the operation failed and nobody has been told."""
+        return isinstance(self._error, Exception) and not self.joined
+
     def outcome(self) -> Any:
         """Return the operation's result, or raise its error; the task is done."""
         self.joined = True
@@ -273,7 +278,7 @@ class Scheduler:
         effect = task.effect
         if task.done:
             task.deadline_ms = NEVER_MS
-            return () if task.joined else (task,)
+            return (task,) if task.is_unjoined else ()
         if isinstance(effect, Invoke | Oneway):
             return (task,)
         if isinstance(effect, Sleep):
@@ -289,12 +294,8 @@ class Scheduler:
 
     def unjoined(self) -> list[OperationTask]:
         """Return the failed tasks that nobody has joined and that were not yet reported."""
-        found = [entry[2] for entry in self._heap]
-        return [
-            task
-            for task in found
-            if isinstance(task, OperationTask) and task.done and not task.joined
-        ]
+        found = (entry[2] for entry in self._heap)
+        return [task for task in found if isinstance(task, OperationTask) and task.is_unjoined]
 
     def _make_ready(self, task: OperationTask) -> None:
         self.ready.append(task)
@@ -434,7 +435,7 @@ class Scheduler:
         if task.on_done is not None:
             task.joined = True
             task.on_done()
-        elif isinstance(error, Exception) and not task.joined:
+        elif task.is_unjoined:
             self.set_deadline(task, self.read_clock() + UNJOINED_ERROR_MS)
 
     def _push(self, timed: Timed, deadline_ms: int) -> None:

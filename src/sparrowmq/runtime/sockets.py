@@ -15,6 +15,10 @@ from typing import Any, NamedTuple
 
 from sparrowmq.runtime.channel import WRITE_BUFFER_BYTES_MAX
 
+# How long sent bytes may stay unacknowledged by the peer's kernel before ours ends the connection.
+# A time-out of a request does not, and the kernel's own patience is a quarter of an hour.
+UNACKNOWLEDGED_MS_MAX = 30_000
+
 # What `connect_ex` answers while a connection is being made (Windows says WSAEWOULDBLOCK).
 _IN_PROGRESS = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR})
 
@@ -56,12 +60,19 @@ def look_up(host: str, port: int) -> list[Candidate]:
     return list(dict.fromkeys(Candidate(entry[0], entry[4]) for entry in found))
 
 
+def tune(sock: socket.socket) -> None:
+    """Send small frames at once, and notice a peer that is gone without a word."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS_MAX)
+
+
 def begin_connect(candidate: Candidate) -> socket.socket:
     """Return a socket that becomes writable once connected or refused. Raises: OSError."""
     sock = socket.socket(candidate.family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tune(sock)
         code = sock.connect_ex(candidate.sockaddr)
         if code not in _IN_PROGRESS:
             raise OSError(code, os.strerror(code))
