@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparrowmq.client.aio import AsyncAdmin, AsyncProducer, AsyncPushConsumer
 from sparrowmq.client.blocking import Admin, Producer, PushConsumer
 from sparrowmq.model import (
     ConsumeContext,
@@ -17,6 +18,9 @@ from sparrowmq.model import (
 
 __all__ = [
     "Admin",
+    "AsyncAdmin",
+    "AsyncProducer",
+    "AsyncPushConsumer",
     "ConsumeContext",
     "ConsumeFromWhere",
     "ConsumeStatus",

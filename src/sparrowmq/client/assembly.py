@@ -25,6 +25,12 @@ from sparrowmq.runtime import clock
 
 # DefaultMQPushConsumer.consumeTimestamp: half an hour before the start.
 CONSUME_TIMESTAMP_BACK_MS = 30 * 60 * 1000
+# How long closing a producer waits for brokers to take note.
+LEAVE_TIMEOUT_MS = 1_000
+# How long closing a consumer waits beyond the drain for its last commits and for leaving.
+CLOSE_MARGIN_MS = 8_000
+# Between a loop that failed and its next start.
+RESTART_S = 1.0
 
 
 def make_publisher(

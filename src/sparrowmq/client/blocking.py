@@ -15,6 +15,9 @@ from types import TracebackType
 from typing import Self
 
 from sparrowmq.client.assembly import (
+    CLOSE_MARGIN_MS,
+    LEAVE_TIMEOUT_MS,
+    RESTART_S,
     add_subscription,
     begin_leaving,
     make_directory,
@@ -38,13 +41,6 @@ from sparrowmq.rebalance.strategies import StrategyChoice
 from sparrowmq.runtime.blocking_driver import BlockingDriver
 
 LOG = logging.getLogger("sparrowmq.client")
-
-# How long closing a producer waits for brokers to take note.
-LEAVE_TIMEOUT_MS = 1_000
-# How long closing a consumer waits beyond the drain for its last commits and for leaving.
-CLOSE_MARGIN_MS = 8_000
-# Between a loop that failed and its next start.
-RESTART_S = 1.0
 
 
 class Producer:

@@ -1,0 +1,328 @@
+"""The asyncio face: each method awaits one operation on an asyncio driver, and nothing more.
+
+The methods are those of the synchronous face (`sparrowmq.client.blocking`), where each is
+described with its errors. Sends that are awaited at the same time overlap on one connection. A
+listener is a coroutine function, which runs on the loop, or a plain function, which runs in a
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from sparrowmq.client.assembly import (
+    CLOSE_MARGIN_MS,
+    LEAVE_TIMEOUT_MS,
+    RESTART_S,
+    add_subscription,
+    begin_leaving,
+    make_directory,
+    make_publisher,
+    make_subscriber,
+    make_subscription,
+    note_connection_lost,
+    remove_subscription,
+    serve_request,
+)
+from sparrowmq.client.directory import QueueLag
+from sparrowmq.client.operations import administer, send
+from sparrowmq.client.operations.consume import consume
+from sparrowmq.client.route_cache import TopicRoute
+from sparrowmq.client.subscriber import ConsumeCounters, Listener, RebalanceListener
+from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.model import ConsumeFromWhere, Message, MessageModel, MessageQueue, SendResult
+from sparrowmq.protocol.bodies import ConsumerConnection
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.rebalance.strategies import StrategyChoice
+from sparrowmq.runtime.async_driver import AsyncDriver
+
+LOG = logging.getLogger("sparrowmq.client")
+
+
+class AsyncProducer:
+    """Sends messages; see `sparrowmq.Producer`."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        name_server: str | Sequence[str],
+        client_ip: str | None = None,
+        instance_name: str | None = None,
+        unit_name: str | None = None,
+        send_timeout_ms: int = 3_000,
+        retry_times: int = 2,
+    ) -> None:
+        self._publisher = make_publisher(
+            group,
+            name_server=name_server,
+            client_ip=client_ip,
+            instance_name=instance_name,
+            unit_name=unit_name,
+            send_timeout_ms=send_timeout_ms,
+            retry_times=retry_times,
+        )
+        self._driver = AsyncDriver()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def client_id(self) -> str:
+        """How brokers name this producer."""
+        return self._publisher.config.client_id
+
+    async def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
+        """Send a message and return where it was stored."""
+        return await self._driver.run(send.send(self._publisher, message, queue=queue))
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None
+    ) -> SendResult:
+        """Send messages of one topic as one request; they are stored one after another."""
+        return await self._driver.run(send.send_batch(self._publisher, messages, queue=queue))
+
+    async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        """Write a message to the connection and hear nothing of it: it may be lost."""
+        await self._driver.run(send.send_oneway(self._publisher, message, queue=queue))
+
+    async def fetch_publish_queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that take messages of a topic, in round robin's order."""
+        return await self._driver.run(send.fetch_publish_queues(self._publisher, topic))
+
+    async def select_queue(self, message: Message) -> MessageQueue:
+        """Return the queue that `send` would choose; round robin moves on."""
+        return await self._driver.run(send.select_queue(self._publisher, message))
+
+    async def close(self) -> None:
+        """Tell the brokers and close the connections. A second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):
+                await self._driver.run(send.leave(self._publisher))
+        except (SparrowError, TimeoutError):
+            # Brokers notice the closed connection anyway.
+            pass
+        finally:
+            await self._driver.aclose()
+
+
+class AsyncPushConsumer:
+    """A member of a consumer group, whose listener is called; see `sparrowmq.PushConsumer`."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        name_server: str | Sequence[str],
+        listener: Listener,
+        strategy: StrategyChoice = "AVG",
+        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_timestamp_ms: int | None = None,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        pull_batch_size: int = 32,
+        consume_message_batch_max_size: int = 1,
+        consume_thread_count: int = 20,
+        max_reconsume_times: int | None = None,
+        drain_timeout_ms: int = 10_000,
+        client_ip: str | None = None,
+        instance_name: str | None = None,
+        unit_name: str | None = None,
+        on_rebalance: RebalanceListener | None = None,
+    ) -> None:
+        self._subscriber = make_subscriber(
+            group,
+            name_server=name_server,
+            listener=listener,
+            strategy=strategy,
+            consume_from_where=consume_from_where,
+            consume_timestamp_ms=consume_timestamp_ms,
+            message_model=message_model,
+            pull_batch_size=pull_batch_size,
+            consume_message_batch_max_size=consume_message_batch_max_size,
+            consume_thread_count=consume_thread_count,
+            max_reconsume_times=max_reconsume_times,
+            drain_timeout_ms=drain_timeout_ms,
+            client_ip=client_ip,
+            instance_name=instance_name,
+            unit_name=unit_name,
+            on_rebalance=on_rebalance,
+        )
+        self._driver = AsyncDriver(
+            on_request=self._serve,
+            on_connection_lost=partial(note_connection_lost, self._subscriber),
+            # One more than listeners, so that slow ones do not hold up `on_rebalance`.
+            pool_size=consume_thread_count + 1,
+        )
+        self._task: asyncio.Task[None] | None = None
+        self._is_closing = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def client_id(self) -> str:
+        """How the members of the group name this one."""
+        return self._subscriber.config.client_id
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._subscriber.config.group
+
+    @property
+    def counters(self) -> ConsumeCounters:
+        """What this consumer has done so far."""
+        return self._subscriber.counters
+
+    async def subscribe(self, topic: str, expression: str = "*") -> None:
+        """Consume a topic, before or after the start; `*`, or tags: `TagA || TagB`."""
+        self._check_open()
+        add_subscription(self._subscriber, make_subscription(topic, expression))
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Stop consuming a topic; its queues are drained and committed."""
+        self._check_open()
+        remove_subscription(self._subscriber, topic)
+
+    async def start(self) -> None:
+        """Join the group, in a task of its own. It goes on until `close`, whatever fails."""
+        self._check_open()
+        if self._task is not None:
+            raise UsageError(f"consumer {self.client_id} was started before; make a new one")
+        name = f"sparrowmq-consumer-{self.group}"
+        self._task = asyncio.create_task(self._serve_loop(), name=name)
+
+    def assignment(self) -> list[MessageQueue]:
+        """Return the queues this member has now, in order, without those of the retry topic."""
+        return self._subscriber.user_queues(self._subscriber.member.assigned)
+
+    async def close(self) -> None:
+        """Leave the group: drain, commit, tell the brokers, close. A second call does nothing."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if self._task is not None:
+            begin_leaving(self._subscriber)
+            timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
+            _, left = await asyncio.wait({self._task}, timeout=timeout_ms / 1000)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+        await self._driver.aclose()
+
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise UsageError(f"consumer {self.client_id} is closed")
+
+    def _serve(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
+        return serve_request(self._subscriber, request)
+
+    async def _serve_loop(self) -> None:
+        while not self._subscriber.member.is_done:
+            try:
+                await self._driver.run(consume(self._subscriber), name="consume")
+            except Exception:
+                if self._is_closing:
+                    return
+                # Outermost: the member keeps its state, and a consumer must not fall silent.
+                LOG.exception("consumer %s failed and goes on", self.client_id)
+                await asyncio.sleep(RESTART_S)
+
+
+class AsyncAdmin:
+    """Looks after topics and groups; see `sparrowmq.Admin`."""
+
+    def __init__(self, *, name_server: str | Sequence[str], timeout_ms: int = 3_000) -> None:
+        self._directory = make_directory(name_server, timeout_ms=timeout_ms)
+        self._driver = AsyncDriver()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def create_topic(
+        self, topic: str, queues: int = 8, *, cluster: str | None = None
+    ) -> TopicRoute:
+        """Create a topic at every master, or change its queues; wait until it can be used."""
+        operation = administer.create_topic(self._directory, topic, queues=queues, cluster=cluster)
+        return await self._driver.run(operation)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic at every broker and name server."""
+        await self._driver.run(administer.delete_topic(self._directory, topic))
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Return where a topic is served."""
+        return await self._driver.run(administer.get_route(self._directory, topic, is_fresh=True))
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset that the queue's next message will get."""
+        return await self._driver.run(administer.queue_max_offset(self._directory, queue))
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the oldest message that the queue still has."""
+        return await self._driver.run(administer.queue_min_offset(self._directory, queue))
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the first message stored at or after a wall-clock time."""
+        operation = administer.queue_offset_at(self._directory, queue, timestamp_ms=timestamp_ms)
+        return await self._driver.run(operation)
+
+    async def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
+        """Return what a group has committed for a queue, or None."""
+        return await self._driver.run(administer.committed_offset(self._directory, group, queue))
+
+    async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Set what a group has committed; its members do not notice until they rebalance."""
+        operation = administer.set_committed_offset(
+            self._directory, group, queue=queue, offset=offset
+        )
+        await self._driver.run(operation)
+
+    async def group_lag(self, group: str, topic: str) -> list[QueueLag]:
+        """Return how far a group is in each queue of a topic, in queue order."""
+        return await self._driver.run(administer.group_lag(self._directory, group, topic))
+
+    async def consumer_ids(self, group: str) -> list[str]:
+        """Return the group's client ids as a broker lists them, duplicates included."""
+        return await self._driver.run(administer.consumer_ids(self._directory, group))
+
+    async def consumer_connections(self, group: str) -> ConsumerConnection:
+        """Return who is connected for a group, and what the group subscribes to."""
+        return await self._driver.run(administer.group_connections(self._directory, group))
+
+    async def close(self) -> None:
+        """Close the connections. A second call does nothing."""
+        await self._driver.aclose()
