@@ -148,7 +148,7 @@ class Java:
         self._count += 1
         home = self._home / f"{self._count}-{main.rpartition('.')[2]}"
         (home / "conf").mkdir(parents=True)
-        for name in ("namesrv", "broker"):
+        for name in ("namesrv", "broker", "tools"):
             text = LOGBACK.format(path=home / "peer.log")
             (home / "conf" / f"logback_{name}.xml").write_text(text)
         command = [
