@@ -16,6 +16,7 @@ to a bound; nesting at most `DEPTH_MAX`; nothing but RemoteProtocolError leaves 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -34,16 +35,14 @@ REFERENCED_VALUES_MAX = 65_536
 Key: TypeAlias = str | int | tuple[Any, ...]
 
 _QUEUE_FIELDS = frozenset({"brokerName", "queueId", "topic"})
-_decode_json = msgspec.json.Decoder().decode
 _encode_text = msgspec.json.Encoder().encode
-_MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _BLANK = re.compile(r"[ \t\r\n\f\b]*")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?[LSBFD]?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.\-]*", re.ASCII)
 _QUOTED = {
-    '"': re.compile(r'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL),
-    "'": re.compile(r"[^'\\]*(?:\\.[^'\\]*)*'", re.DOTALL),
+    '"': re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL),
+    "'": re.compile(r"[^'\\]*+(?:\\.[^'\\]*+)*+'", re.DOTALL),
 }
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {
@@ -51,7 +50,9 @@ _ESCAPED = {
     **dict(zip("bfnrtv0", "\b\f\n\r\t\v\0", strict=True)),
 }
 _WORDS = {"true": True, "false": False, "null": None}
-_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[^\[\]{}"]+', re.DOTALL)
+# All but the brackets outside of strings. A string without an end reaches to the end of the text:
+# failing to match it would try again at every later quote, which takes quadratic time.
+_NO_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[^\[\]{}"]++', re.DOTALL)
 _LONG_DIGITS = re.compile(rb"[0-9]{%d}" % (DIGITS_MAX + 1))
 
 
@@ -61,23 +62,14 @@ def loads(data: bytes | str) -> Any:
     Raises: RemoteProtocolError if the text is neither JSON nor that dialect, or beyond a limit.
     """
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-    value = _find_json(raw)
-    if value is _NOT_JSON:
-        return _Reader(_to_text(raw)).read()
-    return _tidy(value)
-
-
-_NOT_JSON = object()
-
-
-def _find_json(data: bytes) -> Any:
-    """Return the value of plain JSON within the limits, else `_NOT_JSON`."""
-    if b"$ref" in data or not _is_within_limits(data):
-        return _NOT_JSON
-    try:
-        return _decode_json(data)
-    except _MALFORMED:
-        return _NOT_JSON
+    text = _to_text(raw)
+    # What needs a second look goes to the slow reader: references, and escaped surrogates.
+    if b"$ref" not in raw and b"\\UD" not in raw.upper() and _is_within_limits(raw):
+        try:
+            return _decode_json(text)
+        except (ValueError, RecursionError):
+            pass
+    return _Reader(text).read()
 
 
 def _is_within_limits(data: bytes) -> bool:
@@ -88,7 +80,7 @@ def _is_within_limits(data: bytes) -> bool:
     if data.count(b"{") + data.count(b"[") <= DEPTH_MAX:
         return True
     depth = 0
-    for bracket in _STRINGS.sub(b"", data):
+    for bracket in _NO_BRACKETS.sub(b"", data):
         if bracket in b"{[":
             depth += 1
             if depth > DEPTH_MAX:
@@ -105,22 +97,39 @@ def _to_text(data: bytes) -> str:
         raise RemoteProtocolError("JSON text is not UTF-8", position=error.start) from error
 
 
-def _tidy(value: Any) -> Any:
-    """Drop null members, and make queues of objects that are queues."""
-    if isinstance(value, dict):
-        return _finish_object({key: _tidy(item) for key, item in value.items() if item is not None})
-    if isinstance(value, list):
-        return [_tidy(item) for item in value]
-    return value
+def _finish_pairs(pairs: list[tuple[str, Any]]) -> Any:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise RemoteProtocolError(
+            f"malformed JSON: a key comes twice among {list(members)[:8]!r:.300}"
+        )
+    return _finish_object({key: value for key, value in pairs if value is not None})
 
 
-def _finish_object(members: dict[Key, Any]) -> Any:
+def _finish_object(members: dict[Any, Any]) -> Any:
+    """Make a queue of an object that is one."""
     if len(members) == 3 and members.keys() == _QUEUE_FIELDS:
         topic, broker_name = members["topic"], members["brokerName"]
         queue_id = members["queueId"]
-        if isinstance(topic, str) and isinstance(broker_name, str) and isinstance(queue_id, int):
+        if isinstance(topic, str) and isinstance(broker_name, str) and type(queue_id) is int:
             return MessageQueue(topic, broker_name, queue_id)
     return members
+
+
+def _parse_float(text: str) -> float:
+    number = float(text)
+    if number - number != 0:
+        raise RemoteProtocolError(f"malformed JSON: a number out of range: {text:.40}")
+    return number
+
+
+def _refuse_constant(name: str) -> Any:
+    raise RemoteProtocolError(f"malformed JSON: {name} is no number")
+
+
+_decode_json = json.JSONDecoder(
+    object_pairs_hook=_finish_pairs, parse_float=_parse_float, parse_constant=_refuse_constant
+).decode
 
 
 class _Reference:
@@ -179,45 +188,38 @@ class _Reader:
     def _object(self, depth: int) -> Any:
         self._enter(depth)
         members: dict[Key, Any] = {}
-        while True:
-            first = self._skip_blank()
-            if first == "}":
-                self.at += 1
-                break
-            if first == "," and members:
-                self.at += 1
-                continue
+        while (first := self._skip_blank()) != "}":
             key = self._key(first, depth)
             if self._skip_blank() != ":":
                 raise self._wrong("no ':' after a key")
             self.at += 1
             value = self._value(depth)
             if key in members:
-                raise self._wrong(f"the key {key!r} comes twice")
-            if value is not None:
-                members[key] = value
-            if self._skip_blank() not in (",", "}"):
-                raise self._wrong("neither ',' nor '}' after a member")
+                raise self._wrong(f"the key {key!r:.100} comes twice")
+            members[key] = value
+            self._skip_comma("}")
+        self.at += 1
         path = members.get("$ref")
         if len(members) == 1 and isinstance(path, str):
             self.has_references = True
             return _Reference(path)
-        return _finish_object(members)
+        return _finish_object({k: v for k, v in members.items() if v is not None})
 
     def _array(self, depth: int) -> list[Any]:
         self._enter(depth)
         items: list[Any] = []
-        while True:
-            first = self._skip_blank()
-            if first == "]":
-                self.at += 1
-                return items
-            if first == "," and items:
-                self.at += 1
-                continue
+        while self._skip_blank() != "]":
             items.append(self._value(depth))
-            if self._skip_blank() not in (",", "]"):
-                raise self._wrong("neither ',' nor ']' after an element")
+            self._skip_comma("]")
+        self.at += 1
+        return items
+
+    def _skip_comma(self, closing: str) -> None:
+        following = self._skip_blank()
+        if following == ",":
+            self.at += 1
+        elif following != closing:
+            raise self._wrong(f"neither ',' nor '{closing}'")
 
     def _key(self, first: str, depth: int) -> Key:
         if first in _QUOTED:
@@ -264,10 +266,10 @@ class _Reader:
         if match is None:
             raise self._wrong("no number")
         digits = match.group().rstrip("LSBFD")
-        if len(digits) > DIGITS_MAX + 12 or (digits.lstrip("-").isdigit() and len(digits) > 21):
+        if _LONG_DIGITS.search(digits.encode()) is not None:
             raise self._wrong(f"a number of more than {DIGITS_MAX} digits")
         self.at = match.end()
-        return float(digits) if match.group(1) or match.group(2) else int(digits)
+        return _parse_float(digits) if match.group(1) or match.group(2) else int(digits)
 
     def _word(self) -> bool | None:
         match = _NAME.match(self.text, self.at)

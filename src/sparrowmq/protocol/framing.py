@@ -36,6 +36,7 @@ from struct import error as LayoutError  # noqa: N812
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.protocol import fastjson
@@ -68,20 +69,20 @@ class _JsonHeader(msgspec.Struct, forbid_unknown_fields=True):
     language: str
     opaque: _Int32
     version: _Int32
-    extFields: dict[str, str] | None = None  # noqa: N815
-    remark: str | None = None
-    serializeTypeCurrentRPC: str | None = None  # noqa: N815
+    extFields: dict[str, str] | UnsetType | None = UNSET  # noqa: N815
+    remark: str | UnsetType | None = UNSET
+    serializeTypeCurrentRPC: str | UnsetType = UNSET  # noqa: N815
 
 
-class _JsonHeaderOut(msgspec.Struct, omit_defaults=True):
+class _JsonHeaderOut(msgspec.Struct):
     """A header as we write it: Java's keys, in Java's order."""
 
     code: int
-    extFields: Mapping[str, str] | None  # noqa: N815
+    extFields: Mapping[str, str] | UnsetType  # noqa: N815
     flag: int
-    language: str | None
+    language: str | UnsetType
     opaque: int
-    remark: str | None
+    remark: str | UnsetType
     version: int
     serializeTypeCurrentRPC: str = "JSON"  # noqa: N815
 
@@ -118,11 +119,11 @@ def _encode_json_header(command: RemotingCommand) -> bytes:
         return _encode_header_json(
             _JsonHeaderOut(
                 command.code,
-                command.ext_fields,
+                UNSET if command.ext_fields is None else command.ext_fields,
                 command.flag,
-                None if language is None else language.name,
+                UNSET if language is None else language._name_,
                 command.opaque,
-                command.remark,
+                UNSET if command.remark is None else command.remark,
                 command.version,
             )
         )
@@ -167,10 +168,14 @@ def _decode_json_command(header: bytes, body: bytes | None) -> RemotingCommand:
         fields = _decode_header_json(header)
     except _MALFORMED:
         return _decode_tolerantly(header, body)
-    ext_fields = fields.extFields
-    key_count = 5 + (fields.remark is not None) + (fields.serializeTypeCurrentRPC is not None)
-    if ext_fields is not None:
-        key_count += 1 + len(ext_fields)
+    ext_fields, remark = fields.extFields, fields.remark
+    key_count = 5 + (remark is not UNSET) + (fields.serializeTypeCurrentRPC is not UNSET)
+    if ext_fields is UNSET:
+        ext_fields = None
+    else:
+        key_count += 1
+    if ext_fields:
+        key_count += len(ext_fields)
         _check_ext_fields(ext_fields, len(header))
     # Every key ends in `":`, and so does no value that has its quotes escaped: if there are more,
     # a key comes twice, or blanks are about. The tolerant reader tells which.
@@ -180,7 +185,7 @@ def _decode_json_command(header: bytes, body: bytes | None) -> RemotingCommand:
         code=fields.code,
         ext_fields=ext_fields,
         body=body,
-        remark=fields.remark,
+        remark=None if remark is UNSET else remark,
         opaque=fields.opaque,
         flag=fields.flag,
         language=_LANGUAGES_BY_NAME.get(fields.language),
@@ -316,7 +321,7 @@ class FrameDecoder:
         header_bytes_max: likewise.
     """
 
-    __slots__ = ("_buffer", "_frame_bytes_max", "_header_bytes_max")
+    __slots__ = ("_buffer", "_error", "_frame_bytes_max", "_header_bytes_max")
 
     def __init__(
         self,
@@ -327,6 +332,7 @@ class FrameDecoder:
         self._frame_bytes_max = frame_bytes_max
         self._header_bytes_max = header_bytes_max
         self._buffer = bytearray()
+        self._error: RemoteProtocolError | None = None
 
     @property
     def buffered_bytes(self) -> int:
@@ -336,10 +342,20 @@ class FrameDecoder:
     def receive_data(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
         """Take the next bytes; return the commands that are complete now, in order.
 
-        Raises: RemoteProtocolError for a frame that is malformed or too large.
+        Raises: RemoteProtocolError for a frame that is malformed or too large, and from then on.
         """
+        if self._error is not None:
+            raise self._error
+        self._buffer += data
+        try:
+            return self._cut_commands()
+        except RemoteProtocolError as error:
+            self._error = error
+            self._buffer.clear()
+            raise
+
+    def _cut_commands(self) -> list[RemotingCommand]:
         buffer = self._buffer
-        buffer += data
         commands: list[RemotingCommand] = []
         at, end = 0, len(buffer)
         while end - at >= 8:
@@ -358,7 +374,8 @@ class FrameDecoder:
                 break
             body_at = at + 8 + header_size
             header = bytes(buffer[at + 8 : body_at])
-            body = bytes(buffer[body_at:frame_end]) if body_at < frame_end else None
+            # Through a view, so that a large body is copied once only.
+            body = bytes(memoryview(buffer)[body_at:frame_end]) if body_at < frame_end else None
             commands.append(decode_command(mark >> 24, header, body))
             at = frame_end
         if at:

@@ -48,8 +48,8 @@ def parse_properties(text: str) -> dict[str, str]:
     belongs to the value, and the last of several equal names wins.
     """
     properties: dict[str, str] = {}
-    for pair in text.split(PROPERTY_SEPARATOR):
-        name, _, value = pair.partition(NAME_VALUE_SEPARATOR)
+    for pair in text.split("\x02"):
+        name, _, value = pair.partition("\x01")
         if name and value:
             properties[name] = value
     return properties

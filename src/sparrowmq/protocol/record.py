@@ -72,14 +72,12 @@ COMPRESS_LEVEL = 5
 # What a compressed body may grow to: four times the largest body a broker takes.
 INFLATED_BYTES_MAX = 16_777_216
 
-_PREFIX = Layout(">iI")
 _HEAD_V4 = Layout(">iIiiiqqiq8sq8siqi")
 _HEAD_V6_BORN = Layout(">iIiiiqqiq20sq8siqi")
 _HEAD_V6_STORE = Layout(">iIiiiqqiq8sq20siqi")
 _HEAD_V6 = Layout(">iIiiiqqiq20sq20siqi")
 # By the two bits BORN_HOST_V6 and STORE_HOST_V6.
 _HEADS = (_HEAD_V4, _HEAD_V6_BORN, _HEAD_V6_STORE, _HEAD_V6)
-_FIXED_BYTES_MIN = _HEAD_V4.size + 3
 _SHORT = Layout(">H")
 _OFFSET_AND_POSITION = Layout(">qq")
 _TIMESTAMP = Layout(">q")
@@ -193,15 +191,16 @@ def decode_record(
     Raises: RemoteProtocolError if it is damaged, or if the buffer ends before it does.
     """
     try:
-        size, magic = _PREFIX.unpack_from(buffer, at)
-        if magic not in (MAGIC_V1, MAGIC_V2):
-            raise RemoteProtocolError(f"magic code {magic:08x} is no record's", position=at + 4)
-        if size < _FIXED_BYTES_MIN or at + size > len(buffer):
-            raise RemoteProtocolError(f"a record of {size} bytes does not fit", position=at)
+        # The sys flag's last byte, before the fields whose lengths it tells.
         head = _HEADS[buffer[at + 39] >> 4 & 3]
         fields = head.unpack_from(buffer, at)
-    except LayoutError as error:
+    except (IndexError, LayoutError) as error:
         raise RemoteProtocolError("a record that ends early", position=at) from error
+    size, magic = fields[0], fields[1]
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        raise RemoteProtocolError(f"magic code {magic:08x} is no record's", position=at + 4)
+    if at + size > len(buffer):
+        raise RemoteProtocolError(f"a record of {size} bytes does not fit", position=at)
     end = at + size
     body_at = at + head.size
     topic_at = body_at + fields[14]
@@ -259,29 +258,7 @@ def record_to_message(record: Record, broker_name: str) -> MessageExt:
 
     Raises: RemoteProtocolError if the body cannot be inflated.
     """
-    body = record.body
-    if record.sys_flag & COMPRESSED:
-        body = inflate(body, sys_flag=record.sys_flag)
-    return MessageExt(
-        topic=record.topic,
-        body=body,
-        properties=parse_properties(record.properties),
-        broker_name=broker_name,
-        queue_id=record.queue_id,
-        queue_offset=record.queue_offset,
-        commit_log_position=record.position,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        born_timestamp_ms=record.born_timestamp_ms,
-        born_host=decode_host(record.born_host),
-        store_timestamp_ms=record.store_timestamp_ms,
-        store_host=decode_host(record.store_host),
-        reconsume_times=record.reconsume_times,
-        prepared_transaction_position=record.prepared_transaction_position,
-        body_crc=record.body_crc,
-        store_size=record.size,
-        offset_msg_id=f"{record.store_host.hex().upper()}{record.position:016X}",
-    )
+    return _to_message(record, broker_name, {})
 
 
 def decode_messages(
@@ -289,15 +266,57 @@ def decode_messages(
 ) -> list[MessageExt]:
     """Read the records of a pull's answer; stop at the first damaged one and keep those before."""
     messages: list[MessageExt] = []
-    at = 0
-    while at < len(buffer):
+    # The records of one answer share their hosts: one broker, few producers.
+    hosts: dict[bytes, _Host] = {}
+    at, end = 0, len(buffer)
+    while at < end:
         try:
             record = decode_record(buffer, at)
-            messages.append(record_to_message(record, broker_name))
+            messages.append(_to_message(record, broker_name, hosts))
         except RemoteProtocolError:
             break
         at += record.size
     return messages
+
+
+class _Host(NamedTuple):
+    text: str
+    digits: str
+
+
+def _find_host(host: bytes, hosts: dict[bytes, _Host]) -> _Host:
+    found = hosts.get(host)
+    if found is None:
+        found = hosts[host] = _Host(decode_host(host), host.hex().upper())
+    return found
+
+
+def _to_message(record: Record, broker_name: str, hosts: dict[bytes, _Host]) -> MessageExt:
+    body, position = record.body, record.position
+    if record.sys_flag & COMPRESSED:
+        body = inflate(body, sys_flag=record.sys_flag)
+    store_host, store_host_digits = _find_host(record.store_host, hosts)
+    return MessageExt(
+        topic=record.topic,
+        body=body,
+        properties=parse_properties(record.properties),
+        broker_name=broker_name,
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        commit_log_position=position,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_timestamp_ms=record.born_timestamp_ms,
+        born_host=_find_host(record.born_host, hosts).text,
+        store_timestamp_ms=record.store_timestamp_ms,
+        store_host=store_host,
+        reconsume_times=record.reconsume_times,
+        prepared_transaction_position=record.prepared_transaction_position,
+        body_crc=record.body_crc,
+        store_size=record.size,
+        # As message_id.encode_offset_msg_id makes it.
+        offset_msg_id=f"{store_host_digits}{position & 0xFFFF_FFFF_FFFF_FFFF:016X}",
+    )
 
 
 def encode_host(address: str) -> bytes:

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
+from sparrowmq.protocol import framing
+from sparrowmq.protocol.codes import LanguageCode, SerializeType
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.framing import FrameDecoder, decode_command, encode_frame
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT16 = st.integers(-(2**15), 2**15 - 1)
+
+
+def commands(serialize_type: SerializeType) -> st.SearchStrategy[RemotingCommand]:
+    is_json = serialize_type is SerializeType.JSON
+    return st.builds(
+        RemotingCommand,
+        code=INT32 if is_json else INT16,
+        # A binary header cannot tell "" from none, nor an empty map from none.
+        ext_fields=st.none() | st.dictionaries(NAMES, TEXTS, min_size=0 if is_json else 1),
+        body=st.none() | st.binary(min_size=1),
+        remark=st.none() | (TEXTS if is_json else TEXTS.filter(bool)),
+        opaque=INT32,
+        flag=INT32,
+        language=st.sampled_from(LanguageCode),
+        version=INT32 if is_json else INT16,
+        serialize_type=st.just(serialize_type),
+    )
+
+
+COMMANDS = commands(SerializeType.JSON) | commands(SerializeType.ROCKETMQ)
+
+
+@given(COMMANDS)
+def test_command_survives_encoding_and_decoding(command: RemotingCommand) -> None:
+    assert [command] == FrameDecoder().receive_data(encode_frame(command))
+
+
+@given(st.lists(COMMANDS, max_size=3), st.data())
+def test_commands_survive_any_cut_of_the_stream(
+    originals: list[RemotingCommand], data: st.DataObject
+) -> None:
+    stream = b"".join(map(encode_frame, originals))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
+    decoder = FrameDecoder()
+
+    decoded = [
+        command
+        for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)
+        for command in decoder.receive_data(stream[start:end])
+    ]
+
+    assert originals == decoded
+    assert 0 == decoder.buffered_bytes
+
+
+@given(st.binary(max_size=200), st.sampled_from([0, 1, 2, 255]))
+def test_arbitrary_header_raises_only_protocol_errors(header: bytes, kind: int) -> None:
+    with contextlib.suppress(RemoteProtocolError):
+        decode_command(kind, header, None)
+
+
+@given(COMMANDS, st.data())
+def test_damaged_frame_raises_only_protocol_errors(
+    command: RemotingCommand, data: st.DataObject
+) -> None:
+    frame = bytearray(encode_frame(command))
+    for _ in range(data.draw(st.integers(1, 4))):
+        frame[data.draw(st.integers(4, len(frame) - 1))] = data.draw(st.integers(0, 255))
+
+    with contextlib.suppress(RemoteProtocolError):
+        FrameDecoder().receive_data(frame)
+
+
+def json_frame(header: str | bytes) -> bytes:
+    raw = header if isinstance(header, bytes) else header.encode()
+    return (4 + len(raw)).to_bytes(4, "big") + len(raw).to_bytes(4, "big") + raw
+
+
+def header_with(ext_fields: dict[str, Any]) -> str:
+    fields = {"code": 1, "flag": 0, "language": "JAVA", "opaque": 1, "version": 399}
+    return json.dumps({**fields, "extFields": ext_fields}, separators=(",", ":"))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (bytes.fromhex("01000000 00000000"), "a frame of 16777220 bytes"),
+        (bytes.fromhex("ffffffff 00000000"), "a frame of 4294967299 bytes"),
+        (bytes.fromhex("00100000 00010001"), "a header of 65537 bytes"),
+        (bytes.fromhex("00000008 00000005"), "a header of 5 bytes in a frame of 12"),
+        (bytes.fromhex("00000000 00000000"), "a header of 0 bytes in a frame of 4"),
+    ],
+)
+def test_size_beyond_the_limit_is_refused_before_the_frame_has_come(
+    data: bytes, words: str
+) -> None:
+    with pytest.raises(RemoteProtocolError, match=words):
+        FrameDecoder().receive_data(data)
+
+
+def test_largest_frame_is_accepted_and_a_larger_one_is_not_written() -> None:
+    header_bytes = len(encode_frame(RemotingCommand(code=1))) - 8
+    body = bytes(framing.FRAME_BYTES_MAX - 8 - header_bytes)
+
+    (command,) = FrameDecoder().receive_data(encode_frame(RemotingCommand(code=1, body=body)))
+
+    assert len(body) == len(command.body or b"")
+    with pytest.raises(LocalProtocolError, match="too large"):
+        encode_frame(RemotingCommand(code=1, body=body + b"x"))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        header_with({f"f{index}": "" for index in range(257)}),
+        header_with({"n" * 256: ""}),
+        header_with({"n": "v" * 32_769}),
+        '{"code":' + "[" * 17 + "]" * 17 + "}",
+        '{"a":' * 17 + "1" + "}" * 17,
+        '{"code":' + "1" * 21 + "}",
+        '{"code":1,"code":2}',
+        header_with({}).replace("{}", '{"a":"1","a":"2"}'),
+        header_with({"a": "x"}).replace("x", "\\ud800"),
+        '{"code":NaN}',
+        '{"code":Infinity}',
+        '{"code":1e999}',
+        '{"code":"٣"}',
+        '{"code":"1_0"}',
+        '{"code":[1]}',
+        '{"extFields":[]}',
+        '{"code":1} {}',
+        "",
+    ],
+    ids=range(18),
+)
+def test_header_beyond_a_limit_is_refused(header: str) -> None:
+    with pytest.raises(RemoteProtocolError):
+        FrameDecoder().receive_data(json_frame(header))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        header_with({f"f{index}": "" for index in range(256)}),
+        header_with({"n" * 255: "v" * 32_768}),
+        header_with({"a": '{"json":"in a text","twice":":"}', "b": 'x":y\\":'}),
+        header_with({"a\\": ":", 'b"': '":"'}),
+        json.dumps({"code": 1, "extFields": {"a": "b"}}, indent=2),
+    ],
+    ids=range(5),
+)
+def test_header_at_the_limit_is_accepted(header: str) -> None:
+    (command,) = FrameDecoder().receive_data(json_frame(header))
+
+    assert json.loads(header)["extFields"] == command.ext_fields
+
+
+@pytest.mark.parametrize("text", ['"a' * 32_000, '"' + '\\"' * 32_000, "[" * 65_000, "{'" * 30_000])
+def test_hostile_header_is_refused_in_linear_time(text: str) -> None:
+    with pytest.raises(RemoteProtocolError):
+        FrameDecoder().receive_data(json_frame(text))
+
+
+def test_after_an_error_nothing_more_is_read() -> None:
+    decoder = FrameDecoder()
+    frame = encode_frame(RemotingCommand(code=1))
+    with pytest.raises(RemoteProtocolError, match="unknown header encoding"):
+        decoder.receive_data(frame + frame[:4] + b"\x07" + frame[5:])
+
+    with pytest.raises(RemoteProtocolError, match="unknown header encoding"):
+        decoder.receive_data(frame)
+
+    assert 0 == decoder.buffered_bytes
+
+
+def test_binary_ext_field_that_comes_twice_is_refused() -> None:
+    entry = b"\x00\x01a\x00\x00\x00\x01b"
+    header = bytes(17) + (2 * len(entry)).to_bytes(4, "big") + entry * 2
+
+    with pytest.raises(RemoteProtocolError, match="comes twice"):
+        decode_command(SerializeType.ROCKETMQ, header, None)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        RemotingCommand(code=1, remark="\ud800"),
+        RemotingCommand(code=1, ext_fields={"\ud800": ""}),
+        RemotingCommand(code=1, ext_fields={"a": "x" * 65_536}),
+    ],
+    ids=range(3),
+)
+@pytest.mark.parametrize("serialize_type", SerializeType)
+def test_command_that_does_not_fit_is_refused(
+    command: RemotingCommand, serialize_type: SerializeType
+) -> None:
+    command.serialize_type = serialize_type
+
+    with pytest.raises(LocalProtocolError):
+        encode_frame(command)
