@@ -1,0 +1,79 @@
+"""The whole way: our producer, our broker, Spark, Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow.dataset as ds
+
+from sparrowmq.client.blocking import Admin, Producer
+from sparrowmq.model import Message, MessageQueue
+from sparrowmq.pipeline.parquet import parquet_writer
+from sparrowmq.testing import EmbeddedCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(tmp_path / "data") as found:
+        yield found
+
+
+def produce(cluster: EmbeddedCluster, first: int, last: int) -> None:
+    """Send numbered messages, every tenth large enough to be compressed."""
+    with Producer("GID_spark_test", name_server=cluster.name_server) as producer:
+        for number in range(first, last):
+            body = b"%d" % number if number % 10 else b"%d" % number * 5_000
+            message = Message("orders", body, tags=f"t{number % 2}", keys=(f"k{number}", "all"))
+            producer.send(message, queue=MessageQueue("orders", "broker-a", number % 4))
+
+
+def ingest(spark: SparkSession, cluster: EmbeddedCluster, place: Path, **options: str) -> None:
+    query = (
+        spark.readStream.format("rocketmq")
+        .option("nameServer", cluster.name_server)
+        .option("topic", "orders")
+        .option("startingOffsets", "earliest")
+        .options(**options)
+        .load()
+        .writeStream.foreachBatch(parquet_writer(str(place / "table"), ["tags"]))
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def test_a_stream_survives_the_brokers_restart_with_every_message_once(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    cluster.create_topic("orders", queues=4)
+    produce(cluster, 0, 120)
+
+    ingest(spark, cluster, tmp_path, maxOffsetsPerTrigger="50")
+    cluster.kill()
+    cluster.restart()
+    produce(cluster, 120, 200)
+    ingest(spark, cluster, tmp_path, group="GID_spark", commitOffsets="true")
+
+    table = ds.dataset(tmp_path / "table", format="parquet", partitioning="hive").to_table()
+    rows = table.to_pylist()
+    assert 200 == len({(row["brokerName"], row["queueId"], row["queueOffset"]) for row in rows})
+    assert [f"k{number} all" for number in range(200)] == sorted(
+        (row["keys"] for row in rows), key=lambda keys: int(keys.split()[0][1:])
+    )
+    assert {number: b"%d" % number * (1 if number % 10 else 5_000) for number in range(200)} == {
+        int(row["keys"].split()[0][1:]): row["body"] for row in rows
+    }
+    with Admin(name_server=cluster.name_server) as admin:
+        assert [0] * 4 == [each.lag for each in admin.group_lag("GID_spark", "orders")]
