@@ -5,7 +5,7 @@ one; a message whose queue is given (by the user or by its sharding key) stays w
 whose answer never came may have stored the message, so a retry can store it twice: consumers must
 bear duplicates, as with RocketMQ.
 
-Hot path, benchmark: benchmarks/client_send.py. Hence the header made by hand.
+Hot path, benchmark: benchmarks/client.py. Hence the header made by hand.
 Source: DefaultMQProducerImpl.sendDefaultImpl, sendKernelImpl; MQClientAPIImpl.processSendResponse.
 """
 

@@ -1,0 +1,102 @@
+"""How fast the client is: sends (single, pipelined, in batches) and a push consumer.
+
+Usage: python benchmarks/client.py [COUNT]. Broker and client share the machine; the broker runs
+in a process of its own and flushes asynchronously, so that the client is what is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+
+from sparrowmq import AsyncProducer, ConsumeFromWhere, Message, Producer, PushConsumer
+from sparrowmq.testing.embedded import EmbeddedCluster
+
+BODY = bytes(300)
+BATCH = 128
+PIPELINE = 256
+
+
+def report(name: str, count: int, start: float) -> None:
+    seconds = time.perf_counter() - start
+    print(f"{name:<44} {count / seconds:>10,.0f} msg/s")
+
+
+def send_singly(name_server: str, count: int) -> None:
+    with Producer("GID_bench", name_server=name_server) as producer:
+        producer.send(Message("B", BODY))
+        start = time.perf_counter()
+        for _ in range(count):
+            producer.send(Message("B", BODY))
+        report("sync sends, one after another", count, start)
+
+
+async def send_pipelined(name_server: str, count: int) -> None:
+    async with AsyncProducer("GID_bench", name_server=name_server) as producer:
+        await producer.send(Message("B", BODY))
+        left = count
+
+        async def sender() -> None:
+            nonlocal left
+            while left > 0:
+                left -= 1
+                await producer.send(Message("B", BODY))
+
+        start = time.perf_counter()
+        await asyncio.gather(*(sender() for _ in range(PIPELINE)))
+        report(f"async sends, {PIPELINE} at a time", count, start)
+
+
+def send_batches(name_server: str, count: int) -> None:
+    with Producer("GID_bench", name_server=name_server) as producer:
+        producer.send(Message("B", BODY))
+        start = time.perf_counter()
+        for _ in range(count // BATCH):
+            producer.send_batch([Message("B", BODY, tags="T") for _ in range(BATCH)])
+        report(f"sync batches of {BATCH}", count // BATCH * BATCH, start)
+
+
+def consume(name_server: str, count: int, *, pull_batch: int, consume_batch: int) -> None:
+    done = threading.Event()
+    lock = threading.Lock()
+    seen = 0
+
+    def listener(messages: list[object], _: object) -> None:
+        nonlocal seen
+        with lock:
+            seen += len(messages)
+            if seen >= count:
+                done.set()
+
+    with PushConsumer(
+        f"GID_{pull_batch}_{consume_batch}",
+        name_server=name_server,
+        listener=listener,  # type: ignore[arg-type]
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        pull_batch_size=pull_batch,
+        consume_message_batch_max_size=consume_batch,
+    ) as consumer:
+        consumer.subscribe("B")
+        start = time.perf_counter()
+        consumer.start()
+        done.wait(60)
+        report(f"push consumer, pulls of {pull_batch}, batches of {consume_batch}", seen, start)
+
+
+def main() -> None:
+    """Run all measurements."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 50_000
+    with EmbeddedCluster(flush="async") as cluster:
+        cluster.create_topic("B", queues=8)
+        send_singly(cluster.name_server, count // 10)
+        asyncio.run(send_pipelined(cluster.name_server, count // 2))
+        send_batches(cluster.name_server, count * 2)
+        consume(cluster.name_server, count * 2, pull_batch=1024, consume_batch=256)
+        consume(cluster.name_server, count * 2, pull_batch=256, consume_batch=256)
+        consume(cluster.name_server, count, pull_batch=32, consume_batch=1)
+
+
+if __name__ == "__main__":
+    main()
