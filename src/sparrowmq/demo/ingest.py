@@ -10,6 +10,7 @@ waits for the question of the batch job, answers it in the same session, and end
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,14 +67,16 @@ def select_flights(messages: DataFrame) -> DataFrame:
     return messages.withColumn("flight_row", flight).select(*messages.columns, "flight_row.*")
 
 
-def run_available(session: SparkSession, options: argparse.Namespace, sink: LoggedSink) -> None:
+def run_available(
+    session: SparkSession, options: argparse.Namespace, sink: LoggedSink, *, batch_rows: int
+) -> None:
     """Ingest what is there now."""
     messages = (
         session.readStream.format("rocketmq")
         .option("nameServer", options.name_server)
         .option("topic", options.topic)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", options.batch_rows)
+        .option("maxOffsetsPerTrigger", batch_rows)
         .load()
     )
     query = (
@@ -119,17 +122,18 @@ _SPARK_CONF = {
 def _ingest(session: SparkSession, options: argparse.Namespace, journal: Journal) -> None:
     producer = EventTail(options.logbooks / f"{options.producer}{EVENTS_SUFFIX}")
     sink = LoggedSink(options.table, journal)
-    count_before, count, is_done = 0, 0, False
+    count_before, count, batch_rows, is_done = 0, 0, 1, False
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         for event in producer.read():
             if isinstance(event, Produced):
                 count, is_done = event.count, event.is_done
+                batch_rows = math.ceil(event.total / options.batches)
         if count == count_before and not is_done:
             time.sleep(_POLL_INTERVAL_S)
             continue
         count_before, sink.batches = count, 0
-        run_available(session, options, sink)
+        run_available(session, options, sink, batch_rows=batch_rows)
         journal.write_event(RunEnded(at_ms=monotonic_ms(), batches=sink.batches))
         if is_done:
             journal.write_event(IngestEnded(at_ms=monotonic_ms()))
@@ -156,7 +160,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--producer", required=True, help="names the producer's logbook")
     parser.add_argument("--name-server", required=True)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--batch-rows", type=int, required=True)
+    parser.add_argument("--batches", type=int, required=True, help="for the whole input, about")
     parser.add_argument("--table", type=Path, required=True, help="the directory of Parquet files")
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--logbooks", type=Path, required=True)

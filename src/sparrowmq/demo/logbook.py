@@ -58,13 +58,15 @@ class Left(msgspec.Struct, frozen=True, kw_only=True, tag="left"):
 class Produced(msgspec.Struct, frozen=True, kw_only=True, tag="produced"):
     """The producer has this many flights acknowledged.
 
-    `sending_ms` is the time spent waiting for acknowledgements, without pauses.
+    `sending_ms` is the time spent waiting for acknowledgements, without pauses. `rate_max` is the
+    pace, in flights a second.
     """
 
     at_ms: int
     count: int
     total: int
     sending_ms: int
+    rate_max: int
     is_done: bool = False
 
 

@@ -45,7 +45,6 @@ class LoggedMember:
         self._topic = topic
         self._counts = [0] * queue_count
         self._counts_reported: tuple[int, ...] = ()
-        self._owned: set[int] = set()
         # Listeners run in several threads.
         self._lock = threading.Lock()
 
@@ -65,15 +64,10 @@ class LoggedMember:
         with self._lock:
             self._counts[context.queue.queue_id] += len(messages)
 
-    def on_rebalance(
-        self, assigned: Sequence[MessageQueue], revoked: Sequence[MessageQueue]
-    ) -> None:
+    def on_rebalance(self, owned: Sequence[MessageQueue], revoked: Sequence[MessageQueue]) -> None:
         """Write down which queues are owned from now on."""
-        with self._lock:
-            self._owned |= {queue.queue_id for queue in assigned if queue.topic == self._topic}
-            self._owned -= {queue.queue_id for queue in revoked if queue.topic == self._topic}
-            owned = tuple(sorted(self._owned))
-            self.events.write_event(Assigned(at_ms=monotonic_ms(), queue_ids=owned))
+        queue_ids = sorted(queue.queue_id for queue in owned if queue.topic == self._topic)
+        self.events.write_event(Assigned(at_ms=monotonic_ms(), queue_ids=tuple(queue_ids)))
 
     def report_counts(self) -> None:
         """Write down how much was consumed, if that changed."""

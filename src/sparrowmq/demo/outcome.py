@@ -9,11 +9,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Struct(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the outcome."""
-
-
-class Machine(Struct):
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Where it ran."""
 
     cpu_count: int
@@ -24,7 +20,7 @@ class Machine(Struct):
     system: str
 
 
-class Stage(Struct):
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """A stage and when it ran; stages may overlap."""
 
     name: str
@@ -32,7 +28,7 @@ class Stage(Struct):
     end_s: float
 
 
-class Production(Struct):
+class Production(msgspec.Struct, frozen=True, kw_only=True):
     """How the flights were produced.
 
     `sending_rate` counts only the time spent waiting for acknowledgements; `rate` all of it, pauses
@@ -50,7 +46,7 @@ class Production(Struct):
     aircraft: int
 
 
-class SpanFigure(Struct):
+class SpanFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A time in which a queue had the same owners."""
 
     queue_id: int
@@ -59,9 +55,10 @@ class SpanFigure(Struct):
     owners: list[str]
 
 
-class EventFigure(Struct):
-    """A rebalance event of the first group.
+class EventFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """A rebalance event of the first group. Its window ends when the next event begins.
 
+    `produced_meanwhile` counts the flights produced in the window.
     `duplicates` were counted here, `duplicates_by_spark` by the batch job, from the same logbooks.
     """
 
@@ -72,12 +69,13 @@ class EventFigure(Struct):
     unowned_ms_max: int
     double_ms_max: int
     queues_moved: int
+    produced_meanwhile: int
     duplicates: int
     duplicates_by_spark: int | None
     queues_after: dict[str, list[int]]
 
 
-class MemberFigure(Struct):
+class MemberFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A member of a group."""
 
     name: str
@@ -86,7 +84,7 @@ class MemberFigure(Struct):
     per_queue: list[int]
 
 
-class GroupFigure(Struct):
+class GroupFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer group from its first member to the end."""
 
     group: str
@@ -99,7 +97,7 @@ class GroupFigure(Struct):
     lag_at_end: list[int]
 
 
-class TwinFigure(Struct):
+class TwinFigure(msgspec.Struct, frozen=True, kw_only=True):
     """The staged failure and its remedy.
 
     Args:
@@ -129,7 +127,7 @@ class TwinFigure(Struct):
     duplicates: int
 
 
-class BacklogSample(Struct):
+class BacklogSample(msgspec.Struct, frozen=True, kw_only=True):
     """How far both groups were behind in each queue at an instant."""
 
     at_s: float
@@ -137,7 +135,7 @@ class BacklogSample(Struct):
     second: list[int]
 
 
-class BatchFigure(Struct):
+class BatchFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A micro-batch; `written_s` is None for an attempt that was killed."""
 
     batch_id: int
@@ -145,7 +143,7 @@ class BatchFigure(Struct):
     written_s: float | None
 
 
-class IngestFigure(Struct):
+class IngestFigure(msgspec.Struct, frozen=True, kw_only=True):
     """How Spark ingested the topic."""
 
     sessions_s: list[float]
@@ -163,7 +161,7 @@ class IngestFigure(Struct):
     size_bytes: int
 
 
-class CarrierFigure(Struct):
+class CarrierFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A carrier's flights and mean delays in minutes."""
 
     carrier: str
@@ -173,7 +171,7 @@ class CarrierFigure(Struct):
     mean_arrival_delay: float | None
 
 
-class ConsumptionFigure(Struct):
+class ConsumptionFigure(msgspec.Struct, frozen=True, kw_only=True):
     """How much a member consumed of a queue, by the batch job."""
 
     queue_id: int
@@ -181,7 +179,7 @@ class ConsumptionFigure(Struct):
     deliveries: int
 
 
-class OrderFigure(Struct):
+class OrderFigure(msgspec.Struct, frozen=True, kw_only=True):
     """Whether each aircraft's legs stand in the order they were produced."""
 
     aircraft: int
@@ -191,7 +189,7 @@ class OrderFigure(Struct):
     legs_unknown: int
 
 
-class CheckFigure(Struct):
+class CheckFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A condition of success."""
 
     name: str
@@ -199,7 +197,7 @@ class CheckFigure(Struct):
     found: str
 
 
-class Outcome(Struct):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Everything."""
 
     begun: str

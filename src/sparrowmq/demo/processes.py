@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -117,13 +116,14 @@ class Crew:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End everything: ask, wait, kill, reap."""
-        self.end_all()
-        self._tell_keeper("bye")
-        if self._keeper is not None and self._keeper.stdin is not None:
-            with suppress(BrokenPipeError):
-                self._keeper.stdin.close()
-            self._keeper.wait(_REAP_PATIENCE_S)
+        """End everything: ask, wait, kill, reap. Another Ctrl-C does not cut this short."""
+        with _ignoring_signals():
+            self.end_all()
+            self._tell_keeper("bye")
+            if self._keeper is not None and self._keeper.stdin is not None:
+                with suppress(BrokenPipeError):
+                    self._keeper.stdin.close()
+                self._keeper.wait(_REAP_PATIENCE_S)
 
     def start(
         self,
@@ -190,19 +190,12 @@ class Crew:
             self._keeper.stdin.flush()
 
 
-def find_free_ports(count: int) -> list[int]:
-    """Return loopback ports that are free now, each different."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(server.getsockname()[1]) for server in sockets]
-    for server in sockets:
-        server.close()
-    return ports
-
-
-def can_connect(port: int) -> bool:
-    """Tell whether somebody listens on a loopback port."""
+@contextmanager
+def _ignoring_signals() -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=0.5).close()
-    except OSError:
-        return False
-    return True
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

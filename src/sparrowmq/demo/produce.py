@@ -26,8 +26,12 @@ from sparrowmq.runtime.clock import monotonic_ms
 _REPORT_INTERVAL_MS = 100
 # About 75 KB of bodies: one SYNC flush a batch, and far from the 4 MiB that a broker takes.
 _BATCH_MESSAGES = 250
+# Producing all flights takes no less than this, so that messages flow during every rebalance event;
+# meanwhile Spark starts. A small part of the flights is not spread as thin.
+_SECONDS_MIN = 26
+_RATE_MIN = 1_500
 # Within this, a queue with few flights must not wait for its batch to fill.
-_ROUND_FLIGHTS = 2_000
+_ROUND_FLIGHTS = 1_000
 
 
 class Allowance:
@@ -78,10 +82,11 @@ def make_messages(flights: Flights, topic: str) -> Iterator[Message]:
 class FlightSender:
     """Sends rounds of flights, a batch a queue, and writes down how far it is."""
 
-    def __init__(self, producer: Producer, journal: Journal, *, total: int) -> None:
+    def __init__(self, producer: Producer, journal: Journal, *, total: int, rate_max: int) -> None:
         self._producer = producer
         self._journal = journal
         self._total = total
+        self._rate_max = rate_max
         self._count = 0
         self._sending_ms = 0
         self._reported_at_ms = monotonic_ms()
@@ -110,6 +115,7 @@ class FlightSender:
                 count=self._count,
                 total=self._total,
                 sending_ms=self._sending_ms,
+                rate_max=self._rate_max,
                 is_done=is_done,
             )
         )
@@ -138,9 +144,10 @@ def run(options: argparse.Namespace) -> None:
     messages = make_messages(flights, options.topic)
     try:
         with Producer(options.group, name_server=options.name_server) as producer:
-            sender = FlightSender(producer, journal, total=len(flights))
+            rate_max = max(len(flights) // _SECONDS_MIN, _RATE_MIN)
+            sender = FlightSender(producer, journal, total=len(flights), rate_max=rate_max)
             sender.report()
-            _produce(sender, messages, total=len(flights), rate_max=options.rate_max)
+            _produce(sender, messages, total=len(flights), rate_max=rate_max)
     except SparrowError as error:
         journal.write_event(Failed(at_ms=monotonic_ms(), reason=str(error)))
         raise SystemExit(f"the producer: {error}") from error
@@ -168,7 +175,6 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--logbooks", type=Path, required=True)
     parser.add_argument("--limit", type=int, default=None)
-    parser.add_argument("--rate-max", type=int, required=True)
     return parser.parse_args(arguments)
 
 

@@ -55,6 +55,7 @@ def band_chart(
     tones: Mapping[str, str],
     marks: Sequence[Mark] = (),
     x_range: tuple[float, float],
+    left: float = _LEFT,
 ) -> Markup:
     """Plot the rows below one another.
 
@@ -66,14 +67,15 @@ def band_chart(
         tones: the colour of each owner, such as `{"a": "c1"}`.
         marks: events.
         x_range: the seconds at which the plot begins and ends.
+        left: the width for the rows' labels.
     """
-    x_scale = Scale(*x_range, _LEFT, WIDTH - _RIGHT)
+    x_scale = Scale(*x_range, left, WIDTH - _RIGHT)
     top = marks_height(marks, x_scale) + 6
     area = Area(x_scale.begin, top, x_scale.end, top + _ROW_HEIGHT * len(rows))
     drawn: list[Markup] = []
     for index, row in enumerate(rows):
         y = top + index * _ROW_HEIGHT + (_ROW_HEIGHT - _BAND_HEIGHT) / 2
-        drawn.append(text(_LEFT - 10, y + 16, row.label, anchor="end", class_="row-name"))
+        drawn.append(text(left - 10, y + 16, row.label, anchor="end", class_="row-name"))
         # Troubled bands come last, for they may be drawn wider than they are.
         ordered = sorted(row.bands, key=lambda band: len(band.owners) != 1)
         drawn += [_draw(band, x_scale, y=y, label=row.label, tones=tones) for band in ordered]

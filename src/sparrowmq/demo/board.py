@@ -1,0 +1,272 @@
+"""What is known while the demo runs: read from the logbooks, looked at by screen and stages.
+
+Nothing here starts, stops or draws anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from sparrowmq.demo.logbook import (
+    CONSUMED_SUFFIX,
+    EVENTS_SUFFIX,
+    AnswersReady,
+    Assigned,
+    BatchBegun,
+    BatchWritten,
+    Consumed,
+    EventTail,
+    Failed,
+    IngestEnded,
+    Left,
+    Produced,
+    RunEnded,
+    SessionStarted,
+    Started,
+)
+
+
+class MemberState(Enum):
+    """Where a member is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    LEAVING = "leaving"
+    LEFT = "left"
+    KILLED = "killed"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the member owns nothing any more."""
+        return self in (MemberState.LEFT, MemberState.KILLED)
+
+
+@dataclass(slots=True)
+class MemberBoard:
+    """A member, by its logbook."""
+
+    name: str
+    group: str
+    tail: EventTail
+    consumed_path: Path
+    state: MemberState = MemberState.STARTING
+    client_id: str = ""
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    assignments: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    counts: tuple[int, ...] = ()
+    failure: str = ""
+
+    @property
+    def owned(self) -> tuple[int, ...]:
+        """The queues it owns now."""
+        if self.state.is_over or not self.assignments:
+            return ()
+        return self.assignments[-1][1]
+
+    def read(self) -> None:
+        """Take in what was written since the last call."""
+        for event in self.tail.read():
+            match event:
+                case Started(at_ms=at_ms, client_id=client_id):
+                    self.started_ms, self.client_id = at_ms, client_id
+                case Assigned(at_ms=at_ms, queue_ids=queue_ids):
+                    self.assignments.append((at_ms, queue_ids))
+                    if self.state is MemberState.STARTING:
+                        self.state = MemberState.RUNNING
+                case Consumed(counts=counts):
+                    self.counts = counts
+                case Left(at_ms=at_ms):
+                    self.ended_ms, self.state = at_ms, MemberState.LEFT
+                case Failed(reason=reason):
+                    self.failure = reason
+                case _:
+                    pass
+
+    def mark_leaving(self) -> None:
+        """Note that it was asked to leave."""
+        self.state = MemberState.LEAVING
+
+    def mark_killed(self, at_ms: int) -> None:
+        """Note that it was killed; it cannot write this down itself."""
+        self.read()
+        self.ended_ms, self.state = at_ms, MemberState.KILLED
+
+
+@dataclass(slots=True)
+class BatchBoard:
+    """An attempt at a micro-batch."""
+
+    batch_id: int
+    begun_ms: int
+    written_ms: int | None = None
+
+
+@dataclass(slots=True)
+class IngestBoard:
+    """The pipeline, by its logbook."""
+
+    tail: EventTail
+    sessions: list[SessionStarted] = field(default_factory=list)
+    batches: list[BatchBoard] = field(default_factory=list)
+    runs: int = 0
+    killed_ms: int | None = None
+    killed_batch_id: int | None = None
+    files_of_killed_batch: int = 0
+    ended_ms: int | None = None
+    answered_ms: int | None = None
+    failure: str = ""
+
+    @property
+    def batches_written(self) -> int:
+        """How many micro-batches the table has."""
+        return len({batch.batch_id for batch in self.batches if batch.written_ms is not None})
+
+    @property
+    def batch_being_written(self) -> BatchBoard | None:
+        """The micro-batch that has begun and not ended, if any."""
+        last = self.batches[-1] if self.batches else None
+        return last if last is not None and last.written_ms is None else None
+
+    def read(self) -> None:
+        """Take in what was written since the last call."""
+        for event in self.tail.read():
+            match event:
+                case SessionStarted():
+                    self.sessions.append(event)
+                case BatchBegun(at_ms=at_ms, batch_id=batch_id):
+                    self.batches.append(BatchBoard(batch_id, at_ms))
+                case BatchWritten(at_ms=at_ms):
+                    self.batches[-1].written_ms = at_ms
+                case RunEnded():
+                    self.runs += 1
+                case IngestEnded(at_ms=at_ms):
+                    self.ended_ms = at_ms
+                case AnswersReady(at_ms=at_ms):
+                    self.answered_ms = at_ms
+                case Failed(reason=reason):
+                    self.failure = reason
+                case _:
+                    pass
+
+
+@dataclass(slots=True)
+class ProductionBoard:
+    """The producer, by its logbook."""
+
+    tail: EventTail
+    reports: list[Produced] = field(default_factory=list)
+    failure: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many flights are acknowledged."""
+        return self.reports[-1].count if self.reports else 0
+
+    @property
+    def total(self) -> int | None:
+        """How many flights there are, once the producer has loaded them."""
+        return self.reports[0].total if self.reports else None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every flight is acknowledged."""
+        return bool(self.reports) and self.reports[-1].is_done
+
+    def count_at(self, at_ms: int) -> int:
+        """Return how many flights were acknowledged at an instant, by the last report before."""
+        counts = [report.count for report in self.reports if report.at_ms <= at_ms]
+        return counts[-1] if counts else 0
+
+    def read(self) -> None:
+        """Take in what was written since the last call."""
+        for event in self.tail.read():
+            if isinstance(event, Produced):
+                self.reports.append(event)
+            elif isinstance(event, Failed):
+                self.failure = event.reason
+
+
+@dataclass(slots=True)
+class Happening:
+    """A rebalance event of the first group, as the demo caused it."""
+
+    name: str
+    member: str
+    at_ms: int
+    settled_ms: int | None = None
+
+
+@dataclass(slots=True)
+class LagSample:
+    """How far each group was behind in each queue."""
+
+    at_ms: int
+    first: list[int]
+    second: list[int]
+
+
+@dataclass(slots=True)
+class Board:
+    """Everything that is known."""
+
+    begun_ms: int
+    queue_count: int
+    first_group: str
+    second_group: str
+    logbooks: Path
+    production: ProductionBoard
+    ingest: IngestBoard
+    stage: str = ""
+    members: dict[str, MemberBoard] = field(default_factory=dict)
+    happenings: list[Happening] = field(default_factory=list)
+    lags: list[LagSample] = field(default_factory=list)
+    memory_peak_mib: int | None = None
+
+    def add_member(self, name: str, group: str) -> MemberBoard:
+        """Begin to follow a member."""
+        member = MemberBoard(
+            name=name,
+            group=group,
+            tail=EventTail(self.logbooks / f"{name}{EVENTS_SUFFIX}"),
+            consumed_path=self.logbooks / f"{name}{CONSUMED_SUFFIX}",
+        )
+        self.members[name] = member
+        return member
+
+    def members_of(self, group: str) -> list[MemberBoard]:
+        """Return a group's members in the order they were started."""
+        return [member for member in self.members.values() if member.group == group]
+
+    def owners(self, group: str) -> list[list[str]]:
+        """Return, for each queue, the names of those who own it now."""
+        members = self.members_of(group)
+        return [
+            [member.name for member in members if queue_id in member.owned]
+            for queue_id in range(self.queue_count)
+        ]
+
+    def has_one_owner_each(self, group: str) -> bool:
+        """Tell whether every queue has exactly one owner now."""
+        return all(len(owners) == 1 for owners in self.owners(group))
+
+    def lag(self, group: str) -> list[int] | None:
+        """Return how far a group was behind in each queue when last looked at."""
+        if not self.lags:
+            return None
+        return self.lags[-1].first if group == self.first_group else self.lags[-1].second
+
+    def is_balanced(self, group: str) -> bool:
+        """Tell whether every queue has one owner and the members' shares differ by one at most."""
+        shares = [len(m.owned) for m in self.members_of(group) if not m.state.is_over]
+        return bool(shares) and self.has_one_owner_each(group) and max(shares) - min(shares) <= 1
+
+    @property
+    def failures(self) -> Sequence[tuple[str, str]]:
+        """Who failed, and why, by their own word."""
+        named = [(member.name, member.failure) for member in self.members.values()]
+        named += [("the producer", self.production.failure), ("Spark", self.ingest.failure)]
+        return [(name, failure) for name, failure in named if failure]

@@ -1,0 +1,113 @@
+"""Who plays: starts each process of the demo with its command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparrowmq.demo.board import Board, MemberBoard
+from sparrowmq.demo.directory import DemoDirectory
+from sparrowmq.demo.processes import Child, Crew
+
+TOPIC = "flights"
+QUEUE_COUNT = 8
+PRODUCER = "producer"
+PRODUCER_GROUP = "GID_airlines"
+INGEST = "spark"
+FIRST_GROUP = "GID_board"
+SECOND_GROUP = "GID_twins"
+
+_READY = "ready "
+
+
+@dataclass(slots=True)
+class Cast:
+    """Starts processes; knows the name server's address once there is one.
+
+    Args:
+        crew: who owns the processes.
+        board: where members are followed.
+        directory: where everything is written.
+        limit: produce only so many flights.
+    """
+
+    crew: Crew
+    board: Board
+    directory: DemoDirectory
+    limit: int | None
+    name_server: str = ""
+
+    def start_name_server(self) -> Child:
+        """Start a name server on a free port."""
+        data = self.directory.run / "nameserver"
+        return self._start_server("nameserver", "--data", str(data))
+
+    def start_broker(self) -> Child:
+        """Start a broker on a free port, its data where it outlives the demo."""
+        data = str(self.directory.broker)
+        return self._start_server("broker", "--data", data, "--nameserver", self.name_server)
+
+    def start_producer(self) -> Child:
+        """Start the producer, which waits for its allowance on standard input."""
+        limit = [] if self.limit is None else ["--limit", str(self.limit)]
+        return self.crew.start(
+            PRODUCER,
+            [
+                *("-m", "sparrowmq.demo.produce", "--name", PRODUCER, "--group", PRODUCER_GROUP),
+                *("--name-server", self.name_server, "--topic", TOPIC),
+                *("--logbooks", str(self.directory.logbooks), *limit),
+            ],
+            has_input=True,
+        )
+
+    def start_member(
+        self,
+        name: str,
+        group: str,
+        *,
+        client_ip: str | None = None,
+        instance_name: str | None = None,
+    ) -> tuple[Child, MemberBoard]:
+        """Start a member of a group; without a name of its own it gets a unique one."""
+        identity = []
+        if client_ip is not None:
+            identity += ["--client-ip", client_ip]
+        if instance_name is not None:
+            identity += ["--instance-name", instance_name]
+        child = self.crew.start(
+            name,
+            [
+                *("-m", "sparrowmq.demo.member", "--name", name, "--group", group),
+                *("--name-server", self.name_server, "--topic", TOPIC),
+                *("--queues", str(QUEUE_COUNT), "--logbooks", str(self.directory.logbooks)),
+                *identity,
+            ],
+        )
+        return child, self.board.add_member(name, group)
+
+    def start_ingest(self, *, batches: int) -> Child:
+        """Start the pipeline, or start it again."""
+        return self.crew.start(
+            INGEST,
+            [
+                *("-m", "sparrowmq.demo.ingest", "--name", INGEST, "--producer", PRODUCER),
+                *("--name-server", self.name_server, "--topic", TOPIC, "--batches", str(batches)),
+                *("--table", str(self.directory.table)),
+                *("--checkpoint", str(self.directory.checkpoint)),
+                *("--logbooks", str(self.directory.logbooks)),
+                *("--question", str(self.directory.question)),
+                *("--answers", str(self.directory.answers)),
+            ],
+            # Spark would otherwise put work files wherever the demo was called.
+            environment={"SPARK_LOCAL_DIRS": str(self.directory.run / "spark")},
+        )
+
+    def _start_server(self, kind: str, *arguments: str) -> Child:
+        return self.crew.start(kind, ["-m", "sparrowmq.cli.main", kind, "--port", "0", *arguments])
+
+
+def find_ready_address(server: Child) -> str | None:
+    """Return the address in a server's ready line, once it has printed it."""
+    for line in server.output.read_text(errors="replace").splitlines():
+        if line.startswith(_READY):
+            return line.rpartition("=")[2]
+    return None

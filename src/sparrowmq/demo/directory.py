@@ -1,0 +1,119 @@
+"""The output directory: whose it is, and where everything in it stands.
+
+```
+DIR/report.html      the report
+DIR/figures.json     every figure of the report
+DIR/parquet/         the flights as Spark ingested them, by month
+DIR/broker/          the broker's data directory
+DIR/run/             what else the run needed: logbooks, output of each process, checkpoint
+DIR/.sparrowmq-demo  says that the directory is the demo's; locked while a demo runs
+```
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparrowmq.errors import ConfigError
+
+_MARKER = ".sparrowmq-demo"
+_OWN_NAMES = ("report.html", "figures.json", "parquet", "broker", "run")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoDirectory:
+    """The places within an output directory."""
+
+    root: Path
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.root / "report.html"
+
+    @property
+    def figures(self) -> Path:
+        """Every figure of the report, as JSON."""
+        return self.root / "figures.json"
+
+    @property
+    def table(self) -> Path:
+        """The Parquet table."""
+        return self.root / "parquet"
+
+    @property
+    def broker(self) -> Path:
+        """The broker's data."""
+        return self.root / "broker"
+
+    @property
+    def run(self) -> Path:
+        """Everything that only this run needs."""
+        return self.root / "run"
+
+    @property
+    def logbooks(self) -> Path:
+        """What each process wrote down."""
+        return self.run / "logbooks"
+
+    @property
+    def output(self) -> Path:
+        """What each process printed."""
+        return self.run / "output"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Spark's checkpoint."""
+        return self.run / "checkpoint"
+
+    @property
+    def question(self) -> Path:
+        """What the batch job is asked."""
+        return self.run / "question.json"
+
+    @property
+    def answers(self) -> Path:
+        """What the batch job answered."""
+        return self.run / "answers.json"
+
+
+@contextmanager
+def claim_directory(root: Path) -> Iterator[DemoDirectory]:
+    """Empty the directory of an earlier demo, and hold it while the block runs.
+
+    Raises: ConfigError if it is no directory, holds something that is not a demo's, or another
+        demo runs in it.
+    """
+    root = root.absolute()
+    marker = root / _MARKER
+    if root.exists() and not root.is_dir():
+        raise ConfigError(f"{root} is not a directory; choose another --out")
+    if root.is_dir() and not marker.exists() and any(root.iterdir()):
+        raise ConfigError(
+            f"{root} is not empty and not an earlier demo's; choose another --out, or empty it"
+        )
+    root.mkdir(parents=True, exist_ok=True)
+    with marker.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another demo runs in {root}; choose another --out") from None
+        directory = DemoDirectory(root)
+        _clear(directory)
+        yield directory
+
+
+def _clear(directory: DemoDirectory) -> None:
+    for name in _OWN_NAMES:
+        path = directory.root / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    for path in (directory.logbooks, directory.output, directory.broker):
+        path.mkdir(parents=True)

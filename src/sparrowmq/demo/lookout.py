@@ -1,0 +1,128 @@
+"""The demo's eyes: one loop that reads logbooks, samples backlogs, and redraws the screen.
+
+Stages wait here and nowhere else, each for a condition and with a deadline, so whatever happens
+elsewhere (a process dies, a batch can be killed) is seen while they wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from sparrowmq.client.blocking import Admin
+from sparrowmq.demo.board import Board, LagSample
+from sparrowmq.demo.processes import Child, Crew
+from sparrowmq.errors import SparrowError
+from sparrowmq.runtime.clock import monotonic_ms
+
+_ROUND_S = 0.02
+_LAG_INTERVAL_MS = 400
+_MEMORY_INTERVAL_MS = 1_500
+_DRAW_INTERVAL_MS = 200
+
+
+class StageFailed(SparrowError):
+    """What a stage waited for did not come in time, or a process failed."""
+
+
+class Screen(Protocol):
+    """Draws the board."""
+
+    def draw(self, board: Board) -> None:
+        """Show what is known now."""
+        ...
+
+    def say(self, line: str) -> None:
+        """Show a line that stays."""
+        ...
+
+
+class Lookout:
+    """Looks at everything, again and again, while a stage waits.
+
+    Args:
+        crew: the processes.
+        board: what is written on.
+        screen: what it is drawn on.
+    """
+
+    def __init__(self, crew: Crew, board: Board, screen: Screen) -> None:
+        self.board = board
+        self.screen = screen
+        # Processes whose end is a failure, whoever waits for what.
+        self.vital: list[Child] = []
+        # Called on every round; for what must happen beside the stages.
+        self.beside: Callable[[], None] | None = None
+        self._crew = crew
+        self._admin: Admin | None = None
+        self._topic = ""
+        self._lag_due_ms = self._memory_due_ms = self._draw_due_ms = 0
+
+    def sample_backlogs(self, admin: Admin | None, *, topic: str = "") -> None:
+        """Begin to sample both groups' backlogs of a topic; None ends it."""
+        self._admin, self._topic = admin, topic
+
+    def wait_for(self, condition: Callable[[], bool], what: str, *, timeout_s: float) -> None:
+        """Look around until the condition holds.
+
+        Raises: StageFailed if it does not in time, or a process failed; ProcessFailed if a vital
+            process ended.
+        """
+        deadline = time.monotonic() + timeout_s
+        self.look()
+        while not condition():
+            if time.monotonic() >= deadline:
+                raise StageFailed(f"waited {timeout_s:.0f} s in vain until {what}")
+            time.sleep(_ROUND_S)
+            self.look()
+
+    def look(self) -> None:
+        """Take one look at everything that is due."""
+        now_ms = monotonic_ms()
+        for member in self.board.members.values():
+            member.read()
+        self.board.production.read()
+        self.board.ingest.read()
+        for name, reason in self.board.failures:
+            raise StageFailed(f"{name} failed: {reason}")
+        self._crew.check(self.vital)
+        if self.beside is not None:
+            self.beside()
+        self._sample(now_ms)
+
+    def _sample(self, now_ms: int) -> None:
+        if self._admin is not None and now_ms >= self._lag_due_ms:
+            self._lag_due_ms = now_ms + _LAG_INTERVAL_MS
+            self.board.lags.append(self._sample_lag(self._admin, now_ms))
+        if now_ms >= self._memory_due_ms:
+            self._memory_due_ms = now_ms + _MEMORY_INTERVAL_MS
+            memory_mib = measure_memory_mib(self._crew.list_processes())
+            if memory_mib is not None:
+                self.board.memory_peak_mib = max(self.board.memory_peak_mib or 0, memory_mib)
+        if now_ms >= self._draw_due_ms:
+            self._draw_due_ms = now_ms + _DRAW_INTERVAL_MS
+            self.screen.draw(self.board)
+
+    def _sample_lag(self, admin: Admin, now_ms: int) -> LagSample:
+        first, second = (
+            [lag.lag for lag in admin.group_lag(group, self._topic)]
+            for group in (self.board.first_group, self.board.second_group)
+        )
+        return LagSample(now_ms, first, second)
+
+
+def measure_memory_mib(process_ids: list[int]) -> int | None:
+    """Add up these processes' proportional shares of memory; None where the system tells none."""
+    total_kib, is_known = 0, False
+    for process_id in process_ids:
+        try:
+            rollup = Path(f"/proc/{process_id}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        for line in rollup.splitlines():
+            if line.startswith("Pss:"):
+                total_kib += int(line.split()[1])
+                is_known = True
+    return total_kib // 1024 if is_known else None

@@ -1,0 +1,210 @@
+"""What the terminal shows while the demo runs: the queue × client matrix, live.
+
+Without a terminal there are plain lines instead: what happened, and progress now and then.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sparrowmq.demo.board import Board, MemberBoard, MemberState
+from sparrowmq.runtime.clock import monotonic_ms
+
+_PLAIN_INTERVAL_MS = 5_000
+_HAPPENINGS_SHOWN = 4
+_SIDE_BY_SIDE_WIDTH = 116
+# One colour a member, in the order of starting, with a text colour that can be read on it.
+_MEMBER_STYLES = (
+    "bold white on #0a6aa6",
+    "bold black on #d98e04",
+    "bold white on #0b8a66",
+    "bold white on #b4568c",
+    "bold black on #58b0ea",
+    "bold black on #d8c15a",
+)
+_TROUBLE_STYLE = "bold white on #c62828"
+_ORPHAN_STYLE = "bold #e05252"
+
+
+class LiveScreen:
+    """Redraws one view in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def draw(self, board: Board) -> None:
+        """Show what is known now."""
+        self._live.update(render_board(board, width=self._console.width), refresh=True)
+
+    def say(self, line: str) -> None:
+        """Show a line that stays above the view."""
+        self._console.print(line, markup=False, highlight=False)
+
+
+class PlainScreen:
+    """Prints lines, for files and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._due_ms = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        return None
+
+    def draw(self, board: Board) -> None:
+        """Print a line of progress, but not often."""
+        now_ms = monotonic_ms()
+        if now_ms < self._due_ms:
+            return
+        self._due_ms = now_ms + _PLAIN_INTERVAL_MS
+        self.say(describe_progress(board))
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def describe_progress(board: Board) -> str:
+    """Say in one line how far everything is."""
+    total = f" of {board.production.total:,}" if board.production.total is not None else ""
+    parts = [
+        f"{_elapsed(board)}  {board.stage}",
+        f"produced {board.production.count:,}{total}",
+        f"Spark: {board.ingest.batches_written} batches",
+    ]
+    for group in (board.first_group, board.second_group):
+        lag = board.lag(group)
+        if lag is not None and board.members_of(group):
+            parts.append(f"{group} is {sum(lag):,} behind")
+    return " · ".join(parts)
+
+
+def render_board(board: Board, *, width: int) -> RenderableType:
+    """Make the whole view: progress, one matrix a group, and what happened last."""
+    groups = [group for group in (board.first_group, board.second_group) if board.members_of(group)]
+    matrices = [render_matrix(board, group) for group in groups]
+    if len(matrices) > 1 and width < _SIDE_BY_SIDE_WIDTH:
+        matrices = matrices[-1:]
+    side_by_side = Table.grid(padding=(0, 3))
+    side_by_side.add_row(*matrices)
+    return Group(_render_head(board, width=width), Text(), side_by_side, _render_happenings(board))
+
+
+def render_matrix(board: Board, group: str) -> Table:
+    """Make a group's matrix: a row a queue, a column a member, a filled cell where it owns."""
+    members = board.members_of(group)
+    owners, lag = board.owners(group), board.lag(group)
+    table = Table(
+        title=f"group {group}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
+    )
+    table.add_column("queue", justify="right")
+    for index, member in enumerate(members):
+        table.add_column(_render_name(member, index), justify="right", min_width=9)
+    table.add_column("behind", justify="right", min_width=7)
+    table.add_column("", min_width=6)
+    for queue_id in range(board.queue_count):
+        cells = [
+            _render_cell(member, index, queue_id=queue_id, owners=owners[queue_id])
+            for index, member in enumerate(members)
+        ]
+        behind = f"{lag[queue_id]:,}" if lag is not None else ""
+        table.add_row(str(queue_id), *cells, behind, _render_trouble(owners[queue_id]))
+    return table
+
+
+def _render_name(member: MemberBoard, index: int) -> Text:
+    style = _MEMBER_STYLES[index % len(_MEMBER_STYLES)].removeprefix("bold ").split(" on ")[-1]
+    name = Text(member.name, style="dim strike" if member.state.is_over else f"bold {style}")
+    if member.state is not MemberState.RUNNING:
+        name.append(f"\n{member.state.value}", style="dim not strike")
+    return name
+
+
+def _render_cell(member: MemberBoard, index: int, *, queue_id: int, owners: list[str]) -> Text:
+    count = member.counts[queue_id] if member.counts else 0
+    if member.name not in owners:
+        return Text(f"{count:,} " if count else "· ", style="dim")
+    style = _MEMBER_STYLES[index % len(_MEMBER_STYLES)]
+    return Text(f" {count:,} ", style=_TROUBLE_STYLE if len(owners) > 1 else style)
+
+
+def _render_trouble(owners: list[str]) -> Text:
+    if not owners:
+        return Text("nobody", style=_ORPHAN_STYLE)
+    return Text("two", style=_ORPHAN_STYLE) if len(owners) > 1 else Text("")
+
+
+def _render_head(board: Board, *, width: int) -> RenderableType:
+    total = board.production.total
+    rate = _current_rate(board)
+    grid = Table.grid(padding=(0, 2))
+    bar = ProgressBar(total=total or 1, completed=board.production.count, width=min(36, width // 3))
+    of_total = f" of {total:,}" if total is not None else ""
+    grid.add_row(
+        Text("produced", style="dim"),
+        bar,
+        Text(f"{board.production.count:,}{of_total}"),
+        Text(f"{rate:,.0f}/s" if rate else "", style="dim"),
+    )
+    ingest = board.ingest
+    state = "starting" if not ingest.sessions else f"{ingest.batches_written} batches in Parquet"
+    if ingest.killed_ms is not None and len(ingest.sessions) < 2:
+        state += ", killed in mid-batch, starting again"
+    elif ingest.ended_ms is not None:
+        state += ", all in"
+    title = Text.assemble((_elapsed(board), "bold"), "  ", (board.stage, "bold"))
+    return Group(title, grid, Text.assemble(("Spark     ", "dim"), state))
+
+
+def _render_happenings(board: Board) -> RenderableType:
+    lines = []
+    for happening in board.happenings[-_HAPPENINGS_SHOWN:]:
+        settled = happening.settled_ms
+        result = "rebalancing ..." if settled is None else f"one owner each after {settled:,} ms"
+        at = (happening.at_ms - board.begun_ms) / 1000
+        lines.append(Text(f"{at:6.1f} s  {happening.name}: {result}"))
+    return Group(*lines)
+
+
+def _current_rate(board: Board) -> float:
+    """Return the rate over the last two seconds."""
+    if board.production.is_done or len(board.production.reports) < 2:
+        return 0.0
+    last = board.production.reports[-1]
+    recent = [event for event in board.production.reports if event.at_ms >= last.at_ms - 2_000]
+    elapsed_ms = last.at_ms - recent[0].at_ms
+    return 1000 * (last.count - recent[0].count) / elapsed_ms if elapsed_ms else 0.0
+
+
+def _elapsed(board: Board) -> str:
+    seconds = (monotonic_ms() - board.begun_ms) // 1000
+    return f"{seconds // 60}:{seconds % 60:02d}"
