@@ -11,6 +11,7 @@ from sparrowmq.client.subscriber import (
     RebalanceListenerFailed,
     RequestFailed,
 )
+from sparrowmq.errors import TransportError
 from sparrowmq.model import MessageQueue
 from sparrowmq.rebalance.actions import (
     AssignmentChanged,
@@ -91,14 +92,25 @@ class NoticeLog:
             text = "on_rebalance failed: %r"
             self._warn((text, repr(error)), text, error, error=error)
         elif isinstance(notice, RequestFailed):
-            text = "%s of %s failed and is tried again: %s"
-            where = "the group" if notice.queue is None else str(notice.queue)
-            self._warn((notice.what, where, type(error).__name__), text, notice.what, where, error)
+            self._warn_request(notice)
         else:
             text = "strategy %s failed for topic %s, so nothing changes: %r"
             self._warn(
                 (text, notice.topic), text, notice.strategy, notice.topic, error, error=error
             )
+
+    def _warn_request(self, notice: RequestFailed) -> None:
+        error, queue = notice.error, notice.queue
+        kind = type(error).__name__
+        words = " ".join(str(error).split())
+        if isinstance(error, TransportError):
+            # All queues of a broker fail together.
+            text = "no answer to %s from %s; it is tried again: %s"
+            self._warn((text, error.address, kind), text, notice.what, error.address, words)
+            return
+        where = "the group" if queue is None else str(queue)
+        text = "%s of %s failed and is tried again: %s"
+        self._warn((text, notice.what, where, kind), text, notice.what, where, words)
 
     def _info(self, text: str, *args: object) -> None:
         LOG.info("consumer group %s: " + text, self._group, *args)

@@ -107,9 +107,9 @@ class Subscriber:
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)
     # Pulls under way, to abandon them.
     pulls: dict[MessageQueue, Task] = field(default_factory=dict)
-    # Changes that `on_rebalance` is yet to hear of, in order, and whether it is being told.
+    # Changes that `on_rebalance` is yet to hear of, in order, and the task that tells it.
     changes: deque[AssignmentChanged] = field(default_factory=deque)
-    is_telling_changes: bool = False
+    telling: Task | None = None
     # BROADCASTING: each member's offsets are its own.
     local_offsets: dict[MessageQueue, int] = field(default_factory=dict)
 

@@ -41,7 +41,7 @@ RETRY_FIRST_MS = 100
 RETRY_MAX_MS = 1_000
 # An operation answers long before this; if it has not, it counts as lost.
 LOST_MS = 60_000
-# How long the last commit of a queue is tried, counted from the end of its draining.
+# How long the last commit of a queue is tried once nothing is under way any more.
 LAST_COMMIT_MS = 3_000
 # ConsumeMessageConcurrentlyService: what could not be sent back is consumed again after this.
 LOCAL_RETRY_MS = 5_000
@@ -72,6 +72,7 @@ class OwnedQueue:
         "_commit_sent_ms",
         "_committed_offset",
         "_drain_deadline_ms",
+        "_drained_ms",
         "_failures",
         "_has_abandoned_pull",
         "_pull_due_ms",
@@ -99,6 +100,8 @@ class OwnedQueue:
         # None until a commit of ours was answered, or the broker said what is committed.
         self._committed_offset: int | None = None
         self._drain_deadline_ms: int | None = None
+        # When deliveries had ended, or the bound had passed.
+        self._drained_ms: int | None = None
         self._has_abandoned_pull = False
         # Messages to send back, each with the level, and offsets of those being sent back.
         self._backs: list[tuple[tuple[MessageExt, ...], int]] = []
@@ -181,23 +184,24 @@ class OwnedQueue:
         actions.append(Commit(self.queue, self.epoch, offset, is_last=False))
 
     def _collect_release(self, now_ms: int, actions: list[Action], facts: list[Fact]) -> None:
-        deadline_ms = self._drain_deadline_ms
-        assert deadline_ms is not None
+        assert self._drain_deadline_ms is not None
         in_flight = self.process_queue.in_flight_count - self._waiting_retry_count()
-        if (in_flight > 0 or self._backs_under_way) and now_ms < deadline_ms:
+        if (in_flight > 0 or self._backs_under_way) and now_ms < self._drain_deadline_ms:
             return
-        if _is_under_way(self._commit_sent_ms, now_ms) and now_ms < deadline_ms + LAST_COMMIT_MS:
+        if self._drained_ms is None:
+            self._drained_ms = now_ms
+        may_commit = now_ms < self._drained_ms + LAST_COMMIT_MS
+        if may_commit and self._commit_sent_ms is not None:
             return
-        offset = self.process_queue.commit_offset
-        if offset is not None and offset != self._committed_offset:
-            if now_ms >= deadline_ms + LAST_COMMIT_MS:
-                facts.append(CommitLost(self.queue, offset))
-            elif now_ms < self._commit_due_ms:
+        if self._is_dirty():
+            offset = self.process_queue.commit_offset
+            assert offset is not None
+            if may_commit:
+                if now_ms >= self._commit_due_ms:
+                    self._commit_sent_ms = now_ms
+                    actions.append(Commit(self.queue, self.epoch, offset, is_last=True))
                 return
-            else:
-                self._commit_sent_ms = now_ms
-                actions.append(Commit(self.queue, self.epoch, offset, is_last=True))
-                return
+            facts.append(CommitLost(self.queue, offset))
         if in_flight > 0:
             facts.append(DrainTimedOut(self.queue, in_flight))
         self.process_queue.drop()
@@ -220,8 +224,9 @@ class OwnedQueue:
                 candidates.append(self._commit_due_ms)
         elif state is ProcessQueueState.DRAINING:
             assert self._drain_deadline_ms is not None
-            deadline_ms = self._drain_deadline_ms
-            waits_ms = (deadline_ms, deadline_ms + LAST_COMMIT_MS, self._commit_due_ms)
+            waits_ms = [self._drain_deadline_ms, self._commit_due_ms]
+            if self._drained_ms is not None:
+                waits_ms.append(self._drained_ms + LAST_COMMIT_MS)
             candidates += [wait_ms for wait_ms in waits_ms if wait_ms > now_ms]
         return min(candidates)
 

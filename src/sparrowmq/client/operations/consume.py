@@ -68,6 +68,8 @@ from sparrowmq.runtime.effects import (
     join,
 )
 
+# How long the end waits for `on_rebalance` to hear of the last change.
+LAST_CHANGE_MS = 2_000
 # A broker that answers a pull so does not know us, or knows an older subscription of ours.
 _REGISTRATION_CODES = frozenset(
     {
@@ -96,6 +98,11 @@ def consume(subscriber: Subscriber) -> Operation[None]:
                 subscriber.pulls[action.queue] = task
         yield from _tell_facts(subscriber)
         yield Wait(wake, max(0, member.next_due_ms(now_ms) - now_ms))
+    if subscriber.telling is not None:
+        try:
+            yield from join(subscriber.telling, timeout_ms=LAST_CHANGE_MS)
+        except SparrowError as error:
+            subscriber.tell(RebalanceListenerFailed(error))
 
 
 def _tell_facts(subscriber: Subscriber) -> Operation[None]:
@@ -103,29 +110,25 @@ def _tell_facts(subscriber: Subscriber) -> Operation[None]:
         subscriber.tell(fact)
         if isinstance(fact, AssignmentChanged) and subscriber.on_rebalance is not None:
             subscriber.changes.append(fact)
-    if subscriber.changes and not subscriber.is_telling_changes:
-        subscriber.is_telling_changes = True
-        yield Spawn(_tell_changes(subscriber), "on_rebalance")
+    if subscriber.changes and (subscriber.telling is None or subscriber.telling.done):
+        subscriber.telling = yield Spawn(_tell_changes(subscriber), "on_rebalance")
 
 
 def _tell_changes(subscriber: Subscriber) -> Operation[None]:
     """Call `on_rebalance` for each change, one after the other."""
-    try:
-        while subscriber.changes:
-            change = subscriber.changes.popleft()
-            assigned = subscriber.user_queues(change.assigned)
-            gained = subscriber.user_queues(change.gained)
-            revoked = subscriber.user_queues(change.revoked)
-            if not gained and not revoked:
-                continue
-            assert subscriber.on_rebalance is not None
-            try:
-                yield Call(subscriber.on_rebalance, (assigned, revoked))
-            except Exception as error:
-                # The user's code may raise anything.
-                subscriber.tell(RebalanceListenerFailed(error))
-    finally:
-        subscriber.is_telling_changes = False
+    while subscriber.changes:
+        change = subscriber.changes.popleft()
+        assigned = subscriber.user_queues(change.assigned)
+        gained = subscriber.user_queues(change.gained)
+        revoked = subscriber.user_queues(change.revoked)
+        if not gained and not revoked:
+            continue
+        assert subscriber.on_rebalance is not None
+        try:
+            yield Call(subscriber.on_rebalance, (assigned, revoked))
+        except Exception as error:
+            # The user's code may raise anything.
+            subscriber.tell(RebalanceListenerFailed(error))
 
 
 def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]:
@@ -229,8 +232,10 @@ def _pull(subscriber: Subscriber, action: Pull) -> Operation[None]:
     except SparrowError as error:
         now_ms: int = yield Now()
         if isinstance(error, BrokerError) and error.code in _REGISTRATION_CODES:
+            # So it is for a moment after a broker was started anew.
             member.registration_missing(now_ms)
-        subscriber.tell(RequestFailed("pull", queue, error))
+        else:
+            subscriber.tell(RequestFailed("pull", queue, error))
         member.pull_failed(queue, epoch, offset=offset, now_ms=now_ms)
     subscriber.wake.set()
 

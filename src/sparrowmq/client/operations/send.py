@@ -38,7 +38,7 @@ from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.record import BatchEntry, encode_batch
-from sparrowmq.runtime.effects import Invoke, Now, Oneway, Operation, Timestamp, join, spawn
+from sparrowmq.runtime.effects import Invoke, Now, Oneway, Operation, Sleep, Timestamp, join, spawn
 
 _STATUSES: Mapping[int, SendStatus] = MappingProxyType(
     {
@@ -60,6 +60,9 @@ _RETRIED_CODES = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     }
 )
+
+# Before the second attempt at one broker; doubled before each further one.
+RETRY_FIRST_MS = 100
 
 
 def send(
@@ -203,6 +206,9 @@ def _attempt(
     failure: SparrowError | None = None
     for attempt in range(1 + config.retry_times):
         if attempt:
+            if queue is not None or key or _has_one_broker(publisher, topic):
+                # Nobody else can take it: give the broker a moment, it may be restarting.
+                yield Sleep(RETRY_FIRST_MS << (attempt - 1))
             yield from _look_again(publisher, topic)
             now_ms = yield Now()
             if now_ms >= deadline_ms:
@@ -294,6 +300,11 @@ def leave(publisher: Publisher) -> Operation[None]:
             yield from join(task)
         except SparrowError:
             continue
+
+
+def _has_one_broker(publisher: Publisher, topic: str) -> bool:
+    route = publisher.routes.find(topic)
+    return route is not None and len({queue.broker_name for queue in route.publish_queues}) == 1
 
 
 def _look_again(publisher: Publisher, topic: str) -> Operation[None]:
