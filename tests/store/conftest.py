@@ -29,6 +29,12 @@ class Inode:
         self.durable = bytearray()
         self.dirty_sectors: set[int] = set()
 
+    def replace(self, data: bytes) -> None:
+        """Have the disk itself hold something else."""
+        self.data[:] = data
+        self.durable[:] = data
+        self.dirty_sectors.clear()
+
     def touch(self, begin: int, end: int) -> None:
         self.dirty_sectors.update(range(begin // SECTOR_SIZE, -(-end // SECTOR_SIZE)))
 
@@ -170,6 +176,15 @@ class MemoryStorage:
         after.inodes = dict(self.inodes)
         after._durable_names = dict(self._durable_names)
         after._name_changes = list(self._name_changes)
+        return after
+
+    def copy(self) -> MemoryStorage:
+        """Return another disk with the same content, all of it durable."""
+        after = MemoryStorage()
+        for path, inode in self.inodes.items():
+            copy = after.inodes[path] = after._durable_names[path] = Inode(0)
+            copy.data[:] = inode.data
+            copy.durable[:] = inode.data
         return after
 
     # -- Storage --

@@ -11,8 +11,9 @@ File `checkpoint`, 4096 bytes, big-endian, zero where nothing is said:
 | 264 | 8     | 1 if only synced messages got consume queue entries, else 0              |
 | 272 | 8     | position of the last record before the next field, -1 if there is none   |
 | 280 | 8     | position up to which the log and the entries of its records are synced   |
-| 288 | 24    | the first three fields again                                             |
-| 312 | 4     | CRC-32 of the bytes 256-311                                              |
+| 288 | 8     | position from which on records carry a checksum of the whole, -1: none   |
+| 296 | 24    | the first three fields again                                             |
+| 320 | 4     | CRC-32 of the bytes 256-319                                              |
 
 All of it stands in one 512-byte sector, so it is torn by no power cut. If the timestamps disagree
 with their copies, another broker has written to the directory since, and our mark is void.
@@ -30,7 +31,7 @@ from sparrowmq.store.storage import Storage
 CHECKPOINT_PATH = "checkpoint"
 CHECKPOINT_SIZE = 4096
 _TIMESTAMPS = Struct(">qqq")
-_MARK = Struct(">8sqqqqqq")
+_MARK = Struct(">8sqqqqqqq")
 _CRC = Struct(">I")
 _MARK_AT = 256
 _MARK_MAGIC = b"SPARROW1"
@@ -44,11 +45,13 @@ class Mark(NamedTuple):
 
     `is_dispatch_synced`: whether consume queue entries were written only for synced messages, so
     that an entry proves that its record, and all before it, were once on the disk.
+    `checksummed_position`: records from here on end with a checksum of the whole record.
     """
 
     record_position: int | None
     end_position: int
     is_dispatch_synced: bool
+    checksummed_position: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +79,13 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     data = _TIMESTAMPS.pack(*timestamps)
     mark = checkpoint.mark
     if mark is not None:
-        record_position = -1 if mark.record_position is None else mark.record_position
         fields = _MARK.pack(
-            _MARK_MAGIC, mark.is_dispatch_synced, record_position, mark.end_position, *timestamps
+            _MARK_MAGIC,
+            mark.is_dispatch_synced,
+            -1 if mark.record_position is None else mark.record_position,
+            mark.end_position,
+            -1 if mark.checksummed_position is None else mark.checksummed_position,
+            *timestamps,
         )
         data = data.ljust(_MARK_AT, b"\0") + fields + _CRC.pack(crc32(fields))
     return data.ljust(_WRITTEN_SIZE, b"\0")
@@ -99,12 +106,18 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
 
 
 def _decode_mark(data: bytes, timestamps: tuple[int, ...]) -> Mark | None:
-    magic, is_synced, record_position, end_position, *copies = _MARK.unpack_from(data, _MARK_AT)
+    fields = _MARK.unpack_from(data, _MARK_AT)
+    magic, is_synced, record_position, end_position, checksummed_position, *copies = fields
     crc_at = _MARK_AT + _MARK.size
     (crc,) = _CRC.unpack_from(data, crc_at)
     if magic != _MARK_MAGIC or crc != crc32(data[_MARK_AT:crc_at]) or tuple(copies) != timestamps:
         return None
-    return Mark(None if record_position < 0 else record_position, end_position, is_synced == 1)
+    return Mark(
+        None if record_position < 0 else record_position,
+        end_position,
+        is_synced == 1,
+        None if checksummed_position < 0 else checksummed_position,
+    )
 
 
 def read_checkpoint(storage: Storage) -> Checkpoint:

@@ -100,6 +100,8 @@ class MessageStore:
         self._log.files.load(repair=True)
         self._queues = load_queues(self._storage, self._config)
         self._checkpoint = read_checkpoint(self._storage)
+        mark = self._checkpoint.mark
+        self._checker.checksummed_position = None if mark is None else mark.checksummed_position
         report = Recovery(
             self._storage,
             self._config,
@@ -109,6 +111,10 @@ class MessageStore:
             checkpoint=self._checkpoint,
             is_clean=not self._storage.has(ABORT_PATH),
         ).run()
+        if not self._config.append_crc:
+            self._checker.checksummed_position = None
+        elif self._checker.checksummed_position is None:
+            self._checker.checksummed_position = self._log.end
         self.flushed_position = self._log.end
         self._put_timestamp_ms = report.last_timestamp_ms or self._checkpoint.physic_timestamp_ms
         self._dispatched_timestamp_ms = self._put_timestamp_ms
@@ -326,7 +332,12 @@ class MessageStore:
             physic_timestamp_ms=self._put_timestamp_ms,
             logics_timestamp_ms=self._dispatched_timestamp_ms,
             index_timestamp_ms=self._checkpoint.index_timestamp_ms,
-            mark=Mark(self._dispatched_record_position, end, self._is_sync),
+            mark=Mark(
+                self._dispatched_record_position,
+                end,
+                self._is_sync,
+                self._checker.checksummed_position,
+            ),
         )
 
     # -- consume queues ------------------------------------------------------------------------

@@ -27,7 +27,9 @@ Layout (big-endian; hosts have 8 bytes, or 20 if SYSFLAG says that they are IPv6
 |    | 2 + n | PROPERTIES                   |
 
 5.x's checksum of the whole record is a property that ends it: `__CRC32#`, 0x01, ten decimal digits
-with the lowest first, 0x02; it covers everything before these 20 bytes.
+with the lowest first, 0x02; it covers everything before these 20 bytes. Where this store has
+written, a record that ends without it has lost its end, or an Apache broker has come by since: its
+properties tell, as a torn end leaves zeros or bytes that are no text.
 Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.createCrc32 (5.x).
 """
 
@@ -40,7 +42,11 @@ from zlib import crc32
 
 from sparrowmq.model.message import PROPERTY_DELAY_LEVEL, PROPERTY_TAGS
 from sparrowmq.model.names import SCHEDULE_TOPIC, is_legal_name
-from sparrowmq.protocol.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from sparrowmq.protocol.properties import (
+    NAME_VALUE_SEPARATOR,
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_SEPARATOR,
+)
 from sparrowmq.protocol.subscription import tags_code
 
 MAGIC_V1 = 0xDAA320A7
@@ -63,9 +69,14 @@ _V6 = _BORN_V6 | _STORE_V6
 _TRANSACTION = 0xC
 _TRANSACTION_COMMIT = 0x8
 
+# Controls but for the two separators, tab and the ends of lines.
+_NO_TEXT = bytes(code for code in range(32) if code not in (1, 2, 9, 10, 13))
+
 _CRC_NAME = b"__CRC32#\x01"
 CRC_PROPERTY_SIZE = len(_CRC_NAME) + 11
 CRC_PROPERTY = "__CRC32#"
+# Longer properties leave no room for a separator and the checksum.
+CHECKSUMMED_PROPERTIES_SIZE_MAX = PROPERTIES_BYTES_MAX - CRC_PROPERTY_SIZE - 1
 _CACHE_MAX = 100_000
 
 
@@ -95,12 +106,16 @@ class RecordChecker:
 
     Args:
         delay_levels_ms: the delay of level 1, 2 and so on.
+
+    Attributes:
+        checksummed_position: this store writes a checksum of the whole into records from here on.
     """
 
-    __slots__ = ("_delay_levels_ms", "_tags_codes", "_topics")
+    __slots__ = ("_delay_levels_ms", "_tags_codes", "_topics", "checksummed_position")
 
     def __init__(self, delay_levels_ms: Sequence[int]) -> None:
         self._delay_levels_ms = delay_levels_ms
+        self.checksummed_position: int | None = None
         self._topics: dict[bytes, str | None] = {}
         self._tags_codes: dict[str, int] = {}
 
@@ -130,7 +145,7 @@ class RecordChecker:
                 return None
             (store_ms,) = _LONG.unpack_from(buffer, at + 48 + born_size)
             (body_size,) = _INT.unpack_from(buffer, body_at - 4)
-        topic_at = body_at + body_size
+        topic_at = topic_field_at = body_at + body_size
         topic_length_size = 1 if magic == MAGIC_V1 else 2
         if body_size < 0 or topic_at + topic_length_size > end or queue_id < 0 or queue_offset < 0:
             return None
@@ -145,7 +160,21 @@ class RecordChecker:
         (properties_size,) = _SHORT.unpack_from(buffer, properties_at - 2)
         if properties_at + properties_size != end:
             return None
-        if not _is_crc_right(buffer, at, end, body_at, body_size, body_crc, properties_size):
+        # The view spares a copy of the body.
+        view = memoryview(buffer)
+        # As in Java, the checksum of an empty body is not looked at.
+        if body_size and crc32(view[body_at:topic_field_at]) & 0x7FFFFFFF != body_crc:
+            return None
+        crc_at = end - CRC_PROPERTY_SIZE
+        if properties_size >= CRC_PROPERTY_SIZE and buffer.startswith(_CRC_NAME, crc_at):
+            if buffer[crc_at:end] != encode_crc_property(crc32(view[at:crc_at])):
+                return None
+        elif (
+            self.checksummed_position is not None
+            and position >= self.checksummed_position
+            and properties_size <= CHECKSUMMED_PROPERTIES_SIZE_MAX
+            and not _is_text(buffer[properties_at:end])
+        ):
             return None
         topic = self._topic(buffer[topic_at : topic_at + topic_size])
         if topic is None:
@@ -198,24 +227,14 @@ class RecordChecker:
         return topic
 
 
-def _is_crc_right(
-    buffer: bytes,
-    at: int,
-    end: int,
-    body_at: int,
-    body_size: int,
-    body_crc: int,
-    properties_size: int,
-) -> bool:
-    # The view spares a copy of the body.
-    view = memoryview(buffer)
-    # As in Java, the checksum of an empty body is not looked at.
-    if body_size and crc32(view[body_at : body_at + body_size]) & 0x7FFFFFFF != body_crc:
+def _is_text(properties: bytes) -> bool:
+    if properties.translate(None, _NO_TEXT) != properties:
         return False
-    crc_at = end - CRC_PROPERTY_SIZE
-    if properties_size < CRC_PROPERTY_SIZE or not buffer.startswith(_CRC_NAME, crc_at):
-        return True
-    return buffer[crc_at:end] == encode_crc_property(crc32(view[at:crc_at]))
+    try:
+        properties.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def find_property(properties: str, name: str) -> str:

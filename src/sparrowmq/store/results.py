@@ -6,6 +6,7 @@ These are made for each message, so they are left out of garbage collection: non
 from __future__ import annotations
 
 from enum import Enum
+
 import msgspec
 
 

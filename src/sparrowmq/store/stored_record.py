@@ -6,9 +6,14 @@ from struct import Struct
 from zlib import crc32
 
 from sparrowmq.model.names import is_legal_name
-from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX, PROPERTY_SEPARATOR
+from sparrowmq.protocol.properties import PROPERTY_SEPARATOR
 from sparrowmq.protocol.record import TOPIC_BYTES_MAX, Record, encode_record, place_record
-from sparrowmq.store.record_check import CRC_PROPERTY, CRC_PROPERTY_SIZE, encode_crc_property
+from sparrowmq.store.record_check import (
+    CHECKSUMMED_PROPERTIES_SIZE_MAX,
+    CRC_PROPERTY,
+    CRC_PROPERTY_SIZE,
+    encode_crc_property,
+)
 
 _SIZE = Struct(">i")
 _PROPERTIES_SIZE = Struct(">H")
@@ -36,9 +41,9 @@ def encode_stored(record: Record, *, append_crc: bool) -> bytearray:
         room = _CRC_ROOM
     else:
         room = _SEPARATOR_AND_CRC_ROOM
-    size = properties_size + len(room)
-    if size > PROPERTIES_BYTES_MAX:
+    if properties_size > CHECKSUMMED_PROPERTIES_SIZE_MAX:
         return buffer
+    size = properties_size + len(room)
     _PROPERTIES_SIZE.pack_into(buffer, len(buffer) - properties_size - 2, size)
     buffer += room
     _SIZE.pack_into(buffer, 0, len(buffer))

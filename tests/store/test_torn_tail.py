@@ -1,0 +1,174 @@
+"""The end of the log damaged at every byte: it opens, and what was whole before is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from sparrowmq.errors import CorruptRecord
+from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.store import MessageStore, StoreConfig
+
+LOG = "commitlog/00000000000000000000"
+CONFIG = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=200)
+KEPT_COUNT = 3
+LAST_COUNT = 3
+
+
+def flush(store: MessageStore) -> None:
+    work = store.flush_work()
+    assert work is not None
+    work.run()
+    store.flush_done(work, None)
+    store.dispatch()
+
+
+def write_log(storage: Any, make: Callable[..., Record], *, is_last_synced: bool) -> list[Record]:
+    store = MessageStore(storage, CONFIG)
+    store.load(timestamp_ms=1)
+    records = [
+        make(b"body %d " % n * (1 + n), queue_id=n % 2, properties=f"TAGS\x01T{n}\x02KEYS\x01k{n}")
+        for n in range(KEPT_COUNT + LAST_COUNT)
+    ]
+    for record in records[:KEPT_COUNT]:
+        store.put([record], timestamp_ms=5)
+    flush(store)
+    for record in records[KEPT_COUNT:]:
+        store.put([record], timestamp_ms=6)
+    if is_last_synced:
+        flush(store)
+    return records
+
+
+def damages(log: bytes, begin: int, end: int) -> Iterator[tuple[str, int, bytes]]:
+    rng = Random(1)
+    for at in range(begin, end):
+        yield "truncate", at, log[:at]
+        yield "zero", at, log[:at] + bytes(len(log) - at)
+        noise = rng.randbytes(rng.choice((end - at, end - at + 300)))
+        yield "noise", at, log[:at] + noise + log[at + len(noise) :]
+        flipped = bytearray(log)
+        flipped[at] ^= 1 << rng.randrange(8)
+        yield "flip", at, bytes(flipped)
+
+
+def read_all(store: MessageStore) -> list[Record]:
+    found = []
+    for topic, queue_id in store.queues():
+        result = store.get(topic, queue_id, queue_offset=0, count_max=100, bytes_max=1 << 20)
+        at = 0
+        while at < len(result.records):
+            found.append(decode_record(result.records, at))
+            at += found[-1].size
+    return sorted(found, key=lambda record: record.position)
+
+
+def whole_before(records: list[Record], kind: str, at: int, log: bytes, damaged: bytes) -> int:
+    """Return how many records the damage at byte `at` has left whole."""
+    for count, record in enumerate(records):
+        end = record.position + record.size
+        if log[:end] != damaged[:end].ljust(end, b"\0"):
+            return count
+    return len(records)
+
+
+def is_checksum_name(records: list[Record], at: int) -> bool:
+    """Tell whether a byte belongs to the name of a record's checksum, which nothing covers."""
+    ends = [record.position + record.size for record in records]
+    return any(end - 20 <= at < end - 11 for end in ends)
+
+
+@pytest.mark.slow
+def test_any_damage_to_what_was_not_synced_is_cut_off(
+    new_storage: Callable[[], Any], new_record: Callable[..., Record]
+) -> None:
+    storage = new_storage()
+    records = write_log(storage, new_record, is_last_synced=False)
+    log = bytes(storage.inodes[LOG].data)
+    begin, end = records[KEPT_COUNT].position, records[-1].position + records[-1].size
+
+    for kind, at, damaged in damages(log, begin, end):
+        if kind == "flip" and is_checksum_name(records, at):
+            continue
+        disk = storage.copy()
+        disk.inodes[LOG].replace(damaged)
+        store = MessageStore(disk, CONFIG)
+        report = store.load(timestamp_ms=7)
+
+        count = whole_before(records, kind, at, log, damaged)
+        assert KEPT_COUNT <= count
+        assert [(r.position, r.body) for r in records[:count]] == [
+            (r.position, r.body) for r in read_all(store)
+        ], (kind, at)
+        assert report.lost_synced_bytes == 0
+        assert not any(disk.inodes[LOG].durable[store.appended_position :]), (kind, at)
+
+
+@pytest.mark.slow
+def test_damage_to_what_was_synced_is_refused_or_reported(
+    new_storage: Callable[[], Any], new_record: Callable[..., Record]
+) -> None:
+    storage = new_storage()
+    records = write_log(storage, new_record, is_last_synced=True)
+    log = bytes(storage.inodes[LOG].data)
+    begin, end = records[KEPT_COUNT].position, records[-1].position + records[-1].size
+
+    for kind, at, damaged in damages(log, begin, end):
+        if kind == "flip" and is_checksum_name(records, at):
+            continue
+        count = whole_before(records, kind, at, log, damaged)
+        disk = storage.copy()
+        disk.inodes[LOG].replace(damaged)
+        store = MessageStore(disk, CONFIG)
+        if kind == "flip" and count < len(records) - 1:
+            with pytest.raises(CorruptRecord, match=LOG) as caught:
+                store.load(timestamp_ms=7)
+            assert records[count].position == caught.value.position
+            continue
+        report = store.load(timestamp_ms=7)
+
+        assert [r.body for r in records[:count]] == [r.body for r in read_all(store)], (kind, at)
+        assert (report.lost_synced_bytes > 0) is (count < len(records)), (kind, at)
+
+
+def test_a_damaged_checksum_name_does_no_harm(
+    new_storage: Callable[[], Any], new_record: Callable[..., Record]
+) -> None:
+    storage = new_storage()
+    records = write_log(storage, new_record, is_last_synced=True)
+    last = records[-1]
+    storage.inodes[LOG].data[last.position + last.size - 20] ^= 1
+    store = MessageStore(storage.kill(), CONFIG)
+    store.load(timestamp_ms=7)
+
+    assert [r.body for r in records] == [r.body for r in read_all(store)]
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_a_cut_off_record_never_comes_back(
+    count: int, new_storage: Callable[[], Any], new_record: Callable[..., Record]
+) -> None:
+    storage = new_storage()
+    store = MessageStore(storage, CONFIG)
+    store.load(timestamp_ms=1)
+    old = [new_record(b"old %d" % n, queue_id=n % 2) for n in range(count)]
+    for record in old:
+        store.put([record], timestamp_ms=2)
+    damaged = old[count // 2]
+    base = damaged.position // 4096 * 4096
+    storage.inodes[f"commitlog/{base:020d}"].data[damaged.position - base + 90] ^= 1
+    storage = storage.kill()
+
+    store = MessageStore(storage, CONFIG)
+    store.load(timestamp_ms=3)
+    new = new_record(b"n", queue_id=0)
+    store.put([new], timestamp_ms=4)
+    flush(store)
+    storage = storage.lose_power(Random(1))
+
+    store = MessageStore(storage, CONFIG)
+    store.load(timestamp_ms=5)
+    assert [*(r.body for r in old[: count // 2]), b"n"] == [r.body for r in read_all(store)]
