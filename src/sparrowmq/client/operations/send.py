@@ -104,7 +104,7 @@ def send_batch(
     topic = check_batch(messages, config=config)
     _check_target(publisher, topic, queue)
     key = messages[0].sharding_key
-    if any(message.sharding_key != key for message in messages):
+    if queue is None and any(message.sharding_key != key for message in messages):
         raise UsageError(
             "a batch goes to one queue, but its messages have several sharding keys; "
             "group them by `select_queue` and name the queue"
