@@ -7,12 +7,13 @@ BIN := .venv/bin
 
 setup: .venv/ready
 
-.venv/ready: requirements.lock pyproject.toml
+.venv/ready: requirements.lock pyproject.toml tests/golden_option/golden_option.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "SparrowMQ needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+	  -e . tests/golden_option
 	@touch $@
 
 demo: setup

@@ -11,7 +11,8 @@ them in one of three ways:
 - in a loop: the fixture `golden` with `cases(name, prefix=...)`, `json(name)` and `path(name)`.
 
 `x.jsonl` and `x.json` are found as `x.jsonl.gz` and `x.json.gz` too. `pytest --golden DIR` takes
-the files of another directory; a test whose file or cases are not there is skipped.
+the files of another directory; a test whose file or cases are not there is skipped. (Without the
+plug-in of `tests/golden_option`, which `make setup` installs, write `pytest --golden=DIR`.)
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ def _parse_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in _read(path).split(b"\n") if line.strip()]
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    # `tests/golden_option`, where it is installed, has added the option before.
+    if pluginmanager.hasplugin("sparrowmq-golden"):
+        return
     parser.addoption(
         "--golden",
         metavar="DIR",
