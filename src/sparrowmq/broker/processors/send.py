@@ -8,7 +8,8 @@ Source: SendMessageProcessor.java, AbstractSendMessageProcessor.msgCheck, Commit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.broker.topic_configs import (
@@ -17,7 +18,12 @@ from sparrowmq.broker.topic_configs import (
     inherit,
     plain,
 )
-from sparrowmq.model.message import PROPERTY_CLUSTER, PROPERTY_DELAY_LEVEL
+from sparrowmq.model.message import (
+    PROPERTY_CLUSTER,
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+)
 from sparrowmq.model.names import (
     DLQ_GROUP_TOPIC_PREFIX,
     NOT_ALLOWED_SEND_TOPICS,
@@ -64,77 +70,74 @@ _PUT_CODES = {
 }
 
 
+class _Sent(NamedTuple):
+    """A send that has passed the checks."""
+
+    header: SendMessageRequestHeader
+    topic: TopicConfig
+    queue_id: int
+    body: bytes
+
+
 def send(state: BrokerState, request: Request) -> Sequence[Output]:
     """Serve any of the three send requests."""
     command = request.command
-    traits = _answer_fields(state)
+    if command.code == RequestCode.SEND_MESSAGE:
+        header = decode_header(SendMessageRequestHeader, command.ext_fields)
+    else:
+        header = decode_header(SendMessageRequestHeaderV2, command.ext_fields)
+    # Error answers carry these fields too.
+    answer_fields = {"MSG_REGION": state.config.region, "TRACE_ON": "true"}
     try:
-        if command.code == RequestCode.SEND_MESSAGE:
-            header = decode_header(SendMessageRequestHeader, command.ext_fields)
-        else:
-            header = decode_header(SendMessageRequestHeaderV2, command.ext_fields)
         body = command.body
         if body is None or len(body) > state.config.message_bytes_max:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
         topic = _find_topic(state, request, header)
         queue_id = _choose_queue(state, request, topic, header.queue_id)
+        sent = _Sent(header, topic, queue_id, body)
         if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
-            records, waits = _batch_records(state, request, header, topic, queue_id, body)
+            records, waits = _batch_records(state, request, sent)
         else:
-            records, waits = _single_record(state, request, header, topic, queue_id, body)
+            records, waits = _single_record(state, request, sent)
         result = state.store.put(records, timestamp_ms=request.timestamp_ms)
+        _check_put(state, result)
     except Refusal as refusal:
-        refusal.ext_fields = traits
+        refusal.ext_fields = answer_fields
         raise
-    return confirm(state, request, result, queue_id=queue_id, waits=waits, traits=traits)
-
-
-def confirm(
-    state: BrokerState,
-    request: Request,
-    result: PutResult,
-    *,
-    queue_id: int,
-    waits: bool,
-    traits: dict[str, str],
-) -> Sequence[Output]:
-    """Answer a send: at once, or when the log is flushed and new topics are written."""
-    _check_put(state, result, traits)
-    command = request.command
     if command.is_oneway:
         return ()
     store_host = state.store_host
-    if len(result.positions) == 1:
-        message_id = encode_offset_msg_id(store_host, result.position)
-    else:
-        message_id = ",".join([encode_offset_msg_id(store_host, at) for at in result.positions])
-    traits["msgId"] = message_id
-    traits["queueId"] = str(queue_id)
-    traits["queueOffset"] = str(result.queue_offset)
-    reply = Reply(request.connection, response_to(command, ext_fields=traits))
-    return _reply_when_safe(state, request, reply, result.end_position if waits else 0)
+    answer_fields["msgId"] = (
+        encode_offset_msg_id(store_host, result.position)
+        if len(result.positions) == 1
+        else ",".join([encode_offset_msg_id(store_host, at) for at in result.positions])
+    )
+    answer_fields["queueId"] = str(queue_id)
+    answer_fields["queueOffset"] = str(result.queue_offset)
+    reply = Reply(request.connection, response_to(command, ext_fields=answer_fields))
+    return _reply_when_safe(state, request, reply, position=result.end_position if waits else 0)
 
 
-def confirm_plain(state: BrokerState, request: Request, result: PutResult) -> Sequence[Output]:
-    """Answer a request that stored a record on its way, with no more than its success."""
-    _check_put(state, result, None)
+def confirm(state: BrokerState, request: Request, result: PutResult) -> Sequence[Output]:
+    """Answer a request that stored a record on its way."""
+    _check_put(state, result)
     if request.command.is_oneway:
         return ()
     reply = Reply(request.connection, response_to(request.command))
-    return _reply_when_safe(state, request, reply, result.end_position)
+    return _reply_when_safe(state, request, reply, position=result.end_position)
 
 
-def _check_put(state: BrokerState, result: PutResult, ext_fields: Mapping[str, str] | None) -> None:
+def _check_put(state: BrokerState, result: PutResult) -> None:
     if result.status is not PutStatus.PUT_OK:
         code = _PUT_CODES.get(result.status, ResponseCode.SYSTEM_ERROR)
-        raise Refusal(code, f"{result.status.name}: {result.remark}", ext_fields=ext_fields)
+        raise Refusal(code, f"{result.status.name}: {result.remark}")
     counters = state.counters
     counters.puts += len(result.positions)
     counters.put_bytes += result.end_position - result.position
 
 
 def _reply_when_safe(
-    state: BrokerState, request: Request, reply: Reply, position: int
+    state: BrokerState, request: Request, reply: Reply, *, position: int
 ) -> Sequence[Output]:
     if not state.config.sync_flush:
         position = 0
@@ -145,10 +148,6 @@ def _reply_when_safe(
         )
         return ()
     return state.pending.add_for_flush(reply, position=position, now_ms=request.now_ms)
-
-
-def _answer_fields(state: BrokerState) -> dict[str, str]:
-    return {"MSG_REGION": state.config.region, "TRACE_ON": "true"}
 
 
 def _find_topic(
@@ -248,39 +247,27 @@ def _choose_queue(state: BrokerState, request: Request, topic: TopicConfig, queu
     return state.random_below(count) if count > 1 else 0
 
 
-def _single_record(
-    state: BrokerState,
-    request: Request,
-    header: SendMessageRequestHeader,
-    topic: TopicConfig,
-    queue_id: int,
-    body: bytes,
-) -> tuple[list[Record], bool]:
+def _single_record(state: BrokerState, request: Request, sent: _Sent) -> tuple[list[Record], bool]:
     """Return the record to store and whether the producer waits for the flush."""
+    header = sent.header
     if header.sys_flag & TRANSACTION_TYPE:
         raise Refusal(
             ResponseCode.NO_PERMISSION,
             f"the broker[{state.config.address}] sending transaction message is forbidden",
         )
     text = header.properties or ""
-    waits = True
-    is_dead_letter = topic.topic_name.startswith(DLQ_GROUP_TOPIC_PREFIX)
+    record = _record(state, request, sent, body=sent.body, flag=header.flag)
+    waits = _WAIT_FALSE not in text
     if _DELAY in text:
-        record_topic, record_queue_id, text = _delayed(topic.topic_name, queue_id, text)
-        waits = _WAIT_FALSE not in text
-        if is_dead_letter:
-            record_topic, record_queue_id = topic.topic_name, queue_id
-        text = _with_cluster(state, text)
-    else:
-        record_topic, record_queue_id = topic.topic_name, queue_id
-        if _WAIT_FALSE in text:
-            waits = False
-        text = _stored_properties(state, text)
-    return [
-        _record(
-            state, request, header, topic, record_topic, record_queue_id, body, text, header.flag
-        )
-    ], waits
+        properties = parse_properties(text)
+        level = parse_delay_level(properties.get(PROPERTY_DELAY_LEVEL))
+        # Dead letters wait for nobody.
+        if level > 0 and not record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
+            schedule(record, properties, level=level)
+            record.properties = _with_cluster(state, record.properties)
+            return [record], waits
+    record.properties = _stored_properties(state, text)
+    return [record], waits
 
 
 def _stored_properties(state: BrokerState, text: str) -> str:
@@ -292,19 +279,13 @@ def _stored_properties(state: BrokerState, text: str) -> str:
 
 
 def _with_cluster(state: BrokerState, text: str) -> str:
-    cluster = f"{PROPERTY_CLUSTER}\x01{state.config.cluster_name}"
+    return _join(text, f"{PROPERTY_CLUSTER}\x01{state.config.cluster_name}")
+
+
+def _join(text: str, added: str) -> str:
     if not text:
-        return cluster
-    return f"{text}{cluster}" if text.endswith("\x02") else f"{text}\x02{cluster}"
-
-
-def _delayed(topic: str, queue_id: int, text: str) -> tuple[str, int, str]:
-    """Send a message with a delay level by way of the schedule topic."""
-    properties = parse_properties(text)
-    level = parse_delay_level(properties.get(PROPERTY_DELAY_LEVEL))
-    if level > 0:
-        return schedule(topic, queue_id, properties, level=level)
-    return topic, queue_id, encode_properties(properties)
+        return added
+    return text + added if text.endswith("\x02") else f"{text}\x02{added}"
 
 
 def parse_delay_level(text: str | None) -> int:
@@ -318,83 +299,49 @@ def parse_delay_level(text: str | None) -> int:
     return max(0, min(level, len(DELAY_LEVELS_MS)))
 
 
-def schedule(
-    topic: str, queue_id: int, properties: dict[str, str], *, level: int
-) -> tuple[str, int, str]:
-    """Return topic, queue and properties under which a delayed message waits."""
-    properties["REAL_TOPIC"] = topic
-    properties["REAL_QID"] = str(queue_id)
-    return SCHEDULE_TOPIC, level - 1, encode_properties(properties)
+def schedule(record: Record, properties: dict[str, str], *, level: int) -> None:
+    """Have a record wait in the schedule topic; its properties tell where it belongs."""
+    properties[PROPERTY_REAL_TOPIC] = record.topic
+    properties[PROPERTY_REAL_QUEUE_ID] = str(record.queue_id)
+    record.topic, record.queue_id = SCHEDULE_TOPIC, level - 1
+    record.properties = encode_properties(properties)
 
 
-def _batch_records(
-    state: BrokerState,
-    request: Request,
-    header: SendMessageRequestHeader,
-    topic: TopicConfig,
-    queue_id: int,
-    body: bytes,
-) -> tuple[list[Record], bool]:
+def _batch_records(state: BrokerState, request: Request, sent: _Sent) -> tuple[list[Record], bool]:
     """Return one record for each message of a batch, and whether the producer waits."""
-    entries = decode_batch(body)
+    entries = decode_batch(sent.body)
     if not entries or len(entries) > state.config.batch_count_max:
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL,
             f"a batch of {len(entries)} messages; from 1 to {state.config.batch_count_max} "
             "are allowed",
         )
-    if topic.topic_name.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)):
+    topic = sent.topic.topic_name
+    if topic.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)):
         raise Refusal(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"batch request does not support retry group {topic.topic_name}",
+            ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"
         )
-    common = _with_cluster(state, header.properties or "")
+    added = _with_cluster(state, sent.header.properties or "")
     records: list[Record] = []
     for entry in entries:
         text = entry.properties
         if _DELAY in text:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
-        if not text:
-            text = common
-        elif text.endswith("\x02"):
-            text = text + common
-        else:
-            text = f"{text}\x02{common}"
-        records.append(
-            _record(
-                state,
-                request,
-                header,
-                topic,
-                topic.topic_name,
-                queue_id,
-                entry.body,
-                text,
-                entry.flag,
-            )
-        )
+        record = _record(state, request, sent, body=entry.body, flag=entry.flag)
+        record.properties = _join(text, added)
+        records.append(record)
     return records, _WAIT_FALSE not in entries[0].properties
 
 
-def _record(
-    state: BrokerState,
-    request: Request,
-    header: SendMessageRequestHeader,
-    topic: TopicConfig,
-    record_topic: str,
-    record_queue_id: int,
-    body: bytes,
-    properties: str,
-    flag: int,
-) -> Record:
+def _record(state: BrokerState, request: Request, sent: _Sent, *, body: bytes, flag: int) -> Record:
+    header, topic = sent.header, sent.topic
     sys_flag = header.sys_flag
     if topic.topic_filter_type == "MULTI_TAG":
         sys_flag |= MULTI_TAGS
     return Record(
-        topic=record_topic,
-        queue_id=record_queue_id,
+        topic=topic.topic_name,
+        queue_id=sent.queue_id,
         body=body,
-        properties=properties,
         flag=flag,
         sys_flag=sys_flag,
         born_timestamp_ms=header.born_timestamp_ms,

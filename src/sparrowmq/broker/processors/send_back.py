@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparrowmq.broker.processors.send import confirm_plain, find_or_create_plain, schedule
+from sparrowmq.broker.processors.send import confirm, find_or_create_plain, schedule
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model.message import (
@@ -82,14 +82,13 @@ def send_back(state: BrokerState, request: Request) -> Sequence[Output]:
         level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
         level = min(level, len(DELAY_LEVELS_MS))
         properties[PROPERTY_DELAY_LEVEL] = str(level)
-        queue_id = state.random_below(topic.write_queue_nums)
-        record.topic, record.queue_id, record.properties = schedule(
-            topic.topic_name, queue_id, properties, level=level
-        )
+        record.topic = topic.topic_name
+        record.queue_id = state.random_below(topic.write_queue_nums)
+        schedule(record, properties, level=level)
     record.reconsume_times += 1
     record.store_host = state.store_host
     result = state.store.put([record], timestamp_ms=request.timestamp_ms)
-    return confirm_plain(state, request, result)
+    return confirm(state, request, result)
 
 
 def _read(state: BrokerState, position: int) -> Record:

@@ -1,0 +1,318 @@
+"""A broker without sockets for tests of the machine, and a whole cluster on one event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from sparrowmq.broker.broker import Broker, SavedTables
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.server import BrokerServer
+from sparrowmq.nameserver.server import NameServerServer
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.record import Record, decode_record, encode_host
+from sparrowmq.runtime.async_driver import AsyncDriver
+from sparrowmq.runtime.connections import Connection, Output, Push, Reply
+from sparrowmq.runtime.effects import invoke
+from sparrowmq.runtime.remoting_server import ServerLimits, bind
+from sparrowmq.store.config import FlushMode, StoreConfig
+from sparrowmq.store.file_storage import FileStorage
+from sparrowmq.store.message_store import MessageStore
+
+SMALL_FILE_BYTES = 1 << 20
+
+
+@dataclass
+class Rig:
+    """A broker and its clock. Work runs at once, unless `holds_work`."""
+
+    root: Path
+    config: BrokerConfig
+    saved: SavedTables | None = None
+    now_ms: int = 1_000
+    timestamp_ms: int = 1_700_000_000_000
+    holds_work: bool = False
+    outputs: list[Output] = field(default_factory=list)
+    _numbers: int = 0
+
+    def __post_init__(self) -> None:
+        mode = FlushMode.SYNC if self.config.sync_flush else FlushMode.ASYNC
+        self.store = MessageStore(
+            FileStorage(self.root),
+            StoreConfig(
+                flush=mode,
+                commit_log_file_size=SMALL_FILE_BYTES,
+                consume_queue_file_size=2_000,
+            ),
+        )
+        self.store.load(timestamp_ms=self.timestamp_ms)
+        self.broker = Broker(
+            self.config,
+            self.store,
+            random_below=lambda count: count - 1,
+            saved=self.saved or SavedTables(),
+            now_ms=self.now_ms,
+            timestamp_ms=self.timestamp_ms,
+        )
+        self.work()
+
+    def connect(self, port: int = 0) -> Connection:
+        self._numbers += 1
+        address = f"10.0.0.1:{port or 40_000 + self._numbers}"
+        return Connection(self._numbers, address, encode_host(address))
+
+    def handle(self, connection: Connection, command: RemotingCommand) -> list[Output]:
+        """Serve one command; returns all outputs, and keeps them too."""
+        before = len(self.outputs)
+        self.outputs += self.broker.handle(
+            command, connection, now_ms=self.now_ms, timestamp_ms=self.timestamp_ms
+        )
+        if not self.holds_work:
+            self.work()
+        return self.outputs[before:]
+
+    def call(
+        self,
+        connection: Connection,
+        code: int,
+        ext_fields: dict[str, str] | None = None,
+        body: bytes | None = None,
+        **extra: Any,
+    ) -> RemotingCommand:
+        """Serve one request and return its answer."""
+        command = RemotingCommand(
+            code=code, ext_fields=ext_fields, body=body, opaque=len(self.outputs), **extra
+        )
+        replies = [
+            output.command
+            for output in self.handle(connection, command)
+            if isinstance(output, Reply) and output.connection is connection
+        ]
+        assert 1 == len(replies), replies
+        return replies[0]
+
+    def work(self, error: Exception | None = None) -> None:
+        """Run all work that is due."""
+        broker = self.broker
+        self.outputs += broker.settle()
+        flush = broker.flush_work(now_ms=self.now_ms)
+        if flush is not None:
+            if error is None:
+                flush.run()
+            self.outputs += broker.flushed(flush, error)
+        save = broker.save_work(now_ms=self.now_ms)
+        if save is not None:
+            self.outputs += broker.saved(save, error)
+        if broker.registration_work() is not None:
+            self.outputs += broker.registered()
+
+    def advance(self, duration_ms: int) -> list[Output]:
+        """Let time pass in steps of a tick; returns what came out."""
+        before = len(self.outputs)
+        for _ in range(duration_ms // 100):
+            self.now_ms += 100
+            self.timestamp_ms += 100
+            self.outputs += self.broker.tick(now_ms=self.now_ms, timestamp_ms=self.timestamp_ms)
+            self.work()
+        return self.outputs[before:]
+
+    def create_topic(self, topic: str, queues: int = 4, *, perm: int = 6) -> None:
+        reply = self.call(
+            self.connect(),
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            {
+                "topic": topic,
+                "defaultTopic": "TBW102",
+                "readQueueNums": str(queues),
+                "writeQueueNums": str(queues),
+                "perm": str(perm),
+                "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0",
+                "order": "false",
+            },
+        )
+        assert 0 == reply.code, reply.remark
+
+    def send(
+        self,
+        connection: Connection,
+        topic: str = "T",
+        body: bytes | None = b"body",
+        *,
+        queue_id: int = 0,
+        properties: str = "",
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        **fields: str,
+    ) -> RemotingCommand:
+        return self.call(connection, code, send_fields(topic, queue_id, properties, **fields), body)
+
+    def pull(
+        self, connection: Connection, topic: str = "T", *, queue_id: int = 0, **fields: str
+    ) -> list[Output]:
+        command = RemotingCommand(
+            code=RequestCode.PULL_MESSAGE, ext_fields=pull_fields(topic, queue_id, **fields)
+        )
+        return self.handle(connection, command)
+
+    def records(self, topic: str, queue_id: int = 0) -> list[Record]:
+        """Return everything readable in a queue."""
+        if self.store.max_offset(topic, queue_id) == 0:
+            return []
+        result = self.store.get(topic, queue_id, queue_offset=0, count_max=1_000, bytes_max=1 << 24)
+        return split_records(result.records)
+
+    @staticmethod
+    def replies(outputs: Sequence[Output]) -> list[RemotingCommand]:
+        return [output.command for output in outputs if isinstance(output, Reply)]
+
+    @staticmethod
+    def pushes(outputs: Sequence[Output]) -> list[tuple[Connection, str]]:
+        """Return who was told that which group changed."""
+        return [
+            (output.connection, (output.command.ext_fields or {})["consumerGroup"])
+            for output in outputs
+            if isinstance(output, Push)
+        ]
+
+    def restart(self) -> Rig:
+        """Stop cleanly and start another broker on the same files."""
+        tables = self.broker.state
+        saved = SavedTables(
+            topics=tables.topics.table(),
+            groups=tables.groups.table(),
+            offsets=tables.offsets.table(),
+            delays=tables.delays.table(),
+        )
+        self.store.close()
+        return Rig(
+            self.root,
+            self.config,
+            saved,
+            now_ms=self.now_ms,
+            timestamp_ms=self.timestamp_ms,
+        )
+
+
+def split_records(data: bytes) -> list[Record]:
+    records: list[Record] = []
+    at = 0
+    while at < len(data):
+        records.append(decode_record(data, at))
+        at += records[-1].size
+    return records
+
+
+def send_fields(topic: str, queue_id: int, properties: str = "", **fields: str) -> dict[str, str]:
+    return {
+        "a": "GID_p",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": properties,
+        "j": "0",
+        "k": "false",
+        "m": "false",
+        **fields,
+    }
+
+
+def pull_fields(topic: str, queue_id: int, **fields: str) -> dict[str, str]:
+    return {
+        "consumerGroup": "GID_c",
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": "0",
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+        **fields,
+    }
+
+
+@pytest.fixture
+def make_rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
+    rigs: list[Rig] = []
+
+    def make(**settings: Any) -> Rig:
+        config = BrokerConfig(address="127.0.0.1:10911", **settings)
+        rig = Rig(tmp_path / f"store{len(rigs)}", config)
+        rigs.append(rig)
+        return rig
+
+    yield make
+    for rig in rigs:
+        rig.store.close()
+
+
+@pytest.fixture
+def rig(make_rig: Callable[..., Rig]) -> Rig:
+    rig = make_rig()
+    rig.create_topic("T", 4)
+    rig.outputs.clear()
+    return rig
+
+
+@dataclass
+class Live:
+    """A name server and a broker on this event loop, and a client to ask them."""
+
+    root: Path
+    driver: AsyncDriver
+    name_server: str
+    broker: str
+    broker_server: BrokerServer
+    received: list[RemotingCommand]
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        ext_fields: dict[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        timeout_ms: int = 5_000,
+    ) -> RemotingCommand:
+        request = RemotingCommand(code=code, ext_fields=ext_fields, body=body)
+        return await self.driver.run(invoke(address, request, timeout_ms=timeout_ms))
+
+
+LIMITS = ServerLimits(
+    connections_max=64,
+    first_frame_ms=300,
+    started_frame_ms=300,
+    send_buffer_bytes_max=64 * 1024,
+    send_stall_ms=300,
+    sweep_ms=50,
+)
+
+
+@pytest_asyncio.fixture
+async def live(tmp_path: Path) -> AsyncIterator[Live]:
+    name_socket, broker_socket = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
+    name_server = f"127.0.0.1:{name_socket.getsockname()[1]}"
+    broker = f"127.0.0.1:{broker_socket.getsockname()[1]}"
+    names = NameServerServer(tmp_path / "nameserver", limits=LIMITS)
+    await names.start(name_socket)
+    config = BrokerConfig(address=broker)
+    server = BrokerServer(tmp_path / "store", config, name_servers=[name_server], limits=LIMITS)
+    await server.start(broker_socket)
+    received: list[RemotingCommand] = []
+    driver = AsyncDriver(on_request=lambda _, command: received.append(command))
+    yield Live(tmp_path, driver, name_server, broker, server, received)
+    await driver.aclose()
+    await server.stop()
+    await names.stop()

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from sparrowmq.broker.consumer_groups import (
+    HEARTBEAT_EXPIRY_MS,
+    ConsumerGroups,
+    Joined,
+    Member,
+    ProducerGroups,
+)
+from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
+from sparrowmq.protocol.codes import LanguageCode
+from sparrowmq.protocol.subscription import parse_subscription
+from sparrowmq.runtime.connections import Connection
+
+FIRST = Connection(1, "10.0.0.1:1", bytes(8))
+SECOND = Connection(2, "10.0.0.1:2", bytes(8))
+
+
+def member(client_id: str, seen_ms: int = 0) -> Member:
+    return Member(client_id, LanguageCode.JAVA, 399, seen_ms)
+
+
+def data(*subscriptions: SubscriptionData, group: str = "G") -> ConsumerData:
+    return ConsumerData(group_name=group, subscription_data_set=list(subscriptions))
+
+
+def on(topic: str, expression: str = "*", version: int = 1) -> SubscriptionData:
+    return parse_subscription(topic, expression, sub_version=version)
+
+
+def test_first_heartbeat_is_a_change_and_the_same_again_is_none() -> None:
+    groups = ConsumerGroups()
+
+    assert Joined(True) == groups.heartbeat(data(on("T")), member("a"), FIRST)
+    assert Joined(False) == groups.heartbeat(data(on("T")), member("a", 5), FIRST)
+
+
+def test_newer_subscription_of_a_known_topic_replaces_it_and_is_no_change() -> None:
+    groups = ConsumerGroups()
+    groups.heartbeat(data(on("T", "A", 1)), member("a"), FIRST)
+
+    joined = groups.heartbeat(data(on("T", "B", 2)), member("a"), FIRST)
+
+    group = groups.find("G")
+    assert group is not None
+    assert Joined(False) == joined
+    assert "B" == group.subscriptions["T"].data.sub_string
+
+
+def test_older_subscription_is_ignored() -> None:
+    groups = ConsumerGroups()
+    groups.heartbeat(data(on("T", "A", 2)), member("a"), FIRST)
+
+    groups.heartbeat(data(on("T", "B", 1)), member("a"), FIRST)
+
+    group = groups.find("G")
+    assert group is not None
+    assert "A" == group.subscriptions["T"].data.sub_string
+
+
+def test_topic_that_comes_or_goes_is_a_change() -> None:
+    groups = ConsumerGroups()
+    groups.heartbeat(data(on("T")), member("a"), FIRST)
+
+    assert Joined(True) == groups.heartbeat(data(on("T"), on("U")), member("a"), FIRST)
+    assert Joined(True) == groups.heartbeat(data(on("U")), member("a"), FIRST)
+
+
+def test_two_connections_of_one_client_id_are_two_members_and_are_told() -> None:
+    groups = ConsumerGroups()
+    groups.heartbeat(data(on("T")), member("172.17.0.1@9"), FIRST)
+
+    joined = groups.heartbeat(data(on("T")), member("172.17.0.1@9"), SECOND)
+    again = groups.heartbeat(data(on("T")), member("172.17.0.1@9"), SECOND)
+
+    group = groups.find("G")
+    assert group is not None
+    assert Joined(True, ("10.0.0.1:1",)) == joined
+    assert Joined(False) == again
+    assert ["172.17.0.1@9", "172.17.0.1@9"] == group.client_ids()
+
+
+def test_group_is_gone_with_its_last_member() -> None:
+    groups = ConsumerGroups()
+    groups.heartbeat(data(on("T")), member("a"), FIRST)
+    groups.heartbeat(data(on("T")), member("b"), SECOND)
+
+    groups.leave("G", FIRST)
+    assert groups.find("G") is not None
+    groups.leave("G", SECOND)
+
+    assert groups.find("G") is None
+    assert [] == groups.groups_of(SECOND)
+
+
+def test_closed_connection_leaves_every_group() -> None:
+    groups = ConsumerGroups()
+    for group in ("G2", "G1"):
+        groups.heartbeat(data(on("T"), group=group), member("a"), FIRST)
+
+    assert ["G1", "G2"] == groups.leave_all(FIRST)
+    assert [] == groups.leave_all(FIRST)
+    assert 0 == len(groups)
+
+
+def test_silent_members_are_found_after_the_expiry() -> None:
+    groups = ConsumerGroups()
+    groups.heartbeat(data(on("T")), member("a", 0), FIRST)
+    groups.heartbeat(data(on("T")), member("b", 1), SECOND)
+
+    assert [] == groups.expired(HEARTBEAT_EXPIRY_MS)
+    assert [FIRST] == groups.expired(HEARTBEAT_EXPIRY_MS + 1)
+
+
+def test_silent_producers_are_dropped_after_the_expiry() -> None:
+    producers = ProducerGroups()
+    producers.heartbeat("P", member("a", 0), FIRST)
+    producers.heartbeat("P", member("b", 5), SECOND)
+
+    producers.expire(HEARTBEAT_EXPIRY_MS + 1)
+
+    assert {SECOND: member("b", 5)} == producers.find("P")
+    producers.leave_all(SECOND)
+    assert producers.find("P") is None

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from sparrowmq.broker.pending_replies import FLUSH_TIMEOUT_MS, IN_FLIGHT_MAX, PendingReplies
+from sparrowmq.broker.rounds import Rounds
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.runtime.connections import Connection, PauseReading, Reply, ResumeReading
+
+PEER = Connection(1, "10.0.0.1:5", bytes(8))
+
+
+def make() -> PendingReplies:
+    return PendingReplies(Rounds(), Rounds())
+
+
+def reply(opaque: int = 0) -> Reply:
+    return Reply(PEER, RemotingCommand(code=0, opaque=opaque))
+
+
+def test_reply_goes_out_when_its_position_is_flushed() -> None:
+    pending = make()
+    first, second = reply(1), reply(2)
+    assert [] == pending.add_for_flush(first, position=10, now_ms=0)
+    assert [] == pending.add_for_flush(second, position=20, now_ms=0)
+
+    assert [] == pending.note_flushed(9)
+    assert [first] == pending.note_flushed(10)
+    assert [second] == pending.note_flushed(30)
+
+
+def test_reply_for_a_flushed_position_goes_out_at_once() -> None:
+    pending = make()
+    pending.note_flushed(10)
+    given = reply()
+
+    assert [given] == pending.add_for_flush(given, position=10, now_ms=0)
+
+
+def test_failed_flush_answers_flush_disk_timeout_to_all() -> None:
+    pending = make()
+    pending.add_for_flush(reply(), position=10, now_ms=0)
+    pending.add_for_flush(reply(), position=20, now_ms=0)
+
+    outputs = pending.fail_flush()
+
+    assert [ResponseCode.FLUSH_DISK_TIMEOUT] * 2 == [
+        output.command.code for output in outputs if isinstance(output, Reply)
+    ]
+    assert 0 == len(pending)
+
+
+def test_slow_flush_answers_flush_disk_timeout_after_its_time() -> None:
+    pending = make()
+    pending.add_for_flush(reply(), position=10, now_ms=0)
+
+    assert [] == pending.expire_flush(FLUSH_TIMEOUT_MS)
+    (late,) = pending.expire_flush(FLUSH_TIMEOUT_MS + 1)
+
+    assert isinstance(late, Reply)
+    assert ResponseCode.FLUSH_DISK_TIMEOUT == late.command.code
+
+
+def test_connection_with_too_much_in_flight_is_paused_until_half_is_answered() -> None:
+    pending = make()
+    outputs = [
+        output
+        for at in range(IN_FLIGHT_MAX)
+        for output in pending.add_for_flush(reply(at), position=at + 1, now_ms=0)
+    ]
+    assert [PauseReading(PEER)] == outputs
+
+    quarter = pending.note_flushed(IN_FLIGHT_MAX // 4)
+    half = pending.note_flushed(IN_FLIGHT_MAX // 2)
+
+    assert ResumeReading(PEER) not in quarter
+    assert ResumeReading(PEER) == half[-1]
+
+
+def test_reply_waits_for_both_rounds_and_then_for_the_flush() -> None:
+    saves, registrations = Rounds(), Rounds()
+    pending = PendingReplies(saves, registrations)
+    given = reply()
+    pending.add_for_rounds(
+        given,
+        save_round=saves.ask(),
+        registration_round=registrations.ask(),
+        position=10,
+        now_ms=0,
+    )
+
+    saves.begin()
+    saves.finish()
+    after_save = pending.note_rounds()
+    registrations.begin()
+    registrations.finish()
+    after_registration = pending.note_rounds()
+
+    assert ([], []) == (after_save, after_registration)
+    assert [given] == pending.note_flushed(10)
+
+
+def test_failed_save_answers_an_error_to_what_waited_for_it_alone() -> None:
+    saves = Rounds()
+    pending = PendingReplies(saves, Rounds())
+    pending.add_for_rounds(reply(1), save_round=1, now_ms=0)
+    pending.add_for_rounds(reply(2), save_round=2, now_ms=0)
+
+    (failed,) = pending.fail_save(1, "disk full")
+
+    assert isinstance(failed, Reply)
+    assert ResponseCode.SYSTEM_ERROR == failed.command.code
+    assert "disk full" in (failed.command.remark or "")
+    assert 1 == len(pending)

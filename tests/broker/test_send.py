@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparrowmq.model.names import dlq_topic, retry_topic
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
+from sparrowmq.protocol.properties import encode_properties, parse_properties
+from sparrowmq.protocol.record import BatchEntry, encode_batch
+from sparrowmq.runtime.connections import PauseReading
+
+V1_FIELDS = {
+    "producerGroup": "GID_p",
+    "topic": "T",
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": "4",
+    "queueId": "1",
+    "sysFlag": "0",
+    "bornTimestamp": "1700000000000",
+    "flag": "7",
+    "properties": "TAGS\x01A\x02WAIT\x01true",
+}
+
+
+def test_answer_names_place_and_id_of_the_message(rig: Any) -> None:
+    reply = rig.send(rig.connect(), queue_id=2)
+
+    assert ResponseCode.SUCCESS == reply.code
+    assert {
+        "msgId": "7F00000100002A9F0000000000000000",
+        "queueId": "2",
+        "queueOffset": "0",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+    } == reply.ext_fields
+
+
+def test_long_and_short_field_names_store_the_same_record(rig: Any) -> None:
+    connection = rig.connect()
+    rig.call(connection, RequestCode.SEND_MESSAGE, V1_FIELDS, b"b")
+    rig.send(connection, body=b"b", queue_id=1, properties=V1_FIELDS["properties"], h="7")
+
+    first, second = rig.records("T", 1)
+
+    for record in (first, second):
+        record.queue_offset = record.position = 0
+        properties = parse_properties(record.properties)
+        properties.pop("__CRC32#", None)
+        record.properties = encode_properties(properties)
+    assert first == second
+
+
+def test_stored_record_is_what_was_sent_with_the_cluster_and_without_wait(rig: Any) -> None:
+    connection = rig.connect(4711)
+    rig.send(connection, body=b"abc", properties="TAGS\x01A\x02WAIT\x01true\x02K\x01v", h="5")
+
+    (record,) = rig.records("T")
+
+    properties = parse_properties(record.properties)
+    properties.pop("__CRC32#", None)
+    assert {"TAGS": "A", "K": "v", "CLUSTER": "DefaultCluster"} == properties
+    assert (b"abc", 5, 1_700_000_000_000) == (record.body, record.flag, record.born_timestamp_ms)
+    assert bytes([10, 0, 0, 1, 0, 0, 0x12, 0x67]) == record.born_host
+
+
+def test_name_that_ends_in_wait_is_kept(rig: Any) -> None:
+    rig.send(rig.connect(), properties="MYWAIT\x01true")
+
+    (record,) = rig.records("T")
+
+    assert "true" == parse_properties(record.properties)["MYWAIT"]
+
+
+def test_producer_waits_for_the_flush_and_readers_do_not_see_more(rig: Any) -> None:
+    rig.holds_work = True
+    connection = rig.connect()
+    fields = {"code": RequestCode.SEND_MESSAGE_V2, "body": b"x"}
+    command = RemotingCommand(ext_fields=_v2("T"), **fields)
+
+    before = rig.handle(connection, command)
+    seen_before = rig.records("T")
+    rig.outputs.clear()
+    rig.work()
+
+    assert ([], []) == (before, seen_before)
+    assert [0] == [reply.code for reply in rig.replies(rig.outputs)]
+    assert 1 == len(rig.records("T"))
+
+
+def test_messages_of_one_flush_are_answered_together_in_order(rig: Any) -> None:
+    rig.holds_work = True
+    connection = rig.connect()
+    for opaque in range(5):
+        rig.handle(connection, _send_command("T", opaque))
+    flush = rig.broker.flush_work(now_ms=rig.now_ms)
+    rig.handle(connection, _send_command("T", 5))
+
+    outputs = rig.broker.flushed(flush, None)
+
+    assert [0, 1, 2, 3, 4] == [reply.opaque for reply in rig.replies(outputs)]
+    assert rig.broker.flush_work(now_ms=rig.now_ms) is not None
+
+
+def test_failed_flush_answers_flush_disk_timeout_and_refuses_further_sends(rig: Any) -> None:
+    rig.holds_work = True
+    connection = rig.connect()
+    rig.handle(connection, _send_command("T", 1))
+    rig.outputs.clear()
+
+    rig.work(error=OSError("no"))
+    refused = rig.handle(connection, _send_command("T", 2))
+
+    codes = [reply.code for reply in rig.replies(rig.outputs)]
+    assert ResponseCode.FLUSH_DISK_TIMEOUT == codes[0]
+    assert [ResponseCode.SERVICE_NOT_AVAILABLE] == [r.code for r in rig.replies(refused)]
+    assert [] == rig.records("T")
+
+
+def test_wait_false_is_answered_before_the_flush(rig: Any) -> None:
+    rig.holds_work = True
+
+    reply = rig.send(rig.connect(), properties="WAIT\x01false")
+
+    assert ResponseCode.SUCCESS == reply.code
+
+
+def test_async_flush_answers_and_shows_at_once(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig(sync_flush=False)
+    rig.create_topic("T")
+    rig.holds_work = True
+
+    reply = rig.send(rig.connect())
+    rig.broker.settle()
+
+    assert ResponseCode.SUCCESS == reply.code
+    assert 1 == len(rig.records("T"))
+
+
+def test_async_flush_runs_every_half_second(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig(sync_flush=False)
+    rig.create_topic("T")
+    rig.advance(500)
+    rig.send(rig.connect())
+    flushed_at_once = rig.store.flushed_position
+
+    rig.advance(500)
+
+    assert flushed_at_once < rig.store.flushed_position == rig.store.appended_position
+
+
+def test_oneway_send_is_stored_and_not_answered(rig: Any) -> None:
+    command = _send_command("T", 1)
+    command.flag = ONEWAY_FLAG
+
+    outputs = rig.handle(rig.connect(), command)
+
+    assert [] == rig.replies(outputs)
+    assert 1 == len(rig.records("T"))
+
+
+def test_refused_oneway_send_is_not_answered(rig: Any) -> None:
+    command = _send_command("bad name!", 1)
+    command.flag = ONEWAY_FLAG
+
+    assert [] == list(rig.handle(rig.connect(), command))
+
+
+def test_queue_minus_one_lets_the_broker_choose(rig: Any) -> None:
+    reply = rig.send(rig.connect(), queue_id=-1)
+
+    assert "3" == reply.ext_fields["queueId"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "fields", "code", "words"),
+    [
+        ("T", {"e": "4"}, 1, "request queueId[4] is illegal, TopicConfig [topicName=T, "),
+        ("bad name!", {}, 1, "illegal characters"),
+        ("t" * 128, {}, 1, "longer than topic max length"),
+        ("N", {"c": "nosuch"}, 17, "topic[N] not exist, apply first please!"),
+        ("SCHEDULE_TOPIC_XXXX", {}, 16, "Sending message to topic[SCHEDULE_TOPIC_XXXX] is"),
+        ("T", {"f": "4"}, 16, "transaction"),
+        ("T", {"i": "p\x01" + "v" * 32_800}, 13, ""),
+    ],
+)
+def test_refused_send_names_the_reason_and_stores_nothing(
+    rig: Any, topic: str, fields: dict[str, str], code: int, words: str
+) -> None:
+    reply = rig.send(rig.connect(), topic, **fields)
+
+    assert code == reply.code
+    assert words in reply.remark
+    assert {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"} == reply.ext_fields
+    assert 0 == rig.store.appended_position
+
+
+def test_missing_field_is_named(rig: Any) -> None:
+    reply = rig.send(rig.connect(), e="x")
+
+    assert (1, "the custom field <e> is null") == (reply.code, reply.remark)
+
+
+def test_body_is_needed_and_bounded(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig(message_bytes_max=100)
+    rig.create_topic("T")
+
+    codes = [rig.send(rig.connect(), body=body).code for body in (None, b"x" * 101, b"x" * 100)]
+
+    assert [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL, 0] == codes
+
+
+def test_topic_without_write_permission_takes_nothing(rig: Any) -> None:
+    rig.create_topic("R", perm=4)
+
+    assert ResponseCode.NO_PERMISSION == rig.send(rig.connect(), "R").code
+
+
+def test_unknown_topic_is_made_from_the_template_with_the_queues_asked_for(rig: Any) -> None:
+    rig.send(rig.connect(), "few", d="3")
+    rig.send(rig.connect(), "many", d="99")
+
+    topics = rig.broker.state.topics
+    assert (3, 3, 6) == _shape(topics.find("few"))
+    assert (8, 8, 6) == _shape(topics.find("many"))
+
+
+def test_send_that_makes_a_topic_waits_until_the_topic_is_written(rig: Any) -> None:
+    rig.holds_work = True
+    connection = rig.connect()
+    rig.handle(connection, _send_command("new", 1))
+    rig.outputs.clear()
+
+    flush = rig.broker.flush_work(now_ms=rig.now_ms)
+    flush.run()
+    after_flush = rig.broker.flushed(flush, None)
+    save = rig.broker.save_work(now_ms=rig.now_ms)
+    rig.handle(connection, _send_command("new", 2))
+    after_save = rig.broker.saved(save, None)
+
+    assert [] == rig.replies(after_flush)
+    assert "new" in save.tables["topics.json"].topic_config_table
+    assert [1] == [reply.opaque for reply in rig.replies(after_save)]
+
+
+def test_topics_are_not_made_where_that_is_switched_off(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig(auto_create_topics=False)
+
+    assert ResponseCode.TOPIC_NOT_EXIST == rig.send(rig.connect(), "new").code
+
+
+def test_number_of_topics_is_bounded(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig(topics_max=9)
+
+    codes = [rig.send(rig.connect(), topic).code for topic in ("one", "two")]
+
+    assert [0, ResponseCode.TOPIC_NOT_EXIST] == codes
+
+
+def test_batch_is_stored_as_consecutive_messages_of_one_queue(rig: Any) -> None:
+    body = encode_batch(
+        [BatchEntry(at, b"b%d" % at, f"UNIQ_KEY\x01K{at}\x02WAIT\x01true") for at in range(3)]
+    )
+
+    reply = rig.send(rig.connect(), body=body, code=RequestCode.SEND_BATCH_MESSAGE, m="true")
+
+    records = rig.records("T")
+    ids = reply.ext_fields["msgId"].split(",")
+    assert "0" == reply.ext_fields["queueOffset"]
+    assert [f"7F00000100002A9F{record.position:016X}" for record in records] == ids
+    assert [(0, b"b0", 0), (1, b"b1", 1), (2, b"b2", 2)] == [
+        (record.queue_offset, record.body, record.flag) for record in records
+    ]
+    assert ["DefaultCluster"] * 3 == [
+        parse_properties(record.properties)["CLUSTER"] for record in records
+    ]
+    assert ["K0", "K1", "K2"] == [
+        parse_properties(record.properties)["UNIQ_KEY"] for record in records
+    ]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [[], [BatchEntry(0, b"x", "DELAY\x013")], [BatchEntry(0, b"x", "")] * 1_001],
+    ids=["empty", "delayed", "too many"],
+)
+def test_batch_that_cannot_be_is_refused_whole(rig: Any, entries: list[BatchEntry]) -> None:
+    body = encode_batch(entries) or None
+
+    reply = rig.send(rig.connect(), body=body, code=RequestCode.SEND_BATCH_MESSAGE, m="true")
+
+    assert ResponseCode.MESSAGE_ILLEGAL == reply.code
+    assert 0 == rig.store.appended_position
+
+
+def test_malformed_batch_is_answered_with_an_error(rig: Any) -> None:
+    reply = rig.send(
+        rig.connect(), body=b"\x00\x00\x00\x09nonsense", code=RequestCode.SEND_BATCH_MESSAGE
+    )
+
+    assert ResponseCode.SYSTEM_ERROR == reply.code
+
+
+def test_batch_to_a_retry_topic_is_refused(rig: Any) -> None:
+    body = encode_batch([BatchEntry(0, b"x", "")])
+    reply = rig.send(rig.connect(), retry_topic("GID_c"), body, code=RequestCode.SEND_BATCH_MESSAGE)
+
+    assert ResponseCode.MESSAGE_ILLEGAL == reply.code
+
+
+@pytest.mark.parametrize(
+    ("fields", "topic"),
+    [
+        ({"j": "15"}, retry_topic("GID_c")),
+        ({"j": "16"}, dlq_topic("GID_c")),
+        ({"j": "2", "l": "2"}, dlq_topic("GID_c")),
+        ({"j": "16", "l": "20"}, retry_topic("GID_c")),
+    ],
+)
+def test_message_retried_often_enough_becomes_a_dead_letter(
+    rig: Any, fields: dict[str, str], topic: str
+) -> None:
+    reply = rig.send(rig.connect(), retry_topic("GID_c"), **fields)
+
+    assert ResponseCode.SUCCESS == reply.code
+    assert 1 == len(rig.records(topic))
+
+
+def test_connection_with_256_unanswered_sends_is_not_read_until_they_are_flushed(
+    rig: Any,
+) -> None:
+    rig.holds_work = True
+    connection = rig.connect()
+    outputs = [
+        o for opaque in range(256) for o in rig.handle(connection, _send_command("T", opaque))
+    ]
+
+    assert [PauseReading(connection)] == outputs
+
+
+def _v2(topic: str) -> dict[str, str]:
+    return {
+        "a": "GID_p",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": "0",
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": "",
+    }
+
+
+def _send_command(topic: str, opaque: int) -> RemotingCommand:
+    return RemotingCommand(
+        code=RequestCode.SEND_MESSAGE_V2, ext_fields=_v2(topic), body=b"x", opaque=opaque
+    )
+
+
+def _shape(topic: Any) -> tuple[int, int, int]:
+    return topic.read_queue_nums, topic.write_queue_nums, topic.perm
