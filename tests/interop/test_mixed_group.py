@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from sparrowmq import Message, MessageExt, Producer, PushConsumer
-from sparrowmq.model import ConsumeContext, ConsumeFromWhere, ConsumeStatus
+from sparrowmq import (
+    ConsumeContext,
+    ConsumeFromWhere,
+    ConsumeStatus,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.model.queue import java_order
+from sparrowmq.rebalance import strategy_from
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
-EVERY_QUEUE = {f"broker-a:{queue_id}" for queue_id in range(8)}
+QUEUE_COUNT = 8
 
 
 class PythonMember:
     """Our push consumer and what it got so far."""
 
-    def __init__(self, cluster: Any, group: str, topic: str, strategy: str) -> None:
-        self.bodies: list[str] = []
+    def __init__(self, cluster: Any, *, group: str, topic: str, strategy: str) -> None:
+        # Body and re-consume times of each delivery.
+        self.deliveries: list[tuple[str, int]] = []
         self._lock = threading.Lock()
         self._topic = topic
         self._consumer = PushConsumer(
@@ -33,18 +45,21 @@ class PythonMember:
         self._consumer.subscribe(topic, "*")
         self._consumer.start()
 
-    def _take(self, messages: list[MessageExt], context: ConsumeContext) -> ConsumeStatus | None:
+    def _take(self, messages: list[MessageExt], context: ConsumeContext) -> ConsumeStatus:
         with self._lock:
-            self.bodies += [message.body.decode() for message in messages]
-        return None
+            self.deliveries += [(m.body.decode(), m.reconsume_times) for m in messages]
+        context.delay_level = 1
+        fails = any(m.body.startswith(b"bad") and m.reconsume_times < 1 for m in messages)
+        return ConsumeStatus.RECONSUME_LATER if fails else ConsumeStatus.CONSUME_SUCCESS
 
     @property
-    def queues(self) -> set[str]:
-        return {
-            f"{queue.broker_name}:{queue.queue_id}"
-            for queue in self._consumer.assignment()
-            if queue.topic == self._topic
-        }
+    def client_id(self) -> str:
+        return str(self._consumer.client_id)
+
+    @property
+    def queue_ids(self) -> list[int]:
+        queues = self._consumer.assignment()
+        return sorted(queue.queue_id for queue in queues if queue.topic == self._topic)
 
     def close(self) -> None:
         self._consumer.close()
@@ -54,8 +69,8 @@ class PythonMember:
 def python_member() -> Iterator[Callable[..., PythonMember]]:
     members: list[PythonMember] = []
 
-    def start(cluster: Any, *, group: str, topic: str, strategy: str) -> PythonMember:
-        members.append(PythonMember(cluster, group, topic, strategy))
+    def start(cluster: Any, **options: str) -> PythonMember:
+        members.append(PythonMember(cluster, **options))
         return members[-1]
 
     yield start
@@ -63,16 +78,43 @@ def python_member() -> Iterator[Callable[..., PythonMember]]:
         member.close()
 
 
-def java_queues(member: Any) -> set[str]:
+def java_queue_ids(member: Any) -> list[int]:
     told = member.named("assignment")
-    return set(told[-1]["queues"]) if told else set()
+    return sorted(int(queue.rpartition(":")[2]) for queue in told[-1]["queues"]) if told else []
 
 
-def is_shared(java: Any, python: PythonMember, *, each: int | None) -> bool:
-    theirs, ours = java_queues(java), python.queues
-    if theirs | ours != EVERY_QUEUE or theirs & ours:
-        return False
-    return bool(theirs and ours) and (each is None or len(theirs) == len(ours) == each)
+def java_deliveries(member: Any) -> list[tuple[str, int]]:
+    return [(event["body"], event["reconsumeTimes"]) for event in member.named("message")]
+
+
+def shares(topic: str, strategy: str, client_ids: list[str]) -> dict[str, list[int]]:
+    """What the strategy gives to each member."""
+    queues = [MessageQueue(topic, "broker-a", queue_id) for queue_id in range(QUEUE_COUNT)]
+    in_order = sorted(client_ids, key=java_order)
+    return {
+        client_id: sorted(
+            queue.queue_id
+            for queue in strategy_from(strategy).allocate("", client_id, queues, in_order) or []
+        )
+        for client_id in client_ids
+    }
+
+
+def wait_until(what: str, is_so: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
+    pause = threading.Event()
+    for _ in range(int(timeout_s / 0.05)):
+        if is_so():
+            return
+        pause.wait(0.05)
+    pytest.fail(f"not {what} within {timeout_s} s")
+
+
+def produce(cluster: Any, topic: str, bodies: list[str], *, pause_s: float = 0.0) -> None:
+    pause = threading.Event()
+    with Producer("GID_mixed_producer", name_server=cluster.name_server) as producer:
+        for body in bodies:
+            producer.send(Message(topic, body.encode()))
+            pause.wait(pause_s)
 
 
 @pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
@@ -84,36 +126,84 @@ def test_every_queue_has_one_owner_before_and_after_a_member_leaves(
     java_push_consumer: Callable[..., Any],
     python_member: Callable[..., PythonMember],
 ) -> None:
-    name = f"mixed-{strategy}-{leaver}"
-    topic = cluster.create_topic(name, queues=8)
-    java = java_push_consumer(cluster, topic=topic, group=f"GID-{name}", strategy=strategy)
-    java.wait_for("all queues at the only member", lambda: java_queues(java) == EVERY_QUEUE)
-    python = python_member(cluster, group=f"GID-{name}", topic=topic, strategy=strategy)
+    every_queue = list(range(QUEUE_COUNT))
+    topic = cluster.create_topic(f"mixed-{strategy}-{leaver}", queues=QUEUE_COUNT)
+    options = {"topic": topic, "group": f"GID-{topic}", "strategy": strategy}
+    java = java_push_consumer(cluster, **options)
+    java.wait_for("all queues at the only member", lambda: java_queue_ids(java) == every_queue)
 
-    each = None if strategy == "CONSISTENT_HASH" else 4
-    java.wait_for("8 queues shared", lambda: is_shared(java, python, each=each))
-    with Producer("GID_mixed_producer", name_server=cluster.name_server) as producer:
-        for number in range(160):
-            producer.send(Message(topic, f"m-{number}".encode()))
-    java.wait_for("160 messages", lambda: len(java.named("message")) + len(python.bodies) >= 160)
+    python = python_member(cluster, **options)
+    java_id = java.named("started")[0]["clientId"]
+    expected = shares(topic, strategy, [java_id, python.client_id])
+    wait_until(
+        f"divided as {expected}",
+        lambda: expected == {java_id: java_queue_ids(java), python.client_id: python.queue_ids},
+    )
+    bodies = [f"m-{number}" for number in range(160)]
+    produce(cluster, topic, bodies)
+    wait_until("160 deliveries", lambda: len(java_deliveries(java)) + len(python.deliveries) >= 160)
 
-    got = sorted([event["body"] for event in java.named("message")] + python.bodies)
-    assert sorted(f"m-{number}" for number in range(160)) == got
-    assert java.named("message")
-    assert python.bodies
+    got = Counter(body for body, _ in java_deliveries(java) + python.deliveries)
+    assert every_queue == sorted(queue for share in expected.values() for queue in share)
+    assert dict.fromkeys(bodies, 1) == got
     if leaver == "python":
         python.close()
-        java.wait_for("all queues at Java's", lambda: java_queues(java) == EVERY_QUEUE)
-        assert set() == python.queues
+        java.wait_for("all queues at Java's", lambda: java_queue_ids(java) == every_queue)
     else:
         java.stop()
-        wait_until("all queues at ours", lambda: python.queues == EVERY_QUEUE)
+        wait_until("all queues at ours", lambda: python.queue_ids == every_queue)
 
 
-def wait_until(what: str, is_so: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
-    pause = threading.Event()
-    for _ in range(int(timeout_s / 0.05)):
-        if is_so():
-            return
-        pause.wait(0.05)
-    pytest.fail(f"not {what} within {timeout_s} s")
+def test_nothing_is_lost_while_members_join_and_die_under_load(
+    cluster: Any,
+    java_push_consumer: Callable[..., Any],
+    python_member: Callable[..., PythonMember],
+) -> None:
+    topic = cluster.create_topic("mixed-load", queues=QUEUE_COUNT)
+    options = {"topic": topic, "group": "GID-mixed-load", "strategy": "AVG"}
+    bodies = [f"m-{number}" for number in range(1500)]
+    java = java_push_consumer(cluster, **options)
+    sender = threading.Thread(
+        target=produce, args=(cluster, topic, bodies), kwargs={"pause_s": 0.003}
+    )
+    sender.start()
+    java.wait_for("first messages", lambda: len(java_deliveries(java)) > 100)
+    first = python_member(cluster, **options)
+    wait_until("a share for the first of ours", lambda: len(first.queue_ids) == 4)
+    second = python_member(cluster, **options)
+    wait_until("a share for the second of ours", lambda: len(second.queue_ids) >= 2)
+    java.kill()
+    wait_until(
+        "all queues at ours",
+        lambda: sorted(first.queue_ids + second.queue_ids) == list(range(QUEUE_COUNT)),
+    )
+    first.close()
+    sender.join()
+
+    def delivered() -> set[str]:
+        told = java_deliveries(java) + first.deliveries + second.deliveries
+        return {body for body, _ in told}
+
+    wait_until("every message", lambda: delivered() == set(bodies))
+    assert second.queue_ids == list(range(QUEUE_COUNT))
+
+
+def test_failed_messages_come_again_to_whoever_owns_the_retry_queue(
+    cluster: Any,
+    java_push_consumer: Callable[..., Any],
+    python_member: Callable[..., PythonMember],
+) -> None:
+    topic = cluster.create_topic("mixed-retry", queues=QUEUE_COUNT)
+    options = {"topic": topic, "group": "GID-mixed-retry", "strategy": "AVG"}
+    java = java_push_consumer(cluster, failPrefix="bad", failTimes=1, **options)
+    python = python_member(cluster, **options)
+    wait_until("a share for ours", lambda: len(python.queue_ids) == 4)
+    java.wait_for("a share for Java's", lambda: len(java_queue_ids(java)) == 4)
+
+    bodies = [f"bad-{number}" for number in range(16)]
+    produce(cluster, topic, bodies)
+    wait_until("32 deliveries", lambda: len(java_deliveries(java)) + len(python.deliveries) >= 32)
+
+    assert sorted((body, times) for body in bodies for times in (0, 1)) == sorted(
+        java_deliveries(java) + python.deliveries
+    )
