@@ -63,6 +63,9 @@ class FileSeries:
             self._bases.append(int(name))
         for base in self._bases:
             self._files[base] = self._storage.open(self._path(base), pinned=self._pinned)
+        for file in self._files.values():
+            if file.size > self.file_size:
+                raise StoreError(self._size_problem(file))
         for before, after in pairwise(list(self._bases)):
             if after - before != self.file_size:
                 self._fill_gap(before, after, repair=repair)
@@ -89,15 +92,15 @@ class FileSeries:
         is_tail = True
         for base in reversed(self._bases):
             file = self._files[base]
-            problem = f"{file.path} has {file.size} bytes; {self.file_size} are configured"
-            if file.size > self.file_size:
-                raise StoreError(problem)
             if file.size < self.file_size:
                 if not is_tail and not repair:
-                    raise DamagedSeries(problem)
+                    raise DamagedSeries(self._size_problem(file))
                 file.resize(self.file_size)
             if is_tail and file.next_data(0) is not None:
                 is_tail = False
+
+    def _size_problem(self, file: StorageFile) -> str:
+        return f"{file.path} has {file.size} bytes; {self.file_size} are configured"
 
     @property
     def bases(self) -> list[int]:

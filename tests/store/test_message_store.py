@@ -1,0 +1,461 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from sparrowmq.errors import StoreError, UsageError
+from sparrowmq.model.names import SCHEDULE_TOPIC
+from sparrowmq.protocol.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    Record,
+    decode_record,
+    encode_host,
+)
+from sparrowmq.protocol.subscription import tags_code
+from sparrowmq.store import FlushMode, GetStatus, MessageStore, PutStatus, StoreConfig
+
+NewRecord = Callable[..., Record]
+SMALL = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=200)
+SMALL_ASYNC = StoreConfig(
+    commit_log_file_size=4096, consume_queue_file_size=200, flush=FlushMode.ASYNC
+)
+
+
+@pytest.fixture
+def store(storage: Any) -> MessageStore:
+    store = MessageStore(storage, SMALL)
+    store.load(timestamp_ms=1)
+    return store
+
+
+def flush(store: MessageStore) -> list[Any]:
+    work = store.flush_work()
+    assert work is not None
+    work.run()
+    store.flush_done(work, None)
+    return store.dispatch()
+
+
+def records_of(data: bytes) -> list[Record]:
+    found = []
+    at = 0
+    while at < len(data):
+        found.append(decode_record(data, at))
+        at += found[-1].size
+    return found
+
+
+def test_put_fills_in_the_place_and_get_returns_the_record(
+    store: MessageStore, new_record: NewRecord
+) -> None:
+    record = new_record(b"hello", flag=7, born_timestamp_ms=3)
+
+    put = store.put([record], timestamp_ms=1000)
+
+    assert PutStatus.PUT_OK is put.status
+    assert (0, record.size, 0, (0,)) == (
+        put.position,
+        put.end_position,
+        put.queue_offset,
+        put.positions,
+    )
+    assert (0, 0, 1000) == (record.queue_offset, record.position, record.store_timestamp_ms)
+    flush(store)
+    got = store.get("T", 0, queue_offset=0, count_max=32, bytes_max=1 << 20)
+    assert (GetStatus.FOUND, 1, 0, 1, 1) == (
+        got.status,
+        got.next_offset,
+        got.min_offset,
+        got.max_offset,
+        got.count,
+    )
+    (read,) = records_of(got.records)
+    assert b"hello" == read.body
+    assert (7, 3, 1000, 0) == (
+        read.flag,
+        read.born_timestamp_ms,
+        read.store_timestamp_ms,
+        read.queue_offset,
+    )
+
+
+def test_sync_store_shows_nothing_before_it_is_on_the_disk(
+    store: MessageStore, new_record: NewRecord
+) -> None:
+    put = store.put([new_record(b"a")], timestamp_ms=1)
+    assert [] == store.dispatch()
+    assert 0 == store.max_offset("T", 0)
+    assert store.read_record(0) is None
+    work = store.flush_work()
+    assert work is not None
+    late = store.put([new_record(b"b")], timestamp_ms=1)
+    work.run()
+    assert [] == store.dispatch()
+    store.flush_done(work, None)
+
+    assert put.end_position == store.flushed_position
+    assert [("T", 0, 1)] == [(d.topic, d.queue_id, d.next_offset) for d in store.dispatch()]
+    assert 1 == store.max_offset("T", 0)
+    assert late.position == store.flushed_position
+    assert [2] == [d.next_offset for d in flush(store)]
+
+
+def test_async_store_shows_everything_at_once(storage: Any, new_record: NewRecord) -> None:
+    store = MessageStore(storage, SMALL_ASYNC)
+    store.load(timestamp_ms=1)
+    store.put([new_record(b"a")], timestamp_ms=1)
+
+    assert [1] == [d.next_offset for d in store.dispatch()]
+    assert 1 == store.get("T", 0, queue_offset=0, count_max=9, bytes_max=9).count
+    assert 0 == store.flushed_position
+
+
+def test_one_flush_is_under_way_at_a_time(store: MessageStore, new_record: NewRecord) -> None:
+    assert store.flush_work() is None
+    store.put([new_record(b"a")], timestamp_ms=1)
+    work = store.flush_work()
+    assert work is not None
+    store.put([new_record(b"b")], timestamp_ms=1)
+
+    assert store.flush_work() is None
+    work.run()
+    store.flush_done(work, None)
+    assert store.flush_work() is not None
+    with pytest.raises(UsageError):
+        store.flush_done(work, None)
+
+
+def test_get_answers_by_offset_as_rocketmq(store: MessageStore, new_record: NewRecord) -> None:
+    def status(queue_offset: int, queue_id: int = 0) -> tuple[GetStatus, int]:
+        got = store.get("T", queue_id, queue_offset=queue_offset, count_max=9, bytes_max=9999)
+        return got.status, got.next_offset
+
+    assert (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0) == status(3)
+    for n in range(3):
+        store.put([new_record(b"%d" % n)], timestamp_ms=1)
+    store.put([new_record(b"x", queue_id=1)], timestamp_ms=1)
+    assert (GetStatus.NO_MESSAGE_IN_QUEUE, 0) == status(1, queue_id=1)
+    flush(store)
+
+    assert (GetStatus.FOUND, 3) == status(1)
+    assert (GetStatus.OFFSET_OVERFLOW_ONE, 3) == status(3)
+    assert (GetStatus.OFFSET_OVERFLOW_BADLY, 3) == status(4)
+    assert (GetStatus.OFFSET_TOO_SMALL, 0) == status(-1)
+
+
+def test_get_keeps_its_bounds_but_returns_one_message(
+    store: MessageStore, new_record: NewRecord
+) -> None:
+    size = 0
+    for n in range(10):
+        store.put([new_record(b"%d" % n)], timestamp_ms=1)
+        size = store.put([new_record(b"%d" % n, queue_id=1)], timestamp_ms=1).end_position
+    flush(store)
+    size //= 20
+
+    def count(count_max: int, bytes_max: int) -> int:
+        got = store.get("T", 0, queue_offset=2, count_max=count_max, bytes_max=bytes_max)
+        assert got.next_offset == 2 + got.count
+        assert [b"%d" % n for n in range(2, 2 + got.count)] == [
+            r.body for r in records_of(got.records)
+        ]
+        return got.count
+
+    assert [1, 3, 8, 8, 2, 1, 1] == [
+        count(1, 99999),
+        count(3, 99999),
+        count(8, 99999),
+        count(99, 99999),
+        count(99, 2 * size),
+        count(99, 2 * size - 1),
+        count(99, 1),
+    ]
+
+
+def test_contiguous_records_are_one_read_of_the_log(
+    storage: Any, store: MessageStore, new_record: NewRecord
+) -> None:
+    for n in range(9):
+        store.put([new_record(b"%d" % n)], timestamp_ms=1)
+    flush(store)
+    before = storage.reads
+
+    assert 9 == store.get("T", 0, queue_offset=0, count_max=32, bytes_max=9999).count
+    assert 2 == storage.reads - before
+
+
+def test_get_by_tags_skips_others_and_goes_past_them(
+    store: MessageStore, new_record: NewRecord
+) -> None:
+    for n in range(10):
+        tag = "abc"[n % 3]
+        store.put([new_record(b"%d" % n, properties=f"TAGS\x01{tag}")], timestamp_ms=1)
+    flush(store)
+    codes = frozenset({tags_code("a"), tags_code("c")})
+
+    got = store.get("T", 0, queue_offset=1, count_max=3, bytes_max=9999, tags_codes=codes)
+    none = store.get("T", 0, queue_offset=1, count_max=3, bytes_max=9999, tags_codes=frozenset({5}))
+
+    assert [b"2", b"3", b"5"] == [r.body for r in records_of(got.records)]
+    assert (3, 6) == (got.count, got.next_offset)
+    assert (GetStatus.NO_MATCHED_MESSAGE, 10, 0) == (none.status, none.next_offset, none.count)
+
+
+def test_batch_stays_together(store: MessageStore, new_record: NewRecord) -> None:
+    store.put([new_record(b"x" * 3000)], timestamp_ms=1)
+    batch = [new_record(b"%d" % n + b"y" * 200) for n in range(5)]
+
+    put = store.put(batch, timestamp_ms=1)
+
+    assert 4096 == put.position
+    assert put.positions == tuple(record.position for record in batch)
+    assert [1, 2, 3, 4, 5] == [record.queue_offset for record in batch]
+    assert put.end_position == put.position + sum(record.size for record in batch)
+    flush(store)
+    got = store.get("T", 0, queue_offset=0, count_max=9, bytes_max=99999)
+    assert [r.body for r in batch] == [r.body for r in records_of(got.records)][1:]
+
+
+def test_record_leaves_room_for_a_blank_at_the_end_of_the_file(
+    storage: Any, store: MessageStore, new_record: NewRecord
+) -> None:
+    overhead = store.put([new_record(b"x")], timestamp_ms=1).end_position - 1
+    fits = 4096 - (overhead + 1) - 8 - overhead
+
+    exact = store.put([new_record(b"x" * fits)], timestamp_ms=1)
+    assert 4096 - 8 == exact.end_position
+    after = store.put([new_record(b"x")], timestamp_ms=1)
+    assert 4096 == after.position
+    blank = storage.inodes["commitlog/00000000000000000000"].data[-8:]
+    assert bytes.fromhex("00000008cbd43194") == blank
+    too_long = store.put([new_record(b"x" * 4096)], timestamp_ms=1)
+    assert PutStatus.MESSAGE_ILLEGAL is too_long.status
+
+
+def test_illegal_messages_are_refused_and_change_nothing(
+    store: MessageStore, new_record: NewRecord
+) -> None:
+    cases = [
+        new_record(b"x", topic="a/b"),
+        new_record(b"x", topic=".."),
+        new_record(b"x", topic=""),
+        new_record(b"x", topic="t" * 128),
+        new_record(b"x", queue_id=-1),
+        new_record(b"x", queue_id=1 << 31),
+        new_record(b"x", properties="k" * 32768),
+        new_record(b"x", flag=1 << 40),
+        new_record(b"x" * ((4 << 20) + 1)),
+    ]
+    for record in cases:
+        assert PutStatus.MESSAGE_ILLEGAL is store.put([record], timestamp_ms=1).status
+        assert 0 == store.appended_position
+    assert [] == store.queues()
+
+
+def test_half_and_rolled_back_messages_get_no_queue_entry(
+    store: MessageStore, new_record: NewRecord
+) -> None:
+    kinds = [TRANSACTION_PREPARED, 0, TRANSACTION_ROLLBACK, TRANSACTION_COMMIT]
+    puts = [store.put([new_record(b"%d" % kind, sys_flag=kind)], timestamp_ms=1) for kind in kinds]
+    dispatched = flush(store)
+
+    assert [0, 0, 0, 1] == [put.queue_offset for put in puts]
+    assert [puts[1].position, puts[3].position] == [d.position for d in dispatched]
+    assert 2 == store.max_offset("T", 0)
+    assert store.read_record(puts[0].position) is not None
+
+
+def test_delayed_messages_carry_their_delivery_time(
+    store: MessageStore, new_record: NewRecord
+) -> None:
+    for level in ("1", "18", "99", "0", "-3", "x"):
+        properties = f"DELAY\x01{level}\x02TAGS\x01t"
+        record = new_record(b"x", topic=SCHEDULE_TOPIC, queue_id=0, properties=properties)
+        store.put([record], timestamp_ms=1000)
+
+    codes = [d.tags_code for d in flush(store)]
+
+    assert [2000, 1000 + 7_200_000, 1000 + 7_200_000] == codes[:3]
+    assert [tags_code("t")] * 3 == codes[3:]
+    assert (0, codes[0]) == store.consume_queue_entry(SCHEDULE_TOPIC, 0, 0)[::2]  # type: ignore[index]
+
+
+def test_record_ends_with_the_checksum_of_apache_5(
+    store: MessageStore, new_record: NewRecord
+) -> None:
+    store.put([new_record(b"x", properties="A\x01b")], timestamp_ms=1)
+    flush(store)
+    data = store.read_record(0)
+    assert data is not None
+
+    digits = f"{crc32(data[:-20]) & 0x7FFFFFFF:010d}"[::-1]
+    assert b"A\x01b\x02__CRC32#\x01" + digits.encode() + b"\x02" == data[-24:]
+    assert f"A\x01b\x02__CRC32#\x01{digits}\x02" == decode_record(data).properties
+
+
+def test_record_read_back_and_put_again_has_one_checksum(
+    store: MessageStore, new_record: NewRecord
+) -> None:
+    store.put([new_record(b"x", properties="A\x01b\x02")], timestamp_ms=1)
+    flush(store)
+    data = store.read_record(0)
+    assert data is not None
+    again = store.put([decode_record(data)], timestamp_ms=2)
+    flush(store)
+    data = store.read_record(again.position)
+    assert data is not None
+
+    assert 1 == data.count(b"__CRC32#")
+    assert decode_record(data).properties.startswith("A\x01b\x02__CRC32#\x01")
+
+
+@pytest.mark.parametrize("size", [32_746, 32_747, 32_767])
+def test_longest_properties_are_stored_and_survive(
+    size: int, storage: Any, new_record: NewRecord
+) -> None:
+    config = StoreConfig(commit_log_file_size=1 << 20, consume_queue_file_size=200)
+    store = MessageStore(storage, config)
+    store.load(timestamp_ms=1)
+    properties = "k\x01" + "\x03" * (size - 2)
+    assert (
+        PutStatus.PUT_OK
+        is store.put([new_record(b"x", properties=properties)], timestamp_ms=1).status
+    )
+    flush(store)
+    store = MessageStore(storage.kill(), config)
+    store.load(timestamp_ms=1)
+
+    data = store.read_record(0)
+    assert data is not None
+    assert properties == decode_record(data).properties[:size]
+
+
+def test_read_record_finds_whole_records_only(store: MessageStore, new_record: NewRecord) -> None:
+    put = store.put([new_record(b"abc")], timestamp_ms=1)
+    flush(store)
+
+    assert put.end_position == len(store.read_record(0) or b"")
+    assert store.read_record(0, put.end_position) is not None
+    assert [None] * 4 == [
+        store.read_record(0, put.end_position - 1),
+        store.read_record(1),
+        store.read_record(put.end_position),
+        store.read_record(-5),
+    ]
+
+
+def test_ipv6_hosts_are_stored(storage: Any, store: MessageStore) -> None:
+    host = encode_host("[2001:db8::1]:80")
+    record = Record(
+        topic="T",
+        queue_id=0,
+        body=b"x",
+        properties="TAGS\x01q",
+        born_host=host,
+        store_host=host,
+    )
+    store.put([record], timestamp_ms=77)
+    flush(store)
+    store = MessageStore(storage.kill(), SMALL)
+    report = store.load(timestamp_ms=1)
+
+    assert 1 == report.record_count
+    assert 77 == store.earliest_timestamp("T", 0)
+    data = store.read_record(0)
+    assert data is not None
+    assert host == decode_record(data).born_host
+    assert (0, record.size, tags_code("q")) == store.consume_queue_entry("T", 0, 0)
+
+
+def test_offset_by_time_is_the_nearest_message(store: MessageStore, new_record: NewRecord) -> None:
+    assert 0 == store.offset_by_time("T", 0, 5)
+    for timestamp_ms in (100, 200, 200, 300, 310):
+        store.put([new_record(b"x")], timestamp_ms=timestamp_ms)
+    flush(store)
+
+    times = [0, 100, 149, 150, 151, 199, 250, 251, 300, 306, 999]
+    offsets = [0, 0, 0, 0, 1, 1, 2, 3, 3, 4, 4]
+    assert offsets == [store.offset_by_time("T", 0, t) for t in times]
+
+
+def test_offset_by_time_over_several_queue_files(
+    store: MessageStore, new_record: NewRecord
+) -> None:
+    for n in range(35):
+        store.put([new_record(b"x")], timestamp_ms=1000 + 10 * n)
+    flush(store)
+
+    assert list(range(35)) == [store.offset_by_time("T", 0, 1000 + 10 * n) for n in range(35)]
+    assert 34 == store.offset_by_time("T", 0, 99_999)
+    assert (1000, None) == (store.earliest_timestamp("T", 0), store.earliest_timestamp("T", 9))
+
+
+def test_closed_store_refuses_and_a_clean_stop_is_noticed(
+    storage: Any, store: MessageStore, new_record: NewRecord
+) -> None:
+    with pytest.raises(UsageError):
+        store.load(timestamp_ms=1)
+    store.put([new_record(b"a")], timestamp_ms=1)
+    store.close()
+    store.close()
+
+    refused = store.put([new_record(b"b")], timestamp_ms=1)
+    assert PutStatus.SERVICE_NOT_AVAILABLE is refused.status
+    assert not storage.has("abort")
+    again = MessageStore(storage, SMALL)
+    report = again.load(timestamp_ms=1)
+    assert report.is_clean
+    assert not report.is_torn
+    assert () == report.rewritten_queues
+    assert storage.has("abort")
+    assert 1 == again.max_offset("T", 0)
+    with pytest.raises(StoreError, match="in use"):
+        MessageStore(storage, SMALL).load(timestamp_ms=1)
+
+
+def test_checkpoint_waits_for_an_idle_moment(storage: Any, new_record: NewRecord) -> None:
+    store = MessageStore(storage, SMALL)
+    store.load(timestamp_ms=1000)
+    store.put([new_record(b"a")], timestamp_ms=12_000)
+    first = store.flush_work()
+    assert first is not None
+    assert first.checkpoint is None
+    first.run()
+    store.flush_done(first, None)
+    store.dispatch()
+
+    idle = store.flush_work()
+    assert idle is not None
+    assert idle.checkpoint is not None
+    assert () == idle.log_files
+    idle.run()
+    store.flush_done(idle, None)
+    assert store.flush_work() is None
+    store.put([new_record(b"b")], timestamp_ms=50_000)
+    busy = store.flush_work()
+    assert busy is not None
+    assert busy.checkpoint is None
+
+
+def test_wrong_file_size_is_refused(storage: Any, new_record: NewRecord) -> None:
+    store = MessageStore(storage, SMALL)
+    store.load(timestamp_ms=1)
+    for _ in range(40):
+        store.put([new_record(b"x" * 100)], timestamp_ms=1)
+    store.close()
+
+    for size in (1024, 5000, 3 * 4096):
+        with pytest.raises(StoreError, match="configured"):
+            MessageStore(storage, StoreConfig(commit_log_file_size=size)).load(timestamp_ms=1)
+    assert 40 == _load_again(storage).max_offset("T", 0)
+
+
+def _load_again(storage: Any) -> MessageStore:
+    store = MessageStore(storage, SMALL)
+    store.load(timestamp_ms=1)
+    return store
