@@ -1,9 +1,11 @@
 """Delayed messages: they wait in the schedule topic, a queue for each level, and then go on.
 
 Each level has the offset of its next message (`config/delayOffset.json`). A message is due when its
-consume queue entry says so; where the wall clock went back, no later than its level's delay from
-now. It is put into its real topic and queue, and only then the offset moves: a crash between the
+consume queue entry says so. It is put into its real topic and queue, and only then the offset moves: a crash between the
 two delivers it twice.
+
+Differs from RocketMQ: where the wall clock went back, a message waits its level's delay once more
+from when it is looked at, and is not delivered at once.
 
 Source: ScheduleMessageService.java.
 """
@@ -32,7 +34,8 @@ class DelaySchedule:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._offsets: dict[int, int] = {}
-        # When the level's next message is due, on the wall clock; None where nothing waits.
+        # When the level's next message is due, on the wall clock: 0 where that is not known yet,
+        # None where nothing waits.
         self._due_timestamp_ms: dict[int, int | None] = dict.fromkeys(
             range(1, len(DELAY_LEVELS_MS) + 1), 0
         )
@@ -78,23 +81,26 @@ class DelaySchedule:
         store, queue_id = self._store, level - 1
         count = 0
         offset = max(self._offsets.get(level, 0), store.min_offset(SCHEDULE_TOPIC, queue_id))
+        latest_ms = timestamp_ms + DELAY_LEVELS_MS[queue_id]
+        known_ms = self._due_timestamp_ms[level] or latest_ms
         while count < _DELIVERIES_MAX:
             entry = store.consume_queue_entry(SCHEDULE_TOPIC, queue_id, offset)
             if entry is None:
                 self._due_timestamp_ms[level] = None
                 break
             position, size, tags_code = entry
-            due_ms = min(tags_code, timestamp_ms + DELAY_LEVELS_MS[queue_id])
+            due_ms = min(tags_code, known_ms, latest_ms)
             if due_ms > timestamp_ms:
                 self._due_timestamp_ms[level] = due_ms
                 break
+            self._due_timestamp_ms[level] = 0
             record = self._restore(store.read_record(position, size))
             if record is not None and has_topic(record.topic):
                 if store.put([record], timestamp_ms=timestamp_ms).status is not PutStatus.PUT_OK:
-                    self._due_timestamp_ms[level] = 0
                     break
                 count += 1
             offset += 1
+            known_ms = latest_ms
             self._offsets[level] = offset
             self.is_changed = True
         return count

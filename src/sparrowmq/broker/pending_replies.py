@@ -81,11 +81,12 @@ class PendingReplies:
         registration_round: int = 0,
         position: int = 0,
         now_ms: int,
-    ) -> None:
+    ) -> list[Output]:
         """Hold a reply until both rounds are over, and then until `position` is flushed."""
         self._for_rounds.append(
             _AwaitingRounds(save_round, registration_round, position, now_ms, reply)
         )
+        return self.note_rounds()
 
     def note_flushed(self, position: int) -> list[Output]:
         """Release what waited for the flush up to `position`."""

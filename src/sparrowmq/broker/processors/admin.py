@@ -116,13 +116,12 @@ def delete_group(state: BrokerState, request: Request) -> Sequence[Output]:
 def _answer_when_safe(state: BrokerState, request: Request, *, registers: bool) -> Sequence[Output]:
     if request.command.is_oneway:
         return ()
-    state.pending.add_for_rounds(
+    return state.pending.add_for_rounds(
         Reply(request.connection, response_to(request.command)),
         save_round=state.saves.asked,
         registration_round=state.registrations.asked if registers else 0,
         now_ms=request.now_ms,
     )
-    return ()
 
 
 def all_topic_configs(state: BrokerState, request: Request) -> Sequence[Output]:

@@ -143,10 +143,12 @@ def _reply_when_safe(
         position = 0
     if state.saves.finished < state.topics_save_round:
         # A topic made by a send must outlive a crash as the message does.
-        state.pending.add_for_rounds(
-            reply, save_round=state.topics_save_round, position=position, now_ms=request.now_ms
+        return state.pending.add_for_rounds(
+            reply,
+            save_round=state.topics_save_round,
+            position=position,
+            now_ms=request.now_ms,
         )
-        return ()
     return state.pending.add_for_flush(reply, position=position, now_ms=request.now_ms)
 
 

@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.bodies import (
+    ConsumerConnection,
+    ConsumeStats,
+    GroupList,
+    KVTable,
+    ProducerConnection,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+    TopicList,
+    TopicStatsTable,
+    decode_body,
+)
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RESPONSE_FLAG, RemotingCommand
+from sparrowmq.protocol.record import decode_record
+
+CREATE = {
+    "topic": "new",
+    "defaultTopic": "TBW102",
+    "readQueueNums": "3",
+    "writeQueueNums": "2",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": "0",
+    "order": "false",
+}
+
+
+def ask(rig: Any, code: int, **fields: str) -> Any:
+    return rig.call(rig.connect(), code, fields)
+
+
+def heartbeat(rig: Any, connection: Any) -> None:
+    consumer = {"groupName": "GID_c", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}
+    body = {
+        "clientID": "a",
+        "consumerDataSet": [consumer],
+        "producerDataSet": [{"groupName": "GID_p"}],
+    }
+    rig.call(connection, RequestCode.HEART_BEAT, None, json.dumps(body).encode())
+
+
+def test_system_topics_are_there_from_the_start(rig: Any) -> None:
+    table = rig.broker.state.topics
+
+    assert {
+        "SELF_TEST_TOPIC": (1, 6),
+        "TBW102": (8, 7),
+        "BenchmarkTest": (1024, 6),
+        "DefaultCluster": (16, 7),
+        "broker-a": (1, 7),
+        "OFFSET_MOVED_EVENT": (1, 6),
+        "SCHEDULE_TOPIC_XXXX": (18, 6),
+        "DefaultCluster_REPLY_TOPIC": (1, 6),
+        "T": (4, 6),
+    } == {topic.topic_name: (topic.read_queue_nums, topic.perm) for topic in table}
+
+
+def test_topic_is_answered_when_it_is_written_and_registered(rig: Any) -> None:
+    rig.holds_work = True
+    connection = rig.connect()
+    command = RemotingCommand(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=CREATE)
+
+    at_once = rig.handle(connection, command)
+    save = rig.broker.save_work(now_ms=rig.now_ms)
+    after_save = rig.broker.saved(save, None)
+    registration = rig.broker.registration_work()
+    after_registration = rig.broker.registered()
+
+    assert ([], []) == (at_once, after_save)
+    registered = registration.body.topic_config_serialize_wrapper.topic_config_table["new"]
+    assert (3, 2) == (registered.read_queue_nums, registered.write_queue_nums)
+    assert [0] == [reply.code for reply in rig.replies(after_registration)]
+
+
+def test_topic_that_cannot_be_written_is_answered_with_an_error(rig: Any) -> None:
+    rig.holds_work = True
+    command = RemotingCommand(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=CREATE)
+    rig.handle(rig.connect(), command)
+    save = rig.broker.save_work(now_ms=rig.now_ms)
+
+    outputs = rig.broker.saved(save, OSError("disk full"))
+
+    (reply,) = rig.replies(outputs)
+    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert "disk full" in reply.remark
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"topic": "bad topic!"}, "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"),
+        ({"topic": ""}, "is blank"),
+        ({"topic": "../../etc"}, "illegal characters"),
+        ({"topic": "TBW102"}, "is conflict with system topic"),
+        ({"topic": "broker-a"}, "is conflict with system topic"),
+        ({"readQueueNums": "-1"}, "from 0 to 65536 queues"),
+        ({"writeQueueNums": "65537"}, "from 0 to 65536 queues"),
+        ({"perm": "x"}, "the custom field <perm> is null"),
+    ],
+)
+def test_refused_topic_names_the_reason(rig: Any, fields: dict[str, str], words: str) -> None:
+    reply = ask(rig, RequestCode.UPDATE_AND_CREATE_TOPIC, **{**CREATE, **fields})
+
+    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert words in reply.remark
+
+
+def test_each_change_of_topics_has_a_new_version(rig: Any) -> None:
+    before = rig.broker.state.topics.version
+    rig.timestamp_ms += 5
+
+    ask(rig, RequestCode.UPDATE_AND_CREATE_TOPIC, **CREATE)
+
+    after = rig.broker.state.topics.version
+    assert (before.counter + 1, rig.timestamp_ms) == (after.counter, after.timestamp_ms)
+
+
+def test_restart_keeps_topics_and_their_version(rig: Any) -> None:
+    version = rig.broker.state.topics.version
+
+    again = rig.restart()
+
+    assert version == again.broker.state.topics.version
+    assert again.broker.state.topics.find("T") is not None
+    again.store.close()
+
+
+def test_deleted_topic_takes_its_offsets_with_it(rig: Any) -> None:
+    fields = {"consumerGroup": "GID_c", "topic": "T", "queueId": "0", "commitOffset": "1"}
+    ask(rig, RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+
+    reply = ask(rig, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+
+    assert 0 == reply.code
+    assert rig.broker.state.topics.find("T") is None
+    assert {} == rig.broker.state.offsets.table().offset_table
+    assert 0 == ask(rig, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code
+    assert 1 == ask(rig, RequestCode.DELETE_TOPIC_IN_BROKER, topic="TBW102").code
+
+
+def test_group_settings_are_kept_listed_and_deleted(rig: Any) -> None:
+    connection = rig.connect()
+    body = b'{"groupName":"GID_new","retryMaxTimes":3}'
+    created = rig.call(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+    listed = rig.call(connection, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    rig.broker.state.offsets.commit("GID_new", "T", 0, offset=4)
+
+    fields = {"groupName": "GID_new", "removeOffset": "true"}
+    deleted = rig.call(connection, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+
+    table = decode_body(SubscriptionGroupTable, listed.body).subscription_group_table
+    assert (0, 0) == (created.code, deleted.code)
+    assert 3 == table["GID_new"].retry_max_times
+    assert "TOOLS_CONSUMER" in table
+    assert rig.broker.state.groups.find("GID_new") is None
+    assert rig.broker.state.offsets.find("GID_new", "T", 0) is None
+
+
+@pytest.mark.parametrize("body", [None, b"{}", b'{"groupName":"bad group"}', b'{"groupName":""}'])
+def test_refused_group_is_answered_with_an_error(rig: Any, body: bytes | None) -> None:
+    reply = rig.call(rig.connect(), RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+
+    assert ResponseCode.SYSTEM_ERROR == reply.code
+
+
+def test_all_topics_are_listed(rig: Any) -> None:
+    table = decode_body(TopicConfigTable, ask(rig, RequestCode.GET_ALL_TOPIC_CONFIG).body)
+    system = decode_body(TopicList, ask(rig, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body)
+
+    assert 4 == table.topic_config_table["T"].write_queue_nums
+    assert {"TBW102", "broker-a", "RMQ_SYS_TRANS_HALF_TOPIC"} <= set(system.topic_list)
+
+
+def test_topic_stats_tell_where_queues_begin_and_end(rig: Any) -> None:
+    rig.send(rig.connect())
+    reply = ask(rig, RequestCode.GET_TOPIC_STATS_INFO, topic="T")
+
+    table = decode_body(TopicStatsTable, reply.body).offset_table
+
+    assert 4 == len(table)
+    first = table[MessageQueue("T", "broker-a", 0)]
+    assert (0, 1, rig.timestamp_ms) == (
+        first.min_offset,
+        first.max_offset,
+        first.last_update_timestamp_ms,
+    )
+    assert 17 == ask(rig, RequestCode.GET_TOPIC_STATS_INFO, topic="Absent").code
+
+
+@pytest.mark.parametrize("topic", [{"topic": "T"}, {}])
+def test_consume_stats_tell_how_far_a_group_is(rig: Any, topic: dict[str, str]) -> None:
+    for _ in range(3):
+        rig.send(rig.connect())
+    rig.broker.state.offsets.commit("GID_c", "T", 0, offset=2)
+    heartbeat(rig, rig.connect())
+
+    reply = ask(rig, RequestCode.GET_CONSUME_STATS, consumerGroup="GID_c", **topic)
+
+    table = decode_body(ConsumeStats, reply.body).offset_table
+    first = table[MessageQueue("T", "broker-a", 0)]
+    assert 4 == len(table)
+    assert (3, 2, rig.timestamp_ms) == (
+        first.broker_offset,
+        first.consumer_offset,
+        first.last_timestamp_ms,
+    )
+
+
+def test_connections_of_groups_are_listed(rig: Any) -> None:
+    connection = rig.connect()
+    heartbeat(rig, connection)
+    consumers = ask(rig, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="GID_c")
+    producers = ask(rig, RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="GID_p")
+
+    for body_type, reply in ((ConsumerConnection, consumers), (ProducerConnection, producers)):
+        (found,) = decode_body(body_type, reply.body).connection_set
+        assert ("a", connection.address, "PYTHON", 399) == (
+            found.client_id,
+            found.client_addr,
+            found.language,
+            found.version,
+        )
+
+
+def test_connections_of_absent_groups_are_errors(rig: Any) -> None:
+    consumers = ask(rig, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="none")
+    producers = ask(rig, RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="none")
+
+    assert (206, "the consumer group[none] not online") == (consumers.code, consumers.remark)
+    assert 1 == producers.code
+
+
+def test_groups_of_a_topic_are_those_online_and_those_with_offsets(rig: Any) -> None:
+    heartbeat(rig, rig.connect())
+    rig.broker.state.offsets.commit("GID_old", "T", 0, offset=1)
+
+    reply = ask(rig, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T")
+
+    assert ["GID_c", "GID_old"] == decode_body(GroupList, reply.body).group_list
+
+
+def test_message_is_found_by_its_position(rig: Any) -> None:
+    rig.send(rig.connect(), body=b"one")
+    rig.send(rig.connect(), body=b"two")
+    second = rig.records("T")[1]
+
+    found = ask(rig, RequestCode.VIEW_MESSAGE_BY_ID, offset=str(second.position))
+    absent = ask(rig, RequestCode.VIEW_MESSAGE_BY_ID, offset="987654321")
+
+    assert b"two" == decode_record(found.body).body
+    assert (1, "can not find message by the offset, 987654321") == (absent.code, absent.remark)
+
+
+def test_runtime_info_counts(rig: Any) -> None:
+    rig.send(rig.connect())
+    rig.pull(rig.connect())
+
+    table = decode_body(KVTable, ask(rig, RequestCode.GET_BROKER_RUNTIME_INFO).body).table
+
+    assert ("1", "1") == (table["putMessageTimesTotal"], table["msgGetTotalTodayNow"])
+    assert all(isinstance(value, str) for value in table.values())
+
+
+def test_settings_are_readable_without_paths_and_cannot_be_changed(rig: Any) -> None:
+    config = ask(rig, RequestCode.GET_BROKER_CONFIG)
+    update = rig.call(rig.connect(), RequestCode.UPDATE_BROKER_CONFIG, None, b"brokerName=x")
+
+    assert b"flushDiskType=SYNC_FLUSH\n" in config.body
+    assert b"/" not in config.body
+    assert ResponseCode.NO_PERMISSION == update.code
+    assert "broker-a" == rig.broker.state.config.broker_name
+
+
+@pytest.mark.parametrize("code", [9999, 0, -1, 37, 200_050])
+def test_unknown_code_is_answered_as_not_supported(rig: Any, code: int) -> None:
+    reply = ask(rig, code)
+
+    assert (3, f" request type {code} not supported") == (reply.code, reply.remark)
+
+
+def test_stray_response_is_ignored(rig: Any) -> None:
+    command = RemotingCommand(code=0, flag=RESPONSE_FLAG)
+
+    assert [] == rig.handle(rig.connect(), command)

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from sparrowmq.broker import lock_file
+from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS
+from sparrowmq.broker.lock_file import LockTable
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.bodies import ConsumerListBody, LockBatchResponseBody, decode_body
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.rebalance.queue_lock_table import (
+    QUEUE_LEASE_BROKER_MS,
+    QUEUE_LEASE_CLIENT_MS,
+    QueueLockTable,
+)
+from sparrowmq.runtime.connections import Close, Fact
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+def beat(rig: Any, connection: Any, client_id: str, *topics: str, version: int = 1) -> list[Any]:
+    """Send a heartbeat; returns what came beside its answer."""
+    subscriptions = [
+        {"topic": topic, "subString": "*", "subVersion": version, "tagsSet": [], "codeSet": []}
+        for topic in topics or ("T",)
+    ]
+    consumer = {"groupName": "GID_c", "subscriptionDataSet": subscriptions}
+    body = {"clientID": client_id, "consumerDataSet": [consumer], "producerDataSet": []}
+    before = len(rig.outputs)
+    reply = rig.call(connection, RequestCode.HEART_BEAT, None, json.dumps(body).encode())
+    assert 0 == reply.code, reply.remark
+    return rig.outputs[before + 1 :]
+
+
+def client_ids(rig: Any) -> list[str]:
+    reply = rig.call(
+        rig.connect(), RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "GID_c"}
+    )
+    assert 0 == reply.code, reply.remark
+    return decode_body(ConsumerListBody, reply.body).consumer_id_list
+
+
+def lock(rig: Any, connection: Any, client_id: str, *queue_ids: int) -> list[int]:
+    queues = [{"topic": "T", "brokerName": "broker-a", "queueId": n} for n in queue_ids]
+    body = {"clientId": client_id, "consumerGroup": "GID_c", "mqSet": queues}
+    reply = rig.call(connection, RequestCode.LOCK_BATCH_MQ, None, json.dumps(body).encode())
+    return [q.queue_id for q in decode_body(LockBatchResponseBody, reply.body).lock_ok_mq_set]
+
+
+def test_new_member_is_told_to_every_member_itself_included(rig: Any) -> None:
+    first, second = rig.connect(), rig.connect()
+
+    alone = rig.pushes(beat(rig, first, "a"))
+    again = rig.pushes(beat(rig, first, "a"))
+    both = rig.pushes(beat(rig, second, "b"))
+
+    assert [(first, "GID_c")] == alone
+    assert [] == again
+    assert [(first, "GID_c"), (second, "GID_c")] == both
+    assert ["a", "b"] == client_ids(rig)
+
+
+def test_heartbeat_makes_the_groups_retry_topic(rig: Any) -> None:
+    beat(rig, rig.connect(), "a")
+
+    topic = rig.broker.state.topics.find("%RETRY%GID_c")
+    assert (1, 6) == (topic.read_queue_nums, topic.perm)
+
+
+def test_shared_client_id_is_listed_twice_and_warned_of_once(rig: Any) -> None:
+    first, second = rig.connect(), rig.connect()
+    beat(rig, first, "172.17.0.1@9")
+
+    facts = [o for o in beat(rig, second, "172.17.0.1@9") if isinstance(o, Fact)]
+    later = [o for o in beat(rig, second, "172.17.0.1@9") if isinstance(o, Fact)]
+
+    assert ["172.17.0.1@9", "172.17.0.1@9"] == client_ids(rig)
+    assert [] == later
+    (fact,) = facts
+    assert fact.warning
+    assert first.address in fact.text
+    assert second.address in fact.text
+
+
+def test_unregistering_tells_the_rest_even_if_nothing_was_removed(rig: Any) -> None:
+    first, second = rig.connect(), rig.connect()
+    beat(rig, first, "a")
+    beat(rig, second, "b")
+    fields = {"clientID": "b", "consumerGroup": "GID_c", "producerGroup": "GID_p"}
+    before = len(rig.outputs)
+
+    rig.call(second, RequestCode.UNREGISTER_CLIENT, fields)
+    rig.call(second, RequestCode.UNREGISTER_CLIENT, fields)
+
+    assert [(first, "GID_c")] * 2 == rig.pushes(rig.outputs[before:])
+    assert ["a"] == client_ids(rig)
+
+
+def test_closed_connection_leaves_and_the_rest_is_told(rig: Any) -> None:
+    first, second = rig.connect(), rig.connect()
+    beat(rig, first, "a")
+    beat(rig, second, "b")
+
+    outputs = rig.broker.connection_closed(second, now_ms=rig.now_ms, timestamp_ms=0)
+
+    assert [(first, "GID_c")] == rig.pushes(outputs)
+    assert ["a"] == client_ids(rig)
+
+
+def test_member_whose_heartbeats_stop_is_closed_and_the_rest_is_told(rig: Any) -> None:
+    first, second = rig.connect(), rig.connect()
+    beat(rig, first, "a")
+    rig.advance(60_000)
+    beat(rig, second, "b")
+    rig.outputs.clear()
+
+    rig.advance(HEARTBEAT_EXPIRY_MS - 60_000 + 10_000)
+
+    assert Close(first, "its heartbeats stopped") in rig.outputs
+    assert [(second, "GID_c")] == rig.pushes(rig.outputs)
+    assert ["b"] == client_ids(rig)
+
+
+def test_group_may_wish_no_notifications(rig: Any) -> None:
+    connection = rig.connect()
+    settings = b'{"groupName":"GID_c","notifyConsumerIdsChangedEnable":false}'
+    rig.call(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, settings)
+
+    assert [] == rig.pushes(beat(rig, connection, "a"))
+
+
+def test_list_of_an_empty_group_is_an_error(rig: Any) -> None:
+    fields = {"consumerGroup": "none"}
+    reply = rig.call(rig.connect(), RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields)
+
+    assert (1, "no consumer for this group, none") == (reply.code, reply.remark)
+
+
+@pytest.mark.parametrize("body", [None, b"", b"{", b"[]", b"\xff\xfe", b"{}"])
+def test_malformed_heartbeat_is_answered_with_an_error(rig: Any, body: bytes | None) -> None:
+    reply = rig.call(rig.connect(), RequestCode.HEART_BEAT, None, body)
+
+    assert ResponseCode.SYSTEM_ERROR == reply.code
+
+
+def test_subscriptions_of_a_group_are_bounded(rig: Any) -> None:
+    consumer = {
+        "groupName": "GID_c",
+        "subscriptionDataSet": [{"topic": f"T{n}", "subString": "*"} for n in range(257)],
+    }
+    body = json.dumps({"clientID": "a", "consumerDataSet": [consumer]}).encode()
+
+    assert 1 == rig.call(rig.connect(), RequestCode.HEART_BEAT, None, body).code
+
+
+def test_lock_is_refused_while_another_client_holds_it(rig: Any) -> None:
+    first, second = rig.connect(), rig.connect()
+
+    assert [0, 1] == lock(rig, first, "a", 0, 1)
+    assert [2] == lock(rig, second, "b", 0, 2)
+    assert [0] == lock(rig, first, "a", 0)
+
+
+def test_unlocked_queue_is_free_and_others_locks_stay(rig: Any) -> None:
+    connection = rig.connect()
+    lock(rig, connection, "a", 0)
+    queues = [{"topic": "T", "brokerName": "broker-a", "queueId": 0}]
+    for client_id, expected in (("b", []), ("a", [0])):
+        body = {"clientId": client_id, "consumerGroup": "GID_c", "mqSet": queues}
+        reply = rig.call(connection, RequestCode.UNLOCK_BATCH_MQ, None, json.dumps(body).encode())
+        assert 0 == reply.code
+
+        assert expected == lock(rig, connection, "b", 0)
+
+
+def test_locks_of_a_closed_connection_last_for_the_clients_own_lease(rig: Any) -> None:
+    first, second = rig.connect(), rig.connect()
+    beat(rig, first, "a")
+    lock(rig, first, "a", 0)
+    rig.broker.connection_closed(first, now_ms=rig.now_ms, timestamp_ms=0)
+
+    rig.now_ms += QUEUE_LEASE_CLIENT_MS
+    early = lock(rig, second, "b", 0)
+    rig.now_ms += 1
+    late = lock(rig, second, "b", 0)
+
+    assert ([], [0]) == (early, late)
+
+
+def test_locks_stay_if_another_connection_of_the_client_is_there(rig: Any) -> None:
+    first, second, other = rig.connect(), rig.connect(), rig.connect()
+    beat(rig, first, "a")
+    beat(rig, second, "a")
+    lock(rig, first, "a", 0)
+    rig.broker.connection_closed(first, now_ms=rig.now_ms, timestamp_ms=0)
+
+    rig.now_ms += QUEUE_LEASE_BROKER_MS
+
+    assert [] == lock(rig, other, "b", 0)
+
+
+def test_locks_outlive_a_restart(rig: Any, make_rig: Callable[..., Any]) -> None:
+    rig.advance(1_000)
+    rig.holds_work = True
+    lock(rig, rig.connect(), "a", 0)
+    rig.broker.ask_last_save()
+    work = rig.broker.save_work(now_ms=rig.now_ms)
+    content = dict(work.encode())["queueLock.json"]
+    restored = QueueLockTable()
+
+    lock_file.restore(restored, decode_body(LockTable, content), now_ms=5)
+
+    assert "a" == restored.find_owner("GID_c", QUEUE, now_ms=5)
+    assert restored.find_owner("GID_c", QUEUE, now_ms=6 + QUEUE_LEASE_BROKER_MS) is None
+    assert isinstance(msgspec.json.decode(content), dict)
+
+
+def test_too_many_locks_in_one_request_are_refused(rig: Any) -> None:
+    queues = [{"topic": "T", "brokerName": "broker-a", "queueId": n} for n in range(1_025)]
+    body = {"clientId": "a", "consumerGroup": "GID_c", "mqSet": queues}
+    for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
+        reply = rig.call(rig.connect(), code, None, json.dumps(body).encode())
+
+        assert ResponseCode.SYSTEM_ERROR == reply.code
+
+
+@pytest.mark.parametrize(("kind", "code"), [("TAG", 0), ("SQL92", 1)])
+def test_tag_expressions_are_served_and_sql_is_not(rig: Any, kind: str, code: int) -> None:
+    subscription = {"topic": "T", "subString": "a > 5", "expressionType": kind}
+    body = {"clientId": "a", "group": "GID_c", "subscriptionData": subscription}
+
+    reply = rig.call(
+        rig.connect(), RequestCode.CHECK_CLIENT_CONFIG, None, json.dumps(body).encode()
+    )
+
+    assert code == reply.code

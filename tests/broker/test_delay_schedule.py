@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparrowmq.broker.processors.send import parse_delay_level
+from sparrowmq.model.names import SCHEDULE_TOPIC
+from sparrowmq.protocol.bodies import DelayOffsetTable
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.properties import parse_properties
+
+
+def send(rig: Any, level: int | str, body: bytes = b"b", *, topic: str = "T") -> None:
+    reply = rig.send(rig.connect(), topic, body, queue_id=1, properties=f"DELAY\x01{level}")
+    assert 0 == reply.code, reply.remark
+
+
+def bodies(rig: Any) -> list[bytes]:
+    return [record.body for record in rig.records("T", 1)]
+
+
+def test_answer_names_the_queue_of_the_real_topic(rig: Any) -> None:
+    reply = rig.send(rig.connect(), queue_id=1, properties="DELAY\x011")
+
+    assert "1" == reply.ext_fields["queueId"]
+
+
+def test_delayed_message_is_delivered_when_its_time_has_come(rig: Any) -> None:
+    send(rig, 2)
+
+    rig.advance(4_900)
+    early = bodies(rig)
+    rig.advance(200)
+
+    assert [] == early
+    (record,) = rig.records("T", 1)
+    assert b"b" == record.body
+    assert {"REAL_TOPIC": "T", "REAL_QID": "1", "DELAY": "2", "CLUSTER": "DefaultCluster"} == {
+        name: value
+        for name, value in parse_properties(record.properties).items()
+        if name != "__CRC32#"
+    }
+
+
+def test_messages_of_one_level_are_delivered_in_order_each_at_its_time(rig: Any) -> None:
+    send(rig, 1, b"1")
+    rig.advance(500)
+    send(rig, 1, b"2")
+
+    rig.advance(600)
+    after_first = bodies(rig)
+    rig.advance(500)
+
+    assert [b"1"] == after_first
+    assert [b"1", b"2"] == bodies(rig)
+
+
+def test_levels_do_not_wait_for_each_other(rig: Any) -> None:
+    send(rig, 18, b"late")
+    send(rig, 1, b"soon")
+
+    rig.advance(1_100)
+
+    assert [b"soon"] == bodies(rig)
+
+
+def test_delivery_wakes_a_held_pull(rig: Any) -> None:
+    send(rig, 1)
+    puller = rig.connect()
+    rig.pull(puller, queue_id=1, sysFlag="6", suspendTimeoutMillis="15000")
+
+    outputs = rig.advance(1_200)
+
+    assert [0] == [reply.code for reply in rig.replies(outputs)]
+
+
+def test_restart_delivers_nothing_twice_and_forgets_nothing(rig: Any) -> None:
+    send(rig, 1, b"1")
+    rig.advance(1_100)
+    send(rig, 1, b"2")
+
+    again = rig.restart()
+    again.advance(1_200)
+
+    assert [b"1", b"2"] == bodies(again)
+    again.store.close()
+
+
+def test_clock_that_went_back_delays_no_longer_than_the_level(rig: Any) -> None:
+    send(rig, 1)
+    rig.timestamp_ms -= 3_600_000
+
+    rig.advance(1_200)
+
+    assert [b"b"] == bodies(rig)
+
+
+def test_message_for_a_deleted_topic_is_dropped(rig: Any) -> None:
+    rig.create_topic("gone")
+    send(rig, 1, topic="gone")
+    send(rig, 1)
+    rig.call(rig.connect(), RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "gone"})
+
+    rig.advance(1_200)
+
+    assert [b"b"] == bodies(rig)
+    assert [] == rig.records("gone", 1)
+
+
+def test_offsets_beyond_the_queue_are_corrected_at_load(rig: Any) -> None:
+    send(rig, 1)
+    delays = rig.broker.state.delays
+
+    delays.load(DelayOffsetTable(offset_table={1: 99, 2: -5, 77: 1}))
+
+    assert {1: 1, 2: 0} == delays.table().offset_table
+
+
+def test_offsets_by_level_are_answered(rig: Any) -> None:
+    send(rig, 1)
+    rig.advance(1_200)
+
+    reply = rig.call(rig.connect(), RequestCode.GET_ALL_DELAY_OFFSET)
+
+    assert b'{"offsetTable":{1:1}}' == reply.body
+
+
+@pytest.mark.parametrize(
+    ("text", "level"), [(None, 0), ("", 0), ("3", 3), ("99", 18), ("-1", 0), ("x", 0)]
+)
+def test_delay_level_is_bounded(text: str | None, level: int) -> None:
+    assert level == parse_delay_level(text)
+
+
+def test_schedule_topic_cannot_be_written_but_by_a_delay(rig: Any) -> None:
+    send(rig, 1)
+
+    assert 16 == rig.send(rig.connect(), SCHEDULE_TOPIC).code
+    assert 1 == len(rig.records(SCHEDULE_TOPIC, 0))

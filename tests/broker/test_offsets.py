@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparrowmq.protocol.bodies import ConsumerOffsetTable, decode_body
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+
+
+def commit(rig: Any, offset: int, **fields: str) -> Any:
+    header = {"consumerGroup": "GID_c", "topic": "T", "queueId": "0", "commitOffset": str(offset)}
+    return rig.call(rig.connect(), RequestCode.UPDATE_CONSUMER_OFFSET, {**header, **fields})
+
+
+def query(rig: Any, *, queue_id: int = 0, group: str = "GID_c") -> Any:
+    header = {"consumerGroup": group, "topic": "T", "queueId": str(queue_id)}
+    return rig.call(rig.connect(), RequestCode.QUERY_CONSUMER_OFFSET, header)
+
+
+def ask(rig: Any, code: int, **fields: str) -> dict[str, str]:
+    reply = rig.call(rig.connect(), code, {"topic": "T", "queueId": "0", **fields})
+    assert 0 == reply.code
+    return dict(reply.ext_fields)
+
+
+def test_committed_offset_is_answered(rig: Any) -> None:
+    assert 0 == commit(rig, 5).code
+
+    assert {"offset": "5"} == query(rig).ext_fields
+
+
+def test_commit_may_lower_the_offset_because_resets_are_made_so(rig: Any) -> None:
+    commit(rig, 5)
+    commit(rig, 2)
+
+    assert {"offset": "2"} == query(rig).ext_fields
+
+
+def test_new_group_of_a_small_queue_begins_at_0(rig: Any) -> None:
+    rig.send(rig.connect())
+
+    assert {"offset": "0"} == query(rig).ext_fields
+    assert {"offset": "0"} == query(rig, queue_id=3).ext_fields
+
+
+def test_new_group_of_a_long_queue_decides_itself_where_to_begin(
+    make_rig: Callable[..., Any],
+) -> None:
+    rig = make_rig(in_memory_bytes_max=500)
+    rig.create_topic("T")
+    for _ in range(10):
+        rig.send(rig.connect())
+
+    reply = query(rig)
+
+    assert ResponseCode.QUERY_NOT_FOUND == reply.code
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": "Absent"}, 17),
+        ({"queueId": "4"}, 1),
+        ({"queueId": "-1"}, 1),
+        ({"commitOffset": "-1"}, 1),
+        ({"consumerGroup": "bad group"}, 26),
+    ],
+)
+def test_commit_for_what_does_not_exist_is_refused(
+    rig: Any, fields: dict[str, str], code: int
+) -> None:
+    reply = commit(rig, 1, **fields)
+
+    assert code == reply.code
+    assert {} == rig.broker.state.offsets.table().offset_table
+
+
+def test_offsets_are_written_within_a_second_and_only_if_they_changed(rig: Any) -> None:
+    rig.advance(1_000)
+    rig.holds_work = True
+    commit(rig, 5)
+    for _ in range(10):
+        rig.now_ms += 100
+        rig.broker.tick(now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    work = rig.broker.save_work(now_ms=rig.now_ms)
+
+    table = work.tables["consumerOffset.json"]
+    rig.broker.saved(work, None)
+    rig.holds_work = False
+    rig.advance(5_000)
+
+    assert {"T@GID_c": {0: 5}} == table.offset_table
+    assert not rig.broker.state.offsets.is_changed
+    assert rig.broker.save_work(now_ms=rig.now_ms) is None
+
+
+def test_encoded_offsets_have_rocketmqs_form(rig: Any) -> None:
+    rig.holds_work = True
+    commit(rig, 5)
+    work = rig.broker.save_work(now_ms=rig.now_ms)
+    files = dict(work.encode())
+
+    text = files["consumerOffset.json"].decode()
+
+    assert '{\n\t"offsetTable":{\n\t\t"T@GID_c":{0:5\n\t\t}\n\t}\n}' == text
+
+
+def test_failed_write_is_tried_again(rig: Any) -> None:
+    rig.advance(1_000)
+    rig.holds_work = True
+    commit(rig, 5)
+    rig.broker.ask_last_save()
+    work = rig.broker.save_work(now_ms=rig.now_ms)
+
+    rig.broker.saved(work, OSError("disk full"))
+    rig.holds_work = False
+    rig.advance(2_000)
+
+    assert not rig.broker.state.offsets.is_changed
+
+
+def test_restart_keeps_offsets(rig: Any) -> None:
+    commit(rig, 5)
+
+    again = rig.restart()
+
+    assert {"offset": "5"} == query(again).ext_fields
+    again.store.close()
+
+
+def test_all_offsets_are_answered(rig: Any) -> None:
+    commit(rig, 5)
+    commit(rig, 6, queueId="2")
+
+    reply = rig.call(rig.connect(), RequestCode.GET_ALL_CONSUMER_OFFSET)
+
+    table = decode_body(ConsumerOffsetTable, reply.body)
+    assert {"T@GID_c": {0: 5, 2: 6}} == table.offset_table
+
+
+def test_offsets_of_a_queue(rig: Any) -> None:
+    for step in range(3):
+        rig.timestamp_ms += 1_000 * step
+        rig.send(rig.connect())
+
+    assert {"offset": "3"} == ask(rig, RequestCode.GET_MAX_OFFSET)
+    assert {"offset": "0"} == ask(rig, RequestCode.GET_MIN_OFFSET)
+    assert {"offset": "0"} == ask(rig, RequestCode.GET_MAX_OFFSET, queueId="3")
+    assert {"timestamp": "1700000000000"} == ask(rig, RequestCode.GET_EARLIEST_MSG_STORETIME)
+    assert {"timestamp": "-1"} == ask(rig, RequestCode.GET_EARLIEST_MSG_STORETIME, queueId="3")
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "offset"),
+    [(0, "0"), (1_700_000_000_000, "0"), (1_700_000_001_000, "1"), (1_900_000_000_000, "2")],
+)
+def test_offset_nearest_to_a_time(rig: Any, timestamp_ms: int, offset: str) -> None:
+    for step in range(3):
+        rig.timestamp_ms += 1_000 if step else 0
+        rig.send(rig.connect())
+
+    found = ask(rig, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(timestamp_ms))
+
+    assert {"offset": offset} == found

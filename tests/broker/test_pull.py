@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.record import decode_messages
+
+HEARTBEAT = (
+    b'{"clientID":"c1","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET",'
+    b'"consumeType":"CONSUME_PASSIVELY","groupName":"GID_c","messageModel":"%s",'
+    b'"subscriptionDataSet":[{"classFilterMode":false,"codeSet":[%s],"expressionType":"%s",'
+    b'"subString":"%s","subVersion":5,"tagsSet":[],"topic":"T"}],"unitMode":false}],'
+    b'"producerDataSet":[]}'
+)
+SUSPEND = {"sysFlag": "6", "suspendTimeoutMillis": "15000"}
+
+
+def heartbeat(
+    rig: Any,
+    connection: Any,
+    *,
+    model: bytes = b"CLUSTERING",
+    codes: bytes = b"",
+    kind: bytes = b"TAG",
+    expression: bytes = b"*",
+) -> None:
+    body = HEARTBEAT % (model, codes, kind, expression)
+    assert 0 == rig.call(connection, RequestCode.HEART_BEAT, None, body).code
+
+
+def bodies(reply: Any) -> list[bytes]:
+    return [message.body for message in decode_messages(reply.body, broker_name="broker-a")]
+
+
+def test_pull_returns_the_messages_from_its_offset_on(rig: Any) -> None:
+    connection = rig.connect()
+    for body in (b"a", b"b", b"c"):
+        rig.send(connection, body=body)
+
+    (reply,) = rig.replies(rig.pull(connection, queueOffset="1"))
+
+    assert (ResponseCode.SUCCESS, "FOUND") == (reply.code, reply.remark)
+    assert [b"b", b"c"] == bodies(reply)
+    assert {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": "3",
+        "minOffset": "0",
+        "maxOffset": "3",
+    } == reply.ext_fields
+
+
+def test_lite_pull_is_a_pull(rig: Any) -> None:
+    connection = rig.connect()
+    rig.send(connection)
+    fields = {**_fields(), "sysFlag": "20"}
+
+    assert 0 == rig.call(connection, RequestCode.LITE_PULL_MESSAGE, fields).code
+
+
+def test_pull_is_bounded_by_count_and_bytes(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig(pull_count_max=3, pull_bytes_max=400)
+    rig.create_topic("T")
+    connection = rig.connect()
+    for body in (b"a", b"b", b"c", b"d"):
+        rig.send(connection, body=body)
+    rig.send(connection, body=b"x" * 1_000, queue_id=1)
+
+    (by_count,) = rig.replies(rig.pull(connection, maxMsgNums="1000000"))
+    (by_bytes,) = rig.replies(rig.pull(connection, maxMsgBytes="1"))
+    (large,) = rig.replies(rig.pull(connection, queue_id=1))
+
+    assert len(bodies(by_count)) <= 3
+    assert [b"a"] == bodies(by_bytes)
+    assert [b"x" * 1_000] == bodies(large)
+
+
+@pytest.mark.parametrize(
+    ("offset", "queue_id", "code", "remark"),
+    [
+        ("1", 0, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"),
+        ("9", 0, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY"),
+        ("-1", 0, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL"),
+        ("0", 1, ResponseCode.PULL_NOT_FOUND, None),
+        ("7", 1, ResponseCode.PULL_OFFSET_MOVED, None),
+    ],
+)
+def test_pull_without_messages_says_why(
+    rig: Any, offset: str, queue_id: int, code: int, remark: str | None
+) -> None:
+    connection = rig.connect()
+    rig.send(connection)
+
+    (reply,) = rig.replies(rig.pull(connection, queue_id=queue_id, queueOffset=offset))
+
+    assert code == reply.code
+    assert remark in (None, reply.remark)
+    assert reply.body is None
+
+
+def test_tags_that_match_nothing_move_the_offset_on(rig: Any) -> None:
+    connection = rig.connect()
+    rig.send(connection, properties="TAGS\x01A")
+
+    (reply,) = rig.replies(rig.pull(connection, subscription="B || C"))
+
+    assert ResponseCode.PULL_RETRY_IMMEDIATELY == reply.code
+    assert "1" == reply.ext_fields["nextBeginOffset"]
+
+
+def test_pull_that_brings_no_filter_takes_that_of_the_heartbeats(rig: Any) -> None:
+    connection = rig.connect()
+    heartbeat(rig, connection, codes=b"65", expression=b"A")
+    for tag in "ABA":
+        rig.send(connection, body=tag.encode(), properties=f"TAGS\x01{tag}")
+
+    (reply,) = rig.replies(rig.pull(connection, sysFlag="0", subVersion="5"))
+
+    assert [b"A", b"A"] == bodies(reply)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({"topic": "Absent"}, 17, "topic[Absent] not exist, apply first please!"),
+        ({"queueId": "4"}, 1, "queueId[4] is illegal, topic:[T] topicConfig.readQueueNums:[4]"),
+        ({"queueId": "-1"}, 1, "queueId[-1] is illegal"),
+        ({"subscription": "||"}, 23, "parse the consumer's subscription failed"),
+        ({"subscription": "a" * 5_000}, 23, "parse the consumer's subscription failed"),
+        ({"expressionType": "SQL92", "subscription": "a > 1"}, 1, "SQL92"),
+        ({"sysFlag": "0"}, 24, "the consumer's group info not exist"),
+        ({"consumerGroup": "bad group"}, 26, "subscription group [bad group] does not exist"),
+        ({"topic": "W"}, 16, "the topic[W] pulling message is forbidden"),
+    ],
+)
+def test_refused_pull_names_the_reason(
+    rig: Any, fields: dict[str, str], code: int, words: str
+) -> None:
+    rig.create_topic("W", perm=2)
+
+    (reply,) = rig.replies(rig.pull(rig.connect(), **{"topic": "T", **fields}))
+
+    assert code == reply.code
+    assert words in reply.remark
+
+
+def test_pull_ahead_of_the_heartbeat_is_told_to_wait(rig: Any) -> None:
+    connection = rig.connect()
+    heartbeat(rig, connection)
+
+    (reply,) = rig.replies(rig.pull(connection, sysFlag="0", subVersion="6"))
+    (other,) = rig.replies(rig.pull(connection, "TBW102", sysFlag="0", subVersion="5"))
+
+    assert (25, "the consumer's subscription not latest") == (reply.code, reply.remark)
+    assert 24 == other.code
+
+
+def test_missing_header_is_named(rig: Any) -> None:
+    reply = rig.call(rig.connect(), RequestCode.PULL_MESSAGE)
+
+    assert (1, "the custom field <consumerGroup> is null") == (reply.code, reply.remark)
+
+
+def test_held_pull_is_answered_when_its_message_is_flushed(rig: Any) -> None:
+    puller, sender = rig.connect(), rig.connect()
+    assert [] == rig.pull(puller, **SUSPEND)
+    rig.outputs.clear()
+
+    rig.send(sender, body=b"news")
+
+    (mine,) = [o.command for o in rig.outputs if o.connection is puller]
+    assert [b"news"] == bodies(mine)
+    assert [] == rig.advance(20_000)
+
+
+def test_held_pull_of_another_tag_waits_for_its_own(rig: Any) -> None:
+    puller, sender = rig.connect(), rig.connect()
+    rig.pull(puller, subscription="B", **SUSPEND)
+    rig.outputs.clear()
+
+    rig.send(sender, properties="TAGS\x01A")
+    answered_by_a = [o for o in rig.outputs if o.connection is puller]
+    rig.send(sender, body=b"b", properties="TAGS\x01B")
+    (answer,) = [o.command for o in rig.outputs if o.connection is puller]
+
+    assert [] == answered_by_a
+    assert [b"b"] == bodies(answer)
+
+
+def test_held_pull_is_answered_with_nothing_when_its_time_is_over(rig: Any) -> None:
+    rig.pull(rig.connect(), **SUSPEND)
+
+    early = rig.advance(14_900)
+    (reply,) = rig.replies(rig.advance(100))
+
+    assert [] == early
+    assert ResponseCode.PULL_NOT_FOUND == reply.code
+
+
+def test_pull_is_never_held_longer_than_half_a_minute(rig: Any) -> None:
+    rig.pull(rig.connect(), **{**SUSPEND, "suspendTimeoutMillis": "9000000"})
+
+    assert 1 == len(rig.replies(rig.advance(SUSPEND_MS_MAX)))
+
+
+def test_held_pulls_of_a_closed_connection_are_forgotten(rig: Any) -> None:
+    puller = rig.connect()
+    rig.pull(puller, **SUSPEND)
+
+    rig.broker.connection_closed(puller, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+
+    assert [] == rig.advance(16_000)
+    assert 0 == len(rig.broker.state.holds)
+
+
+def test_pull_carries_a_commit_that_never_lowers_the_offset(rig: Any) -> None:
+    connection = rig.connect()
+    offsets = rig.broker.state.offsets
+    rig.pull(connection, sysFlag="5", commitOffset="7")
+    first = offsets.find("GID_c", "T", 0)
+
+    rig.pull(connection, sysFlag="5", commitOffset="3")
+    rig.pull(connection, sysFlag="4", commitOffset="9")
+
+    assert (7, 7) == (first, offsets.find("GID_c", "T", 0))
+
+
+def test_group_may_be_forbidden_to_consume_and_to_broadcast(rig: Any) -> None:
+    connection = rig.connect()
+    heartbeat(rig, connection, model=b"BROADCASTING")
+    settings = b'{"groupName":"GID_c","consumeBroadcastEnable":false}'
+    rig.call(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, settings)
+    (broadcast,) = rig.replies(rig.pull(connection, sysFlag="0", subVersion="5"))
+    settings = b'{"groupName":"GID_c","consumeEnable":false}'
+    rig.call(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, settings)
+    (consume,) = rig.replies(rig.pull(connection))
+
+    assert ResponseCode.NO_PERMISSION == broadcast.code
+    assert ResponseCode.NO_PERMISSION == consume.code
+
+
+def test_sql_subscription_of_a_heartbeat_is_refused_at_the_pull(rig: Any) -> None:
+    connection = rig.connect()
+    heartbeat(rig, connection, kind=b"SQL92", expression=b"a > 5")
+
+    (reply,) = rig.replies(rig.pull(connection, sysFlag="0", subVersion="5"))
+
+    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert "SQL92" in reply.remark
+
+
+def _fields() -> dict[str, str]:
+    return {
+        "consumerGroup": "GID_c",
+        "topic": "T",
+        "queueId": "0",
+        "queueOffset": "0",
+        "maxMsgNums": "32",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+    }

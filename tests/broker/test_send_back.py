@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.properties import parse_properties
+
+
+def send_back(rig: Any, position: int, *, version: int = 399, **fields: str) -> Any:
+    header = {
+        "offset": str(position),
+        "group": "GID_c",
+        "delayLevel": "0",
+        "originMsgId": "X",
+        "originTopic": "T",
+        "unitMode": "false",
+        "maxReconsumeTimes": "16",
+        **fields,
+    }
+    return rig.call(rig.connect(), RequestCode.CONSUMER_SEND_MSG_BACK, header, version=version)
+
+
+def test_message_comes_again_in_the_retry_topic_after_ten_seconds(rig: Any) -> None:
+    rig.send(rig.connect(), body=b"b", properties="TAGS\x01A\x02UNIQ_KEY\x01U")
+    (origin,) = rig.records("T")
+
+    reply = send_back(rig, 0)
+    rig.advance(9_900)
+    early = rig.records("%RETRY%GID_c")
+    rig.advance(200)
+
+    assert 0 == reply.code
+    assert [] == early
+    (record,) = rig.records("%RETRY%GID_c")
+    properties = parse_properties(record.properties)
+    assert (b"b", 1, 0) == (record.body, record.reconsume_times, record.queue_id)
+    assert origin.born_host == record.born_host
+    assert {
+        "TAGS": "A",
+        "UNIQ_KEY": "U",
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": "7F00000100002A9F0000000000000000",
+        "DELAY": "3",
+        "REAL_TOPIC": "%RETRY%GID_c",
+        "REAL_QID": "0",
+    }.items() <= properties.items()
+
+
+def test_origin_and_topic_of_the_first_delivery_are_kept(rig: Any) -> None:
+    rig.send(rig.connect())
+    send_back(rig, 0)
+    rig.advance(10_200)
+    (first,) = rig.records("%RETRY%GID_c")
+
+    send_back(rig, first.position)
+    rig.advance(30_200)
+
+    second = rig.records("%RETRY%GID_c")[1]
+    before, after = (parse_properties(r.properties) for r in (first, second))
+    assert 2 == second.reconsume_times
+    assert ("T", "4") == (after["RETRY_TOPIC"], after["DELAY"])
+    assert before["ORIGIN_MESSAGE_ID"] == after["ORIGIN_MESSAGE_ID"]
+
+
+def test_level_asked_for_is_taken_and_bounded(rig: Any) -> None:
+    rig.send(rig.connect())
+
+    send_back(rig, 0, delayLevel="1")
+    send_back(rig, 0, delayLevel="99")
+
+    assert [1, 1] == [len(rig.records("SCHEDULE_TOPIC_XXXX", level - 1)) for level in (1, 18)]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"delayLevel": "-1"}, {"maxReconsumeTimes": "0"}, {"maxReconsumeTimes": "-1"}]
+)
+def test_message_that_may_not_be_retried_is_a_dead_letter(rig: Any, fields: dict[str, str]) -> None:
+    rig.send(rig.connect(), body=b"b")
+
+    send_back(rig, 0, **fields)
+
+    (record,) = rig.records("%DLQ%GID_c")
+    assert (b"b", 1) == (record.body, record.reconsume_times)
+    topic = rig.broker.state.topics.find("%DLQ%GID_c")
+    assert (1, 6) == (topic.read_queue_nums, topic.perm)
+
+
+def test_old_clients_own_limit_is_not_read(rig: Any) -> None:
+    rig.send(rig.connect())
+
+    send_back(rig, 0, version=100, maxReconsumeTimes="0")
+
+    assert [] == rig.records("%DLQ%GID_c")
+
+
+def test_group_without_retry_queues_drops_the_message(rig: Any) -> None:
+    rig.send(rig.connect())
+    settings = b'{"groupName":"GID_c","retryQueueNums":0}'
+    rig.call(rig.connect(), RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, settings)
+    before = rig.store.appended_position
+
+    assert 0 == send_back(rig, 0).code
+    assert before == rig.store.appended_position
+
+
+@pytest.mark.parametrize("position", [7, 10**9, -1])
+def test_position_without_a_record_is_an_error(rig: Any, position: int) -> None:
+    rig.send(rig.connect())
+
+    reply = send_back(rig, position)
+
+    assert (1, f"look message by offset failed, {position}") == (reply.code, reply.remark)
+
+
+def test_illegal_group_is_refused(rig: Any) -> None:
+    reply = send_back(rig, 0, group="no such group")
+
+    assert ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST == reply.code
