@@ -190,7 +190,9 @@ class FileSeries:
 
     def _remove_last(self) -> None:
         base = self._bases.pop()
-        self._files.pop(base).close()
+        file = self._files.pop(base, None)
+        if file is not None:
+            file.close()
         self._storage.remove(self._path(base))
 
     def next_data(self, position: int) -> int | None:

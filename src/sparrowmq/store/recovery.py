@@ -391,8 +391,9 @@ class Recovery:
                 queue = ConsumeQueue(self._storage, key[0], key[1], config=self._config)
                 self._queues[key] = queue
             check = self._checks.get(key) or QueueCheck(queue)
-            rebuilt = self._rebuilt.get(key) or _Rebuilt(check.count_before(start))
-            has_past = check.first_offset < rebuilt.begin
+            kept_end = check.count_before(start)
+            rebuilt = self._rebuilt.get(key) or _Rebuilt(kept_end)
+            has_past = kept_end > check.first_offset
             min_offset = check.count_before(self._files.begin) if has_past else rebuilt.begin
             if self._write_queue(queue, rebuilt):
                 rewritten.append(key)

@@ -1,0 +1,121 @@
+"""Bits that flip in data that was synced: never a silent loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from sparrowmq.errors import CorruptRecord
+from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.store import MessageStore, RecoveryReport, StoreConfig
+
+CONFIG = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=200)
+FLIPS = 400
+
+
+def fill(storage: Any, make: Callable[..., Record]) -> list[bytes]:
+    store = MessageStore(storage, CONFIG)
+    store.load(timestamp_ms=1)
+    bodies = [b"%d " % n + b"x" * (n * 13 % 200) for n in range(60)]
+    for n, body in enumerate(bodies):
+        store.put([make(body, queue_id=n % 2)], timestamp_ms=n)
+    store.close()
+    return bodies
+
+
+def read_all(store: MessageStore) -> list[bytes]:
+    found = []
+    for queue in store.queues():
+        got = store.get(*queue, queue_offset=0, count_max=999, bytes_max=1 << 20)
+        at = 0
+        while at < len(got.records):
+            record = decode_record(got.records, at)
+            found.append((record.position, record.body))
+            at += record.size
+    return [body for _, body in sorted(found)]
+
+
+def load(store: MessageStore) -> RecoveryReport | CorruptRecord:
+    try:
+        return store.load(timestamp_ms=1)
+    except CorruptRecord as error:
+        return error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_abort", [True, False])
+def test_a_flipped_bit_in_the_log_is_never_a_silent_loss(
+    is_abort: bool, new_storage: Callable[[], Any], new_record: Callable[..., Record]
+) -> None:
+    storage, rng = new_storage(), Random(7)
+    bodies = fill(storage, new_record)
+    if is_abort:
+        storage.create("abort", size=0)
+    logs = storage.list_names("commitlog")
+    assert len(logs) > 3
+    refused = readable = reported = 0
+    for _ in range(FLIPS):
+        disk = storage.copy()
+        path, at = f"commitlog/{rng.choice(logs)}", rng.randrange(4096)
+        disk.inodes[path].data[at] ^= 1 << rng.randrange(8)
+        disk.inodes[path].replace(bytes(disk.inodes[path].data))
+        store = MessageStore(disk, CONFIG)
+        outcome = load(store)
+        if isinstance(outcome, CorruptRecord):
+            assert path in str(outcome)
+            assert 0 <= int(path[-20:]) + at - outcome.position < 4096
+            refused += 1
+            continue
+        found = read_all(store)
+        if found == bodies:
+            readable += 1
+        else:
+            assert bodies[: len(found)] == found
+            assert outcome.lost_synced_bytes > 0
+            reported += 1
+
+    assert min(refused, readable) > FLIPS // 20
+    assert refused + readable + reported == FLIPS
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_in_a_queue_is_put_right(
+    new_storage: Callable[[], Any], new_record: Callable[..., Record]
+) -> None:
+    storage, rng = new_storage(), Random(8)
+    bodies = fill(storage, new_record)
+    original = {p: bytes(i.data) for p, i in storage.inodes.items() if p.startswith("consume")}
+    for _ in range(FLIPS // 4):
+        disk = storage.copy()
+        path, at = rng.choice(sorted(original)), rng.randrange(200)
+        disk.inodes[path].data[at] ^= 1 << rng.randrange(8)
+        store = MessageStore(disk, CONFIG)
+        store.load(timestamp_ms=1)
+
+        assert bodies == read_all(store)
+        assert original == {p: bytes(disk.inodes[p].data) for p in original}
+
+
+def test_a_missing_log_file_is_refused(storage: Any, new_record: Callable[..., Record]) -> None:
+    fill(storage, new_record)
+    storage.remove("commitlog/00000000000000004096")
+
+    with pytest.raises(CorruptRecord, match="commitlog/00000000000000004096") as caught:
+        MessageStore(storage, CONFIG).load(timestamp_ms=1)
+    assert 4096 == caught.value.position
+
+
+def test_records_that_apache_wrote_are_refused_if_damaged_in_the_middle(
+    storage: Any, new_record: Callable[..., Record]
+) -> None:
+    fill(storage, new_record)
+    storage.remove("checkpoint")
+    storage.create("abort", size=0)
+    storage.inodes["commitlog/00000000000000000000"].data[100] ^= 1
+
+    with pytest.raises(CorruptRecord) as caught:
+        MessageStore(storage, CONFIG).load(timestamp_ms=1)
+    assert 0 == caught.value.position

@@ -1,0 +1,145 @@
+"""Disks that are full, and disks whose sync fails."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.store import MessageStore, PutStatus, StoreConfig
+
+NewRecord = Callable[..., Record]
+CONFIG = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=200)
+
+
+@pytest.fixture
+def store(storage: Any) -> MessageStore:
+    store = MessageStore(storage, CONFIG)
+    store.load(timestamp_ms=1)
+    return store
+
+
+def flush(store: MessageStore) -> None:
+    work = store.flush_work()
+    assert work is not None
+    work.run()
+    store.flush_done(work, None)
+    store.dispatch()
+
+
+def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    got = store.get(topic, queue_id, queue_offset=0, count_max=999, bytes_max=1 << 30)
+    found = []
+    at = 0
+    while at < len(got.records):
+        record = decode_record(got.records, at)
+        found.append(record.body)
+        at += record.size
+    return found
+
+
+@pytest.mark.parametrize("left", [0, 1, 50, 150])
+def test_full_disk_refuses_and_recovers_when_space_returns(
+    left: int, storage: Any, store: MessageStore, new_record: NewRecord
+) -> None:
+    store.put([new_record(b"a")], timestamp_ms=1)
+    end = store.appended_position
+    storage.bytes_left = left
+
+    refused = store.put([new_record(b"lost" * 50)], timestamp_ms=1)
+
+    assert PutStatus.SERVICE_NOT_AVAILABLE is refused.status
+    assert "no space" in refused.remark
+    assert end == store.appended_position
+    assert not any(storage.inodes["commitlog/00000000000000000000"].data[end:])
+    assert store.is_writable
+    storage.bytes_left = None
+    stored = store.put([new_record(b"b")], timestamp_ms=1)
+    assert (PutStatus.PUT_OK, 1) == (stored.status, stored.queue_offset)
+    flush(store)
+    assert [b"a", b"b"] == bodies(store)
+    again = MessageStore(storage.kill(), CONFIG)
+    again.load(timestamp_ms=1)
+    assert [b"a", b"b"] == bodies(again)
+
+
+def test_full_disk_at_every_byte_loses_nothing(
+    new_storage: Callable[[], Any], new_record: NewRecord
+) -> None:
+    for left in range(0, 12_000, 97):
+        storage = new_storage()
+        store = MessageStore(storage, CONFIG)
+        store.load(timestamp_ms=1)
+        storage.bytes_left = left
+        stored = []
+        for n in range(60):
+            body = b"%d " % n + b"x" * (n * 7 % 300)
+            put = store.put([new_record(body)], timestamp_ms=1)
+            if put.status is PutStatus.PUT_OK:
+                assert len(stored) == put.queue_offset
+                stored.append(body)
+            work = store.flush_work()
+            if work is not None:
+                work.run()
+                store.flush_done(work, None)
+            store.dispatch()
+            storage.bytes_left += n
+        storage.bytes_left = None
+        store.dispatch()
+
+        assert stored == bodies(store), left
+        again = MessageStore(storage.kill(), CONFIG)
+        again.load(timestamp_ms=1)
+        assert stored == bodies(again), left
+
+
+def test_queue_entries_that_find_no_space_are_written_later(
+    storage: Any, store: MessageStore, new_record: NewRecord
+) -> None:
+    for n in range(4):
+        store.put([new_record(b"%d" % n, queue_id=n % 2)], timestamp_ms=1)
+    work = store.flush_work()
+    assert work is not None
+    work.run()
+    store.flush_done(work, None)
+    storage.bytes_left = 40 + 5
+
+    first = store.dispatch()
+    storage.bytes_left = None
+    second = store.dispatch()
+
+    assert [(0, 1), (0, 2)] == [(d.queue_id, d.next_offset) for d in first]
+    assert [(1, 1), (1, 2)] == [(d.queue_id, d.next_offset) for d in second]
+    assert [b"1", b"3"] == bodies(store, queue_id=1)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS])
+def test_failed_sync_makes_the_store_read_only_until_it_is_loaded_again(
+    code: int, storage: Any, store: MessageStore, new_record: NewRecord
+) -> None:
+    store.put([new_record(b"a")], timestamp_ms=1)
+    flush(store)
+    store.put([new_record(b"b")], timestamp_ms=1)
+    work = store.flush_work()
+    assert work is not None
+    storage.sync_error = OSError(code, "injected")
+    with pytest.raises(OSError, match="injected") as caught:
+        work.run()
+    store.flush_done(work, caught.value)
+
+    storage.sync_error = None
+    assert PutStatus.SERVICE_NOT_AVAILABLE is store.put([new_record(b"c")], timestamp_ms=1).status
+    assert store.flush_work() is None
+    assert [] == store.dispatch()
+    assert [b"a"] == bodies(store)
+    assert (False, caught.value) == (store.is_writable, store.failure)
+    store.close()
+    assert storage.has("abort")
+    again = MessageStore(storage, CONFIG)
+    again.load(timestamp_ms=1)
+    assert PutStatus.PUT_OK is again.put([new_record(b"d")], timestamp_ms=1).status
+    flush(again)
+    assert [b"a", b"b", b"d"] == bodies(again)

@@ -1,0 +1,199 @@
+"""Consume queues that are missing, short, stale or overwritten: the log says what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from sparrowmq.protocol.record import Record
+from sparrowmq.store import MessageStore, StoreConfig
+
+NewRecord = Callable[..., Record]
+QUEUE_FILES = 15
+Damage = Callable[[Any, Random], None]
+
+
+def config(verify_bytes: int) -> StoreConfig:
+    return StoreConfig(
+        commit_log_file_size=4096, consume_queue_file_size=200, verify_bytes=verify_bytes
+    )
+
+
+def fill(storage: Any, make: NewRecord, *, is_clean: bool) -> None:
+    store = MessageStore(storage, config(1 << 20))
+    store.load(timestamp_ms=1)
+    rng = Random(5)
+    for n in range(200):
+        queue_id = rng.randrange(3) if n < 150 else 0
+        store.put([make(b"%d" % n, queue_id=queue_id, properties=f"TAGS\x01{n}")], timestamp_ms=n)
+        if n == 100:
+            store.put([make(b"rare", topic="rare", queue_id=7)], timestamp_ms=n)
+    if is_clean:
+        store.close()
+        return
+    work = store.flush_work()
+    assert work is not None
+    work.run()
+    store.flush_done(work, None)
+    store.dispatch()
+
+
+def queue_files(storage: Any) -> dict[str, bytes]:
+    return {
+        path: bytes(inode.data)
+        for path, inode in storage.inodes.items()
+        if path.startswith("consumequeue/")
+    }
+
+
+def remove_all(storage: Any, rng: Random) -> None:
+    for path in queue_files(storage):
+        storage.remove(path)
+
+
+def remove_one_queue(storage: Any, rng: Random) -> None:
+    storage.remove("consumequeue/rare/7/00000000000000000000")
+
+
+def remove_first_files(storage: Any, rng: Random) -> None:
+    storage.remove("consumequeue/T/1/00000000000000000000")
+
+
+def remove_one_file(storage: Any, rng: Random) -> None:
+    storage.remove(rng.choice(sorted(queue_files(storage))))
+
+
+def cut_one_file(storage: Any, rng: Random) -> None:
+    inode = storage.inodes[rng.choice(sorted(queue_files(storage)))]
+    inode.replace(inode.data[: rng.randrange(200)])
+
+
+def zero_one_file(storage: Any, rng: Random) -> None:
+    inode = storage.inodes[rng.choice(sorted(queue_files(storage)))]
+    inode.replace(bytes(rng.choice((0, 200))))
+
+
+def overwrite_tails(storage: Any, rng: Random) -> None:
+    for path in ("consumequeue/T/0", "consumequeue/T/1"):
+        last = max(p for p in queue_files(storage) if p.startswith(path))
+        at = rng.randrange(200)
+        inode = storage.inodes[last]
+        inode.replace(inode.data[:at] + rng.randbytes(200 - at))
+
+
+def repeat_an_entry(storage: Any, rng: Random) -> None:
+    inode = storage.inodes["consumequeue/T/0/00000000000000000200"]
+    data = bytearray(inode.data)
+    data[40:60] = data[20:40]
+    inode.replace(bytes(data))
+
+
+def swap_queues(storage: Any, rng: Random) -> None:
+    one = storage.inodes["consumequeue/T/1/00000000000000000000"]
+    two = storage.inodes["consumequeue/T/2/00000000000000000000"]
+    data = bytes(one.data)
+    one.replace(bytes(two.data))
+    two.replace(data)
+
+
+def add_a_queue_of_strangers(storage: Any, rng: Random) -> None:
+    data = bytes(storage.inodes["consumequeue/T/1/00000000000000000000"].data)
+    storage.create("consumequeue/other/0/00000000000000000000", size=200)
+    storage.inodes["consumequeue/other/0/00000000000000000000"].replace(data)
+
+
+def add_what_is_no_file(storage: Any, rng: Random) -> None:
+    storage.create("consumequeue/T/1/notes.txt", size=5)
+
+
+DAMAGES: list[Damage] = [
+    remove_all,
+    remove_one_queue,
+    remove_first_files,
+    remove_one_file,
+    cut_one_file,
+    zero_one_file,
+    overwrite_tails,
+    repeat_an_entry,
+    swap_queues,
+    add_what_is_no_file,
+]
+
+
+@pytest.mark.parametrize("verify_bytes", [0, 2000, 1 << 20])
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_damaged_queues_become_what_they_were(
+    damage: Damage,
+    is_clean: bool,
+    verify_bytes: int,
+    new_storage: Callable[[], Any],
+    new_record: NewRecord,
+) -> None:
+    storage = new_storage()
+    fill(storage, new_record, is_clean=is_clean)
+    original = queue_files(storage)
+    assert len(original) >= QUEUE_FILES
+    for seed in range(5):
+        disk = storage.copy()
+        damage(disk, Random(seed))
+        store = MessageStore(disk, config(verify_bytes))
+        report = store.load(timestamp_ms=1)
+
+        assert original == queue_files(disk), seed
+        assert report.rewritten_queues
+        assert 201 == sum(store.max_offset(*queue) for queue in store.queues())
+
+
+def test_a_queue_of_other_queues_records_is_emptied(storage: Any, new_record: NewRecord) -> None:
+    fill(storage, new_record, is_clean=True)
+    original = queue_files(storage)
+    add_a_queue_of_strangers(storage, Random(0))
+    store = MessageStore(storage, config(0))
+    store.load(timestamp_ms=1)
+
+    assert 0 == store.max_offset("other", 0)
+    assert original.items() <= queue_files(storage).items()
+
+
+@pytest.mark.parametrize("verify_bytes", [0, 2000, 1 << 20])
+def test_undamaged_queues_are_left_alone(
+    verify_bytes: int, storage: Any, new_record: NewRecord
+) -> None:
+    fill(storage, new_record, is_clean=True)
+    store = MessageStore(storage, config(verify_bytes))
+    report = store.load(timestamp_ms=1)
+
+    assert () == report.rewritten_queues
+    assert not report.is_torn
+    assert (report.record_count < 60) is (verify_bytes < 1 << 20)
+
+
+def test_queue_begins_where_the_log_begins(storage: Any, new_record: NewRecord) -> None:
+    fill(storage, new_record, is_clean=True)
+    for base in range(0, 12288, 4096):
+        storage.remove(f"commitlog/{base:020d}")
+    remembered = queue_files(storage)
+    kept = MessageStore(storage.copy(), config(1 << 20))
+    kept.load(timestamp_ms=1)
+    remove_all(storage, Random(0))
+    rebuilt = MessageStore(storage, config(1 << 20))
+    rebuilt.load(timestamp_ms=1)
+
+    assert remembered
+    assert 4 == len(rebuilt.queues())
+    for queue in [("T", 0), ("T", 1), ("T", 2)]:
+        assert 0 < rebuilt.min_offset(*queue) < rebuilt.max_offset(*queue)
+        assert kept.min_offset(*queue) == rebuilt.min_offset(*queue)
+        assert kept.max_offset(*queue) == rebuilt.max_offset(*queue)
+        low = rebuilt.min_offset(*queue)
+        assert kept.consume_queue_entry(*queue, low) == rebuilt.consume_queue_entry(*queue, low)
+        assert rebuilt.get(*queue, queue_offset=low, count_max=5, bytes_max=9999).count == 5
+    again = MessageStore(storage.kill(), config(0))
+    again.load(timestamp_ms=1)
+    assert [rebuilt.min_offset(*q) for q in rebuilt.queues()] == [
+        again.min_offset(*q) for q in again.queues()
+    ]
