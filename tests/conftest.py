@@ -1,4 +1,4 @@
-"""Golden vectors for every test: where they are, and how a test asks for them.
+"""What all tests share: golden vectors, and how a test asks for them; Hypothesis' settings.
 
 Golden vectors are answers of Apache RocketMQ's own classes (`tests/golden/README.md`). A test gets
 them in one of three ways:
@@ -25,6 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Hypothesis fails an example that takes over 0.2 s: on a busy machine that says nothing.
+settings.register_profile("sparrowmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("sparrowmq")
 
 _HOME = Path(__file__).parent / "golden"
 
