@@ -30,7 +30,7 @@ from sparrowmq.runtime.channel import (
     OnConnectionLost,
     OnRequest,
 )
-from sparrowmq.runtime.effects import Call, Effect, Invoke, Oneway, Operation
+from sparrowmq.runtime.effects import Call, Cancelled, Effect, Invoke, Oneway, Operation
 from sparrowmq.runtime.scheduler import NEVER_MS, OperationTask, Scheduler, Timed, log_unjoined
 from sparrowmq.runtime.sockets import split_address, tune
 
@@ -116,6 +116,8 @@ class AsyncDriver:
                 task.joined = False  # What it raises from here on is logged.
                 self.cancel(task)
                 raise
+        if self._is_closing and isinstance(task.error, Cancelled):
+            raise UsageError("the driver was closed meanwhile")
         result: T = task.outcome()
         return result
 

@@ -42,7 +42,7 @@ from sparrowmq.runtime.channel import (
     OnRequest,
     Wire,
 )
-from sparrowmq.runtime.effects import Call, Effect, Event, Invoke, Oneway, Operation
+from sparrowmq.runtime.effects import Call, Cancelled, Effect, Event, Invoke, Oneway, Operation
 from sparrowmq.runtime.scheduler import NEVER_MS, OperationTask, Scheduler, Timed, log_unjoined
 from sparrowmq.runtime.sockets import (
     Candidate,
@@ -191,6 +191,8 @@ class BlockingDriver:
             self._lead(task)
         else:
             self._follow(follower)
+        if self._is_closing and isinstance(task.error, Cancelled):
+            raise UsageError("the driver was closed meanwhile")
         result: T = task.outcome()
         return result
 
@@ -287,6 +289,7 @@ class BlockingDriver:
         if follower.leads:
             self._lead(task)
         elif not task.done:
+            assert self._is_closing
             raise UsageError("the driver was closed meanwhile")
 
     def _add_follower(self, follower: _Follower) -> None:

@@ -106,15 +106,19 @@ class CallPool:
             self._run(*call)
             # The result may refer to much; do not hold it until the next call comes.
             del call
-            with self._lock:
-                self._free_count += 1
 
     def _run(
         self, function: Callable[..., Any], args: tuple[Any, ...], on_returned: OnReturned
     ) -> None:
+        result = error = None
         try:
             result = function(*args)
-        except BaseException as error:
-            on_returned(None, error)
-        else:
-            on_returned(result, None)
+        except BaseException as raised:
+            error = raised
+        # Free before the result is handed over: what follows from it may be the next call.
+        with self._lock:
+            self._free_count += 1
+        try:
+            on_returned(result, error)
+        finally:
+            del error  # Its traceback refers to this frame.

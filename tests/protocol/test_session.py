@@ -1,0 +1,159 @@
+"""The session: numbers, tokens and answers of one connection."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrowmq.errors import LocalProtocolError, RemoteProtocolError, TooManyInFlight
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.framing import FrameDecoder, encode_frame
+from sparrowmq.protocol.session import (
+    OPAQUE_MAX,
+    RemotingSession,
+    RequestReceived,
+    ResponseReceived,
+)
+
+
+def decode(frame: bytes) -> RemotingCommand:
+    (command,) = FrameDecoder().receive_data(frame)
+    return command
+
+
+def answer(frame: bytes, body: bytes = b"answer") -> bytes:
+    return encode_frame(response_to(decode(frame), body=body))
+
+
+def test_requests_are_numbered_from_zero() -> None:
+    session = RemotingSession()
+
+    frames = [session.start_request(RemotingCommand(code=10), token) for token in "abc"]
+
+    assert [0, 1, 2] == [decode(frame).opaque for frame in frames]
+    assert ("a", "b", "c") == session.outstanding
+    assert 3 == session.outstanding_count
+
+
+def test_answer_returns_the_token_once() -> None:
+    session = RemotingSession()
+    frame = session.start_request(RemotingCommand(code=10), "token")
+
+    (event,) = session.receive_data(answer(frame))
+
+    assert isinstance(event, ResponseReceived)
+    assert ("token", b"answer") == (event.token, event.command.body)
+    assert () == session.outstanding
+    assert [] == session.receive_data(answer(frame))
+    assert 1 == session.late_responses
+
+
+def test_abandoned_token_gets_no_answer() -> None:
+    session = RemotingSession()
+    frame = session.start_request(RemotingCommand(code=10), "token")
+
+    assert session.abandon("token")
+    assert not session.abandon("token")
+    assert [] == session.receive_data(answer(frame))
+    assert 1 == session.late_responses
+
+
+def test_request_of_the_peer_may_carry_a_number_of_ours() -> None:
+    session = RemotingSession()
+    session.start_request(RemotingCommand(code=10), "ours")
+
+    events = session.receive_data(encode_frame(RemotingCommand(code=40, opaque=0)))
+
+    assert [(True, 40)] == [(isinstance(e, RequestReceived), e.command.code) for e in events]
+    assert ("ours",) == session.outstanding
+
+
+def test_oneway_is_marked_numbered_and_not_awaited() -> None:
+    session = RemotingSession()
+    session.start_request(RemotingCommand(code=10), "token")
+
+    command = decode(session.write_oneway(RemotingCommand(code=35)))
+
+    assert (True, 1) == (command.is_oneway, command.opaque)
+    assert ("token",) == session.outstanding
+
+
+def test_number_of_a_long_wait_is_not_given_twice_when_the_count_goes_round() -> None:
+    session = RemotingSession()
+    session.start_request(RemotingCommand(code=11), "long poll")
+    session._next_opaque = OPAQUE_MAX
+
+    frames = [session.start_request(RemotingCommand(code=10), token) for token in "ab"]
+
+    assert [OPAQUE_MAX, 1] == [decode(frame).opaque for frame in frames]
+
+
+def test_in_flight_requests_are_bounded() -> None:
+    session = RemotingSession(in_flight_max=2)
+    session.start_request(RemotingCommand(code=10), 1)
+    session.start_request(RemotingCommand(code=10), 2)
+
+    with pytest.raises(TooManyInFlight, match="2 requests wait"):
+        session.start_request(RemotingCommand(code=10), 3)
+    session.abandon(1)
+    session.start_request(RemotingCommand(code=10), 3)
+
+    assert (2, 3) == session.outstanding
+
+
+def test_nothing_is_remembered_of_a_request_that_cannot_be_written() -> None:
+    session = RemotingSession()
+    session.start_request(RemotingCommand(code=10), "busy")
+
+    for request, token in [
+        (RemotingCommand(code=10, body=bytes(17 * 1024 * 1024)), "token"),
+        (RemotingCommand(code=10, flag=1), "token"),
+        (RemotingCommand(code=10, flag=2), "token"),
+        (RemotingCommand(code=10), "busy"),
+    ]:
+        with pytest.raises(LocalProtocolError):
+            session.start_request(request, token)
+
+    assert ("busy",) == session.outstanding
+
+
+def test_only_answers_are_written_as_answers() -> None:
+    session = RemotingSession()
+    request = RemotingCommand(code=307, opaque=9)
+
+    response = decode(session.write_response(response_to(request)))
+
+    assert (9, True) == (response.opaque, response.is_response)
+    with pytest.raises(LocalProtocolError):
+        session.write_response(request)
+
+
+def test_bytes_that_are_no_frame_are_refused() -> None:
+    with pytest.raises(RemoteProtocolError):
+        RemotingSession().receive_data(b"GET / HTTP/1.1\r\n\r\n")
+
+
+@given(st.data())
+def test_every_answer_finds_its_own_token_in_any_order_and_in_any_pieces(data) -> None:
+    session = RemotingSession()
+    bodies = data.draw(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=12))
+    frames = {
+        token: answer(session.start_request(RemotingCommand(code=10), token), body)
+        for token, body in enumerate(bodies)
+    }
+    order = data.draw(st.permutations(range(len(bodies))))
+    abandoned = data.draw(st.sets(st.sampled_from(range(len(bodies)))))
+    for token in abandoned:
+        session.abandon(token)
+    stream = b"".join(frames[token] for token in order)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+
+    received = []
+    for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        received += session.receive_data(stream[begin:end])
+
+    expected = [(token, bodies[token]) for token in order if token not in abandoned]
+    assert expected == [(event.token, event.command.body) for event in received]
+    assert () == session.outstanding
+    assert len(abandoned) == session.late_responses
