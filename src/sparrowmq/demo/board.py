@@ -27,6 +27,7 @@ from sparrowmq.demo.logbook import (
     SessionStarted,
     Started,
 )
+from sparrowmq.demo.usage import Usage
 
 
 class MemberState(Enum):
@@ -224,7 +225,7 @@ class Board:
     members: dict[str, MemberBoard] = field(default_factory=dict)
     happenings: list[Happening] = field(default_factory=list)
     lags: list[LagSample] = field(default_factory=list)
-    memory_peak_mib: int | None = None
+    usage: Usage = field(default_factory=Usage)
 
     def add_member(self, name: str, group: str) -> MemberBoard:
         """Begin to follow a member."""

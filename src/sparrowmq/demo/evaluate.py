@@ -85,7 +85,8 @@ def evaluate(evidence: Evidence, *, begun: str, end_ms: int) -> outcome.Outcome:
     return outcome.Outcome(
         begun=begun,
         duration_s=evidence.seconds(end_ms),
-        memory_peak_mib=board.memory_peak_mib,
+        memory_peak_mib=board.usage.memory_peak_mib,
+        cpu_s=board.usage.cpu_s,
         machine=_describe_machine(board),
         stages=[
             outcome.Stage(

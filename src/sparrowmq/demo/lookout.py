@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from sparrowmq.client.blocking import Admin
@@ -19,7 +18,7 @@ from sparrowmq.runtime.clock import monotonic_ms
 
 _ROUND_S = 0.02
 _LAG_INTERVAL_MS = 400
-_MEMORY_INTERVAL_MS = 1_500
+_USAGE_INTERVAL_MS = 1_500
 _DRAW_INTERVAL_MS = 200
 
 
@@ -58,7 +57,7 @@ class Lookout:
         self._crew = crew
         self._admin: Admin | None = None
         self._topic = ""
-        self._lag_due_ms = self._memory_due_ms = self._draw_due_ms = 0
+        self._lag_due_ms = self._usage_due_ms = self._draw_due_ms = 0
 
     def sample_backlogs(self, admin: Admin | None, *, topic: str = "") -> None:
         """Begin to sample both groups' backlogs of a topic; None ends it."""
@@ -96,11 +95,9 @@ class Lookout:
         if self._admin is not None and now_ms >= self._lag_due_ms:
             self._lag_due_ms = now_ms + _LAG_INTERVAL_MS
             self.board.lags.append(self._sample_lag(self._admin, now_ms))
-        if now_ms >= self._memory_due_ms:
-            self._memory_due_ms = now_ms + _MEMORY_INTERVAL_MS
-            memory_mib = measure_memory_mib(self._crew.list_processes())
-            if memory_mib is not None:
-                self.board.memory_peak_mib = max(self.board.memory_peak_mib or 0, memory_mib)
+        if now_ms >= self._usage_due_ms:
+            self._usage_due_ms = now_ms + _USAGE_INTERVAL_MS
+            self.board.usage.add(self._crew.list_processes())
         if now_ms >= self._draw_due_ms:
             self._draw_due_ms = now_ms + _DRAW_INTERVAL_MS
             self.screen.draw(self.board)
@@ -111,18 +108,3 @@ class Lookout:
             for group in (self.board.first_group, self.board.second_group)
         )
         return LagSample(now_ms, first, second)
-
-
-def measure_memory_mib(process_ids: list[int]) -> int | None:
-    """Add up these processes' proportional shares of memory; None where the system tells none."""
-    total_kib, is_known = 0, False
-    for process_id in process_ids:
-        try:
-            rollup = Path(f"/proc/{process_id}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        for line in rollup.splitlines():
-            if line.startswith("Pss:"):
-                total_kib += int(line.split()[1])
-                is_known = True
-    return total_kib // 1024 if is_known else None

@@ -203,6 +203,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     begun: str
     duration_s: float
     memory_peak_mib: int | None
+    cpu_s: float | None
     machine: Machine
     stages: list[Stage]
     production: Production

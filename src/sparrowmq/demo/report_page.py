@@ -372,6 +372,7 @@ def _machine(outcome: Outcome) -> Markup:
         ["Spark", machine.spark],
         ["Java", machine.java],
         ["memory at most, all processes", memory],
+        ["processor time, all processes", _seconds(outcome.cpu_s)],
         ["in total", format_number(outcome.duration_s) + " s"],
     ]
     return section(
@@ -379,6 +380,10 @@ def _machine(outcome: Outcome) -> Markup:
         figure(plot, caption="What ran when"),
         table(["", ""], facts),
     )
+
+
+def _seconds(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.0f} s"
 
 
 def _ownership(group: GroupFigure, *, marks: Sequence[Mark], caption: str) -> Markup:

@@ -18,7 +18,7 @@ from rich.text import Text
 from sparrowmq.demo.board import Board, MemberBoard, MemberState
 from sparrowmq.runtime.clock import monotonic_ms
 
-_PLAIN_INTERVAL_MS = 5_000
+_PLAIN_INTERVAL_MS = 10_000
 _HAPPENINGS_SHOWN = 4
 _SIDE_BY_SIDE_WIDTH = 116
 # One colour a member, in the order of starting, with a text colour that can be read on it.

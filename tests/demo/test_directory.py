@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparrowmq.demo.directory import claim_directory
+from sparrowmq.errors import ConfigError
+
+
+def test_second_demo_replaces_what_the_first_left(tmp_path: Path) -> None:
+    with claim_directory(tmp_path / "out") as directory:
+        directory.report.write_text("old")
+        directory.table.mkdir()
+        (directory.logbooks / "a").write_text("old")
+
+    with claim_directory(tmp_path / "out") as directory:
+        assert not directory.report.exists()
+        assert not directory.table.exists()
+        assert [] == list(directory.logbooks.iterdir())
+
+
+def test_files_that_are_not_the_demos_stay(tmp_path: Path) -> None:
+    with claim_directory(tmp_path) as directory:
+        (directory.root / "mine.txt").write_text("mine")
+
+    with claim_directory(tmp_path):
+        assert "mine" == (tmp_path / "mine.txt").read_text()
+
+
+def test_foreign_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "parquet").mkdir()
+
+    with pytest.raises(ConfigError, match="not empty"), claim_directory(tmp_path):
+        pass
+
+    assert ["parquet"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+
+    with pytest.raises(ConfigError, match="not a directory"), claim_directory(path):
+        pass
+
+
+def test_directory_of_a_running_demo_is_refused(tmp_path: Path) -> None:
+    with (
+        claim_directory(tmp_path / "out"),
+        pytest.raises(ConfigError, match="another demo"),
+        claim_directory(tmp_path / "out"),
+    ):
+        pass

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparrowmq.demo.keeper import list_processes
+from sparrowmq.demo.processes import Crew, ProcessFailed
+
+# Starts a process of its own in another process group, as Spark's Python daemon does.
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
+print("child", child.pid, flush=True)
+time.sleep(600)
+"""
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("deaf", flush=True)
+time.sleep(600)
+"""
+DEMO = """
+import pathlib, sys, time
+from sparrowmq.demo.processes import Crew
+with Crew(pathlib.Path(sys.argv[1])) as crew:
+    print(crew.start("parent", ["-c", sys.argv[2]]).pid, flush=True)
+    time.sleep(600)
+"""
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@needs_proc
+def test_leaving_the_crew_ends_every_process_and_its_children(tmp_path: Path) -> None:
+    with Crew(tmp_path) as crew:
+        parent = crew.start("parent", ["-c", PARENT])
+        wait_until(lambda: "child" in parent.output.read_text())
+        assert 2 == len(list_processes([parent.pid]))
+
+    assert [] == list_processes([parent.pid])
+    assert -signal.SIGTERM == parent.exit_code
+
+
+@pytest.mark.slow
+@needs_proc
+def test_processes_end_when_the_demo_itself_is_killed(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-c", DEMO, str(tmp_path), PARENT], stdout=subprocess.PIPE
+    )
+    assert demo.stdout is not None
+    parent = int(demo.stdout.readline())
+    wait_until(lambda: "child" in (tmp_path / "parent.log").read_text())
+    assert 2 == len(list_processes([parent]))
+
+    demo.kill()
+    demo.wait()
+    demo.stdout.close()
+
+    wait_until(lambda: list_processes([parent]) == [])
+
+
+@pytest.mark.slow
+def test_killing_a_child_kills_its_process_group(tmp_path: Path) -> None:
+    with Crew(tmp_path) as crew:
+        child = crew.start("deaf", ["-c", DEAF])
+        wait_until(lambda: "deaf" in child.output.read_text())
+
+        child.kill()
+
+        assert -signal.SIGKILL == child.exit_code
+
+
+@pytest.mark.slow
+def test_process_that_ends_early_is_reported_with_its_output(tmp_path: Path) -> None:
+    with Crew(tmp_path) as crew:
+        child = crew.start("hasty", ["-c", "print('out of here'); raise SystemExit(3)"])
+        assert child.wait(20)
+
+        with pytest.raises(ProcessFailed, match=r"(?s)hasty ended with exit code 3.*out of here"):
+            crew.check([child])
+
+
+@pytest.mark.slow
+def test_child_reads_the_lines_it_is_sent(tmp_path: Path) -> None:
+    with Crew(tmp_path) as crew:
+        child = crew.start("echo", ["-c", "print(input())"], has_input=True)
+        child.send_line("hello")
+        assert child.wait(20)
+
+        child.send_line("nobody reads this any more")
+        assert "hello\n" == child.output.read_text()
