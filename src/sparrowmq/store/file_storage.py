@@ -11,6 +11,7 @@ only after the directory was won.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -142,7 +143,7 @@ class FileStorage:
         self._open_files: deque[FileStorageFile] = deque()
         self._directory_fd = -1
         self._lock_fd = -1
-        os.makedirs(self._root, mode=_DIRECTORY_MODE, exist_ok=True)
+        _make_directories(self._root)
 
     def full_path(self, path: str) -> str:
         """Return the absolute path of a relative one.
@@ -203,7 +204,7 @@ class FileStorage:
         try:
             fd = os.open(full_path, flags, _FILE_MODE)
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(full_path), mode=_DIRECTORY_MODE, exist_ok=True)
+            _make_directories(os.path.dirname(full_path))
             fd = os.open(full_path, flags, _FILE_MODE)
         try:
             os.ftruncate(fd, size)
@@ -252,3 +253,14 @@ class FileStorage:
             if full_path == self._root:
                 return
             full_path = os.path.dirname(full_path)
+
+
+def _make_directories(path: str) -> None:
+    # os.makedirs would give its mode to the last directory only.
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for directory in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, _DIRECTORY_MODE)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from sparrowmq.errors import StoreError
+from sparrowmq.store.config_file import read_config, write_config
+from sparrowmq.store.file_storage import FileStorage
+
+PATH = "config/topics.json"
+
+
+def test_written_content_is_read_and_the_last_one_is_the_backup(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path)
+    assert read_config(storage, PATH, json.loads) is None
+    for n in range(3):
+        write_config(storage, PATH, b'{"n":%d}' % n)
+
+    assert {"n": 2} == read_config(storage, PATH, json.loads)
+    assert b'{"n":1}' == (tmp_path / f"{PATH}.bak").read_bytes()
+    assert ["topics.json", "topics.json.bak"] == storage.list_names("config")
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"n":', bytes(7), b"  \n"])
+def test_backup_stands_in_for_what_cannot_be_understood(damage: bytes, tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path)
+    for n in range(2):
+        write_config(storage, PATH, b'{"n":%d}' % n)
+    (tmp_path / PATH).write_bytes(damage)
+
+    assert {"n": 0} == read_config(storage, PATH, json.loads)
+    (tmp_path / f"{PATH}.bak").write_bytes(damage)
+    with pytest.raises(StoreError, match=r"topics\.json.*topics\.json\.bak"):
+        read_config(storage, PATH, json.loads)
+
+
+def test_power_cut_at_any_step_leaves_old_or_new(
+    new_storage: Callable[[], Any], power_cut: type[BaseException]
+) -> None:
+    reached = set()
+    for seed in range(200):
+        rng = Random(seed)
+        storage = new_storage()
+        write_config(storage, PATH, b"0" * 700)
+        write_config(storage, PATH, b"1" * 900)
+        storage.operations_left = rng.randrange(8)
+        storage.cut_rng = rng
+        is_written = False
+        try:
+            write_config(storage, PATH, b"2" * 1100)
+            is_written = True
+        except power_cut:
+            pass
+        storage = storage.lose_power(rng) if rng.random() < 0.7 else storage.kill()
+
+        content = read_config(storage, PATH, bytes)
+        assert content in ((b"2" * 1100,) if is_written else (b"1" * 900, b"2" * 1100)), seed
+        reached.add((is_written, content))
+    assert 3 == len(reached)
+
+
+def test_failed_write_keeps_the_old_content(storage: Any) -> None:
+    write_config(storage, PATH, b"old")
+    storage.bytes_left = 2
+    with pytest.raises(OSError, match="no space"):
+        write_config(storage, PATH, b"new content")
+
+    assert b"old" == read_config(storage, PATH, bytes)

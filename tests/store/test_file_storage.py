@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparrowmq.errors import StoreError
+from sparrowmq.protocol.record import Record
+from sparrowmq.store import MessageStore, StoreConfig
+from sparrowmq.store.file_series import DamagedSeries, FileSeries
+from sparrowmq.store.file_storage import FileStorage
+
+
+def test_created_file_is_sparse_zero_and_private(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path / "store")
+    file = storage.create("a/b/c", size=1 << 30)
+
+    assert 1 << 30 == file.size
+    assert bytes(9) == file.read((1 << 30) - 9, 9)
+    status = (tmp_path / "store/a/b/c").stat()
+    assert status.st_blocks * 512 < 1 << 16
+    assert 0o600 == status.st_mode & 0o777
+    assert 0o700 == (tmp_path / "store/a").stat().st_mode & 0o777
+
+
+def test_reads_end_with_the_file_and_writes_do_not_pass_it(tmp_path: Path) -> None:
+    file = FileStorage(tmp_path).create("f", size=10)
+    file.write(5, b"abcde")
+
+    assert b"de" == file.read(8, 5)
+    assert b"" == file.read(10, 5)
+    with pytest.raises(OSError, match="fixed size"):
+        file.write(6, b"abcde")
+
+
+def test_next_data_skips_holes_and_zeros(tmp_path: Path) -> None:
+    file = FileStorage(tmp_path).create("f", size=64 << 20)
+    assert file.next_data(0) is None
+    file.write(50 << 20, b"\0\0x")
+    file.write(60 << 20, bytes(1000))
+
+    assert (50 << 20) + 2 == file.next_data(0)
+    assert (50 << 20) + 2 == file.next_data((50 << 20) + 2)
+    assert file.next_data((50 << 20) + 3) is None
+    file.zero_from((50 << 20) + 1)
+    assert file.next_data(0) is None
+    assert 64 << 20 == file.size == (tmp_path / "f").stat().st_size
+
+
+def test_few_descriptors_serve_many_files(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path, open_files_max=4)
+    before = len(os.listdir("/proc/self/fd"))
+    files = [storage.create(f"q/{n}", size=20) for n in range(50)]
+    for n, file in enumerate(files):
+        file.write(0, b"%020d" % n)
+
+    assert [b"%020d" % n for n in range(50)] == [file.read(0, 20) for file in files]
+    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    for file in files:
+        file.sync()
+        file.close()
+    assert before == len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "/etc/passwd"])
+def test_paths_do_not_leave_the_root(path: str, tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path / "store")
+
+    with pytest.raises(StoreError, match="leaves"):
+        storage.create(path, size=1)
+    with pytest.raises(StoreError, match="leaves"):
+        storage.has(path)
+
+
+def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path / "store")
+    (tmp_path / "target").write_bytes(b"secret")
+    os.symlink(tmp_path / "target", tmp_path / "store" / "link")
+
+    with pytest.raises(OSError, match="link"):
+        storage.open("link")
+    with pytest.raises(OSError, match="link"):
+        storage.create("link", size=1)
+
+
+def test_directory_is_held_once_in_a_process(tmp_path: Path) -> None:
+    first, second = FileStorage(tmp_path), FileStorage(tmp_path)
+    first.lock()
+
+    with pytest.raises(StoreError, match="in use"):
+        second.lock()
+    # Reading the file here would give this process's record lock away.
+    assert 4 == (tmp_path / "lock").stat().st_size
+    code = "import fcntl,sys; fcntl.lockf(open(sys.argv[1],'r+'), fcntl.LOCK_EX|fcntl.LOCK_NB, 1)"
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "lock")], capture_output=True, check=False
+    )
+    assert 0 != run.returncode, "the second attempt has given the record lock away"
+    first.unlock()
+    second.lock()
+    second.unlock()
+
+
+def test_directory_held_as_java_holds_it_is_refused(tmp_path: Path) -> None:
+    code = (
+        "import fcntl,sys; f=open(sys.argv[1],'w'); fcntl.lockf(f, fcntl.LOCK_EX, 1)\n"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert b"held\n" == holder.stdout.readline()
+        storage = FileStorage(tmp_path)
+        with pytest.raises(StoreError, match="in use"):
+            storage.lock()
+        holder.stdin.close()
+    storage.lock()
+    storage.unlock()
+
+
+def test_store_makes_files_of_apaches_sizes(
+    tmp_path: Path, new_record: Callable[..., Record]
+) -> None:
+    store = MessageStore(FileStorage(tmp_path), StoreConfig())
+    store.load(timestamp_ms=1)
+    store.put([new_record(b"x")], timestamp_ms=1)
+    assert (tmp_path / "abort").stat().st_size == 0
+    store.close()
+
+    zero = "0" * 20
+    assert 1 << 30 == (tmp_path / "commitlog" / zero).stat().st_size
+    assert 6_000_000 == (tmp_path / "consumequeue/T/0" / zero).stat().st_size
+    assert 4096 == (tmp_path / "checkpoint").stat().st_size
+    assert ["checkpoint", "commitlog", "consumequeue", "lock"] == sorted(os.listdir(tmp_path))
+
+
+def test_failed_load_gives_the_directory_back(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / "notes.txt").write_bytes(b"")
+
+    for _ in range(2):
+        with pytest.raises(DamagedSeries, match=r"notes\.txt"):
+            MessageStore(FileStorage(tmp_path), StoreConfig()).load(timestamp_ms=1)
+
+
+def test_series_reads_and_writes_across_files(tmp_path: Path) -> None:
+    series = FileSeries(FileStorage(tmp_path), "s", file_size=10)
+    data = bytes(range(35))
+    series.add_file(20)
+    written = series.write(20, data)
+
+    assert [20, 30, 40, 50] == series.bases
+    assert 4 == len(written)
+    assert data == series.read(20, 35)
+    assert data[8:25] == series.read(28, 17)
+    assert b"" == series.read(60, 1)
+    assert (20, None, None) == (series.base_of(29), series.base_of(19), series.base_of(60))
+    assert 21 == series.next_data(0)
+    series.cut(33)
+    assert ([20, 30], bytes(7)) == (series.bases, series.read(33, 99))
+    series.cut(30)
+    assert [20, 30] == series.bases
+    loaded = FileSeries(FileStorage(tmp_path), "s", file_size=10)
+    loaded.load()
+    assert data[:10] + bytes(10) == loaded.read(20, 99)
