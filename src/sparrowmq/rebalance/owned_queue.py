@@ -103,9 +103,10 @@ class OwnedQueue:
         # When deliveries had ended, or the bound had passed.
         self._drained_ms: int | None = None
         self._has_abandoned_pull = False
-        # Messages to send back, each with the level, and offsets of those being sent back.
+        # Messages to send back, each with the level, and those being sent back: from
         self._backs: list[tuple[tuple[MessageExt, ...], int]] = []
-        self._backs_under_way: set[int] = set()
+        # offset to when that began.
+        self._backs_under_way: dict[int, int] = {}
         # Offsets that could not be sent back, and when they are consumed again.
         self._retries: list[tuple[int, tuple[int, ...]]] = []
 
@@ -133,11 +134,11 @@ class OwnedQueue:
             self._collect_acquire(now_ms, actions)
         elif state is ProcessQueueState.CONSUMING:
             self._collect_pull(now_ms, actions, flow)
-            self._collect_backs(actions)
+            self._collect_backs(now_ms, actions)
             self._collect_retries(now_ms)
             self._collect_commit(now_ms, actions)
         elif state is ProcessQueueState.DRAINING:
-            self._collect_backs(actions)
+            self._collect_backs(now_ms, actions)
             self._collect_release(now_ms, actions, facts)
 
     def _collect_acquire(self, now_ms: int, actions: list[Action]) -> None:
@@ -160,11 +161,14 @@ class OwnedQueue:
         self._pull_sent_ms = now_ms
         actions.append(Pull(self.queue, self.epoch, process_queue.pull_offset))
 
-    def _collect_backs(self, actions: list[Action]) -> None:
+    def _collect_backs(self, now_ms: int, actions: list[Action]) -> None:
         for messages, delay_level in self._backs:
-            self._backs_under_way.update(message.queue_offset for message in messages)
+            self._backs_under_way.update((message.queue_offset, now_ms) for message in messages)
             actions.append(SendBack(self.queue, self.epoch, messages, delay_level))
         self._backs.clear()
+        lost = [n for n, sent_ms in self._backs_under_way.items() if now_ms - sent_ms > LOST_MS]
+        if lost:
+            self.sent_back(done=(), failed=lost, now_ms=now_ms)
 
     def _collect_retries(self, now_ms: int) -> None:
         due = [offsets for due_ms, offsets in self._retries if due_ms <= now_ms]
@@ -348,39 +352,42 @@ class OwnedQueue:
         messages = self.deliveries.pop(delivery_id, None)
         if messages is None or self.is_released:
             return
-        process_queue = self.process_queue
-        failed = [
-            message
-            for message in messages[acked_count:]
-            if process_queue.has(message.queue_offset)
-            and message.queue_offset not in self._backs_under_way
-        ]
+        failed = [message for message in messages[acked_count:] if self._is_ours(message)]
         if sends_back and failed:
             self._backs.append((tuple(failed), delay_level))
-            self._backs_under_way.update(message.queue_offset for message in failed)
             messages = messages[:acked_count]
-        process_queue.complete([message.queue_offset for message in messages])
+        self.process_queue.complete([message.queue_offset for message in messages])
+
+    def _is_ours(self, message: MessageExt) -> bool:
+        """Tell whether a message is neither done nor being sent back."""
+        offset = message.queue_offset
+        return self.process_queue.has(offset) and offset not in self._backs_under_way
 
     def sent_back(self, *, done: Collection[int], failed: Collection[int], now_ms: int) -> None:
         """Note by offset which messages are the broker's now; the others are tried again here."""
         if self.is_released:
             return
-        self._backs_under_way.difference_update(done, failed)
+        under_way = self._backs_under_way
+        again = tuple(
+            sorted(offset for offset in failed if under_way.pop(offset, None) is not None)
+        )
+        for offset in done:
+            under_way.pop(offset, None)
         self.process_queue.complete(done)
-        if failed:
-            self._retries.append((now_ms + LOCAL_RETRY_MS, tuple(sorted(failed))))
+        if again:
+            self._retries.append((now_ms + LOCAL_RETRY_MS, again))
 
-    def send_back_expired(self, now_ms: int, *, timeout_ms: int) -> int:
-        """Send back what its listener holds too long; return how many messages that are."""
-        expired = [
+    def send_back_expired(self, now_ms: int, *, timeout_ms: int) -> None:
+        """Send back what its listener holds too long."""
+        waiting = {offset for _, offsets in self._retries for offset in offsets}
+        waiting.update(m.queue_offset for messages, _ in self._backs for m in messages)
+        expired = tuple(
             message
             for message in self.process_queue.find_expired(now_ms, timeout_ms=timeout_ms)
-            if message.queue_offset not in self._backs_under_way
-        ]
+            if self._is_ours(message) and message.queue_offset not in waiting
+        )
         if expired:
-            self._backs.append((tuple(expired), EXPIRED_DELAY_LEVEL))
-            self._backs_under_way.update(message.queue_offset for message in expired)
-        return len(expired)
+            self._backs.append((expired, EXPIRED_DELAY_LEVEL))
 
 
 def _is_under_way(sent_ms: int | None, now_ms: int) -> bool:

@@ -330,14 +330,15 @@ def _with_own_topic(message: MessageExt) -> MessageExt:
 
 def _send_back(subscriber: Subscriber, action: SendBack) -> Operation[None]:
     done: list[int] = []
-    failed: list[int] = []
-    for message in action.messages:
-        try:
+    offsets = [message.queue_offset for message in action.messages]
+    try:
+        for message in action.messages:
             yield from _send_back_one(subscriber, message, delay_level=action.delay_level)
             done.append(message.queue_offset)
-        except SparrowError as error:
-            subscriber.tell(RequestFailed("send back", action.queue, error))
-            failed.append(message.queue_offset)
+    except SparrowError as error:
+        # The others would fail too, and each may take long to do so.
+        subscriber.tell(RequestFailed("send back", action.queue, error))
+    failed = offsets[len(done) :]
     subscriber.counters.sent_back += len(done)
     now_ms: int = yield Now()
     subscriber.member.sent_back(action.queue, action.epoch, done=done, failed=failed, now_ms=now_ms)

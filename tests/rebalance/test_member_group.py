@@ -1,0 +1,278 @@
+"""Several members and a model of a broker: whatever happens, nothing is lost, and it settles.
+
+Actions are carried out in any order, late, or not at all; members join, leave and are killed.
+Checked after every commit: what lies before the committed offset has been consumed. Checked at
+the end, when faults have stopped: every message consumed, every queue with exactly one owner.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model.queue import java_order
+from sparrowmq.rebalance.actions import (
+    AbandonPull,
+    Acquire,
+    Action,
+    Commit,
+    Deliver,
+    Heartbeat,
+    Leave,
+    Pull,
+    Rebalance,
+    RefreshRoutes,
+    SendBack,
+)
+from sparrowmq.rebalance.averagely import AllocateMessageQueueAveragely
+from sparrowmq.rebalance.member import GroupMember, MemberConfig, TopicShare
+
+TOPIC = "T"
+QUEUES = [MessageQueue(TOPIC, "b", n) for n in range(5)]
+PULL_COUNT = 3
+# How long the broker holds a pull that finds nothing.
+HOLD_MS = 5_000
+# What was lost on its way is begun anew after 60 s, a pull after 120 s; then two rebalances.
+HEALING_MS = 180_000
+MEMBERS_MAX = 4  # Not counting the one that joins at the end.
+
+
+def message(queue: MessageQueue, offset: int) -> MessageExt:
+    return MessageExt(
+        topic=TOPIC,
+        body=b"x",
+        properties={},
+        broker_name=queue.broker_name,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        commit_log_position=offset,
+    )
+
+
+class World:
+    """The broker's view and the members, on a virtual clock."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.now_ms = 0
+        self.ends = dict.fromkeys(QUEUES, 0)
+        self.committed: dict[MessageQueue, int] = {}
+        self.consumed: set[tuple[MessageQueue, int]] = set()
+        self.listed: list[str] = []
+        self.members: dict[str, GroupMember] = {}
+        self.under_way: list[tuple[str, Action]] = []
+        self.held: list[tuple[int, str, Pull]] = []
+        self.joined_count = 0
+        self.is_healed = False
+
+    # --- what happens -----------------------------------------------------------------------
+
+    def join(self) -> None:
+        if len(self.members) < MEMBERS_MAX or self.is_healed:
+            cid = f"c{self.joined_count}"
+            self.joined_count += 1
+            config = MemberConfig(
+                group="G",
+                client_id=cid,
+                batch_size=2,
+                deliveries_max=3,
+                drain_timeout_ms=2_000,
+                consume_timeout_ms=20_000,
+            )
+            self.members[cid] = GroupMember(config, topics={TOPIC}, now_ms=self.now_ms)
+
+    def leave(self) -> None:
+        if len(self.members) > 1:
+            self.members[self.chance.choice(sorted(self.members))].leave(self.now_ms)
+
+    def kill(self) -> None:
+        if len(self.members) > 1:
+            cid = self.chance.choice(sorted(self.members))
+            self.forget(cid)
+
+    def restart_broker(self) -> None:
+        self.listed.clear()
+        for member in self.members.values():
+            member.connection_lost({"b"}, self.now_ms)
+
+    def produce(self) -> None:
+        self.ends[self.chance.choice(QUEUES)] += self.chance.randint(1, 4)
+
+    def wait(self) -> None:
+        self.now_ms += self.chance.choice((1, 50, 300, 1_500, 10_000))
+
+    def begin_due(self) -> None:
+        for cid, member in tuple(self.members.items()):
+            self.under_way += [(cid, action) for action in member.due(self.now_ms)]
+            if member.is_done:
+                self.forget(cid)
+        ready = [held for held in self.held if self.has_answer(*held)]
+        self.held = [held for held in self.held if held not in ready]
+        self.under_way += [(cid, action) for _, cid, action in ready]
+
+    def has_answer(self, held_until_ms: int, _: str, action: Pull) -> bool:
+        return held_until_ms <= self.now_ms or action.offset < self.ends[action.queue]
+
+    def step(self) -> None:
+        """Begin what is due; end one thing that is under way, well or badly."""
+        self.begin_due()
+        if self.under_way:
+            place = self.chance.randrange(len(self.under_way))
+            cid, action = self.under_way.pop(place)
+            fault = 1.0 if self.is_healed else self.chance.random()
+            if cid in self.members and fault > 0.03:
+                self.carry_out(cid, self.members[cid], action, is_good=fault > 0.2)
+
+    def forget(self, cid: str) -> None:
+        self.members.pop(cid, None)
+        self.listed = [other for other in self.listed if other != cid]
+        self.notify()
+
+    def notify(self) -> None:
+        for cid in self.listed:
+            if cid in self.members:
+                self.members[cid].notified(self.now_ms)
+
+    # --- the broker -------------------------------------------------------------------------
+
+    def carry_out(self, cid: str, member: GroupMember, action: Action, *, is_good: bool) -> None:
+        now_ms = self.now_ms
+        if isinstance(action, RefreshRoutes):
+            found = [TOPIC] if is_good else []
+            member.routes_refreshed(found=found, has_changed=is_good, now_ms=now_ms)
+        elif isinstance(action, Heartbeat):
+            if is_good and cid not in self.listed:
+                self.listed.append(cid)
+                self.notify()
+            member.heartbeat_done(reached=int(is_good), failed=int(not is_good), now_ms=now_ms)
+        elif isinstance(action, Rebalance):
+            member.rebalanced([self.share_of(cid, is_good=is_good)], now_ms)
+        elif isinstance(action, Leave):
+            member.left()
+        elif isinstance(action, Pull) and self.is_held(action):
+            self.held.append((now_ms + HOLD_MS, cid, action))
+        else:
+            self.carry_out_for_queue(member, action, is_good=is_good)
+
+    def is_held(self, action: Pull) -> bool:
+        return action.offset >= self.ends[action.queue] and self.chance.random() < 0.9
+
+    def share_of(self, cid: str, *, is_good: bool) -> TopicShare:
+        cids = sorted(self.listed, key=java_order)
+        if not is_good or not cids:
+            return TopicShare(TOPIC, None)
+        queues = AllocateMessageQueueAveragely().allocate("G", cid, QUEUES, cids)
+        return TopicShare(TOPIC, tuple(queues), tuple(cids))
+
+    def carry_out_for_queue(self, member: GroupMember, action: Action, *, is_good: bool) -> None:
+        now_ms = self.now_ms
+        assert not isinstance(action, RefreshRoutes | Heartbeat | Rebalance | Leave)
+        if isinstance(action, Deliver):
+            count = len(action.messages) if is_good else self.chance.randrange(2)
+            self.note_consumed(action.queue, [m.queue_offset for m in action.messages[:count]])
+            member.consumed(action, acked_count=count)
+            return
+        if isinstance(action, AbandonPull):
+            return
+        queue, epoch = action.queue, action.epoch
+        if isinstance(action, Acquire):
+            if is_good:
+                stored = self.committed.get(queue)
+                member.acquired(
+                    queue,
+                    epoch,
+                    offset=stored or 0,
+                    is_committed=stored is not None,
+                    now_ms=now_ms,
+                )
+            else:
+                member.acquire_failed(queue, epoch, now_ms=now_ms)
+        elif isinstance(action, Pull):
+            end = min(self.ends[queue], action.offset + PULL_COUNT)
+            if is_good:
+                member.pulled(
+                    queue,
+                    epoch,
+                    offset=action.offset,
+                    messages=[message(queue, offset) for offset in range(action.offset, end)],
+                    next_offset=max(end, action.offset),
+                    now_ms=now_ms,
+                )
+            else:
+                member.pull_failed(queue, epoch, offset=action.offset, now_ms=now_ms)
+        elif isinstance(action, SendBack):
+            offsets = [message.queue_offset for message in action.messages]
+            done = offsets if is_good else []
+            self.note_consumed(queue, done)
+            member.sent_back(
+                queue,
+                epoch,
+                done=done,
+                failed=[offset for offset in offsets if offset not in done],
+                now_ms=now_ms,
+            )
+        else:
+            self.commit(member, action, is_good=is_good)
+
+    def note_consumed(self, queue: MessageQueue, offsets: list[int]) -> None:
+        self.consumed.update((queue, offset) for offset in offsets)
+
+    def commit(self, member: GroupMember, action: Commit, *, is_good: bool) -> None:
+        if not is_good:
+            member.commit_failed(action.queue, action.epoch, now_ms=self.now_ms)
+            return
+        lost = [n for n in range(action.offset) if (action.queue, n) not in self.consumed]
+        assert [] == lost, f"{action} passes messages that nobody consumed"
+        self.committed[action.queue] = action.offset
+        member.committed(action.queue, action.epoch, offset=action.offset, now_ms=self.now_ms)
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """No more faults, for as long as it may take to settle."""
+        self.is_healed = True
+        self.join()
+        end_ms = self.now_ms + HEALING_MS
+        while self.now_ms < end_ms:
+            self.step()
+            while self.under_way:
+                self.step()
+            moments = [member.next_due_ms(self.now_ms) for member in self.members.values()]
+            moments += [held_until_ms for held_until_ms, _, _ in self.held]
+            self.now_ms = max(self.now_ms + 1, min(moments))
+
+
+EVENTS: list[tuple[Callable[[World], None], int]] = [
+    (World.step, 40),
+    (World.wait, 8),
+    (World.produce, 8),
+    (World.join, 3),
+    (World.leave, 1),
+    (World.kill, 1),
+    (World.restart_broker, 1),
+]
+
+
+@given(seed=st.integers(min_value=0, max_value=2**32))
+@settings(max_examples=25, deadline=None)
+def test_group_loses_nothing_and_settles_whatever_happens(seed: int) -> None:
+    chance = random.Random(seed)
+    world = World(chance)
+    world.join()
+    events, weights = zip(*EVENTS, strict=True)
+    for _ in range(600):
+        chance.choices(events, weights)[0](world)
+
+    world.heal()
+
+    everything = {(queue, n) for queue, end in world.ends.items() for n in range(end)}
+    assert set() == everything - world.consumed
+    owned = sorted(queue for member in world.members.values() for queue in member.assigned)
+    assert QUEUES == owned
+    assert {q: end for q, end in world.ends.items() if end} == {
+        q: offset for q, offset in world.committed.items() if offset
+    }
