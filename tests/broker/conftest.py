@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from sparrowmq.broker.server import BrokerServer
 from sparrowmq.nameserver.server import NameServerServer
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.protocol.record import Record, decode_record, encode_host
 from sparrowmq.runtime.async_driver import AsyncDriver
 from sparrowmq.runtime.connections import Connection, Output, Push, Reply
@@ -266,6 +268,54 @@ def rig(make_rig: Callable[..., Rig]) -> Rig:
     return rig
 
 
+class Peer:
+    """A bare connection, for what no driver would write."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.decoder = FrameDecoder()
+        self.commands: list[RemotingCommand] = []
+
+    @classmethod
+    async def connect(cls, address: str) -> Peer:
+        host, _, port = address.rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    def write(self, command: RemotingCommand) -> None:
+        self.writer.write(encode_frame(command))
+
+    async def read_reply(self, opaque: int) -> RemotingCommand:
+        """Return the answer to a request; pushes before it are dropped."""
+        while (command := await self.read_command()) is not None:
+            if command.is_response and command.opaque == opaque:
+                return command
+        raise EOFError("the connection was closed")
+
+    async def read_command(self) -> RemotingCommand | None:
+        """Return the next command, or None at the connection's end."""
+        while not self.commands:
+            data = await asyncio.wait_for(self.reader.read(65_536), 10)
+            if not data:
+                return None
+            self.commands += self.decoder.receive_data(data)
+        return self.commands.pop(0)
+
+    async def is_closed(self) -> bool:
+        """Tell whether the server closes the connection without another word."""
+        try:
+            return not await asyncio.wait_for(self.reader.read(1), 10)
+        except ConnectionResetError:
+            return True
+
+    async def close(self) -> None:
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            return
+
+
 @dataclass
 class Live:
     """A name server and a broker on this event loop, and a client to ask them."""
@@ -289,6 +339,10 @@ class Live:
         request = RemotingCommand(code=code, ext_fields=ext_fields, body=body)
         return await self.driver.run(invoke(address, request, timeout_ms=timeout_ms))
 
+    async def connect(self, address: str) -> Peer:
+        """Open a bare connection."""
+        return await Peer.connect(address)
+
 
 LIMITS = ServerLimits(
     connections_max=64,
@@ -298,6 +352,11 @@ LIMITS = ServerLimits(
     send_stall_ms=300,
     sweep_ms=50,
 )
+
+
+@pytest.fixture
+def peer() -> Callable[[str], Awaitable[Peer]]:
+    return Peer.connect
 
 
 @pytest_asyncio.fixture

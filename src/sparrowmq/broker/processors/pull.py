@@ -217,10 +217,14 @@ def _code(result: GetResult, header: PullMessageRequestHeader) -> ResponseCode:
 def _response(
     command: RemotingCommand, header: PullMessageRequestHeader, result: GetResult
 ) -> RemotingCommand:
+    status = result.status
+    if status is GetStatus.NO_MATCHED_LOGIC_QUEUE:
+        # RocketMQ makes a queue when it is first looked for, and then finds it empty.
+        status = GetStatus.NO_MESSAGE_IN_QUEUE
     return response_to(
         command,
         _code(result, header),
-        remark=result.status.name,
+        remark=status.name,
         ext_fields={
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(result.next_offset),

@@ -1,0 +1,265 @@
+"""The broker on real sockets, files and threads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.server import BrokerServer
+from sparrowmq.errors import StoreError
+from sparrowmq.protocol.bodies import TopicRouteData, decode_body
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.framing import encode_frame
+from sparrowmq.runtime.remoting_server import bind
+
+SEND = {
+    "a": "GID_p",
+    "b": "T",
+    "c": "TBW102",
+    "d": "4",
+    "e": "0",
+    "f": "0",
+    "g": "1700000000000",
+    "h": "0",
+    "i": "",
+}
+PULL = {
+    "consumerGroup": "GID_c",
+    "topic": "T",
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "32",
+    "sysFlag": "6",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "15000",
+    "subscription": "*",
+    "subVersion": "0",
+}
+
+
+async def is_serving(live: Any) -> bool:
+    reply = await live.call(live.broker, RequestCode.GET_BROKER_RUNTIME_INFO)
+    return reply.code == 0
+
+
+async def test_created_topic_has_a_route_when_it_is_answered(live: Any) -> None:
+    fields = {
+        "topic": "new",
+        "defaultTopic": "TBW102",
+        "readQueueNums": "3",
+        "writeQueueNums": "3",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+    }
+    created = await live.call(live.broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    reply = await live.call(live.name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "new"})
+
+    route = decode_body(TopicRouteData, reply.body)
+    assert 0 == created.code
+    assert [3] == [queue.write_queue_nums for queue in route.queue_datas]
+    assert [{0: live.broker}] == [broker.broker_addrs for broker in route.broker_datas]
+
+
+async def test_held_pull_is_answered_by_a_send_on_another_connection(live: Any) -> None:
+    await live.call(live.broker, RequestCode.SEND_MESSAGE_V2, SEND, b"first")
+    peer = await live.connect(live.broker)
+    fields = {**PULL, "queueOffset": "1"}
+    command = RemotingCommand(code=RequestCode.PULL_MESSAGE, ext_fields=fields, opaque=77)
+    peer.writer.write(encode_frame(command))
+    await _until(lambda: len(live.broker_server.broker.state.holds) == 1)
+
+    await live.call(live.broker, RequestCode.SEND_MESSAGE_V2, SEND, b"second")
+
+    reply = await peer.read_command()
+    assert reply is not None
+    assert (0, 77) == (reply.code, reply.opaque)
+    assert b"second" in (reply.body or b"")
+    await peer.close()
+
+
+async def test_closed_connection_is_told_to_the_group(live: Any) -> None:
+    consumer = {"groupName": "GID_c", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}
+    peer = await live.connect(live.broker)
+    for address, client_id in (("driver", "a"), ("peer", "b")):
+        body = json.dumps({"clientID": client_id, "consumerDataSet": [consumer]}).encode()
+        if address == "driver":
+            await live.call(live.broker, RequestCode.HEART_BEAT, None, body)
+        else:
+            command = RemotingCommand(code=RequestCode.HEART_BEAT, body=body)
+            peer.writer.write(encode_frame(command))
+            await peer.read_command()
+    # One notification for each member that came.
+    await _until(lambda: len(live.received) == 2)
+
+    await peer.close()
+
+    await _until(lambda: len(live.received) == 3)
+    assert {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED} == {c.code for c in live.received}
+    reply = await live.call(
+        live.broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "GID_c"}
+    )
+    assert b'{"consumerIdList":["a"]}' == reply.body
+
+
+async def test_sends_on_one_connection_are_stored_in_their_order(live: Any) -> None:
+    peer = await live.connect(live.broker)
+    for number in range(200):
+        command = RemotingCommand(
+            code=RequestCode.SEND_MESSAGE_V2, ext_fields=SEND, body=b"%d" % number, opaque=number
+        )
+        peer.writer.write(encode_frame(command))
+
+    replies = [await peer.read_command() for _ in range(200)]
+
+    assert [(n, str(n)) for n in range(200)] == [
+        (reply.opaque, (reply.ext_fields or {})["queueOffset"]) for reply in replies if reply
+    ]
+    await peer.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xff\xff\xff\x00\x00\x00\x00",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x00\x00\x00\x08\x00\x00\x00\x10abcd",
+        b"\x00\x00\x00\x08\x00\x00\x00\x04{{{{",
+        b"\x00\x00\x00\x08\x07\x00\x00\x04{}{}",
+        b"\x00\x00\x00\x00" * 4,
+    ],
+    ids=["huge", "tls", "http", "header too long", "no json", "unknown type", "empty"],
+)
+@pytest.mark.parametrize("whom", ["broker", "name_server"])
+async def test_malformed_frame_closes_its_connection_and_no_other(
+    live: Any, data: bytes, whom: str
+) -> None:
+    other = await live.connect(live.broker)
+    await _ask(other)
+    peer = await live.connect(getattr(live, whom))
+
+    peer.writer.write(data)
+
+    assert await peer.is_closed()
+    assert await _ask(other)
+    await peer.close()
+    await other.close()
+
+
+async def test_header_beyond_its_limit_closes_the_connection(live: Any) -> None:
+    peer = await live.connect(live.broker)
+
+    peer.writer.write((100_004).to_bytes(4, "big") + (100_000).to_bytes(4, "big"))
+
+    assert await peer.is_closed()
+    assert await is_serving(live)
+    await peer.close()
+
+
+async def test_silent_connection_is_closed(live: Any) -> None:
+    peer = await live.connect(live.broker)
+
+    assert await peer.is_closed()
+    await peer.close()
+
+
+async def test_frame_that_is_not_finished_closes_its_connection(live: Any) -> None:
+    peer = await live.connect(live.broker)
+    await _ask(peer)
+
+    peer.writer.write(b"\x00\x00\x01\x00\x00\x00")
+
+    assert await peer.is_closed()
+    await peer.close()
+
+
+async def test_too_many_connections_are_refused_and_the_rest_served(live: Any) -> None:
+    peers = [await live.connect(live.broker) for _ in range(62)]
+    assert all([await _ask(peer) for peer in peers])
+    more = [await live.connect(live.broker) for _ in range(8)]
+
+    refused = [peer for peer in more if await _is_refused(peer)]
+
+    assert len(refused) >= 6
+    assert await _ask(peers[0])
+    for peer in peers + more:
+        await peer.close()
+
+
+async def test_reader_that_takes_nothing_is_cut_off_and_harms_nobody(live: Any) -> None:
+    body = b"x" * 60_000
+    for _ in range(8):
+        await live.call(live.broker, RequestCode.SEND_MESSAGE_V2, SEND, body)
+    peer = await live.connect(live.broker)
+    peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    for opaque in range(200):
+        command = RemotingCommand(code=RequestCode.PULL_MESSAGE, ext_fields=PULL, opaque=opaque)
+        peer.writer.write(encode_frame(command))
+
+    assert await is_serving(live)
+    # The peer and this client's own connection; then only that is left.
+    server = live.broker_server._server
+    await _until(lambda: server.connection_count == 1)
+
+    assert await is_serving(live)
+    peer.writer.transport.abort()
+
+
+async def test_failing_processor_is_answered_and_the_server_goes_on(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live.broker_server.broker.state.consumers, "_groups", None)
+
+    reply = await live.call(
+        live.broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"}
+    )
+
+    assert 1 == reply.code
+    assert "AttributeError" in (reply.remark or "")
+    monkeypatch.undo()
+    assert await is_serving(live)
+
+
+async def test_directory_in_use_is_refused(live: Any) -> None:
+    with pytest.raises(StoreError, match="in use"):
+        BrokerServer(live.root / "store", BrokerConfig(address="127.0.0.1:1"))
+
+
+async def test_broker_serves_although_no_name_server_answers(tmp_path: Path, peer: Any) -> None:
+    listening = bind("127.0.0.1", 0)
+    address = f"127.0.0.1:{listening.getsockname()[1]}"
+    config = BrokerConfig(address=address)
+    server = BrokerServer(tmp_path, config, name_servers=["127.0.0.1:1"])
+    await server.start(listening)
+
+    connected = await peer(address)
+
+    assert await _ask(connected)
+    await connected.close()
+    await server.stop()
+
+
+async def _ask(peer: Any) -> bool:
+    command = RemotingCommand(code=RequestCode.GET_BROKER_RUNTIME_INFO)
+    peer.writer.write(encode_frame(command))
+    return await peer.read_command() is not None
+
+
+async def _is_refused(peer: Any) -> bool:
+    try:
+        return not await _ask(peer)
+    except ConnectionError:
+        return True
+
+
+async def _until(condition: Any) -> None:
+    """Let the loop go on until something has happened; a deadline bounds it."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
