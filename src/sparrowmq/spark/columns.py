@@ -417,7 +417,7 @@ def _decode_msg_id(context: _Context) -> pa.Array:
     if given.null_count == 0:
         return given
     made = _decode_offset_msg_id(context)
-    return pc.coalesce(given, made)
+    return pc.call_function("coalesce", [given, made])
 
 
 def _decode_properties(context: _Context) -> pa.Array:
