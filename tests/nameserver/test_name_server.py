@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sparrowmq.nameserver.name_server import KVConfig
+from sparrowmq.nameserver.route_table import BROKER_EXPIRY_MS
+from sparrowmq.protocol.bodies import ClusterInfo, TopicList, TopicRouteData, decode_body
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
+from sparrowmq.runtime.connections import Close
+
+IDENTITY = {
+    "brokerName": "broker-a",
+    "brokerAddr": "10.0.0.1:10911",
+    "clusterName": "DefaultCluster",
+    "brokerId": "0",
+}
+
+
+def route(rig: Any, topic: str = "T", **extra: Any) -> Any:
+    return rig.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, **extra)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_registered_topic_has_a_route(rig: Any, compressed: bool) -> None:
+    registered = rig.register(compressed=compressed)
+
+    data = decode_body(TopicRouteData, route(rig).body)
+    assert (0, None) == (registered.code, registered.body)
+    assert [(4, 4, 6)] == [
+        (q.read_queue_nums, q.write_queue_nums, q.perm) for q in data.queue_datas
+    ]
+
+
+def test_unknown_topic_has_none(rig: Any) -> None:
+    reply = route(rig)
+
+    assert ResponseCode.TOPIC_NOT_EXIST == reply.code
+    assert reply.remark.startswith("No topic route info in name server for the topic: T\n")
+
+
+def test_broker_ids_are_quoted_for_those_who_can_read_that(rig: Any) -> None:
+    rig.register()
+
+    old = route(rig, version=399).body
+    new = route(rig, version=401).body
+    asked = rig.call(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T", "acceptStandardJsonOnly": "true"}
+    ).body
+
+    assert b'{0:"10.0.0.1:10911"}' in old
+    assert {"0": "10.0.0.1:10911"} == json.loads(new)["brokerDatas"][0]["brokerAddrs"]
+    assert new == asked
+    assert decode_body(TopicRouteData, old) == decode_body(TopicRouteData, new)
+
+
+def test_damaged_registration_is_refused(rig: Any) -> None:
+    reply = rig.register(bodyCrc32="12345")
+
+    assert (1, "crc32 not match") == (reply.code, reply.remark)
+    assert 17 == route(rig).code
+
+
+def test_registration_without_a_checksum_is_taken(rig: Any) -> None:
+    assert 0 == rig.register(bodyCrc32="0").code
+    assert 0 == route(rig).code
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff", b"[]", b"x\x9c\x00"])
+@pytest.mark.parametrize("compressed", ["true", "false"])
+def test_malformed_registration_is_answered_with_an_error(
+    rig: Any, body: bytes, compressed: str
+) -> None:
+    fields = {**IDENTITY, "haServerAddr": "x", "compressed": compressed}
+    reply = rig.call(RequestCode.REGISTER_BROKER, fields, body)
+
+    assert ResponseCode.SYSTEM_ERROR == reply.code
+
+
+def test_old_broker_registers_with_the_bare_table(rig: Any) -> None:
+    body = b'{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":2,"writeQueueNums":2}}}'
+    fields = {**IDENTITY, "haServerAddr": "x"}
+
+    rig.call(RequestCode.REGISTER_BROKER, fields, body, version=36)
+
+    data = decode_body(TopicRouteData, route(rig).body)
+    assert [2] == [q.read_queue_nums for q in data.queue_datas]
+
+
+def test_slave_is_told_its_master(rig: Any) -> None:
+    rig.register()
+
+    reply = rig.register("10.0.0.2:10911", broker_id=1)
+
+    assert {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:109112"} == reply.ext_fields
+
+
+def test_version_is_compared(rig: Any) -> None:
+    rig.register(counter=1)
+    code = RequestCode.QUERY_DATA_VERSION
+
+    same = rig.call(code, IDENTITY, b'{"counter":1,"timestamp":7}')
+    other = rig.call(code, IDENTITY, b'{"counter":2,"timestamp":7}')
+    stranger = rig.call(
+        code, {**IDENTITY, "brokerAddr": "10.0.0.7:1"}, b'{"counter":1,"timestamp":7}'
+    )
+
+    assert ({"changed": "false"}, {"changed": "true"}) == (same.ext_fields, other.ext_fields)
+    assert b'{"counter":1,"timestamp":7}' == other.body
+    assert ({"changed": "true"}, None) == (stranger.ext_fields, stranger.body)
+
+
+def test_unregistered_and_disconnected_brokers_are_gone(rig: Any) -> None:
+    rig.register()
+    rig.call(RequestCode.UNREGISTER_BROKER, IDENTITY)
+    unregistered = route(rig).code
+    connection = rig.connect()
+    rig.register(connection=connection)
+
+    facts = rig.server.connection_closed(connection, now_ms=0, timestamp_ms=0)
+
+    assert (17, 17) == (unregistered, route(rig).code)
+    assert ["broker broker-a:0 at 10.0.0.1:10911 is gone"] == [fact.text for fact in facts]
+
+
+def test_silent_broker_is_gone_and_its_connection_closed(rig: Any) -> None:
+    connection = rig.connect()
+    rig.register(connection=connection)
+
+    early = rig.server.tick(now_ms=BROKER_EXPIRY_MS)
+    late = rig.server.tick(now_ms=BROKER_EXPIRY_MS + 10_000)
+
+    assert [] == early
+    assert Close(connection, "the broker is silent") in late
+    assert 17 == route(rig).code
+
+
+def test_lists(rig: Any) -> None:
+    rig.register(topics={"T": 4, "U": 4})
+    rig.register("10.0.0.2:10911", name="broker-b", topics={"V": 1})
+
+    topics = rig.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    of_cluster = rig.call(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "DefaultCluster"})
+    system = rig.call(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+    cluster = rig.call(RequestCode.GET_BROKER_CLUSTER_INFO)
+
+    assert ["T", "U", "V"] == decode_body(TopicList, topics.body).topic_list
+    assert ["T", "U", "V"] == decode_body(TopicList, of_cluster.body).topic_list
+    names = decode_body(TopicList, system.body)
+    assert ["DefaultCluster", "broker-a", "broker-b"] == names.topic_list
+    assert "10.0.0.1:10911" == names.broker_addr
+    info = decode_body(ClusterInfo, cluster.body)
+    assert {"DefaultCluster": ["broker-a", "broker-b"]} == info.cluster_addr_table
+
+
+def test_topic_is_deleted(rig: Any) -> None:
+    rig.register()
+
+    assert 0 == rig.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"}).code
+    assert 17 == route(rig).code
+
+
+def test_write_permission_is_wiped_and_added(rig: Any) -> None:
+    rig.register()
+    name = {"brokerName": "broker-a"}
+
+    wiped = rig.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, name)
+    added = rig.call(RequestCode.ADD_WRITE_PERM_OF_BROKER, name)
+
+    assert ({"wipeTopicCount": "1"}, {"addTopicCount": "1"}) == (
+        wiped.ext_fields,
+        added.ext_fields,
+    )
+
+
+def test_texts_are_kept_by_namespace_and_key(rig: Any) -> None:
+    item = {"namespace": "n", "key": "k"}
+    absent = rig.call(RequestCode.GET_KV_CONFIG, item)
+    rig.call(RequestCode.PUT_KV_CONFIG, {**item, "value": "v"})
+    found = rig.call(RequestCode.GET_KV_CONFIG, item)
+    listed = rig.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})
+    rig.call(RequestCode.DELETE_KV_CONFIG, item)
+    gone = rig.call(RequestCode.GET_KV_CONFIG, item)
+
+    assert (22, "No config item, Namespace: n Key: k") == (absent.code, absent.remark)
+    assert ({"value": "v"}, b'{"table":{"k":"v"}}') == (found.ext_fields, listed.body)
+    assert 22 == gone.code
+    assert 22 == rig.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "m"}).code
+
+
+def test_order_of_a_topic_is_part_of_its_route_and_of_registrations(rig: Any) -> None:
+    item = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:4"}
+    rig.call(RequestCode.PUT_KV_CONFIG, item)
+
+    registered = rig.register()
+
+    assert b'{"table":{"T":"broker-a:4"}}' == registered.body
+    assert "broker-a:4" == decode_body(TopicRouteData, route(rig).body).order_topic_conf
+
+
+def test_texts_survive_their_file() -> None:
+    kv_config = KVConfig()
+    kv_config.put("n", "k", "v\u2028")
+
+    again = KVConfig.decode(kv_config.encode())
+
+    assert "v\u2028" == again.find("n", "k")
+    assert not again.is_changed
+    assert b'"configTable"' in kv_config.encode()
+
+
+def test_number_of_texts_is_bounded(rig: Any) -> None:
+    for number in range(10_000):
+        rig.server.kv_config.put("n", str(number), "v")
+
+    item = {"namespace": "m", "key": "k", "value": "v"}
+    assert 1 == rig.call(RequestCode.PUT_KV_CONFIG, item).code
+    assert 0 == rig.call(RequestCode.PUT_KV_CONFIG, {**item, "namespace": "n", "key": "1"}).code
+
+
+@pytest.mark.parametrize("code", [9999, RequestCode.GET_NAMESRV_CONFIG])
+def test_unknown_code_is_answered_as_not_supported(rig: Any, code: int) -> None:
+    reply = rig.call(code)
+
+    assert (3, f" request type {int(code)} not supported") == (reply.code, reply.remark)
+
+
+def test_settings_cannot_be_changed(rig: Any) -> None:
+    reply = rig.call(RequestCode.UPDATE_NAMESRV_CONFIG, None, b"configStorePath=/etc/passwd")
+
+    assert ResponseCode.NO_PERMISSION == reply.code
+
+
+def test_missing_field_is_named(rig: Any) -> None:
+    reply = rig.call(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+
+    assert (1, "the custom field <topic> is null") == (reply.code, reply.remark)
+
+
+def test_oneway_requests_and_responses_are_not_answered(rig: Any) -> None:
+    for flag in (ONEWAY_FLAG, 1, 3):
+        command = RemotingCommand(code=105, ext_fields={"topic": "T"}, flag=flag)
+        outputs = rig.server.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
+
+        assert [] == list(outputs)

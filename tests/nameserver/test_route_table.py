@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrowmq.nameserver.route_table import BROKER_EXPIRY_MS, BrokerIdentity, RouteTable
+from sparrowmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
+from sparrowmq.runtime.connections import Connection
+
+PEERS = [Connection(number, f"10.0.0.1:{number}", bytes(8)) for number in range(8)]
+
+
+def identity(name: str, broker_id: int = 0, address: str = "") -> BrokerIdentity:
+    return BrokerIdentity("C", name, broker_id, address or f"{name}-{broker_id}:1")
+
+
+def topics(*names: str, counter: int = 1, queues: int = 4) -> TopicConfigTable:
+    return TopicConfigTable(
+        topic_config_table={
+            name: TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+            for name in names
+        },
+        data_version=DataVersion(timestamp_ms=0, counter=counter),
+    )
+
+
+def register(
+    table: RouteTable,
+    who: BrokerIdentity,
+    what: TopicConfigTable,
+    *,
+    connection: Connection = PEERS[0],
+    now_ms: int = 0,
+) -> None:
+    table.register(who, what, ha_address=f"ha-{who.address}", connection=connection, now_ms=now_ms)
+
+
+def queue_counts(table: RouteTable, topic: str) -> dict[str, int]:
+    route = table.find_route(topic)
+    return {} if route is None else {q.broker_name: q.read_queue_nums for q in route.queue_datas}
+
+
+def addresses(table: RouteTable, topic: str) -> dict[str, dict[int, str]]:
+    route = table.find_route(topic)
+    return {} if route is None else {b.broker_name: b.broker_addrs for b in route.broker_datas}
+
+
+def test_route_names_every_broker_of_the_topic() -> None:
+    table = RouteTable()
+    register(table, identity("b"), topics("T", queues=3))
+    register(table, identity("a"), topics("T", "U"))
+
+    assert {"a": 4, "b": 3} == queue_counts(table, "T")
+    assert {"a": {0: "a-0:1"}, "b": {0: "b-0:1"}} == addresses(table, "T")
+    assert {"a": 4} == queue_counts(table, "U")
+    assert table.find_route("V") is None
+
+
+def test_topics_are_taken_only_when_their_version_changes() -> None:
+    table = RouteTable()
+    register(table, identity("a"), topics("T", counter=1, queues=4))
+
+    register(table, identity("a"), topics("T", counter=1, queues=8))
+    same = queue_counts(table, "T")
+    register(table, identity("a"), topics("T", counter=2, queues=8))
+
+    assert ({"a": 4}, {"a": 8}) == (same, queue_counts(table, "T"))
+
+
+def test_topic_deleted_at_the_broker_stays_until_it_is_deleted_here() -> None:
+    table = RouteTable()
+    register(table, identity("a"), topics("T", "U", counter=1))
+
+    register(table, identity("a"), topics("T", counter=2))
+    before = table.topics()
+    table.delete_topic("U")
+
+    assert (["T", "U"], ["T"]) == (before, table.topics())
+
+
+def test_slave_brings_no_topics_and_learns_its_master() -> None:
+    table = RouteTable()
+    register(table, identity("a"), topics("T"))
+
+    told = table.register(
+        identity("a", 1), topics("U"), ha_address="x", connection=PEERS[1], now_ms=0
+    )
+
+    assert ("a-0:1", "ha-a-0:1") == told
+    assert ["T"] == table.topics()
+    assert {"a": {0: "a-0:1", 1: "a-1:1"}} == addresses(table, "T")
+
+
+def test_queues_of_a_name_stay_while_any_broker_of_it_is_there() -> None:
+    table = RouteTable()
+    register(table, identity("a"), topics("T"))
+    register(table, identity("a", 1), topics("T"))
+
+    table.unregister(identity("a"))
+    only_slave = addresses(table, "T")
+    table.unregister(identity("a", 1))
+
+    assert {"a": {1: "a-1:1"}} == only_slave
+    assert table.find_route("T") is None
+    assert [] == table.topics()
+
+
+def test_address_that_takes_another_id_leaves_the_old_one() -> None:
+    table = RouteTable()
+    register(table, identity("a", 1, "x:1"), topics())
+    register(table, identity("a", 0, "x:1"), topics("T"))
+
+    assert {"a": {0: "x:1"}} == addresses(table, "T")
+
+
+def test_late_unregistration_of_a_replaced_broker_harms_nobody() -> None:
+    table = RouteTable()
+    register(table, identity("a", 0, "old:1"), topics("T"))
+    register(table, identity("a", 0, "new:1"), topics("T"))
+
+    table.unregister(identity("a", 0, "old:1"))
+
+    assert {"a": {0: "new:1"}} == addresses(table, "T")
+
+
+def test_closed_connection_takes_its_brokers_with_it() -> None:
+    table = RouteTable()
+    register(table, identity("a"), topics("T"), connection=PEERS[1])
+    register(table, identity("b"), topics("T"), connection=PEERS[2])
+
+    lost = table.unregister_connection(PEERS[1])
+
+    assert [identity("a")] == lost
+    assert {"b": 4} == queue_counts(table, "T")
+
+
+def test_old_connection_of_a_broker_that_registered_anew_does_not_count() -> None:
+    table = RouteTable()
+    register(table, identity("a"), topics("T"), connection=PEERS[1])
+    register(table, identity("a"), topics("T"), connection=PEERS[2])
+
+    assert [] == table.unregister_connection(PEERS[1])
+    assert {"a": 4} == queue_counts(table, "T")
+
+
+def test_silent_broker_is_forgotten_after_the_expiry() -> None:
+    table = RouteTable()
+    register(table, identity("a"), topics("T"), now_ms=0)
+    register(table, identity("b"), topics("T"), now_ms=5, connection=PEERS[1])
+
+    assert [] == table.expire(BROKER_EXPIRY_MS)
+    assert [(identity("a"), PEERS[0])] == table.expire(BROKER_EXPIRY_MS + 1)
+    assert {"b": 4} == queue_counts(table, "T")
+
+
+def test_broker_that_asks_for_its_version_is_alive() -> None:
+    table = RouteTable()
+    register(table, identity("a"), topics("T", counter=3), now_ms=0)
+
+    version = table.note_alive("a-0:1", now_ms=BROKER_EXPIRY_MS)
+
+    assert DataVersion(timestamp_ms=0, counter=3) == version
+    assert table.note_alive("nobody:1", now_ms=0) is None
+    assert [] == table.expire(BROKER_EXPIRY_MS + 1)
+
+
+def test_write_permission_is_taken_and_given_back() -> None:
+    table = RouteTable()
+    register(table, identity("a"), topics("T", "U"))
+
+    wiped = table.set_write_perm("a", may_write=False)
+    perms = [q.perm for q in table.find_route("T").queue_datas]  # type: ignore[union-attr]
+    added = table.set_write_perm("a", may_write=True)
+    again = [q.perm for q in table.find_route("T").queue_datas]  # type: ignore[union-attr]
+
+    assert (2, [4], 2, [6]) == (wiped, perms, added, again)
+    assert 0 == table.set_write_perm("nobody", may_write=True)
+
+
+def test_clusters_and_their_topics_are_listed() -> None:
+    table = RouteTable()
+    register(table, identity("b"), topics("T"))
+    register(table, identity("a"), topics("U"))
+
+    info = table.cluster_info()
+
+    assert {"C": ["a", "b"]} == info.cluster_addr_table
+    assert ["a", "b"] == list(info.broker_addr_table)
+    assert (["T", "U"], []) == (table.topics_of_cluster("C"), table.topics_of_cluster("D"))
+    assert (["C", "a", "b"], "a-0:1") == table.system_topics()
+
+
+STEPS = st.tuples(
+    st.sampled_from(["register", "unregister", "close", "expire"]),
+    st.sampled_from(["a", "b", "c"]),
+    st.integers(0, 1),
+    st.integers(0, 7),
+)
+
+
+@given(st.lists(STEPS, max_size=60))
+def test_routes_name_only_brokers_that_are_there(steps: list[tuple[str, str, int, int]]) -> None:
+    table = RouteTable()
+    now_ms = 0
+    for number, (action, name, broker_id, peer) in enumerate(steps):
+        now_ms += 30_000
+        who = identity(name, broker_id)
+        if action == "register":
+            register(
+                table,
+                who,
+                topics("T", counter=number),
+                connection=PEERS[peer],
+                now_ms=now_ms,
+            )
+        elif action == "unregister":
+            table.unregister(who)
+        elif action == "close":
+            table.unregister_connection(PEERS[peer])
+        else:
+            table.expire(now_ms)
+
+        known = table.cluster_info().broker_addr_table
+        assert set(queue_counts(table, "T")) <= set(known)
+        assert all(data.broker_addrs for data in known.values())
+        assert set(addresses(table, "T")) == set(queue_counts(table, "T"))
