@@ -295,7 +295,7 @@ def test_connection_closed_between_two_calls_is_made_anew(serve, no_leaks: None)
     with BlockingDriver(on_connection_lost=lost.append) as driver:
         driver.run(ask(server.address, b"1"))
         server.peers[0].close()
-        driver._attended_ms -= 1_000  # As if a second had passed.
+        driver._network.attended_ms -= 1_000  # As if a second had passed.
 
         assert b"2" == driver.run(ask(server.address, b"2"))
 

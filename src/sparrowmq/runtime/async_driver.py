@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar, cast
 
 from sparrowmq.errors import RemoteProtocolError, UsageError
 from sparrowmq.runtime import clock
-from sparrowmq.runtime.call_pool import CallPool
+from sparrowmq.runtime.call_pool import CallPool, log_left
 from sparrowmq.runtime.channel import (
     CONNECT_TIMEOUT_MS,
     IDLE_MS,
@@ -379,9 +379,7 @@ class AsyncDriver:
                 await ended.wait()
         except TimeoutError:
             pass
-        left = pool.join(timeout_ms=100 if ended.is_set() else 0)
-        if left:
-            LOG.warning("threads left in their calls: %s", ", ".join(left))
+        log_left(pool.join(timeout_ms=100 if ended.is_set() else 0))
 
 
 class _Connection(asyncio.Protocol):

@@ -22,37 +22,19 @@ from __future__ import annotations
 
 import logging
 import os
-import selectors
-import socket
 import threading
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from sparrowmq.errors import InvokeTimeout, RemoteProtocolError, UsageError
+from sparrowmq.errors import InvokeTimeout, UsageError
 from sparrowmq.runtime import clock, effects
-from sparrowmq.runtime.call_pool import CallPool
-from sparrowmq.runtime.channel import (
-    CONNECT_TIMEOUT_MS,
-    IDLE_MS,
-    Channel,
-    OnConnectionLost,
-    OnRequest,
-    Wire,
-)
+from sparrowmq.runtime.call_pool import CallPool, log_left
+from sparrowmq.runtime.channel import Channel, OnConnectionLost, OnRequest
 from sparrowmq.runtime.effects import Call, Cancelled, Effect, Event, Invoke, Oneway, Operation
 from sparrowmq.runtime.scheduler import NEVER_MS, OperationTask, Scheduler, Timed, log_unjoined
-from sparrowmq.runtime.sockets import (
-    Candidate,
-    SocketWire,
-    begin_connect,
-    end_connect,
-    is_quick,
-    look_up,
-    split_address,
-)
+from sparrowmq.runtime.socket_network import SocketNetwork
 
 LOG = logging.getLogger("sparrowmq.runtime")
 
@@ -61,24 +43,12 @@ T = TypeVar("T")
 # DefaultMQPushConsumer.consumeThreadMax.
 POOL_SIZE = 20
 
-# Threads that look names up, apart from the pool: its threads may all be in slow listeners.
-LOOK_UP_THREADS = 2
-
-# Bytes asked from the kernel at once.
-RECEIVE_BYTES = 64 * 1024
-
 # After this long without a look at the sockets, `run` looks before it writes: the peer may have
 # closed a connection meanwhile, and a request written into it would be lost.
 UNATTENDED_MS = 20
 
 # How long `close` waits for threads of the pool, and for the leading thread to leave.
 CLOSE_TIMEOUT_MS = 5_000
-
-# The longest wait in the selector: epoll takes 32 bit milliseconds.
-SELECT_MS_MAX = 3_600_000
-
-READ = selectors.EVENT_READ
-WRITE = selectors.EVENT_WRITE
 
 
 class _Follower:
@@ -91,18 +61,6 @@ class _Follower:
         self.ident = ident
         self.leads = False
         self.signal = threading.Event()
-
-
-class _Dial:
-    """A connection being made: addresses not yet tried, and the one that is."""
-
-    __slots__ = ("candidates", "channel", "error", "sock")
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.candidates: deque[Candidate] = deque()
-        self.sock: socket.socket | None = None
-        self.error: OSError | None = None
 
 
 class BlockingDriver:
@@ -122,28 +80,20 @@ class BlockingDriver:
         on_connection_lost: OnConnectionLost | None = None,
         pool_size: int = POOL_SIZE,
     ) -> None:
-        self._on_request = on_request
-        self._on_connection_lost = on_connection_lost
         self._pool_size = pool_size
         self._pool: CallPool | None = None
-        self._look_ups: CallPool | None = None
         self._pid = os.getpid()
         self._scheduler = Scheduler(
             monotonic_ms=clock.monotonic_ms, timestamp_ms=clock.timestamp_ms
         )
-        self._channels: dict[str, Channel] = {}
-        self._dials: dict[Channel, _Dial] = {}
-        self._unflushed: list[Channel] = []
-        self._write_watched: set[Channel] = set()
-        self._selector = selectors.DefaultSelector()
-        self._attended_ms = clock.monotonic_ms()
-        # Other threads' functions for the leading thread, and the bytes that wake it for them.
+        self._network = SocketNetwork(
+            self._scheduler,
+            on_request=on_request,
+            on_connection_lost=on_connection_lost,
+            call_soon_threadsafe=self.call_soon_threadsafe,
+        )
+        # Other threads' functions for the leading thread.
         self._incoming: deque[Callable[[], Any]] = deque()
-        self._wake_sent = False
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
-        self._selector.register(self._wake_reader, READ, self._woken)
         # Who leads; guarded by the mutex, and so are the followers and the end.
         self._mutex = threading.Lock()
         self._lead_left = threading.Condition(self._mutex)
@@ -223,9 +173,7 @@ class BlockingDriver:
         self._incoming.append(function)
         # Also on the leading thread: a signal handler runs there, between a look at what came in
         # and the wait.
-        if not self._wake_sent:
-            self._wake_sent = True
-            self._wake()
+        self._network.wake()
 
     def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Cancel all tasks, close all connections and end the pool. A second call does nothing.
@@ -235,7 +183,8 @@ class BlockingDriver:
                 not ended then is logged and left.
         """
         if os.getpid() != self._pid:
-            self._close_copy()
+            self._is_closing = True
+            self._network.close_copy()
             return
         ident = threading.get_ident()
         with self._lead_left:
@@ -244,7 +193,7 @@ class BlockingDriver:
             if self._leader == ident:
                 raise UsageError("close was called by an operation or callback of the same driver")
             self._is_closing = True
-            self._wake()
+            self._network.wake()
             if not self._lead_left.wait_for(lambda: self._leader is None, timeout_ms / 1000):
                 LOG.warning("driver not closed: its leading thread does not return")
                 return
@@ -317,11 +266,11 @@ class BlockingDriver:
 
     def _loop(self, main: OperationTask) -> None:
         """Run everything until the task is done."""
-        scheduler = self._scheduler
+        scheduler, network = self._scheduler, self._network
         # This loop looks at its own task's deadline itself and keeps it out of the heap.
         main.timer_ms = min(main.timer_ms, 0)
-        if clock.monotonic_ms() - self._attended_ms > UNATTENDED_MS:
-            self._expire(scheduler.expire(self._attend(0)))
+        if clock.monotonic_ms() - network.attended_ms > UNATTENDED_MS:
+            self._expire(scheduler.expire(network.attend(0)))
         try:
             while True:
                 self._run_ready()
@@ -330,9 +279,9 @@ class BlockingDriver:
                 if self._is_closing:
                     raise UsageError("the driver was closed meanwhile")
                 deadline_ms = min(main.deadline_ms, scheduler.next_deadline_ms())
-                now_ms = self._attend(deadline_ms)
+                now_ms = network.attend(deadline_ms)
                 if main.deadline_ms <= now_ms:
-                    self._expire(list(scheduler.expire_task(main)))
+                    self._expire(scheduler.expire_task(main))
                 if scheduler.next_deadline_ms() <= now_ms:
                     self._expire(scheduler.expire(now_ms))
         finally:
@@ -340,39 +289,20 @@ class BlockingDriver:
             if not main.done and main.deadline_ms != NEVER_MS:
                 scheduler.set_deadline(main, main.deadline_ms)
 
-    def _attend(self, deadline_ms: int) -> int:
-        """Wait for the sockets until the deadline, see to those that are ready, return the time."""
-        timeout_s = None
-        if deadline_ms != NEVER_MS:
-            wait_ms = deadline_ms - clock.monotonic_ms()
-            timeout_s = min(max(wait_ms, 0), SELECT_MS_MAX) / 1000
-        ready = self._selector.select(timeout_s)
-        self._attended_ms = now_ms = self._scheduler.read_clock()
-        for key, mask in ready:
-            key.data(mask)
-        return now_ms
-
     def _run_ready(self) -> None:
         """Step tasks and send what they wrote, until there is nothing of either."""
         scheduler = self._scheduler
-        unflushed = self._unflushed
         while True:
             while self._incoming:
                 self._call_safely(self._incoming.popleft())
             scheduler.run_ready(self._carry, self._drop)
-            if not unflushed:
-                if not self._incoming:
-                    return
-                continue
-            channels = unflushed.copy()
-            unflushed.clear()
-            for channel in channels:
-                self._flush(channel)
+            if not self._network.flush() and not self._incoming:
+                return
 
-    def _expire(self, due: list[Timed]) -> None:
+    def _expire(self, due: Iterable[Timed]) -> None:
         for timed in due:
             if isinstance(timed, Channel):
-                self._expire_channel(timed)
+                self._network.expire(timed)
             elif isinstance(timed, OperationTask):
                 if timed.done:
                     log_unjoined(timed)
@@ -385,41 +315,18 @@ class BlockingDriver:
         except Exception:
             LOG.exception("a callback failed")
 
-    def _wake(self) -> None:
-        try:
-            self._wake_writer.send(b"\0")
-        except (BlockingIOError, InterruptedError):
-            pass  # Enough bytes are there.
-        except OSError:
-            if not self._is_closing:
-                raise
-
-    def _woken(self, _: int) -> None:
-        with suppress(BlockingIOError, InterruptedError):
-            self._wake_reader.recv(4096)
-        # Lowered after its byte is gone and before functions are taken: whoever appended one
-        # before is served by the coming look, whoever does so after sends a byte.
-        self._wake_sent = False
-
     # Effects.
 
     def _carry(self, task: OperationTask, effect: Effect) -> None:
-        if isinstance(effect, Call):
-            if self._pool is None:
-                self._pool = CallPool(size=self._pool_size, name="sparrowmq-call")
-            task.place = ticket = object()
-            returned = partial(self._returned, task, ticket)
-            self._pool.submit(effect.function, effect.args, returned)
+        if isinstance(effect, Invoke | Oneway):
+            self._network.submit(task, effect)
             return
-        assert isinstance(effect, Invoke | Oneway)
-        channel = self._channels.get(effect.address)
-        if channel is not None:
-            channel.submit(task, effect, self._scheduler)
-            return
-        channel = Channel(effect.address, self._unflushed, on_request=self._on_request)
-        self._channels[effect.address] = channel
-        channel.submit(task, effect, self._scheduler)
-        self._open(channel)
+        assert isinstance(effect, Call)
+        if self._pool is None:
+            self._pool = CallPool(size=self._pool_size, name="sparrowmq-call")
+        task.place = ticket = object()
+        returned = partial(self._returned, task, ticket)
+        self._pool.submit(effect.function, effect.args, returned)
 
     def _drop(self, task: OperationTask, place: Any) -> None:
         if isinstance(place, Channel):
@@ -440,150 +347,6 @@ class BlockingDriver:
         else:
             self._scheduler.throw(task, error)
 
-    # Connections.
-
-    def _open(self, channel: Channel) -> None:
-        dial = self._dials[channel] = _Dial(channel)
-        self._scheduler.set_deadline(channel, self._scheduler.now_ms + CONNECT_TIMEOUT_MS)
-        try:
-            host, port = split_address(channel.address)
-        except ValueError as error:
-            self._lose(channel, str(error), None)
-            return
-        if not is_quick(host):
-            if self._look_ups is None:
-                self._look_ups = CallPool(size=LOOK_UP_THREADS, name="sparrowmq-look-up")
-            self._look_ups.submit(look_up, (host, port), partial(self._name_returned, dial))
-            return
-        try:
-            candidates = look_up(host, port)
-        except OSError as error:
-            self._looked_up(dial, [], error)
-        else:
-            self._looked_up(dial, candidates, None)
-
-    def _name_returned(self, dial: _Dial, result: Any, error: BaseException | None) -> None:
-        self.call_soon_threadsafe(partial(self._looked_up, dial, result or [], error))
-
-    def _looked_up(
-        self, dial: _Dial, candidates: list[Candidate], error: BaseException | None
-    ) -> None:
-        if dial.channel.is_closed:
-            return
-        if error is not None or not candidates:
-            self._lose(dial.channel, f"host name not found ({error})", error)
-            return
-        dial.candidates.extend(candidates)
-        self._try_next(dial)
-
-    def _try_next(self, dial: _Dial) -> None:
-        """Begin a connection to the next address that the name stands for."""
-        channel = dial.channel
-        while dial.candidates:
-            share_ms = CONNECT_TIMEOUT_MS // len(dial.candidates)
-            try:
-                dial.sock = begin_connect(dial.candidates.popleft())
-            except OSError as error:
-                dial.error = error
-                continue
-            self._scheduler.set_deadline(channel, self._scheduler.now_ms + share_ms)
-            self._selector.register(dial.sock, WRITE, partial(self._connected, dial))
-            return
-        failure = dial.error or TimeoutError(f"no answer within {CONNECT_TIMEOUT_MS} ms")
-        self._lose(channel, failure.strerror or str(failure), failure)
-
-    def _connected(self, dial: _Dial, _: int) -> None:
-        sock = dial.sock
-        assert sock is not None
-        try:
-            end_connect(sock)
-        except OSError as error:
-            dial.error = error
-            self._hang_up(dial)
-            self._try_next(dial)
-            return
-        channel = dial.channel
-        del self._dials[channel]
-        self._selector.modify(sock, READ, partial(self._attend_channel, channel))
-        LOG.info("connected to %s", channel.address)
-        channel.opened(SocketWire(sock), self._scheduler)
-
-    def _hang_up(self, dial: _Dial) -> None:
-        if dial.sock is not None:
-            self._selector.unregister(dial.sock)
-            dial.sock.close()
-            dial.sock = None
-
-    def _expire_channel(self, channel: Channel) -> None:
-        dial = self._dials.get(channel)
-        if dial is not None:
-            self._hang_up(dial)
-            self._try_next(dial)
-        elif channel.is_idle:
-            self._lose(channel, "idle", None)
-        else:
-            self._scheduler.set_deadline(channel, self._scheduler.now_ms + IDLE_MS)
-
-    def _attend_channel(self, channel: Channel, mask: int) -> None:
-        if mask & WRITE:
-            self._flush(channel)
-        if mask & READ and channel.wire is not None:
-            self._receive(channel, channel.wire)
-
-    def _receive(self, channel: Channel, wire: Wire) -> None:
-        assert isinstance(wire, SocketWire)
-        try:
-            data = wire.sock.recv(RECEIVE_BYTES)
-            if data:
-                channel.received(data, self._scheduler)
-            else:
-                self._lose(channel, "closed by the peer", None)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._lose(channel, error.strerror or str(error), error)
-        except RemoteProtocolError as error:
-            LOG.warning("closing connection to %s: %s", channel.address, error)
-            self._lose(channel, str(error), error)
-        except Exception as error:
-            LOG.exception("closing connection to %s: its bytes cannot be read", channel.address)
-            self._lose(channel, repr(error), error)
-
-    def _flush(self, channel: Channel) -> None:
-        wire = channel.wire
-        if wire is None:
-            return
-        assert isinstance(wire, SocketWire)
-        try:
-            channel.flush(self._scheduler)
-        except OSError as error:
-            self._lose(channel, error.strerror or str(error), error)
-            return
-        if wire.is_blocked != (channel in self._write_watched):
-            data = partial(self._attend_channel, channel)
-            if wire.is_blocked:
-                self._write_watched.add(channel)
-                self._selector.modify(wire.sock, READ | WRITE, data)
-            else:
-                self._write_watched.discard(channel)
-                self._selector.modify(wire.sock, READ, data)
-
-    def _lose(self, channel: Channel, reason: str, cause: BaseException | None) -> None:
-        """Close a connection, made or being made, and forget it."""
-        self._channels.pop(channel.address, None)
-        dial = self._dials.pop(channel, None)
-        if dial is not None:
-            self._hang_up(dial)
-        if channel.wire is not None:
-            assert isinstance(channel.wire, SocketWire)
-            self._selector.unregister(channel.wire.sock)
-            self._write_watched.discard(channel)
-        was_open = channel.close(reason, cause, self._scheduler)
-        if was_open and not self._is_closing:
-            LOG.info("connection to %s lost: %s", channel.address, reason)
-            if self._on_connection_lost is not None:
-                self._call_safely(partial(self._on_connection_lost, channel.address))
-
     # The end.
 
     def _shut(self, timeout_ms: int) -> None:
@@ -595,33 +358,12 @@ class BlockingDriver:
         scheduler.run_ready(lambda task, _: scheduler.abort(task), self._drop)
         for task in scheduler.tasks:
             scheduler.abort(task)
-        for channel in tuple(self._channels.values()):
-            self._lose(channel, "the driver is closed", None)
+        self._network.close(timeout_ms=timeout_ms)
         for task in scheduler.unjoined():
             log_unjoined(task)
-        pools = [pool for pool in (self._pool, self._look_ups) if pool is not None]
-        for pool in pools:
-            pool.close()
-        for pool in pools:
-            left = pool.join(timeout_ms=timeout_ms)
-            if left:
-                LOG.warning("threads left in their calls: %s", ", ".join(left))
-        self._selector.close()
-        self._wake_reader.close()
-        self._wake_writer.close()
-
-    def _close_copy(self) -> None:
-        """Close what a fork copied into this process, without touching what the parent shares."""
-        self._is_closing = True
-        for channel in self._channels.values():
-            if channel.wire is not None:
-                channel.wire.close()
-        for dial in self._dials.values():
-            if dial.sock is not None:
-                dial.sock.close()
-        self._selector.close()
-        self._wake_reader.close()
-        self._wake_writer.close()
+        if self._pool is not None:
+            self._pool.close()
+            log_left(self._pool.join(timeout_ms=timeout_ms))
 
 
 def _bounded(operation: Operation[T], timeout_ms: int, name: str) -> Operation[T]:

@@ -10,12 +10,15 @@ to one waiting task of the driver.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 from sparrowmq.runtime import clock
+
+LOG = logging.getLogger("sparrowmq.runtime")
 
 # Takes a call's result and error from the thread that ran it; must not raise.
 OnReturned: TypeAlias = Callable[[Any, BaseException | None], None]
@@ -122,3 +125,9 @@ class CallPool:
             on_returned(result, error)
         finally:
             del error  # Its traceback refers to this frame.
+
+
+def log_left(names: list[str]) -> None:
+    """Log the threads that did not end in time, if there are any."""
+    if names:
+        LOG.warning("threads left in their calls: %s", ", ".join(names))
