@@ -1,0 +1,195 @@
+"""The servers as processes: what they print, how they stop, what they refuse."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.runtime.blocking_driver import BlockingDriver
+from sparrowmq.runtime.effects import invoke
+
+pytestmark = pytest.mark.slow
+
+COMMAND = [sys.executable, "-m", "sparrowmq.cli.main"]
+FREE_PORTS = ["--nameserver-port", "0", "--broker-port", "0"]
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    processes: list[subprocess.Popen[str]] = []
+
+    def run(*options: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*COMMAND, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def ready(process: subprocess.Popen[str]) -> dict[str, str]:
+    """Wait for the line that a server prints when it serves."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("ready "), process.communicate()
+    return dict(part.split("=") for part in line.split()[1:])
+
+
+def finish(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str, str]:
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+def call(address: str, code: int, ext_fields: dict[str, str] | None = None) -> RemotingCommand:
+    driver = BlockingDriver()
+    try:
+        request = RemotingCommand(code=code, ext_fields=ext_fields)
+        return driver.run(invoke(address, request, timeout_ms=5_000))
+    finally:
+        driver.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_up_prints_one_line_serves_and_stops_cleanly(
+    start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start("up", *FREE_PORTS, "--data", str(tmp_path))
+    assert process.stdout is not None
+    line = process.stdout.readline()
+
+    pattern = r"ready nameserver=(127\.0\.0\.1:\d+) broker=(127\.0\.0\.1:\d+)\n"
+    found = re.fullmatch(pattern, line)
+    assert found is not None, line
+    route = call(found[1], RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+    info = call(found[2], RequestCode.GET_BROKER_RUNTIME_INFO)
+    code, rest, _ = finish(process, number)
+
+    assert (0, 0) == (route.code, info.code)
+    assert found[2].encode() in (route.body or b"")
+    assert (0, "") == (code, rest)
+    assert (tmp_path / "store" / "checkpoint").is_file()
+    assert not (tmp_path / "store" / "abort").exists()
+    assert (tmp_path / "nameserver").is_dir()
+
+
+def test_second_start_on_a_directory_in_use_is_refused(start: Start, tmp_path: Path) -> None:
+    ready(start("up", *FREE_PORTS, "--data", str(tmp_path)))
+
+    second = start("up", *FREE_PORTS, "--data", str(tmp_path))
+    out, err = second.communicate(timeout=30)
+
+    assert (1, "") == (second.returncode, out)
+    (line,) = [line for line in err.splitlines() if line.startswith("sparrowmq: ")]
+    assert "in use" in line
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("option", ["--nameserver-port", "--broker-port"])
+def test_port_in_use_is_refused(start: Start, tmp_path: Path, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = start("up", *FREE_PORTS, option, str(port), "--data", str(tmp_path))
+        out, err = process.communicate(timeout=30)
+
+    assert (1, "") == (process.returncode, out)
+    assert f"sparrowmq: cannot listen on 127.0.0.1:{port}: " in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--host", "0.0.0.0"], "--insecure"),
+        (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
+        (["--advertise", "name"], "no IP address"),
+        (["--flush", "maybe"], "maybe"),
+        (["--broker-port", "70000"], "65535"),
+        (["--broker-name", "a b"], "broker_name"),
+        (["--no-such-option"], "no-such-option"),
+    ],
+)
+def test_wrong_option_is_exit_code_2_and_says_why(
+    start: Start, tmp_path: Path, options: list[str], words: str
+) -> None:
+    process = start("up", *FREE_PORTS, "--data", str(tmp_path), *options)
+    out, err = process.communicate(timeout=30)
+
+    assert (2, "") == (process.returncode, out)
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_insecure_lets_all_interfaces_be_listened_on(start: Start, tmp_path: Path) -> None:
+    options = ("--host", "0.0.0.0", "--insecure", "--advertise", "127.0.0.1")
+    process = start("up", *FREE_PORTS, "--data", str(tmp_path), *options)
+
+    addresses = ready(process)
+
+    assert addresses["broker"].startswith("127.0.0.1:")
+    assert 0 == call(addresses["broker"], RequestCode.GET_BROKER_RUNTIME_INFO).code
+    assert 0 == finish(process, signal.SIGTERM)[0]
+
+
+def test_name_server_and_broker_run_in_processes_of_their_own(start: Start, tmp_path: Path) -> None:
+    names = start("nameserver", "--port", "0", "--data", str(tmp_path / "n"))
+    name_server = ready(names)["nameserver"]
+    options = ("--port", "0", "--nameserver", name_server, "--data", str(tmp_path / "b"))
+    served = start("broker", *options, "--broker-name", "broker-z", "--flush", "async")
+    broker = ready(served)["broker"]
+
+    route = call(name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "broker-z"})
+    stopped = finish(served, signal.SIGTERM)
+    gone = call(name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "broker-z"})
+
+    assert broker.encode() in (route.body or b"")
+    assert (0, 0, 17) == (route.code, stopped[0], gone.code)
+    assert 0 == finish(names, signal.SIGTERM)[0]
+
+
+def test_up_stops_when_the_holder_of_its_standard_input_goes(start: Start, tmp_path: Path) -> None:
+    process = start("up", *FREE_PORTS, "--data", str(tmp_path), "--stop-with-stdin")
+    ready(process)
+    assert process.stdin is not None
+
+    process.stdin.close()
+    process.stdin = None
+    process.communicate(timeout=30)
+
+    assert 0 == process.returncode
+
+
+def test_data_directory_is_for_its_owner_alone(start: Start, tmp_path: Path) -> None:
+    process = start("up", *FREE_PORTS, "--data", str(tmp_path))
+    ready(process)
+    finish(process, signal.SIGTERM)
+
+    for directory in ("store", "nameserver"):
+        assert 0o700 == (tmp_path / directory).stat().st_mode & 0o777
+    for name in ("store/config/topics.json", "store/lock"):
+        assert 0o600 == (tmp_path / name).stat().st_mode & 0o777
+
+
+def test_help_names_every_command() -> None:
+    done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True)
+
+    for name in ("up", "nameserver", "broker"):
+        assert re.search(rf"^\W*{name}\b", done.stdout, re.M), done.stdout

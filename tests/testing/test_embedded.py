@@ -1,0 +1,160 @@
+"""The embedded cluster, and what it proves: a killed broker loses nothing it has acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparrowmq.errors import UsageError
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.record import decode_messages
+from sparrowmq.runtime.blocking_driver import BlockingDriver
+from sparrowmq.runtime.effects import Operation, invoke, join, spawn
+from sparrowmq.testing import ClusterFailed, EmbeddedCluster
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def driver() -> Iterator[BlockingDriver]:
+    driver = BlockingDriver()
+    yield driver
+    driver.close()
+
+
+def request(code: int, ext_fields: dict[str, str], body: bytes | None = None) -> RemotingCommand:
+    return RemotingCommand(code=code, ext_fields=ext_fields, body=body)
+
+
+def send(topic: str, queue_id: int, body: bytes, properties: str = "") -> RemotingCommand:
+    fields = {
+        "a": "GID_p",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": properties,
+    }
+    return request(RequestCode.SEND_MESSAGE_V2, fields, body)
+
+
+def pull(topic: str, queue_id: int) -> RemotingCommand:
+    fields = {
+        "consumerGroup": "GID_c",
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": "0",
+        "maxMsgNums": "2048",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+    }
+    return request(RequestCode.PULL_MESSAGE, fields)
+
+
+def commit(topic: str, offset: int) -> RemotingCommand:
+    fields = {
+        "consumerGroup": "GID_c",
+        "topic": topic,
+        "queueId": "0",
+        "commitOffset": str(offset),
+    }
+    return request(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+
+def invoke_all(address: str, requests: list[RemotingCommand]) -> Operation[list[RemotingCommand]]:
+    """Have many requests under way at once."""
+    tasks = []
+    for number, each in enumerate(requests):
+        operation = invoke(address, each, timeout_ms=10_000)
+        tasks.append((yield from spawn(operation, name=str(number))))
+    replies = []
+    for task in tasks:
+        replies.append((yield from join(task)))
+    return replies
+
+
+def bodies(driver: BlockingDriver, address: str, topic: str, queue_id: int) -> list[bytes]:
+    reply = driver.run(invoke(address, pull(topic, queue_id), timeout_ms=10_000))
+    messages = decode_messages(reply.body or b"", broker_name="broker-a")
+    return [message.body for message in messages]
+
+
+def test_killed_broker_keeps_what_it_acknowledged(driver: BlockingDriver) -> None:
+    with EmbeddedCluster() as cluster:
+        cluster.create_topic("T", queues=2)
+        broker = cluster.broker
+        requests = [send("T", number % 2, b"%d" % number) for number in range(400)]
+        replies = driver.run(invoke_all(broker, requests))
+        auto = driver.run(invoke(broker, send("made-by-a-send", 3, b"x"), timeout_ms=10_000))
+
+        cluster.kill()
+        cluster.start()
+
+        assert broker == cluster.broker
+        assert {0} == {reply.code for reply in [*replies, auto]}
+        assert [b"%d" % n for n in range(0, 400, 2)] == bodies(driver, broker, "T", 0)
+        assert [b"%d" % n for n in range(1, 400, 2)] == bodies(driver, broker, "T", 1)
+        assert [b"x"] == bodies(driver, broker, "made-by-a-send", 3)
+
+
+def test_offsets_delays_topics_and_texts_survive_a_clean_stop(driver: BlockingDriver) -> None:
+    query = request(
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        {"consumerGroup": "GID_c", "topic": "T", "queueId": "0"},
+    )
+    text = {"namespace": "n", "key": "k", "value": "v"}
+    with EmbeddedCluster(flush="async") as cluster:
+        cluster.create_topic("T", queues=1)
+        driver.run(invoke(cluster.broker, send("T", 0, b"late", "DELAY\x011"), timeout_ms=5_000))
+        driver.run(invoke(cluster.broker, commit("T", 7), timeout_ms=5_000))
+        put = request(RequestCode.PUT_KV_CONFIG, text)
+        driver.run(invoke(cluster.name_server, put, timeout_ms=5_000))
+
+        cluster.restart()
+
+        offset = driver.run(invoke(cluster.broker, query, timeout_ms=5_000))
+        get = request(RequestCode.GET_KV_CONFIG, text)
+        found = driver.run(invoke(cluster.name_server, get, timeout_ms=5_000))
+        held = pull("T", 0)
+        held.ext_fields = {
+            **(held.ext_fields or {}),
+            "sysFlag": "6",
+            "suspendTimeoutMillis": "20000",
+        }
+        late = driver.run(invoke(cluster.broker, held, timeout_ms=25_000))
+        assert {"offset": "7"} == offset.ext_fields
+        assert {"value": "v"} == found.ext_fields
+        assert b"late" in (late.body or b"")
+
+
+def test_cluster_is_started_once_and_needs_to_run_to_have_a_process(tmp_path: Path) -> None:
+    cluster = EmbeddedCluster(tmp_path)
+    with pytest.raises(UsageError):
+        _ = cluster.pid
+
+    with cluster:
+        with pytest.raises(UsageError):
+            cluster.start()
+        assert cluster.pid > 0
+
+    cluster.stop()
+    assert (tmp_path / "store").is_dir()
+    assert "store" in cluster.log_path.read_text()
+
+
+def test_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with (
+        EmbeddedCluster(tmp_path),
+        pytest.raises(ClusterFailed, match="in use"),
+        EmbeddedCluster(tmp_path),
+    ):
+        pytest.fail("the second cluster started")
