@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from sparrowmq.demo.board import (
+    BatchBoard,
+    Board,
+    IngestBoard,
+    LagSample,
+    MemberBoard,
+    MemberState,
+    ProductionBoard,
+)
+from sparrowmq.demo.logbook import (
+    Assigned,
+    BatchBegun,
+    BatchWritten,
+    Consumed,
+    Event,
+    EventTail,
+    Journal,
+    Left,
+    Produced,
+    Started,
+)
+from sparrowmq.demo.screen import describe_progress, render_board
+
+
+def write(directory: Path, name: str, *events: Event) -> None:
+    journal = Journal(directory / f"{name}.events.jsonl")
+    for event in events:
+        journal.write_event(event)
+    journal.close()
+
+
+def make_board(directory: Path) -> Board:
+    return Board(
+        begun_ms=0,
+        queue_count=2,
+        first_group="GID_first",
+        second_group="GID_second",
+        logbooks=directory,
+        production=ProductionBoard(EventTail(directory / "producer.events.jsonl")),
+        ingest=IngestBoard(EventTail(directory / "spark.events.jsonl")),
+    )
+
+
+def add_member(board: Board, name: str, *owned: int) -> MemberBoard:
+    write(board.logbooks, name, Assigned(at_ms=5, queue_ids=owned))
+    member = board.add_member(name, "GID_first")
+    member.read()
+    return member
+
+
+def test_member_is_what_its_logbook_says(tmp_path: Path) -> None:
+    member = make_board(tmp_path).add_member("a", "GID_first")
+
+    assert MemberState.STARTING is member.state
+    write(
+        tmp_path, "a", Started(at_ms=3, client_id="x@1", pid=7), Assigned(at_ms=5, queue_ids=(1,))
+    )
+    member.read()
+    assert (MemberState.RUNNING, "x@1", 3, (1,)) == (
+        member.state,
+        member.client_id,
+        member.started_ms,
+        member.owned,
+    )
+    write(tmp_path, "a", Consumed(at_ms=6, counts=(0, 9)), Left(at_ms=8))
+    member.read()
+    assert (MemberState.LEFT, (0, 9), 8, ()) == (
+        member.state,
+        member.counts,
+        member.ended_ms,
+        member.owned,
+    )
+
+
+def test_killed_member_owns_nothing(tmp_path: Path) -> None:
+    member = add_member(make_board(tmp_path), "a", 0, 1)
+
+    member.mark_killed(9)
+
+    assert (MemberState.KILLED, (), 9) == (member.state, member.owned, member.ended_ms)
+
+
+def test_owners_tell_nobody_one_and_two(tmp_path: Path) -> None:
+    board = make_board(tmp_path)
+    add_member(board, "a", 0)
+    assert [["a"], []] == board.owners("GID_first")
+    assert not board.has_one_owner_each("GID_first")
+
+    add_member(board, "b", 0, 1)
+    assert [["a", "b"], ["b"]] == board.owners("GID_first")
+    assert not board.has_one_owner_each("GID_first")
+
+
+def test_balanced_is_one_owner_each_and_shares_within_one(tmp_path: Path) -> None:
+    board = make_board(tmp_path)
+    add_member(board, "a", 0, 1)
+    assert board.is_balanced("GID_first")
+
+    idle = add_member(board, "b")
+    assert board.has_one_owner_each("GID_first")
+    assert not board.is_balanced("GID_first")
+
+    idle.mark_killed(9)
+    assert board.is_balanced("GID_first")
+    assert not board.is_balanced("GID_second")
+
+
+def test_production_count_at_an_instant(tmp_path: Path) -> None:
+    board = make_board(tmp_path)
+    reports = [
+        Produced(at_ms=at_ms, count=count, total=9, sending_ms=0, rate_max=1)
+        for at_ms, count in ((10, 0), (20, 4), (30, 9))
+    ]
+    assert (0, None, False) == (
+        board.production.count,
+        board.production.total,
+        board.production.is_done,
+    )
+    write(tmp_path, "producer", *reports)
+    board.production.read()
+
+    assert [0, 0, 4, 9] == [board.production.count_at(at_ms) for at_ms in (5, 10, 29, 99)]
+    assert 9 == board.production.total
+
+
+def test_batch_is_being_written_until_the_logbook_says_otherwise(tmp_path: Path) -> None:
+    ingest = make_board(tmp_path).ingest
+    write(tmp_path, "spark", BatchBegun(at_ms=1, batch_id=0))
+    ingest.read()
+    assert BatchBoard(0, 1) == ingest.batch_being_written
+
+    write(tmp_path, "spark", BatchWritten(at_ms=2, batch_id=0), BatchBegun(at_ms=3, batch_id=1))
+    write(tmp_path, "spark", BatchBegun(at_ms=9, batch_id=1), BatchWritten(at_ms=10, batch_id=1))
+    ingest.read()
+    assert ingest.batch_being_written is None
+    assert [None, 10] == [batch.written_ms for batch in ingest.batches[1:]]
+    assert 2 == ingest.batches_written
+
+
+def test_screen_names_queues_that_nobody_or_two_own(tmp_path: Path) -> None:
+    board = make_board(tmp_path)
+    add_member(board, "a", 0)
+    add_member(board, "b", 0)
+    board.lags.append(LagSample(1, [3, 1234], [0, 0]))
+    console = Console(file=io.StringIO(), width=100)
+
+    console.print(render_board(board, width=100))
+
+    assert isinstance(console.file, io.StringIO)
+    rows = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["0", "0", "0", "3", "two"] in rows
+    assert ["1", "·", "·", "1,234", "nobody"] in rows
+    assert "GID_first is 1,237 behind" in describe_progress(board)

@@ -1,0 +1,115 @@
+"""The main job itself, on few flights, as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sparrowmq.demo.outcome import decode_outcome
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+def start_demo(out: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "sparrowmq.cli.main", "demo", "--out", str(out), *options]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=out.parent
+    )
+
+
+def processes_of(out: Path) -> list[str]:
+    """Return the command lines, of the demo and all it started, that name its directory."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(out) in line and path.parent.name != str(os.getpid()):
+            lines.append(line)
+    return lines
+
+
+def read_until(demo: subprocess.Popen[str], text: str) -> str:
+    assert demo.stdout is not None
+    seen = ""
+    for line in demo.stdout:
+        seen += line
+        if text in line:
+            return seen
+    pytest.fail(f"{text!r} did not come:\n{seen}")
+
+
+def test_demo_runs_to_its_end_and_all_conditions_hold(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    output, _ = (demo := start_demo(out, "--limit", "5000")).communicate()
+
+    assert 0 == demo.returncode, output
+    assert "5 of 5 conditions hold" in output
+    found = decode_outcome((out / "figures.json").read_bytes())
+    assert found.holds
+    assert (5000, 5000, True) == (
+        found.ingest.rows,
+        found.ingest.distinct,
+        found.production.is_limited,
+    )
+    assert ["172.17.0.1@9"] * 2 == found.twins.cid_all
+    assert ([0, 1, 2, 3], [4, 5, 6, 7]) == (found.twins.taken["twin-1"], found.twins.unowned)
+    assert found.ingest.killed_batch_id is not None
+    assert [event.duplicates for event in found.events] == [
+        event.duplicates_by_spark for event in found.events
+    ]
+    assert "a run limited to the first 5,000 flights" in (out / "report.html").read_text()
+    names = {path.name for path in out.iterdir()}
+    assert {"report.html", "figures.json", "parquet", "broker", "run", ".sparrowmq-demo"} == names
+    assert [] == processes_of(out)
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
+)
+def test_interrupted_demo_leaves_no_process_behind(
+    tmp_path: Path, number: int, exit_code: int
+) -> None:
+    out = tmp_path / "out"
+    demo = start_demo(out, "--limit", "5000")
+    read_until(demo, "one leaves, one joins")
+    assert len(processes_of(out)) > 5
+
+    demo.send_signal(number)
+    demo.communicate()
+
+    assert exit_code == demo.returncode
+    assert [] == processes_of(out)
+
+
+def test_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    demo = start_demo(out, "--limit", "5000")
+    read_until(demo, "one leaves, one joins")
+
+    demo.kill()
+    demo.communicate()
+
+    deadline = time.monotonic() + 30
+    while processes_of(out):
+        assert time.monotonic() < deadline, processes_of(out)
+        time.sleep(0.05)
+
+
+def test_foreign_directory_is_refused_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").touch()
+
+    output, _ = (demo := start_demo(tmp_path)).communicate()
+
+    assert 2 == demo.returncode
+    assert 1 == len(output.strip().splitlines())
+    assert "is not empty" in output
+    assert ["thesis.txt"] == [path.name for path in tmp_path.iterdir()]
