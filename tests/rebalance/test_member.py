@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.rebalance.actions import (
     AbandonPull,
@@ -433,7 +435,7 @@ def test_message_that_cannot_be_sent_back_is_consumed_again_here() -> None:
     assert [] == of_type(member.due(2 + LOCAL_RETRY_MS), Deliver)
     assert 3 + LOCAL_RETRY_MS == member.next_due_ms(2 + LOCAL_RETRY_MS)
     (again,) = of_type(member.due(3 + LOCAL_RETRY_MS), Deliver)
-    assert Deliver(Q0, 1, 2, [replace(message(1), reconsume_times=1)]) == again
+    assert Deliver(Q0, 1, 2, [msgspec.structs.replace(message(1), reconsume_times=1)]) == again
 
 
 def test_broadcasting_drops_what_failed() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -315,7 +314,9 @@ class TestInOrder:
     def test_messages_made_again_come_with_their_new_counts(self) -> None:
         queue = started(1, 2, 3, start=1)
         batch = queue.take_in_order(2, now_ms=0)
-        queue.make_again([replace(m, reconsume_times=m.reconsume_times + 1) for m in batch])
+        queue.make_again(
+            [msgspec.structs.replace(m, reconsume_times=m.reconsume_times + 1) for m in batch]
+        )
 
         again = queue.take_in_order(2, now_ms=0)
 

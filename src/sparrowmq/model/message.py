@@ -8,6 +8,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
+
 from sparrowmq.model.queue import MessageQueue
 
 # MessageConst.java: the property names that carry a message's standard attributes.
@@ -54,12 +56,12 @@ class Message:
     flag: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageExt:
+class MessageExt(msgspec.Struct, frozen=True, kw_only=True):
     """A message as it stands in a queue.
 
     `body` is what the producer gave (already inflated). Hosts are `ip:port` texts.
     `commit_log_position` counts bytes (RocketMQ's commitLogOffset), `queue_offset` messages.
+    A struct, since it is made per message: a third of a frozen dataclass's cost.
     """
 
     topic: str

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
+
+import msgspec
 
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageQueue
@@ -325,7 +327,9 @@ class ProcessQueue:
         returned = [offset for offset in offsets if self._taken.pop(offset, None) is not None]
         for offset in returned:
             message = self._cached[offset]
-            self._cached[offset] = replace(message, reconsume_times=message.reconsume_times + 1)
+            self._cached[offset] = msgspec.structs.replace(
+                message, reconsume_times=message.reconsume_times + 1
+            )
         if self.state is ProcessQueueState.CONSUMING:
             self._pending = deque(sorted({*self._pending, *returned}))
 

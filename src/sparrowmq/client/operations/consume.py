@@ -8,9 +8,10 @@ queue, the loop goes on, and so does every other queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
+
+import msgspec
 
 from sparrowmq.client.operations.membership import heartbeat_all, unregister
 from sparrowmq.client.operations.offsets import (
@@ -325,7 +326,7 @@ def _acked_count(status: Any, context: ConsumeContext, count: int) -> int:
 def _with_own_topic(message: MessageExt) -> MessageExt:
     """Give a message that comes again the topic it had at first."""
     topic = message.properties.get(PROPERTY_RETRY_TOPIC)
-    return message if topic is None else replace(message, topic=topic)
+    return message if topic is None else msgspec.structs.replace(message, topic=topic)
 
 
 def _send_back(subscriber: Subscriber, action: SendBack) -> Operation[None]:
