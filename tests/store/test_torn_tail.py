@@ -172,3 +172,20 @@ def test_a_cut_off_record_never_comes_back(
     store = MessageStore(storage, CONFIG)
     store.load(timestamp_ms=5)
     assert [*(r.body for r in old[: count // 2]), b"n"] == [r.body for r in read_all(store)]
+
+
+def test_a_whole_record_at_another_place_than_it_says_is_none(
+    new_storage: Callable[[], Any], new_record: Callable[..., Record]
+) -> None:
+    storage = new_storage()
+    records = write_log(storage, new_record, is_last_synced=True)
+    last = records[-1]
+    end = last.position + last.size
+    data = storage.inodes[LOG].data
+    data[end : end + last.size] = data[last.position : end]
+    store = MessageStore(storage.kill(), CONFIG)
+    report = store.load(timestamp_ms=7)
+
+    assert report.is_torn
+    assert end == store.appended_position
+    assert [r.body for r in records] == [r.body for r in read_all(store)]
