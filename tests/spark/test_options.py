@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sparrowmq.errors import ConfigError
@@ -119,3 +121,17 @@ def test_ddl_quotes_the_names() -> None:
 
 def test_columns_are_named_once() -> None:
     assert len({column.name.lower() for column in COLUMNS}) == len(COLUMNS)
+
+
+def test_the_reference_describes_every_option_and_column() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "spark-source.md"
+    rows = [line.replace("\\|", "|") for line in page.read_text().splitlines()]
+
+    for option in OPTIONS:
+        default = "–" if option.default is None else f"`{option.default}`"
+        scopes = ", ".join(option.scopes)
+        assert f"| `{option.name}` | {scopes} | {default} | {option.help} |" in rows
+    for column in COLUMNS:
+        assert f"| `{column.name}` | `{column.ddl}` | {column.help} |" in rows
+    for name, columns in PROFILES.items():
+        assert f"| `{name}` | {', '.join(columns)} |" in rows

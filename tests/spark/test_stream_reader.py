@@ -56,6 +56,7 @@ def make_batch(fake: FakeCluster, **changes: str) -> RocketMQReader:
         "fetchRetries": "0",
         **changes,
     }
+    given = {name: text for name, text in given.items() if text}
     return RocketMQReader(parse_options(given, scope="batch"))
 
 
@@ -256,18 +257,16 @@ def test_assigned_queues_alone_are_read(fake_cluster: FakeCluster) -> None:
     assert [(1, 0)] == rows_of(batch, batch.partitions())
 
 
-def test_partition_numbers_count_queues_over_brokers(fake_cluster: FakeCluster) -> None:
-    fake_cluster.create_topic("T", queues=1, broker="broker-b")
-    fake_cluster.topics["T"]["broker-a", 7] = fake_cluster.topics["T"]["broker-b", 0]
-    fake_cluster.create_topic("T", queues=1, broker="broker-b")
-    fake_cluster.topics["T"].pop(("broker-a", 7))
-    fake_cluster.append("T", 0, 1, broker="broker-b")
-    batch = make_batch(fake_cluster, columns="brokerName,partition")
+def test_partition_numbers_count_queues_in_order(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T", queues=3)
+    fake_cluster.append("T", 0, 1)
+    fake_cluster.append("T", 2, 2)
+    batch = make_batch(fake_cluster, profile="kafka", columns="")
 
-    (partition,) = batch.partitions()
-    (table,) = batch.read(partition)
+    rows = [row for p in batch.partitions() for each in batch.read(p) for row in each.to_pylist()]
 
-    assert [{"brokerName": "broker-b", "partition": 0}] == table.to_pylist()
+    assert [(0, 0), (2, 0), (2, 1)] == [(row["partition"], row["offset"]) for row in rows]
+    assert [b"T-0-0", b"T-2-0", b"T-2-1"] == [row["key"] for row in rows]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sparrowmq.pipeline.parquet import write_batch_parquet
+from sparrowmq.pipeline.parquet import parquet_writer, write_batch_parquet
 
-__all__ = ["write_batch_parquet"]
+__all__ = ["parquet_writer", "write_batch_parquet"]

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow.parquet as pq
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.pipeline.parquet import parquet_writer, write_batch_parquet
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_a_replayed_batch_replaces_its_first_attempt(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    write = parquet_writer(str(table), ["month"])
+    other = spark.createDataFrame([(9, 1)], "id int, month int")
+    first = spark.createDataFrame([(1, 1), (2, 2)], "id int, month int")
+    second = spark.createDataFrame([(1, 1), (2, 2), (3, 3)], "id int, month int")
+
+    write(other, 0)
+    write(first, 1)
+    write(second, 1)
+
+    assert [(0, 1), (1, 1), (1, 2), (1, 3)] == sorted(
+        (int(path.parts[-3].removeprefix("batchId=")), int(path.parts[-2].removeprefix("month=")))
+        for path in table.rglob("*.parquet")
+    )
+    assert [1, 2, 3, 9] == sorted(pq.read_table(table)["id"].to_pylist())
+
+
+def test_what_a_kill_left_half_written_is_seen_by_no_reader(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    frame = spark.createDataFrame([(1,)], "id int")
+    write_batch_parquet(frame, 0, str(table))
+    half = table / "_writing" / "batchId=1"
+    frame.write.parquet(str(half))
+
+    before = pq.read_table(table)["id"].to_pylist()
+    write_batch_parquet(frame, 1, str(table))
+
+    assert [1] == before
+    assert [1, 1] == pq.read_table(table)["id"].to_pylist()
+    assert not half.exists()
+
+
+def test_wrong_columns_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([(1, 1)], "id int, BatchId int")
+
+    with pytest.raises(ConfigError, match="would clash"):
+        write_batch_parquet(frame, 0, str(tmp_path))
+    with pytest.raises(ConfigError, match="no column 'month' to partition by"):
+        write_batch_parquet(frame.select("id"), 0, str(tmp_path), ["month"])
