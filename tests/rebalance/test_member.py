@@ -451,11 +451,12 @@ def test_listener_that_never_returns_has_its_messages_sent_back_once() -> None:
     config = replace(CONFIG, consume_timeout_ms=5_000)
     member, epoch, (delivery,) = delivered([0], config=config)
 
-    assert [] == of_type(member.due(5_001), SendBack)
+    assert [] == of_type(member.due(4_000), SendBack)
     assert [SendBack(Q0, 1, (message(0),), 3)] == of_type(member.due(6_002), SendBack)
     assert [] == of_type(member.due(7_003), SendBack)
-    member.sent_back(Q0, epoch, done=[0], failed=[], now_ms=7_100)
-    assert [Commit(Q0, 1, 1, is_last=False)] == of_type(member.due(7_100), Commit)
+    member.committed(Q0, epoch, offset=0, now_ms=7_004)
+    member.sent_back(Q0, epoch, done=[0], failed=[], now_ms=8_100)
+    assert [Commit(Q0, 1, 1, is_last=False)] == of_type(member.due(8_100), Commit)
     member.consumed(delivery, acked_count=0)
     assert [] == of_type(member.due(8_200), SendBack)
 
@@ -474,8 +475,19 @@ def test_one_commit_at_a_time_and_only_what_is_new() -> None:
     assert [] == of_type(member.due(1_029), Commit)
     assert [Commit(Q0, 1, 4, is_last=False)] == of_type(member.due(1_030), Commit)
     member.committed(Q0, epoch, offset=4, now_ms=1_040)
-    assert [] == of_type(member.due(5_000), Commit)
+    assert [] == of_type(member.due(6_039), Commit)
     assert 4 == member.committed_offset(Q0)
+
+
+def test_offset_is_committed_again_every_five_seconds() -> None:
+    """A former owner's late commit may have lowered it at the broker."""
+    member, epoch, (delivery,) = delivered([0, 1])
+    member.consumed(delivery, acked_count=2)
+    member.due(10)
+    member.committed(Q0, epoch, offset=2, now_ms=20)
+
+    assert [] == of_type(member.due(5_019), Commit)
+    assert [Commit(Q0, 1, 2, is_last=False)] == of_type(member.due(5_020), Commit)
 
 
 def test_lost_connection_registers_and_commits_again() -> None:
@@ -585,6 +597,20 @@ def test_queue_wanted_again_while_it_drains_is_acquired_after_its_release() -> N
     assert [Commit(Q0, 1, 2, is_last=True)] == of_type(member.due(4), Commit)
     member.committed(Q0, epoch, offset=2, now_ms=5)
     assert [Acquire(Q0, 2)] == member.due(5)
+
+
+def test_queue_not_wanted_after_all_while_it_drains_is_not_ours() -> None:
+    member, _, _ = delivered([0, 1])
+    member.rebalanced([share()], 2)
+    member.due(2)
+    member.rebalanced([share(Q0)], 3)
+    member.take_facts()
+
+    plan = member.rebalanced([share()], 4)
+
+    assert RebalancePlan(revoke=(Q0,), acquire=(), keep=()) == plan
+    assert () == member.assigned
+    assert [AssignmentChanged((), (), (Q0,))] == member.take_facts()
 
 
 def test_leaving_releases_everything_and_then_tells_the_brokers() -> None:

@@ -8,6 +8,7 @@ the end, when faults have stopped: every message consumed, every queue with exac
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 
 from hypothesis import given, settings
@@ -34,6 +35,7 @@ from sparrowmq.rebalance.member import GroupMember, MemberConfig, TopicShare
 TOPIC = "T"
 QUEUES = [MessageQueue(TOPIC, "b", n) for n in range(5)]
 PULL_COUNT = 3
+DELIVERIES_MAX = 3
 # How long the broker holds a pull that finds nothing.
 HOLD_MS = 5_000
 # What was lost on its way is begun anew after 60 s, a pull after 120 s; then two rebalances.
@@ -67,6 +69,7 @@ class World:
         self.under_way: list[tuple[str, Action]] = []
         self.held: list[tuple[int, str, Pull]] = []
         self.joined_count = 0
+        self.stuck_count: Counter[str] = Counter()
         self.is_healed = False
 
     # --- what happens -----------------------------------------------------------------------
@@ -79,7 +82,7 @@ class World:
                 group="G",
                 client_id=cid,
                 batch_size=2,
-                deliveries_max=3,
+                deliveries_max=DELIVERIES_MAX,
                 drain_timeout_ms=2_000,
                 consume_timeout_ms=20_000,
             )
@@ -124,8 +127,15 @@ class World:
             place = self.chance.randrange(len(self.under_way))
             cid, action = self.under_way.pop(place)
             fault = 1.0 if self.is_healed else self.chance.random()
-            if cid in self.members and fault > 0.03:
+            if cid in self.members and not (fault < 0.03 and self.may_be_lost(cid, action)):
                 self.carry_out(cid, self.members[cid], action, is_good=fault > 0.2)
+
+    def may_be_lost(self, cid: str, action: Action) -> bool:
+        """Tell whether nobody need hear of this again; one thread of each member stays free."""
+        if isinstance(action, Deliver):
+            self.stuck_count[cid] += 1
+            return self.stuck_count[cid] < DELIVERIES_MAX
+        return True
 
     def forget(self, cid: str) -> None:
         self.members.pop(cid, None)

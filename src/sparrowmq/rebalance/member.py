@@ -361,10 +361,10 @@ class GroupMember:
                 del self._wanted[topic]
         self._wanted.update(targets)
         target = {queue for queues in self._wanted.values() for queue in queues}
-        holding = [owned.queue for owned in self._queues.values() if not owned.is_draining]
-        plan = reconcile(holding, target)
-        for queue in plan.revoke:
-            self._queues[queue].revoke(now_ms, drain_timeout_ms=self._config.drain_timeout_ms)
+        plan = reconcile(self.assigned, target)
+        for owned in self._queues.values():
+            if owned.queue not in target:
+                owned.revoke(now_ms, drain_timeout_ms=self._config.drain_timeout_ms)
         for queue in plan.acquire:
             # One that still drains is taken again when it is released.
             if queue not in self._queues:

@@ -41,6 +41,9 @@ RETRY_FIRST_MS = 100
 RETRY_MAX_MS = 1_000
 # An operation answers long before this; if it has not, it counts as lost.
 LOST_MS = 60_000
+# MQClientInstance persists every offset so often (persistConsumerOffsetInterval), changed or not.
+# So do we: a former owner whose commit came late may have lowered it.
+COMMIT_AGAIN_MS = 5_000
 # How long the last commit of a queue is tried once nothing is under way any more.
 LAST_COMMIT_MS = 3_000
 # ConsumeMessageConcurrentlyService: what could not be sent back is consumed again after this.
@@ -68,6 +71,7 @@ class OwnedQueue:
         "_acquire_sent_ms",
         "_backs",
         "_backs_under_way",
+        "_commit_again_ms",
         "_commit_due_ms",
         "_commit_sent_ms",
         "_committed_offset",
@@ -94,6 +98,7 @@ class OwnedQueue:
         self.deliveries: dict[int, list[MessageExt]] = {}
         self._failures = 0
         self._acquire_due_ms = self._pull_due_ms = self._commit_due_ms = now_ms
+        self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
         self._acquire_sent_ms: int | None = None
         self._pull_sent_ms: int | None = None
         self._commit_sent_ms: int | None = None
@@ -182,7 +187,7 @@ class OwnedQueue:
         if now_ms < self._commit_due_ms or _is_under_way(self._commit_sent_ms, now_ms):
             return
         offset = self.process_queue.commit_offset
-        if offset is None or offset == self._committed_offset:
+        if offset is None or not (self._is_dirty() or now_ms >= self._commit_again_ms):
             return
         self._commit_sent_ms = now_ms
         actions.append(Commit(self.queue, self.epoch, offset, is_last=False))
@@ -224,8 +229,9 @@ class OwnedQueue:
             if self._pull_sent_ms is None and self._pull_due_ms > now_ms:
                 candidates.append(self._pull_due_ms)
             candidates += [due_ms for due_ms, _ in self._retries]
-            if self._commit_sent_ms is None and self._is_dirty():
-                candidates.append(self._commit_due_ms)
+            if self._commit_sent_ms is None:
+                due_ms = self._commit_due_ms if self._is_dirty() else self._commit_again_ms
+                candidates.append(due_ms)
         elif state is ProcessQueueState.DRAINING:
             assert self._drain_deadline_ms is not None
             waits_ms = [self._drain_deadline_ms, self._commit_due_ms]
@@ -246,6 +252,7 @@ class OwnedQueue:
             return
         self.process_queue.start(offset, now_ms=now_ms)
         self._committed_offset = offset if is_committed else None
+        self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
         self._acquire_sent_ms = None
         self._failures = 0
         self._pull_due_ms = self._commit_due_ms = now_ms
@@ -309,6 +316,7 @@ class OwnedQueue:
         """Note that the broker has an offset."""
         self._commit_sent_ms = None
         self._committed_offset = offset
+        self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
         self._commit_due_ms = now_ms if self.is_draining else now_ms + interval_ms
 
     def commit_failed(self, now_ms: int) -> None:
@@ -352,9 +360,10 @@ class OwnedQueue:
         messages = self.deliveries.pop(delivery_id, None)
         if messages is None or self.is_released:
             return
-        failed = [message for message in messages[acked_count:] if self._is_ours(message)]
-        if sends_back and failed:
-            self._backs.append((tuple(failed), delay_level))
+        if sends_back:
+            failed = tuple(m for m in messages[acked_count:] if self._is_ours(m))
+            if failed:
+                self._backs.append((failed, delay_level))
             messages = messages[:acked_count]
         self.process_queue.complete([message.queue_offset for message in messages])
 
