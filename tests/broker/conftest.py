@@ -112,7 +112,7 @@ class Rig:
         if save is not None:
             self.outputs += broker.saved(save, error)
         if broker.registration_work() is not None:
-            self.outputs += broker.registered()
+            self.outputs += broker.registered(is_complete=True, now_ms=self.now_ms)
 
     def advance(self, duration_ms: int) -> list[Output]:
         """Let time pass in steps of a tick; returns what came out."""
@@ -325,6 +325,7 @@ class Live:
     name_server: str
     broker: str
     broker_server: BrokerServer
+    names: NameServerServer
     received: list[RemotingCommand]
 
     async def call(
@@ -338,6 +339,13 @@ class Live:
     ) -> RemotingCommand:
         request = RemotingCommand(code=code, ext_fields=ext_fields, body=body)
         return await self.driver.run(invoke(address, request, timeout_ms=timeout_ms))
+
+    async def restart_name_server(self) -> None:
+        """Stop the name server and start another one at its address."""
+        await self.names.stop()
+        host, _, port = self.name_server.rpartition(":")
+        self.names = NameServerServer(self.root / "nameserver", limits=LIMITS)
+        await self.names.start(bind(host, int(port)))
 
     async def connect(self, address: str) -> Peer:
         """Open a bare connection."""
@@ -371,7 +379,8 @@ async def live(tmp_path: Path) -> AsyncIterator[Live]:
     await server.start(broker_socket)
     received: list[RemotingCommand] = []
     driver = AsyncDriver(on_request=lambda _, command: received.append(command))
-    yield Live(tmp_path, driver, name_server, broker, server, received)
+    live = Live(tmp_path, driver, name_server, broker, server, names, received)
+    yield live
     await driver.aclose()
     await server.stop()
-    await names.stop()
+    await live.names.stop()

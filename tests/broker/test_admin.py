@@ -73,7 +73,7 @@ def test_topic_is_answered_when_it_is_written_and_registered(rig: Any) -> None:
     save = rig.broker.save_work(now_ms=rig.now_ms)
     after_save = rig.broker.saved(save, None)
     registration = rig.broker.registration_work()
-    after_registration = rig.broker.registered()
+    after_registration = rig.broker.registered(is_complete=True, now_ms=rig.now_ms)
 
     assert ([], []) == (at_once, after_save)
     registered = registration.body.topic_config_serialize_wrapper.topic_config_table["new"]
@@ -285,6 +285,28 @@ def test_unknown_code_is_answered_as_not_supported(rig: Any, code: int) -> None:
     reply = ask(rig, code)
 
     assert (3, f" request type {code} not supported") == (reply.code, reply.remark)
+
+
+def test_body_beyond_the_limit_is_refused_unread(rig: Any) -> None:
+    body = b"[" * (4 * 1024 * 1024 + 1)
+
+    reply = rig.call(rig.connect(), RequestCode.HEART_BEAT, None, body)
+
+    assert ResponseCode.MESSAGE_ILLEGAL == reply.code
+
+
+def test_lost_name_server_is_told_again_after_a_second(rig: Any) -> None:
+    rig.advance(1_000)
+    rig.holds_work = True
+    rig.broker.ask_registration(now_ms=rig.now_ms)
+    rig.now_ms += 999
+    rig.broker.tick(now_ms=rig.now_ms, timestamp_ms=0)
+    early = rig.broker.registration_work()
+    rig.now_ms += 1
+    rig.broker.tick(now_ms=rig.now_ms, timestamp_ms=0)
+
+    assert early is None
+    assert rig.broker.registration_work() is not None
 
 
 def test_stray_response_is_ignored(rig: Any) -> None:

@@ -76,13 +76,15 @@ def test_shared_client_id_is_listed_twice_and_warned_of_once(rig: Any) -> None:
     first, second = rig.connect(), rig.connect()
     beat(rig, first, "172.17.0.1@9")
 
-    facts = [o for o in beat(rig, second, "172.17.0.1@9") if isinstance(o, Fact)]
-    later = [o for o in beat(rig, second, "172.17.0.1@9") if isinstance(o, Fact)]
+    first_beat, second_beat = (beat(rig, second, "172.17.0.1@9") for _ in range(2))
+    facts, later = (
+        [output for output in outputs if isinstance(output, Fact) and output.warning]
+        for outputs in (first_beat, second_beat)
+    )
 
     assert ["172.17.0.1@9", "172.17.0.1@9"] == client_ids(rig)
     assert [] == later
     (fact,) = facts
-    assert fact.warning
     assert first.address in fact.text
     assert second.address in fact.text
 
@@ -148,14 +150,42 @@ def test_malformed_heartbeat_is_answered_with_an_error(rig: Any, body: bytes | N
     assert ResponseCode.SYSTEM_ERROR == reply.code
 
 
-def test_subscriptions_of_a_group_are_bounded(rig: Any) -> None:
-    consumer = {
-        "groupName": "GID_c",
-        "subscriptionDataSet": [{"topic": f"T{n}", "subString": "*"} for n in range(257)],
-    }
-    body = json.dumps({"clientID": "a", "consumerDataSet": [consumer]}).encode()
+@pytest.mark.parametrize(
+    ("client_id", "group", "subscriptions", "words"),
+    [
+        ("a", "G", [{"topic": f"T{n}"} for n in range(257)], "more than 256 topics"),
+        ("a", "G", [{"topic": "T", "subString": "a" * 4_097}], "is too long"),
+        ("a", "G", [{"topic": "T", "codeSet": list(range(4_097))}], "is too long"),
+        ("a" * 513, "G", [], "client id"),
+        ("a", "bad group", [], "illegal"),
+        ("a", "G" * 256, [], "illegal"),
+    ],
+)
+def test_heartbeat_is_bounded(
+    rig: Any, client_id: str, group: str, subscriptions: list[Any], words: str
+) -> None:
+    consumer = {"groupName": group, "subscriptionDataSet": subscriptions}
+    body = json.dumps({"clientID": client_id, "consumerDataSet": [consumer]}).encode()
 
-    assert 1 == rig.call(rig.connect(), RequestCode.HEART_BEAT, None, body).code
+    reply = rig.call(rig.connect(), RequestCode.HEART_BEAT, None, body)
+
+    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert words in reply.remark
+    assert 0 == len(rig.broker.state.consumers)
+
+
+def test_group_too_long_for_a_retry_topic_has_none(rig: Any) -> None:
+    group = "G" * 121
+    body = json.dumps({"clientID": "a", "consumerDataSet": [{"groupName": group}]}).encode()
+    rig.send(rig.connect())
+    fields = {"offset": "0", "group": group, "delayLevel": "0"}
+
+    beaten = rig.call(rig.connect(), RequestCode.HEART_BEAT, None, body)
+    sent_back = rig.call(rig.connect(), RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+
+    assert (0, 1) == (beaten.code, sent_back.code)
+    assert "too long for a retry topic" in sent_back.remark
+    assert rig.broker.state.topics.find(f"%RETRY%{group}") is None
 
 
 def test_lock_is_refused_while_another_client_holds_it(rig: Any) -> None:

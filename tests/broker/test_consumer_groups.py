@@ -31,7 +31,7 @@ def on(topic: str, expression: str = "*", version: int = 1) -> SubscriptionData:
 def test_first_heartbeat_is_a_change_and_the_same_again_is_none() -> None:
     groups = ConsumerGroups()
 
-    assert Joined(True) == groups.heartbeat(data(on("T")), member("a"), FIRST)
+    assert Joined(True, True) == groups.heartbeat(data(on("T")), member("a"), FIRST)
     assert Joined(False) == groups.heartbeat(data(on("T")), member("a", 5), FIRST)
 
 
@@ -75,7 +75,7 @@ def test_two_connections_of_one_client_id_are_two_members_and_are_told() -> None
 
     group = groups.find("G")
     assert group is not None
-    assert Joined(True, ("10.0.0.1:1",)) == joined
+    assert Joined(True, True, ("10.0.0.1:1",)) == joined
     assert Joined(False) == again
     assert ["172.17.0.1@9", "172.17.0.1@9"] == group.client_ids()
 

@@ -231,6 +231,18 @@ async def test_directory_in_use_is_refused(live: Any) -> None:
         BrokerServer(live.root / "store", BrokerConfig(address="127.0.0.1:1"))
 
 
+async def test_broker_registers_soon_at_a_name_server_that_was_restarted(live: Any) -> None:
+    await live.restart_name_server()
+
+    async def route() -> int:
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        return int((await live.call(live.name_server, code, {"topic": "TBW102"})).code)
+
+    async with asyncio.timeout(10):
+        while await route() != 0:
+            await asyncio.sleep(0.02)
+
+
 async def test_broker_serves_although_no_name_server_answers(tmp_path: Path, peer: Any) -> None:
     listening = bind("127.0.0.1", 0)
     address = f"127.0.0.1:{listening.getsockname()[1]}"

@@ -86,7 +86,7 @@ def test_slave_brings_no_topics_and_learns_its_master() -> None:
         identity("a", 1), topics("U"), ha_address="x", connection=PEERS[1], now_ms=0
     )
 
-    assert ("a-0:1", "ha-a-0:1") == told
+    assert (True, "a-0:1", "ha-a-0:1") == told
     assert ["T"] == table.topics()
     assert {"a": {0: "a-0:1", 1: "a-1:1"}} == addresses(table, "T")
 

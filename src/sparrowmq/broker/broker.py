@@ -36,16 +36,18 @@ from sparrowmq.protocol.bodies import (
     TopicConfigTable,
     encode_body,
 )
-from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import encode_host
 from sparrowmq.runtime.connections import Close, Connection, Output
-from sparrowmq.runtime.requests import Processor, Request, serve
+from sparrowmq.runtime.requests import Processor, Request, answer, serve
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.message_store import MessageStore
 
 # How often a table of locks is cleaned, and silent clients looked for.
 SCAN_INTERVAL_MS = 10_000
+# From a lost name server to the next registration. RocketMQ waits for its 30 s.
+REGISTRATION_RETRY_MS = 1_000
 
 TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
@@ -178,6 +180,14 @@ class Broker:
         if command.is_response:
             # We send one-way requests alone, so nothing waits for an answer.
             return ()
+        body = command.body
+        if body is not None and len(body) > self.state.config.message_bytes_max:
+            return answer(
+                Request(command, connection, now_ms, timestamp_ms),
+                ResponseCode.MESSAGE_ILLEGAL,
+                remark=f"a body of {len(body)} bytes; "
+                f"{self.state.config.message_bytes_max} are the most",
+            )
         return serve(PROCESSORS, self.state, Request(command, connection, now_ms, timestamp_ms))
 
     def connection_closed(
@@ -299,6 +309,10 @@ class Broker:
         state.locks_changed |= LOCKS_FILE in work.tables
         return state.pending.fail_save(work.number, str(error))
 
+    def ask_registration(self, *, now_ms: int) -> None:
+        """Have the broker register soon, since a name server may not know it."""
+        self._registration_due_ms = min(self._registration_due_ms, now_ms + REGISTRATION_RETRY_MS)
+
     def registration_work(self) -> RegistrationWork | None:
         """Return what to tell the name servers, or None."""
         number = self.state.registrations.begin()
@@ -307,7 +321,13 @@ class Broker:
         body = RegisterBrokerBody(topic_config_serialize_wrapper=self.state.topics.table())
         return RegistrationWork(number, body)
 
-    def registered(self) -> list[Output]:
-        """Take the end of a registration, successful or not; the next one repairs a failure."""
+    def registered(self, *, is_complete: bool, now_ms: int) -> list[Output]:
+        """Take the end of a registration.
+
+        Args:
+            is_complete: whether every name server took it; if not, it is soon tried again.
+        """
         self.state.registrations.finish()
+        if not is_complete:
+            self.ask_registration(now_ms=now_ms)
         return self.state.pending.note_rounds()

@@ -61,11 +61,13 @@ class Joined(NamedTuple):
 
     Args:
         is_changed: members or subscribed topics changed, so the group must be notified.
+        is_new_member: the connection was not in the group before.
         shares_client_id_with: addresses of other connections that gave the same client id; only
             on the heartbeat that made the member.
     """
 
     is_changed: bool
+    is_new_member: bool = False
     shares_client_id_with: tuple[str, ...] = ()
 
 
@@ -115,19 +117,20 @@ class ConsumerGroups:
             self._of_connection.setdefault(connection, set()).add(group.name)
         group.members[connection] = member
         topics_changed = _replace_subscriptions(group, data.subscription_data_set)
-        return Joined(is_new or topics_changed, sharing)
+        return Joined(is_new or topics_changed, is_new, sharing)
 
-    def leave(self, group_name: str, connection: Connection) -> None:
-        """Remove a connection from a group, if it is in it."""
+    def leave(self, group_name: str, connection: Connection) -> bool:
+        """Remove a connection from a group; tells whether it was in it."""
         group = self._groups.get(group_name)
         if group is None or group.members.pop(connection, None) is None:
-            return
+            return False
         if not group.members:
             del self._groups[group_name]
         names = self._of_connection[connection]
         names.discard(group_name)
         if not names:
             del self._of_connection[connection]
+        return True
 
     def leave_all(self, connection: Connection) -> list[str]:
         """Remove a connection from every group; returns the groups it was in, sorted."""

@@ -1,8 +1,8 @@
 """Delayed messages: they wait in the schedule topic, a queue for each level, and then go on.
 
 Each level has the offset of its next message (`config/delayOffset.json`). A message is due when its
-consume queue entry says so. It is put into its real topic and queue, and only then the offset moves: a crash between the
-two delivers it twice.
+consume queue entry says so. It is put into its real topic and queue, and only then the offset
+moves: a crash between the two delivers it twice.
 
 Differs from RocketMQ: where the wall clock went back, a message waits its level's delay once more
 from when it is looked at, and is not delivered at once.

@@ -104,13 +104,14 @@ class BrokerServer:
             self._store.close()
             raise
         self._server = RemotingServer(self._broker, limits=limits, on_turn=self._turn)
-        self._driver = AsyncDriver()
+        self._driver = AsyncDriver(on_connection_lost=self._connection_lost)
         self._flush_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-flush")
         self._save_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-save")
         self._running: set[asyncio.Future[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self._unreached: set[str] = set()
+        self._save_error: Exception | None = None
 
     @property
     def broker(self) -> Broker:
@@ -210,8 +211,11 @@ class BrokerServer:
 
     async def _save(self, work: SaveWork) -> None:
         error = await self._in_thread(self._save_thread, partial(self._write_files, work))
-        if error is not None:
-            LOG.error("config files %s not written: %s", sorted(work.tables), error)
+        if error is not None and self._save_error is None:
+            LOG.error("config files %s cannot be written: %s", sorted(work.tables), error)
+        elif error is None and self._save_error is not None:
+            LOG.warning("config files are written again")
+        self._save_error = error
         self._server.perform(self._broker.saved(work, error))
 
     def _write_files(self, work: SaveWork) -> None:
@@ -228,10 +232,19 @@ class BrokerServer:
         return None
 
     async def _register(self, work: RegistrationWork) -> None:
-        await self._each_name_server(partial(register, self._config, work.body), "register at")
-        self._server.perform(self._broker.registered())
+        is_complete = await self._each_name_server(
+            partial(register, self._config, work.body), "register at"
+        )
+        self._server.perform(
+            self._broker.registered(is_complete=is_complete, now_ms=clock.monotonic_ms())
+        )
 
-    async def _each_name_server(self, operation: _NameServerOperation, verb: str) -> None:
+    def _connection_lost(self, address: str) -> None:
+        if address in self._name_servers:
+            self._broker.ask_registration(now_ms=clock.monotonic_ms())
+
+    async def _each_name_server(self, operation: _NameServerOperation, verb: str) -> bool:
+        """Run an operation for each name server; tells whether all of them did it."""
         for name_server in self._name_servers:
             try:
                 await self._driver.run(operation(name_server=name_server))
@@ -243,3 +256,4 @@ class BrokerServer:
                 if name_server in self._unreached:
                     self._unreached.discard(name_server)
                     LOG.info("name server %s is reached again", name_server)
+        return not self._unreached

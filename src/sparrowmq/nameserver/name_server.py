@@ -173,7 +173,7 @@ def register_broker(server: NameServer, request: Request) -> Sequence[Output]:
         now_ms=request.now_ms,
     )
     order = server.kv_config.table(ORDER_TOPIC_NAMESPACE)
-    return answer(
+    outputs = answer(
         request,
         ext_fields=encode_header(
             RegisterBrokerResponseHeader(
@@ -183,6 +183,10 @@ def register_broker(server: NameServer, request: Request) -> Sequence[Output]:
         ),
         body=None if order is None else encode_body(KVTable(table=dict(order))),
     )
+    if registered.is_new:
+        come = f"broker {header.broker_name}:{header.broker_id} at {header.broker_addr} has come"
+        return [*outputs, Fact(come)]
+    return outputs
 
 
 def unregister_broker(server: NameServer, request: Request) -> Sequence[Output]:

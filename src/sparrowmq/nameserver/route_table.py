@@ -41,10 +41,16 @@ class BrokerIdentity(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """What a slave is told: its master's address and where that serves replication."""
+    """What a registration brought.
 
-    master_address: str | None
-    master_ha_address: str | None
+    Args:
+        is_new: the broker was not known.
+        master_address: told to a slave, and where its master serves replication.
+    """
+
+    is_new: bool
+    master_address: str | None = None
+    master_ha_address: str | None = None
 
 
 @dataclass(slots=True)
@@ -102,9 +108,11 @@ class RouteTable:
         )
         master_address = group.addresses.get(MASTER_ID)
         if identity.broker_id == MASTER_ID or master_address is None:
-            return Registered(None, None)
+            return Registered(known is None)
         master = self._live.get(master_address)
-        return Registered(master_address, None if master is None else master.ha_address)
+        return Registered(
+            known is None, master_address, None if master is None else master.ha_address
+        )
 
     def _take_topics(self, broker_name: str, topics: TopicConfigTable) -> None:
         for name, topic in topics.topic_config_table.items():

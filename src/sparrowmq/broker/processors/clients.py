@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from sparrowmq.broker.consumer_groups import SUBSCRIPTIONS_MAX, Member
 from sparrowmq.broker.processors.send import find_or_create_plain
 from sparrowmq.broker.state import BrokerState
-from sparrowmq.model.names import retry_topic
+from sparrowmq.broker.subscription_groups import GROUPS_MAX
+from sparrowmq.model.names import (
+    GROUP_LENGTH_MAX,
+    TOPIC_LENGTH_MAX,
+    is_legal_name,
+    retry_topic,
+)
 from sparrowmq.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
@@ -33,6 +39,9 @@ from sparrowmq.runtime.connections import Connection, Fact, Output
 from sparrowmq.runtime.requests import Refusal, Request, answer
 
 LOCKS_PER_REQUEST_MAX = 1_024
+CLIENT_ID_LENGTH_MAX = 512
+GROUPS_PER_CLIENT_MAX = 1_024
+EXPRESSION_LENGTH_MAX = 4_096
 # TopicSysFlag.buildSysFlag(true, false).
 _TOPIC_SYS_FLAG_UNIT = 1
 
@@ -41,34 +50,67 @@ def heartbeat(state: BrokerState, request: Request) -> Sequence[Output]:
     """Take a client's heartbeat: its groups, their subscriptions, and that it lives."""
     command = request.command
     data = decode_body(HeartbeatData, command.body or b"")
+    fault = _find_fault(state, data)
+    if fault is not None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
     member = Member(data.client_id, command.language, command.version, request.now_ms)
     outputs: list[Output] = []
     for consumer in data.consumer_data_set:
-        if len(consumer.subscription_data_set) > SUBSCRIPTIONS_MAX:
-            raise Refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"group {consumer.group_name} subscribes to more than {SUBSCRIPTIONS_MAX} topics",
-            )
         outputs += _consumer_heartbeat(state, request, consumer, member)
     for producer in data.producer_data_set:
         state.producers.heartbeat(producer.group_name, member, request.connection)
     return [*answer(request), *outputs]
 
 
+def _find_fault(state: BrokerState, data: HeartbeatData) -> str | None:
+    """Return what makes a heartbeat too large or illegal, or None."""
+    if len(data.client_id) > CLIENT_ID_LENGTH_MAX:
+        return f"the client id has more than {CLIENT_ID_LENGTH_MAX} characters"
+    names = [
+        *(consumer.group_name for consumer in data.consumer_data_set),
+        *(producer.group_name for producer in data.producer_data_set),
+    ]
+    if len(names) > GROUPS_PER_CLIENT_MAX or len(state.consumers) > GROUPS_MAX:
+        return "too many groups"
+    for name in names:
+        if not is_legal_name(name) or len(name) > GROUP_LENGTH_MAX:
+            return f"the group name {name[:40]!r} is illegal"
+    for consumer in data.consumer_data_set:
+        if len(consumer.subscription_data_set) > SUBSCRIPTIONS_MAX:
+            return f"group {consumer.group_name} subscribes to more than {SUBSCRIPTIONS_MAX} topics"
+        for subscription in consumer.subscription_data_set:
+            if (
+                len(subscription.sub_string) > EXPRESSION_LENGTH_MAX
+                or len(subscription.code_set) > EXPRESSION_LENGTH_MAX
+            ):
+                return f"the expression for topic {subscription.topic[:40]!r} is too long"
+    return None
+
+
 def _consumer_heartbeat(
     state: BrokerState, request: Request, consumer: ConsumerData, member: Member
 ) -> list[Output]:
     settings = state.find_group(consumer.group_name, timestamp_ms=request.timestamp_ms)
-    if settings is not None and settings.retry_queue_nums > 0:
+    topic = retry_topic(consumer.group_name)
+    # A longer name fits into no record; such a group is told so when it sends a message back.
+    has_retry_topic = len(topic) <= TOPIC_LENGTH_MAX
+    if settings is not None and settings.retry_queue_nums > 0 and has_retry_topic:
         find_or_create_plain(
             state,
-            retry_topic(consumer.group_name),
+            topic,
             queue_count=settings.retry_queue_nums,
             sys_flag=_TOPIC_SYS_FLAG_UNIT if consumer.unit_mode else 0,
             timestamp_ms=request.timestamp_ms,
         )
     joined = state.consumers.heartbeat(consumer, member, request.connection)
     outputs: list[Output] = []
+    if joined.is_new_member:
+        outputs.append(
+            Fact(
+                f"group {consumer.group_name!r}: {member.client_id!r} at "
+                f"{request.connection.address} has come"
+            )
+        )
     if joined.shares_client_id_with:
         outputs.append(
             Fact(
@@ -90,7 +132,8 @@ def unregister_client(state: BrokerState, request: Request) -> Sequence[Output]:
     if header.producer_group:
         state.producers.leave(header.producer_group, request.connection)
     if header.consumer_group:
-        state.consumers.leave(header.consumer_group, request.connection)
+        if state.consumers.leave(header.consumer_group, request.connection):
+            outputs.append(_gone(header.consumer_group, request.connection))
         outputs += state.notify_group(header.consumer_group)
     return outputs
 
@@ -112,7 +155,14 @@ def forget_connection(state: BrokerState, connection: Connection, *, now_ms: int
         if group is None or client_id not in group.client_ids():
             state.locks.shorten(name, client_id, now_ms=now_ms)
             state.locks_changed = True
-    return [output for name in names for output in state.notify_group(name)]
+    outputs: list[Output] = [_gone(name, connection) for name in names]
+    for name in names:
+        outputs += state.notify_group(name)
+    return outputs
+
+
+def _gone(group: str, connection: Connection) -> Fact:
+    return Fact(f"group {group!r}: the member at {connection.address} is gone")
 
 
 def consumer_list(state: BrokerState, request: Request) -> Sequence[Output]:

@@ -19,7 +19,7 @@ from sparrowmq.model.message import (
     PROPERTY_RETRY_TOPIC,
     PROPERTY_WAIT_STORE_OK,
 )
-from sparrowmq.model.names import dlq_topic, retry_topic
+from sparrowmq.model.names import TOPIC_LENGTH_MAX, dlq_topic, retry_topic
 from sparrowmq.protocol.bodies import PERM_WRITE
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.headers import ConsumerSendMsgBackRequestHeader, decode_header
@@ -47,6 +47,12 @@ def send_back(state: BrokerState, request: Request) -> Sequence[Output]:
         )
     if group.retry_queue_nums <= 0:
         return answer(request)
+    if len(retry_topic(header.group)) > TOPIC_LENGTH_MAX:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"the group name {header.group} is too long for a retry topic, which has at most "
+            f"{TOPIC_LENGTH_MAX} characters",
+        )
     topic = find_or_create_plain(
         state,
         retry_topic(header.group),
