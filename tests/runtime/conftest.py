@@ -65,10 +65,13 @@ class FrameServer:
         reads: waited for before anything is read from a connection.
     """
 
-    def __init__(self, handler: Handler, reads: threading.Event | None = None) -> None:
+    def __init__(
+        self, handler: Handler, reads: threading.Event | None = None, host: str = "127.0.0.1"
+    ) -> None:
         self._handler = handler
         self._reads = reads
-        self._listening = socket.create_server(("127.0.0.1", 0))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listening = socket.create_server((host, 0), family=family)
         self.port: int = self._listening.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
         self.peers: list[Peer] = []

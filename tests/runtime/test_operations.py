@@ -175,6 +175,15 @@ def test_names_are_looked_up(driver, serve) -> None:
     assert b"2" == driver.run(ask(f"127.1:{server.port}", b"2"))
 
 
+def test_address_may_be_of_ip_version_6(driver, serve) -> None:
+    try:
+        server = serve(host="::1")
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+
+    assert b"6" == driver.run(ask(f"[::1]:{server.port}", b"6"))
+
+
 def test_connecting_is_tried_anew_after_a_failure(driver, serve, free_port) -> None:
     server = serve()
 
@@ -232,11 +241,13 @@ def test_time_out_keeps_the_connection_and_drops_the_late_answer(driver, serve) 
         if command.body == b"late":
             kept.append(command)
             return
+        # Nothing is kept yet when the connection is made.
         for earlier in kept:
             peer.reply(earlier, body=b"too late")
         peer.reply(command, body=b"in time")
 
     server = serve(answer_late)
+    driver.run(ask(server.address))
 
     error = driver.run(failure_of(ask(server.address, b"late", timeout_ms=SOON_MS)))
     assert InvokeTimeout is type(error)
@@ -264,7 +275,9 @@ def test_peer_that_does_not_read_bounds_what_is_buffered(driver, serve) -> None:
     server = serve(reads=reads)
     megabyte = bytes(1024 * 1024)
 
-    asks = [failure_of(ask(server.address, megabyte, timeout_ms=300)) for _ in range(60)]
+    driver.run(oneway(server.address, request(), timeout_ms=LONG_MS))
+
+    asks = [failure_of(ask(server.address, megabyte, timeout_ms=100)) for _ in range(60)]
     errors = driver.run(together(asks))
 
     kinds = {type(error) for error in errors}
@@ -315,6 +328,7 @@ def test_oneway_to_nobody_fails(driver, free_port) -> None:
 def test_oneways_to_a_peer_that_does_not_read_time_out(driver, serve) -> None:
     server = serve(reads=threading.Event())
     body = bytes(4 * 1024 * 1024)
+    driver.run(oneway(server.address, request(), timeout_ms=LONG_MS))
 
     def flood() -> Any:
         for _ in range(20):

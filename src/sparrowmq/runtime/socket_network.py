@@ -266,7 +266,9 @@ class SocketNetwork:
             dial.sock = None
 
     def _attend_channel(self, channel: Channel, mask: int) -> None:
-        if mask & WRITE:
+        if mask & WRITE and channel.wire is not None:
+            assert isinstance(channel.wire, SocketWire)
+            channel.wire.is_blocked = False
             self._flush(channel)
         if mask & READ and channel.wire is not None:
             self._receive(channel, channel.wire)

@@ -11,6 +11,7 @@ import ipaddress
 import os
 import socket
 from collections import deque
+from itertools import islice
 from typing import Any, NamedTuple
 
 from sparrowmq.runtime.channel import WRITE_BUFFER_BYTES_MAX
@@ -18,6 +19,10 @@ from sparrowmq.runtime.channel import WRITE_BUFFER_BYTES_MAX
 # How long sent bytes may stay unacknowledged by the peer's kernel before ours ends the connection.
 # A time-out of a request does not, and the kernel's own patience is a quarter of an hour.
 UNACKNOWLEDGED_MS_MAX = 30_000
+
+# Frames given to the kernel in one call; Linux takes 1,024.
+BUFFERS_PER_CALL = 64
+HAS_SENDMSG = hasattr(socket.socket, "sendmsg")
 
 # What `connect_ex` answers while a connection is being made (Windows says WSAEWOULDBLOCK).
 _IN_PROGRESS = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR})
@@ -102,7 +107,7 @@ class SocketWire:
         self.sock = sock
         self._unsent: deque[bytes | memoryview] = deque()
         self._size = 0
-        # Whether the last flush left something, so that the socket must become writable.
+        # Whether the kernel took not all, so that the socket must become writable first.
         self.is_blocked = False
 
     @property
@@ -116,26 +121,37 @@ class SocketWire:
         self._size += len(data)
 
     def flush(self) -> bool:
-        """Send until all is sent or the kernel takes no more. Raises: OSError."""
+        """Send until all is sent or the kernel takes no more. Raises: OSError.
+
+        Does nothing while `is_blocked`; lower it when the socket has become writable.
+        """
         unsent = self._unsent
+        if self.is_blocked:
+            return False
         try:
             while unsent:
-                # Frames of tasks that ran together go out in one call.
-                data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
-                sent = self.sock.send(data)
+                if len(unsent) == 1 or not HAS_SENDMSG:
+                    sent = self.sock.send(unsent[0])
+                else:
+                    # Frames of tasks that ran together go out in one call.
+                    sent = self.sock.sendmsg(islice(unsent, BUFFERS_PER_CALL))
                 self._size -= sent
-                unsent.clear()
-                if sent < len(data):
-                    unsent.append(memoryview(data)[sent:])
+                self._forget(sent)
         except (BlockingIOError, InterruptedError):
-            if len(unsent) > 1:
-                data = b"".join(unsent)
-                unsent.clear()
-                unsent.append(data)
             self.is_blocked = True
             return False
-        self.is_blocked = False
         return True
+
+    def _forget(self, sent: int) -> None:
+        """Drop the first bytes, which were sent."""
+        unsent = self._unsent
+        while sent:
+            head = unsent[0]
+            if sent < len(head):
+                unsent[0] = memoryview(head)[sent:]
+                return
+            sent -= len(head)
+            unsent.popleft()
 
     def close(self) -> None:
         """Close the socket."""
