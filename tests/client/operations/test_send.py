@@ -1,0 +1,336 @@
+"""Sending: attempts, retries, routes; without sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sparrowmq.client.config import ProducerConfig
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.send import (
+    fetch_publish_queues,
+    leave,
+    select_queue,
+    send,
+    send_batch,
+    send_oneway,
+)
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.queue_selector import QueueSelector
+from sparrowmq.errors import (
+    BrokerError,
+    ConnectFailed,
+    InvokeTimeout,
+    NoWritableQueue,
+    RemoteProtocolError,
+    SendFailed,
+    TopicRouteNotFound,
+    UsageError,
+)
+from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
+from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_body
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.message_id import UniqIdGenerator
+from sparrowmq.protocol.record import decode_batch
+
+NAME_SERVER = "ns:1"
+SENDS = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+
+
+class Servers:
+    """A name server and brokers `a` and `b`; what fails is set by the test."""
+
+    def __init__(self, *brokers: str, queues: int = 2, perm: int = 6) -> None:
+        self.topics = {"T": brokers}
+        self.queues = queues
+        self.perm = perm
+        self.failures: dict[str, list[Exception | int]] = {}
+        self.sent: list[tuple[str, RemotingCommand]] = []
+
+    def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
+        fields = dict(request.ext_fields or {})
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return self.route(request, fields["topic"])
+        if request.code not in SENDS:
+            return response_to(request)
+        self.sent.append((address, response_to(request, ext_fields=fields, body=request.body)))
+        failures = self.failures.get(address, [])
+        failure = failures.pop(0) if failures else ResponseCode.SUCCESS
+        if isinstance(failure, Exception):
+            raise failure
+        answer = {"msgId": "OFFSET_ID", "queueId": fields["e"], "queueOffset": "7"}
+        return response_to(request, failure, remark="said", ext_fields=answer)
+
+    def route(self, request: RemotingCommand, topic: str) -> RemotingCommand:
+        brokers = self.topics.get(topic)
+        if brokers is None:
+            return response_to(request, ResponseCode.TOPIC_NOT_EXIST)
+        data = TopicRouteData(
+            broker_datas=[BrokerData(broker_name=n, broker_addrs={0: f"{n}:1"}) for n in brokers],
+            queue_datas=[
+                QueueData(
+                    broker_name=name,
+                    read_queue_nums=self.queues,
+                    write_queue_nums=self.queues,
+                    perm=self.perm,
+                )
+                for name in brokers
+            ],
+        )
+        return response_to(request, body=encode_body(data))
+
+
+def make_publisher(retry_times: int = 2) -> Publisher:
+    return Publisher(
+        config=ProducerConfig(group="GP", client_id="c", retry_times=retry_times),
+        name_servers=NameServers((NAME_SERVER,)),
+        ids=UniqIdGenerator(bytes(4), 1, process_number=2),
+        selector=QueueSelector(),
+    )
+
+
+def refused(address: str) -> ConnectFailed:
+    return ConnectFailed(f"cannot connect to {address}", address=address)
+
+
+def test_message_goes_to_the_next_queue_with_rocketmqs_header(play: Callable) -> None:
+    servers = Servers("a")
+    driver = play(servers)
+
+    result = driver(send(make_publisher(), Message("T", b"body", tags="A")))
+
+    assert SendStatus.SEND_OK == result.status
+    assert (MessageQueue("T", "a", 1), 7, "OFFSET_ID") == (
+        result.queue,
+        result.queue_offset,
+        result.offset_msg_id,
+    )
+    ((address, request),) = servers.sent
+    assert "a:1" == address
+    assert {
+        "a": "GP",
+        "b": "T",
+        "c": "TBW102",
+        "d": "4",
+        "e": "1",
+        "f": "0",
+        "g": "1000000",
+        "h": "0",
+        "i": f"TAGS\x01A\x02UNIQ_KEY\x01{result.msg_id}",
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    } == request.ext_fields
+    assert b"body" == request.body
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(10, "FLUSH_DISK_TIMEOUT"), (11, "SLAVE_NOT_AVAILABLE"), (12, "FLUSH_SLAVE_TIMEOUT")],
+)
+def test_stored_with_a_reservation_is_no_error(play: Callable, code: int, status: str) -> None:
+    servers = Servers("a")
+    servers.failures["a:1"] = [code]
+
+    assert SendStatus[status] == play(servers)(send(make_publisher(), Message("T", b"x"))).status
+
+
+def test_failed_send_is_tried_at_another_broker_at_once(play: Callable) -> None:
+    servers = Servers("a", "b")
+    servers.failures = {"a:1": [refused("a:1")] * 9}
+    driver = play(servers)
+
+    results = [driver(send(make_publisher(), Message("T", b"x"))) for _ in range(4)]
+
+    assert {"b"} == {result.queue.broker_name for result in results}
+    assert [] == driver.slept_ms
+
+
+def test_single_broker_is_given_a_moment_between_attempts(play: Callable) -> None:
+    servers = Servers("a")
+    servers.failures["a:1"] = [refused("a:1"), ResponseCode.SYSTEM_BUSY]
+    driver = play(servers)
+
+    result = driver(send(make_publisher(), Message("T", b"x")))
+
+    assert SendStatus.SEND_OK == result.status
+    assert [100, 200] == driver.slept_ms
+    assert 3 == len(servers.sent)
+
+
+def test_send_that_fails_everywhere_names_the_brokers_and_what_to_try(play: Callable) -> None:
+    servers = Servers("a", "b")
+    servers.failures = {"a:1": [refused("a:1")] * 9, "b:1": [refused("b:1")] * 9}
+
+    with pytest.raises(SendFailed, match="see whether the broker runs") as caught:
+        play(servers)(send(make_publisher(), Message("T", b"x")))
+
+    assert {"a", "b"} == set(caught.value.brokers_tried)
+    assert 3 == len(caught.value.brokers_tried)
+    assert isinstance(caught.value.__cause__, ConnectFailed)
+
+
+def test_no_attempt_begins_after_the_timeout(play: Callable) -> None:
+    servers = Servers("a")
+    driver = play(servers)
+
+    def slow(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code in SENDS:
+            driver.now_ms += 3_000
+            raise InvokeTimeout("no answer", address=address)
+        return servers(address, request)
+
+    driver.handler = slow
+    with pytest.raises(SendFailed) as caught:
+        driver(send(make_publisher(), Message("T", b"x")))
+
+    assert ("a",) == caught.value.brokers_tried
+
+
+def test_refusal_for_good_is_not_repeated(play: Callable) -> None:
+    servers = Servers("a", "b")
+    servers.failures = {"a:1": [13], "b:1": [13]}
+
+    with pytest.raises(BrokerError) as caught:
+        play(servers)(send(make_publisher(), Message("T", b"x")))
+
+    assert (13, "said") == (caught.value.code, caught.value.remark)
+    assert 1 == len(servers.sent)
+
+
+def test_sharding_key_and_named_queue_stay_with_their_queue(play: Callable) -> None:
+    servers = Servers("a", "b")
+    servers.failures = {"a:1": [refused("a:1")], "b:1": [refused("b:1")]}
+    publisher = make_publisher()
+    message = Message("T", b"x", sharding_key="N123")
+    driver = play(servers)
+
+    selected = driver(select_queue(publisher, message))
+    by_key = driver(send(publisher, message))
+    named = driver(send(publisher, message, queue=MessageQueue("T", "b", 1)))
+
+    assert MessageQueue("T", "a", 0) == selected == by_key.queue
+    assert MessageQueue("T", "b", 1) == named.queue
+
+
+def test_batch_is_one_request_with_an_id_for_each_message(play: Callable) -> None:
+    servers = Servers("a")
+    messages = [Message("T", b"1", tags="A"), Message("T", b"2", flag=3)]
+
+    result = play(servers)(send_batch(make_publisher(), messages))
+
+    ((_, request),) = servers.sent
+    entries = decode_batch(request.body or b"")
+    first, second = result.msg_id.split(",")
+    assert [
+        (0, b"1", f"TAGS\x01A\x02UNIQ_KEY\x01{first}"),
+        (3, b"2", f"UNIQ_KEY\x01{second}"),
+    ] == entries
+    assert ("true", "") == ((request.ext_fields or {})["m"], (request.ext_fields or {})["i"])
+
+
+def test_batch_of_several_sharding_keys_is_refused(play: Callable) -> None:
+    messages = [Message("T", b"1", sharding_key="a"), Message("T", b"2", sharding_key="b")]
+
+    with pytest.raises(UsageError, match="sharding keys"):
+        play(Servers("a"))(send_batch(make_publisher(), messages))
+
+
+def test_oneway_is_written_and_not_waited_for(play: Callable) -> None:
+    driver = play(Servers("a"))
+
+    driver(send_oneway(make_publisher(), Message("T", b"x")))
+
+    ((address, request),) = driver.oneways
+    assert ("a:1", True) == (address, request.is_oneway)
+
+
+def test_topic_without_route_is_created_by_the_templates(play: Callable) -> None:
+    servers = Servers("a", queues=8)
+    servers.topics = {"TBW102": ("a",)}
+    driver = play(servers)
+    publisher = make_publisher()
+
+    queues = driver(fetch_publish_queues(publisher, "NEW"))
+    driver(send(publisher, Message("NEW", b"x")))
+    servers.topics["NEW"] = ("a",)
+    driver.now_ms += 1_001
+    driver(send(publisher, Message("NEW", b"x")))
+
+    assert [MessageQueue("NEW", "a", n) for n in range(4)] == queues
+    route = publisher.routes.find("NEW")
+    assert route is not None
+    assert (8, False) == (len(route.publish_queues), route.is_template)
+
+
+def test_topic_that_cannot_be_created_is_not_found(play: Callable) -> None:
+    with pytest.raises(TopicRouteNotFound, match="'NONE'"):
+        play(Servers("a"))(send(make_publisher(), Message("NONE", b"x")))
+
+
+def test_topic_without_a_writable_queue_says_so(play: Callable) -> None:
+    with pytest.raises(NoWritableQueue, match="no master or no write permission"):
+        play(Servers("a", perm=4))(send(make_publisher(), Message("T", b"x")))
+
+
+def test_unreachable_name_server_is_named(play: Callable) -> None:
+    def nobody(address: str, request: RemotingCommand) -> RemotingCommand:
+        raise refused(address)
+
+    with pytest.raises(ConnectFailed, match="no name server answers at ns:1"):
+        play(nobody)(send(make_publisher(), Message("T", b"x")))
+
+
+def test_old_route_serves_while_a_new_one_is_asked_for(play: Callable) -> None:
+    servers = Servers("a")
+    driver = play(servers)
+    publisher = make_publisher()
+    driver(send(publisher, Message("T", b"x")))
+    driver.now_ms += 30_001
+    servers.topics["T"] = ("a", "b")
+
+    driver(send(publisher, Message("T", b"x")))
+
+    route = publisher.routes.find("T")
+    assert route is not None
+    assert {"a", "b"} == {queue.broker_name for queue in route.publish_queues}
+
+
+def test_brokers_hear_of_the_producer_and_of_its_end(play: Callable) -> None:
+    driver = play(Servers("a"))
+    publisher = make_publisher()
+    driver(leave(publisher))
+    assert [] == driver.requests
+    for _ in range(3):
+        driver(send(publisher, Message("T", b"x")))
+    driver(leave(publisher))
+
+    codes = [request.code for _, request in driver.requests]
+    assert 1 == codes.count(RequestCode.HEART_BEAT)
+    assert RequestCode.UNREGISTER_CLIENT == codes[-1]
+
+
+def test_answer_without_its_fields_is_a_protocol_error(play: Callable) -> None:
+    servers = Servers("a")
+
+    def bare(address: str, request: RemotingCommand) -> RemotingCommand:
+        return response_to(request) if request.code in SENDS else servers(address, request)
+
+    with pytest.raises(RemoteProtocolError, match="queueId"):
+        play(bare)(send(make_publisher(), Message("T", b"x")))
+
+
+def test_message_to_a_queue_of_another_topic_is_refused(play: Callable) -> None:
+    with pytest.raises(UsageError, match="cannot go to a queue of 'U'"):
+        play(Servers("a"))(
+            send(make_publisher(), Message("T", b"x"), queue=MessageQueue("U", "a", 0))
+        )
+
+
+def test_result_is_a_plain_tuple() -> None:
+    queue = MessageQueue("T", "a", 0)
+    result = SendResult(SendStatus.SEND_OK, "m", "o", queue, 5)
+
+    assert (SendStatus.SEND_OK, "m", "o", queue, 5) == result

@@ -1,0 +1,38 @@
+"""Addresses of name servers, and which is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from sparrowmq.client.name_servers import NameServers, parse_name_servers
+from sparrowmq.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("127.0.0.1:9876", ("127.0.0.1:9876",)),
+        ("a:1;b:2, c:3;", ("a:1", "b:2", "c:3")),
+        (["a:1", "a:1"], ("a:1",)),
+        ("[::1]:9876", ("[::1]:9876",)),
+    ],
+)
+def test_addresses_are_parsed(value: str | Sequence[str], expected: tuple[str, ...]) -> None:
+    assert expected == parse_name_servers(value)
+
+
+@pytest.mark.parametrize("value", ["", ";", "host", "host:", ":9876", "h:0", "h:70000", "h:9 876"])
+def test_what_is_no_address_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match="name_server"):
+        parse_name_servers(value)
+
+
+def test_the_server_that_answered_is_asked_first() -> None:
+    servers = NameServers(("a:1", "b:2", "c:3"), start=4)
+    assert ("b:2", "c:3", "a:1") == servers.in_order()
+
+    servers.mark_answered("c:3")
+
+    assert ("c:3", "a:1", "b:2") == servers.in_order()

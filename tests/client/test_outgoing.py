@@ -1,0 +1,102 @@
+"""From a message to what a request carries."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import pytest
+
+from sparrowmq.client.config import ProducerConfig
+from sparrowmq.client.outgoing import check_batch, check_sendable_topic, encode_message
+from sparrowmq.errors import ConfigError, LocalProtocolError, UsageError
+from sparrowmq.model import Message
+from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.protocol.record import COMPRESSED
+
+CONFIG = ProducerConfig(group="G", client_id="c", body_bytes_max=10_000)
+
+
+def test_attributes_become_properties() -> None:
+    message = Message(
+        "T",
+        b"body",
+        tags="A",
+        keys=("k1", "k2"),
+        sharding_key="s",
+        delay_level=3,
+        properties={"mine": "1"},
+        flag=7,
+    )
+
+    outgoing = encode_message(message, "ID", config=CONFIG)
+
+    assert (b"body", 0, 7) == (outgoing.body, outgoing.sys_flag, outgoing.flag)
+    assert {
+        "mine": "1",
+        "TAGS": "A",
+        "KEYS": "k1 k2",
+        "__SHARDINGKEY": "s",
+        "DELAY": "3",
+        "UNIQ_KEY": "ID",
+    } == parse_properties(outgoing.properties)
+
+
+def test_large_body_is_compressed_unless_it_is_part_of_a_batch() -> None:
+    message = Message("T", b"x" * 4096)
+
+    single = encode_message(message, "ID", config=CONFIG)
+    part = encode_message(message, "ID", config=CONFIG, may_compress=False)
+
+    assert (message.body, COMPRESSED) == (zlib.decompress(single.body), single.sys_flag)
+    assert (message.body, 0) == (part.body, part.sys_flag)
+    assert 0 == encode_message(Message("T", b"x" * 4095), "ID", config=CONFIG).sys_flag
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"body": b""}, "0 bytes"),
+        ({"body": bytes(10_001)}, "10001 bytes"),
+        ({"body": "text"}, "str, not bytes"),
+        ({"properties": {"TAGS": "A"}}, "'TAGS' is RocketMQ's own"),
+        ({"keys": ("a b",)}, "without blanks"),
+        ({"keys": ("",)}, "without blanks"),
+        ({"delay_level": 19}, "delay_level is 19"),
+        ({"delay_level": -1}, "delay_level is -1"),
+        ({"properties": {"x": "y" * 33_000}}, "properties"),
+    ],
+)
+def test_message_that_cannot_be_sent_is_refused(fields: dict[str, Any], words: str) -> None:
+    message = Message(**({"topic": "T", "body": b"x"} | fields))
+
+    with pytest.raises(UsageError, match=words):
+        encode_message(message, "ID", config=CONFIG)
+
+
+def test_property_with_a_separator_is_refused() -> None:
+    with pytest.raises(LocalProtocolError):
+        encode_message(Message("T", b"x", properties={"a": "b\x02c"}), "ID", config=CONFIG)
+
+
+def test_topics_that_nobody_may_send_to_are_refused() -> None:
+    for topic in ("", "bad topic", "x" * 128):
+        with pytest.raises(ConfigError):
+            check_sendable_topic(topic)
+    with pytest.raises(UsageError, match="SCHEDULE_TOPIC_XXXX"):
+        check_sendable_topic("SCHEDULE_TOPIC_XXXX")
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([], "at least one"),
+        ([Message("T", b"x"), Message("U", b"x")], "one topic"),
+        ([Message("T", b"x", delay_level=1)], "delayed"),
+        ([Message("%RETRY%G", b"x")], "retry topic"),
+        ([Message("T", bytes(6_000)), Message("T", bytes(6_000))], "12000 bytes"),
+    ],
+)
+def test_what_makes_no_batch_is_refused(messages: list[Message], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        check_batch(messages, config=CONFIG)

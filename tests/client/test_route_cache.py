@@ -1,0 +1,117 @@
+"""Routes: queues to publish to and to subscribe, brokers' addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparrowmq.client.route_cache import RouteCache, route_from, route_from_template
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.queue import queue_order
+from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteData, decode_body
+
+
+def route_data(
+    *queues: tuple[str, int, int, int],
+    brokers: dict[str, dict[int, str]] | None = None,
+    order: str | None = None,
+) -> TopicRouteData:
+    """Make a route of (broker name, read queues, write queues, permission)."""
+    addresses = {name: {0: f"{name}:1"} for name, *_ in queues} if brokers is None else brokers
+    return TopicRouteData(
+        broker_datas=[BrokerData(broker_name=n, broker_addrs=a) for n, a in addresses.items()],
+        queue_datas=[
+            QueueData(broker_name=n, read_queue_nums=r, write_queue_nums=w, perm=p)
+            for n, r, w, p in queues
+        ],
+        order_topic_conf=order,
+    )
+
+
+def queues_of(*names: str) -> tuple[MessageQueue, ...]:
+    return tuple(MessageQueue("T", name[0], int(name[1])) for name in names)
+
+
+def test_queues_come_by_broker_name_permission_and_count() -> None:
+    route = route_from("T", route_data(("b", 1, 2, 6), ("a", 3, 1, 4), ("c", 1, 1, 2)), now_ms=5)
+
+    assert queues_of("b0", "b1", "c0") == route.publish_queues
+    assert queues_of("a0", "a1", "a2", "b0") == route.subscribe_queues
+    assert 5 == route.fetched_ms
+
+
+def test_broker_without_master_takes_no_messages_but_gives_them() -> None:
+    route = route_from("T", route_data(("a", 1, 1, 6), brokers={"a": {1: "slave:1"}}), now_ms=0)
+
+    assert () == route.publish_queues
+    assert queues_of("a0") == route.subscribe_queues
+
+
+def test_order_topic_conf_says_where_to_publish() -> None:
+    route = route_from("T", route_data(("a", 4, 4, 6), order="b:1;a:2"), now_ms=0)
+
+    assert queues_of("b0", "a0", "a1") == route.publish_queues
+
+
+def test_route_of_a_topic_to_be_created_takes_some_of_the_templates_queues() -> None:
+    template = route_from("TBW102", route_data(("a", 8, 8, 7), ("b", 2, 2, 7)), now_ms=0)
+
+    route = route_from_template("T", template, queue_count_max=4, now_ms=9)
+
+    assert queues_of("a0", "a1", "a2", "a3", "b0", "b1") == route.publish_queues
+    assert () == route.subscribe_queues
+    assert route.is_template
+
+
+def test_cache_tells_whether_a_route_says_anything_new() -> None:
+    cache = RouteCache()
+    data = route_data(("a", 1, 1, 6))
+
+    assert cache.update(route_from("T", data, now_ms=0))
+    assert not cache.update(route_from("T", data, now_ms=7))
+    assert cache.update(route_from("T", route_data(("a", 2, 1, 6)), now_ms=8))
+    assert cache.update(
+        route_from("T", route_data(("a", 2, 1, 6), brokers={"a": {0: "x:2"}}), now_ms=9)
+    )
+
+
+def test_addresses_come_from_the_newest_route_and_go_with_the_last() -> None:
+    cache = RouteCache()
+    cache.update(route_from("T", route_data(("a", 1, 1, 6), ("b", 1, 1, 6)), now_ms=0))
+    moved = route_data(("a", 1, 1, 6), brokers={"a": {0: "new:1", 1: "slave:1"}})
+    cache.update(route_from("U", moved, now_ms=0))
+
+    assert "new:1" == cache.master_address("a")
+    assert ("new:1", "slave:1", "b:1") == cache.addresses()
+    assert ("new:1", "b:1") == cache.addresses(masters_only=True)
+    assert frozenset({"a"}) == cache.broker_names_at("slave:1")
+    cache.remove("U")
+    assert "a:1" == cache.master_address("a")
+    cache.remove("T")
+    assert () == cache.addresses()
+    assert cache.find("T") is None
+
+
+def test_address_falls_back_to_the_next_id_and_then_to_any() -> None:
+    cache = RouteCache()
+    data = route_data(("a", 1, 1, 6), brokers={"a": {1: "one:1", 3: "three:1"}})
+    cache.update(route_from("T", data, now_ms=0))
+
+    assert "one:1" == cache.address("a")
+    assert "one:1" == cache.address("a", broker_id=1)
+    assert "three:1" == cache.address("a", broker_id=2)
+    assert "one:1" == cache.address("a", broker_id=7)
+    assert cache.address("b") is None
+
+
+@pytest.mark.golden("bodies.jsonl", prefix="route-")
+def test_queues_are_those_of_apaches_client(case: dict[str, Any]) -> None:
+    data = decode_body(TopicRouteData, bytes.fromhex(case["hex"]))
+
+    route = route_from("T", data, now_ms=0)
+
+    publish = [MessageQueue("T", name, n) for name, n in case["publishQueues"]]
+    subscribe = [MessageQueue("T", name, n) for name, n in case["subscribeQueues"]]
+    assert publish == list(route.publish_queues)
+    assert sorted(subscribe, key=queue_order) == sorted(route.subscribe_queues, key=queue_order)
