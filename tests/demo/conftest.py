@@ -51,7 +51,7 @@ def outcome() -> o.Outcome:
         begun="2026-11-21 12:00:00+00:00",
         duration_s=42.5,
         memory_peak_mib=2048,
-        cpu_s=63.0,
+        cpu_s={"spark": 50.5, "broker": 12.5},
         machine=o.Machine(
             cpu_count=2, python="3.11", sparrowmq="0.1", spark="4.3.0", java="17", system="Linux"
         ),

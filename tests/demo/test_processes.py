@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparrowmq.demo.keeper import list_processes
+from sparrowmq.demo.keeper import find_processes
 from sparrowmq.demo.processes import Crew, ProcessFailed
 
 # Starts a process of its own in another process group, as Spark's Python daemon does.
@@ -49,9 +49,9 @@ def test_leaving_the_crew_ends_every_process_and_its_children(tmp_path: Path) ->
     with Crew(tmp_path) as crew:
         parent = crew.start("parent", ["-c", PARENT])
         wait_until(lambda: "child" in parent.output.read_text())
-        assert 2 == len(list_processes([parent.pid]))
+        assert 2 == len(find_processes([parent.pid]))
 
-    assert [] == list_processes([parent.pid])
+    assert {} == find_processes([parent.pid])
     assert -signal.SIGTERM == parent.exit_code
 
 
@@ -64,13 +64,13 @@ def test_processes_end_when_the_demo_itself_is_killed(tmp_path: Path) -> None:
     assert demo.stdout is not None
     parent = int(demo.stdout.readline())
     wait_until(lambda: "child" in (tmp_path / "parent.log").read_text())
-    assert 2 == len(list_processes([parent]))
+    assert 2 == len(find_processes([parent]))
 
     demo.kill()
     demo.wait()
     demo.stdout.close()
 
-    wait_until(lambda: list_processes([parent]) == [])
+    wait_until(lambda: find_processes([parent]) == {})
 
 
 @pytest.mark.slow

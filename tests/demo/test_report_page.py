@@ -54,7 +54,7 @@ def test_report_tells_the_figures(outcome: Outcome) -> None:
         "All 2 conditions hold",
         "172.17.0.1@9, 172.17.0.1@9",
         "in the middle of batch 1",
-        "3 data files",
+        "with 3 data files of that batch",
         "both counts agree",
         "United <Air> Lines",
         "12.2",

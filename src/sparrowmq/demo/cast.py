@@ -47,14 +47,13 @@ class Cast:
         return self._start_server("broker", "--data", data, "--nameserver", self.name_server)
 
     def start_producer(self) -> Child:
-        """Start the producer, which waits for its allowance on standard input."""
+        """Start the producer, which loads the flights and waits for what it is told."""
         limit = [] if self.limit is None else ["--limit", str(self.limit)]
         return self.crew.start(
             PRODUCER,
             [
                 *("-m", "sparrowmq.demo.produce", "--name", PRODUCER, "--group", PRODUCER_GROUP),
-                *("--name-server", self.name_server, "--topic", TOPIC),
-                *("--logbooks", str(self.directory.logbooks), *limit),
+                *("--topic", TOPIC, "--logbooks", str(self.directory.logbooks), *limit),
             ],
             has_input=True,
         )

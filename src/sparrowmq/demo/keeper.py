@@ -43,14 +43,17 @@ def kill_sessions(sessions: Collection[int]) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(session, signal.SIGKILL)
     # Spark's Python workers make a process group of their own within the session.
-    for process_id in list_processes(sessions):
+    for process_id in find_processes(sessions):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process_id, signal.SIGKILL)
 
 
-def list_processes(sessions: Collection[int]) -> list[int]:
-    """Return the processes of these sessions that run; empty where there is no /proc."""
-    found = []
+def find_processes(sessions: Collection[int]) -> dict[int, int]:
+    """Return the processes of these sessions that run, each with its session.
+
+    It is empty where there is no /proc.
+    """
+    found = {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             stat = (directory / "stat").read_text()
@@ -59,7 +62,7 @@ def list_processes(sessions: Collection[int]) -> list[int]:
         # The name, in brackets, may hold blanks and brackets: state, parent, group, session follow.
         state, _, _, session = stat[stat.rindex(")") + 2 :].split()[:4]
         if state != "Z" and int(session) in sessions:
-            found.append(int(directory.name))
+            found[int(directory.name)] = int(session)
     return found
 
 

@@ -97,7 +97,7 @@ class Lookout:
             self.board.lags.append(self._sample_lag(self._admin, now_ms))
         if now_ms >= self._usage_due_ms:
             self._usage_due_ms = now_ms + _USAGE_INTERVAL_MS
-            self.board.usage.add(self._crew.list_processes())
+            self.board.usage.add(self._crew.find_processes())
         if now_ms >= self._draw_due_ms:
             self._draw_due_ms = now_ms + _DRAW_INTERVAL_MS
             self.screen.draw(self.board)

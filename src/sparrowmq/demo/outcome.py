@@ -198,12 +198,15 @@ class CheckFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything."""
+    """Everything.
+
+    `cpu_s` is the processor time by process, most first; `memory_peak_mib` that of all together.
+    """
 
     begun: str
     duration_s: float
     memory_peak_mib: int | None
-    cpu_s: float | None
+    cpu_s: dict[str, float]
     machine: Machine
     stages: list[Stage]
     production: Production

@@ -159,9 +159,11 @@ class Crew:
                     f"({child.output}):\n{child.output_tail()}"
                 )
 
-    def list_processes(self) -> list[int]:
-        """Return the ids of all processes that belong to the demo's sessions."""
-        return keeper.list_processes(self._sessions)
+    def find_processes(self) -> dict[int, str]:
+        """Return the ids of all processes that run, each with the name it was started by."""
+        names = {child.pid: child.name for child in self._children}
+        found = keeper.find_processes(self._sessions)
+        return {process_id: names[session] for process_id, session in found.items()}
 
     def end_all(self) -> None:
         """Ask every process to end, latest first; kill what does not; reap all."""
@@ -178,7 +180,7 @@ class Crew:
         self._children.clear()
         # Grandchildren were adopted by init, which reaps them in its own time.
         deadline = time.monotonic() + _REAP_PATIENCE_S
-        while keeper.list_processes(self._sessions) and time.monotonic() < deadline:
+        while keeper.find_processes(self._sessions) and time.monotonic() < deadline:
             time.sleep(0.02)
         self._sessions.clear()
 

@@ -1,9 +1,11 @@
 """The producer of all flights, as a process: `python -m sparrowmq.demo.produce`.
 
-Each line on its standard input is the number of flights it may have produced from then on, so
-that the demo can make sure that messages flow while members come and go. It sends batches, one
-queue a batch: flights of one sharding key go to one queue, and a queue's batches follow each
-other, so an aircraft's legs are stored in the order of this file's input.
+The first line on its standard input is the name server, for the flights are loaded while servers
+start. Each further line is the number of flights it may have produced from then on, so that the
+demo can make sure that messages flow while members come and go.
+
+It sends batches, one queue a batch: flights of one sharding key go to one queue, and a queue's
+batches follow each other, so an aircraft's legs are stored in the order of this file's input.
 """
 
 from __future__ import annotations
@@ -142,9 +144,10 @@ def run(options: argparse.Namespace) -> None:
     journal = Journal(options.logbooks / f"{options.name}{EVENTS_SUFFIX}")
     flights = load_flights(limit=options.limit)
     messages = make_messages(flights, options.topic)
+    rate_max = max(len(flights) // _SECONDS_MIN, _RATE_MIN)
+    name_server = sys.stdin.readline().strip()
     try:
-        with Producer(options.group, name_server=options.name_server) as producer:
-            rate_max = max(len(flights) // _SECONDS_MIN, _RATE_MIN)
+        with Producer(options.group, name_server=name_server) as producer:
             sender = FlightSender(producer, journal, total=len(flights), rate_max=rate_max)
             sender.report()
             _produce(sender, messages, total=len(flights), rate_max=rate_max)
@@ -171,7 +174,6 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="sparrowmq.demo.produce", description=__doc__)
     parser.add_argument("--name", required=True, help="names the logbook")
     parser.add_argument("--group", required=True)
-    parser.add_argument("--name-server", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--logbooks", type=Path, required=True)
     parser.add_argument("--limit", type=int, default=None)

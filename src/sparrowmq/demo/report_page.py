@@ -285,10 +285,11 @@ def _pipeline(outcome: Outcome) -> Markup:
     if ingest.killed_s is None or ingest.killed_batch_id is None:
         kill = "Spark was not killed in mid-batch: every batch was faster."
     else:
+        files = _count(ingest.files_of_killed_batch, "data file")
         kill = (
             f"At {ingest.killed_s:.1f} s, in the middle of batch {ingest.killed_batch_id}, Spark "
-            f"with its Python workers was killed with kill -9; {ingest.files_of_killed_batch} "
-            "data files of that batch were on the disk. A new process went on from the checkpoint."
+            f"with its Python workers was killed with kill -9, with {files} "
+            "of that batch on the disk. A new process went on from the checkpoint."
         )
     rows = [
         [
@@ -302,8 +303,9 @@ def _pipeline(outcome: Outcome) -> Markup:
     ]
     return section(
         "The pipeline: exactly once for any Parquet reader",
-        f"Structured Streaming read the topic in {len(written)} micro-batches and {ingest.runs} "
-        f"AvailableNow runs, each of which freezes its end. {kill}",
+        f"Structured Streaming read the topic in {len(written)} micro-batches. "
+        f"{_count(ingest.runs, 'AvailableNow run')} came to the end, which each freezes when it "
+        f"begins. {kill}",
         f"A reader that knows nothing of Spark (Arrow) finds {ingest.rows:,} rows, "
         f"{ingest.distinct:,} distinct by broker, queue and offset, in {ingest.files} files of "
         f"{ingest.months} months, {ingest.size_bytes / _MIB:,.0f} MiB, with "
@@ -312,6 +314,10 @@ def _pipeline(outcome: Outcome) -> Markup:
             ["batch", "began at", "took"], rows, caption="Each attempt at a batch", numeric=[1, 2]
         ),
     )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _answers(outcome: Outcome) -> Markup:
@@ -349,17 +355,19 @@ def _minutes(value: float | None) -> str:
 
 def _machine(outcome: Outcome) -> Markup:
     machine, ingest = outcome.machine, outcome.ingest
-    bands = [
-        BandRow(stage.name, [Band(stage.begin_s, stage.end_s, ("",))]) for stage in outcome.stages
-    ]
     begin = ingest.sessions_s[0] if ingest.sessions_s else 0.0
-    bands.append(BandRow("Spark ingests, beside", [Band(begin, ingest.end_s, ("",))]))
+    times = [(stage.name, stage.begin_s, stage.end_s) for stage in outcome.stages]
+    times.append(("Spark ingests, beside", begin, ingest.end_s))
+    bands = [
+        BandRow(name, [Band(begin_s, end_s, (format_duration_ms((end_s - begin_s) * 1000),))])
+        for name, begin_s, end_s in times
+    ]
     plot = band_chart(
         bands,
         title="Stages over time",
         description="One band a stage.",
         x_label=_SECONDS,
-        tones={"": "c8"},
+        tones={},
         x_range=(0.0, outcome.duration_s),
         left=270.0,
     )
@@ -372,18 +380,20 @@ def _machine(outcome: Outcome) -> Markup:
         ["Spark", machine.spark],
         ["Java", machine.java],
         ["memory at most, all processes", memory],
-        ["processor time, all processes", _seconds(outcome.cpu_s)],
+        ["processor time, all processes", f"{sum(outcome.cpu_s.values()):,.0f} s"],
         ["in total", format_number(outcome.duration_s) + " s"],
     ]
     return section(
         "Time, memory, machine",
         figure(plot, caption="What ran when"),
         table(["", ""], facts),
+        table(
+            ["process", "processor time"],
+            [[name, f"{cpu_s:.1f} s"] for name, cpu_s in outcome.cpu_s.items()],
+            caption="Processor time by process",
+            numeric=[1],
+        ),
     )
-
-
-def _seconds(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.0f} s"
 
 
 def _ownership(group: GroupFigure, *, marks: Sequence[Mark], caption: str) -> Markup:

@@ -90,10 +90,10 @@ class Stages:
 
     def run(self) -> Ending:
         """Run them all; return what was so at the end."""
-        with self._stage("NameServer and Broker start"):
-            self._start_servers()
+        with self._stage("NameServer and Broker start, flights are loaded"):
+            producer = self._start_everything()
         with Admin(name_server=self._cast.name_server) as admin:
-            self._produce_and_break(admin)
+            self._produce_and_break(admin, producer)
             ending = self._settle_everything(admin)
             self._lookout.sample_backlogs(None)
         with self._stage("members leave"):
@@ -104,16 +104,14 @@ class Stages:
             self._stop_servers()
         return ending
 
-    def _produce_and_break(self, admin: Admin) -> None:
+    def _produce_and_break(self, admin: Admin, producer: Child) -> None:
         with self._stage("three members share the queues"):
             admin.create_topic(TOPIC, QUEUE_COUNT)
-            producer = self._cast.start_producer()
+            producer.send_line(self._cast.name_server)
             self._start_members(FIRST_GROUP, "a", "b", "c")
-            self._pipeline.start()
-            self._lookout.beside = self._pipeline.look
             self._lookout.sample_backlogs(admin, topic=TOPIC)
             self._wait_for_balance()
-        self._allow(producer, share=_FIRST_SHARE)
+            self._allow(producer, share=_FIRST_SHARE)
         with self._stage("one leaves, one joins, one is killed"):
             self._let_leave("b", at_share=_LEAVE_AT)
             self._let_join("d", at_share=_JOIN_AT)
@@ -123,11 +121,16 @@ class Stages:
         with self._stage("the remedy: unique client ids"):
             self._remedy(admin)
 
-    def _start_servers(self) -> None:
+    def _start_everything(self) -> Child:
+        """Start the servers, and beside them what takes long: loading flights, and Spark."""
         name_server = self._cast.start_name_server()
+        producer = self._cast.start_producer()
         self._cast.name_server = self._wait_until_ready(name_server)
         broker = self._cast.start_broker()
+        self._pipeline.start()
+        self._lookout.beside = self._pipeline.look
         self._wait_until_ready(broker)
+        return producer
 
     def _wait_until_ready(self, server: Child) -> str:
         self._lookout.vital.append(server)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,17 +16,20 @@ class Usage:
     """
 
     memory_peak_mib: int | None = None
-    _cpu_s: dict[int, float] = field(default_factory=dict)
+    _cpu_s: dict[tuple[str, int], float] = field(default_factory=dict)
 
     @property
-    def cpu_s(self) -> float | None:
-        """Seconds of processor time of all processes that were seen; None if none was."""
-        return sum(self._cpu_s.values()) if self._cpu_s else None
+    def cpu_s(self) -> dict[str, float]:
+        """Seconds of processor time by the name that a process was started by, most first."""
+        totals: dict[str, float] = {}
+        for (name, _), cpu_s in self._cpu_s.items():
+            totals[name] = totals.get(name, 0.0) + cpu_s
+        return {name: round(totals[name], 2) for name in sorted(totals, key=lambda n: -totals[n])}
 
-    def add(self, process_ids: Sequence[int]) -> None:
-        """Take a sample."""
+    def add(self, processes: Mapping[int, str]) -> None:
+        """Take a sample of these processes, each with the name that it was started by."""
         memory_kib = 0
-        for process_id in process_ids:
+        for process_id, name in processes.items():
             directory = Path(f"/proc/{process_id}")
             try:
                 stat, rollup = (directory / "stat").read_text(), directory / "smaps_rollup"
@@ -34,7 +37,7 @@ class Usage:
             except OSError:
                 # It ended meanwhile.
                 continue
-            self._cpu_s[process_id] = _processor_seconds(stat)
+            self._cpu_s[name, process_id] = _processor_seconds(stat)
         if memory_kib:
             self.memory_peak_mib = max(self.memory_peak_mib or 0, memory_kib // 1024)
 

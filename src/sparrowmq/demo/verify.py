@@ -34,7 +34,7 @@ class TableFacts:
     order: figures.OrderCheck
 
 
-def read_table(directory: Path) -> pa.dataset.Dataset:
+def read_table(directory: Path) -> pyarrow.dataset.Dataset:
     """Open the table; names that begin with `_` or `.` are no part of it, as everywhere."""
     return pyarrow.dataset.dataset(directory, format="parquet", partitioning="hive")
 

@@ -62,10 +62,10 @@ def line_chart(
     y_high = round_up(max((y for _, y in points), default=0.0))
     y_scale = Scale(0.0, y_high, area.bottom, area.top)
     return svg(
+        draw_marks(marks, x_scale, area, top=0.0),
         y_axis(area, y_scale, label=y_label),
         x_axis(area, x_scale, label=x_label),
         *(_draw(one, x_scale, y_scale) for one in series if one.points),
-        draw_marks(marks, x_scale, area, top=0.0),
         _draw_names(series, y_scale, x=area.right + 8),
         height=area.bottom + _AXIS_HEIGHT,
         title=title,

@@ -73,15 +73,17 @@ figcaption { font-weight: 560; margin-bottom: .45rem; max-width: 46rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .93rem; margin: .6rem 0 1.2rem; min-width: 26rem; }
 caption { text-align: left; font-weight: 560; padding: .2rem 0 .35rem; }
-th, td { text-align: left; padding: .34rem 1.5rem .34rem 0; border-bottom: 1px solid var(--rule);
+th, td { text-align: left; padding: .34rem 1.25rem .34rem 0; border-bottom: 1px solid var(--rule);
   vertical-align: top; }
-th { font-weight: 560; color: var(--soft); font-size: .86rem; }
+th { vertical-align: bottom; font-weight: 560; color: var(--soft); font-size: .86rem; }
 td { font-variant-numeric: tabular-nums; }
+td.number { white-space: nowrap; }
+td:first-child { white-space: nowrap; }
 .number { text-align: right; }
 .plot { display: block; width: 100%; min-width: 44rem; height: auto;
   font: 12px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
 .plot text { fill: var(--soft); font-variant-numeric: tabular-nums; }
-.plot .label { font-size: 12px; }
+.plot .label { stroke: var(--paper); stroke-width: 4px; paint-order: stroke; }
 .plot .row-name, .plot .value { fill: var(--ink); }
 .plot .note { fill: var(--soft); white-space: pre; }
 .plot .axis { stroke: var(--quiet); stroke-width: 1; }
