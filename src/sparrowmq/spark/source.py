@@ -10,11 +10,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.failures import clear
 from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.schema import columns_ddl
-from sparrowmq.spark.stream_reader import RocketMQStreamReader
 
 
 class RocketMQDataSource(DataSource):
@@ -33,11 +31,15 @@ class RocketMQDataSource(DataSource):
     @clear
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader of a batch."""
+        from sparrowmq.spark.batch_reader import RocketMQReader
+
         return RocketMQReader(self._options(schema, scope="batch"))
 
     @clear
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Make the reader of a stream."""
+        from sparrowmq.spark.stream_reader import RocketMQStreamReader
+
         return RocketMQStreamReader(self._options(schema, scope="stream"))
 
     def _options(self, schema: StructType, *, scope: str) -> SourceOptions:
