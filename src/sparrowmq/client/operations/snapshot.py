@@ -1,0 +1,471 @@
+"""Look at a consumer group from outside, by requests that every RocketMQ broker answers.
+
+One look asks every broker three things (who is connected, whom it lists, how far the group is), a
+few brokers at a time. Members are asked about themselves beside the wait for the second look; one
+that does not answer costs nothing but its line. Whatever fails is noted and the rest goes on: a
+sick cluster is what this is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
+
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.membership import consumer_list
+from sparrowmq.client.operations.request import ask
+from sparrowmq.client.operations.routes import find_cluster
+from sparrowmq.errors import (
+    BrokerError,
+    ConnectFailed,
+    InvokeTimeout,
+    RouteError,
+    SparrowError,
+    UsageError,
+)
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import retry_topic
+from sparrowmq.protocol.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    Connection,
+    ConsumerRunningInfo,
+    ConsumeStats,
+    SubscriptionData,
+    SubscriptionGroupTable,
+    TopicRouteData,
+    TopicStatsTable,
+    decode_body,
+)
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.headers import (
+    GetConsumerConnectionListRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumeStatsRequestHeader,
+    GetRouteInfoRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+)
+from sparrowmq.protocol.wire_names import wire_names
+from sparrowmq.rebalance.diagnosis.snapshot import (
+    BrokerView,
+    GroupSnapshot,
+    HeldQueue,
+    MemberReport,
+    QueueProgress,
+    Sample,
+    Seat,
+    SubscriptionView,
+    TopicQueues,
+    TopicView,
+)
+from sparrowmq.runtime.effects import Operation, join, now, sleep, spawn, timestamp
+
+T = TypeVar("T")
+
+# Requests under way at once.
+WIDTH = 8
+# Members asked about themselves; beyond that a group is large enough to be seen without.
+MEMBERS_ASKED_MAX = 64
+
+# Java's class names, of which members tell their strategy, to the names used here.
+_STRATEGY_CLASSES = {
+    "AllocateMessageQueueAveragely": "AVG",
+    "AllocateMessageQueueAveragelyByCircle": "AVG_BY_CIRCLE",
+    "AllocateMessageQueueByConfig": "CONFIG",
+    "AllocateMessageQueueByMachineRoom": "MACHINE_ROOM",
+    "AllocateMachineRoomNearby": "MACHINE_ROOM_NEARBY",
+    "AllocateMessageQueueConsistentHash": "CONSISTENT_HASH",
+}
+
+
+class _Connections(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """ConsumerConnection, with enumerations as texts: newer brokers have values of their own."""
+
+    connection_set: list[Connection] = []
+    subscription_table: dict[str, SubscriptionData] = {}
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+
+
+class _BrokerAt(NamedTuple):
+    name: str
+    cluster: str
+    address: str
+
+
+def take_snapshot(
+    directory: Directory,
+    group: str,
+    *,
+    interval_ms: int = 0,
+    strategy: str | None = None,
+    asks_members: bool = True,
+) -> Operation[GroupSnapshot]:
+    """Look at a group once, or twice with a pause.
+
+    Args:
+        interval_ms: the pause; 0 looks once, and no rates are known then.
+        strategy: the allocation strategy of the group; None takes what members tell, or AVG.
+        asks_members: whether to ask members about themselves, through a broker.
+
+    Raises: ConnectFailed if no name server answers; RouteError if no broker is known; UsageError
+    if the group is unknown everywhere; TransportError if no broker answers.
+    """
+    brokers = yield from _find_brokers(directory)
+    topics: tuple[str, ...] = ()
+    first = yield from _look(directory, group, brokers, topics)
+    yield from _check_group_known(directory, group, first)
+    topics = _topics_of(group, first)
+    views = yield from _gather(
+        [_view_topic(directory, topic) for topic in topics], name=f"topics of {group}"
+    )
+    asking = yield from spawn(
+        _ask_members(directory, group, first, is_wanted=asks_members), name=f"members of {group}"
+    )
+    samples = [(yield from _with_uncommitted(directory, group, first, views))]
+    if interval_ms > 0:
+        yield from sleep(interval_ms)
+        second = yield from _look(directory, group, brokers, topics)
+        samples.append((yield from _with_uncommitted(directory, group, second, views)))
+    reports: tuple[MemberReport, ...] = yield from join(asking)
+    told = {report.strategy for report in reports if report.strategy}
+    known = strategy or (told.pop() if len(told) == 1 else None)
+    return GroupSnapshot(
+        group=group,
+        samples=tuple(samples),
+        topics=tuple(views),
+        reports=reports,
+        strategy=known or "AVG",
+        strategy_is_known=known is not None,
+    )
+
+
+def _find_brokers(directory: Directory) -> Operation[list[_BrokerAt]]:
+    info = yield from find_cluster(directory.name_servers, timeout_ms=directory.timeout_ms)
+    cluster_of = {
+        name: cluster for cluster, names in info.cluster_addr_table.items() for name in names
+    }
+    # The master, or the first slave while there is none: whom members would ask, too.
+    found = [
+        _BrokerAt(name, cluster_of.get(name, ""), broker.broker_addrs[min(broker.broker_addrs)])
+        for name, broker in sorted(info.broker_addr_table.items())
+        if broker.broker_addrs
+    ]
+    if not found:
+        raise RouteError(
+            f"name server {directory.name_servers.in_order()[0]} knows no broker; "
+            f"start one, or check the address"
+        )
+    return found
+
+
+def _look(
+    directory: Directory, group: str, brokers: Sequence[_BrokerAt], topics: Sequence[str]
+) -> Operation[Sample]:
+    found = yield from _gather(
+        [_look_at_broker(directory, group, broker) for broker in brokers], name=f"look at {group}"
+    )
+    at_ms = yield from now()
+    at_timestamp_ms = yield from timestamp()
+    return Sample(
+        at_ms=at_ms,
+        timestamp_ms=at_timestamp_ms,
+        brokers=tuple(view for view, _ in found),
+        progress=tuple(sorted(p for _, progress in found for p in progress)),
+    )
+
+
+def _look_at_broker(
+    directory: Directory, group: str, broker: _BrokerAt
+) -> Operation[tuple[BrokerView, list[QueueProgress]]]:
+    timeout_ms = directory.timeout_ms
+    failure = ""
+    connections, cid_all, progress = _Connections(), None, []
+    try:
+        cid_all = yield from _listed_ids(broker.address, group, timeout_ms=timeout_ms)
+        connections = yield from _connections(broker.address, group, timeout_ms=timeout_ms)
+        progress = yield from _progress(broker.address, group, timeout_ms=timeout_ms)
+    except SparrowError as error:
+        failure = str(error)
+    view = BrokerView(
+        broker_name=broker.name,
+        cluster=broker.cluster,
+        address=broker.address,
+        cid_all=cid_all,
+        seats=tuple(
+            sorted(
+                Seat(c.client_id, c.client_addr, c.language or "", c.version)
+                for c in connections.connection_set
+            )
+        ),
+        subscriptions=_subscriptions(list(connections.subscription_table.values())),
+        consume_type=connections.consume_type or "",
+        message_model=connections.message_model or "",
+        consume_from_where=connections.consume_from_where or "",
+        failure=failure,
+    )
+    return view, progress
+
+
+def _listed_ids(address: str, group: str, *, timeout_ms: int) -> Operation[tuple[str, ...]]:
+    try:
+        return tuple((yield from consumer_list(address, group, timeout_ms=timeout_ms)))
+    except BrokerError as error:
+        # The broker has no code of its own for a group that nobody is in.
+        if error.code == ResponseCode.SYSTEM_ERROR:
+            return ()
+        raise
+
+
+def _connections(address: str, group: str, *, timeout_ms: int) -> Operation[_Connections]:
+    header = GetConsumerConnectionListRequestHeader(consumer_group=group)
+    code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+    try:
+        reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
+    except BrokerError as error:
+        if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return _Connections()
+        raise
+    return decode_body(_Connections, reply.body)
+
+
+def _progress(
+    address: str, group: str, *, timeout_ms: int, topic: str | None = None
+) -> Operation[list[QueueProgress]]:
+    header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
+    code = RequestCode.GET_CONSUME_STATS
+    try:
+        reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
+    except BrokerError:
+        # Brokers of some versions refuse for a group that has committed nothing.
+        return []
+    stats = decode_body(ConsumeStats, reply.body or b"{}")
+    return [
+        QueueProgress(queue, at.broker_offset, at.consumer_offset, at.last_timestamp_ms)
+        for queue, at in stats.offset_table.items()
+    ]
+
+
+def _with_uncommitted(
+    directory: Directory, group: str, sample: Sample, topics: Sequence[TopicView]
+) -> Operation[Sample]:
+    """Add the queues of topics in which the group has committed nothing, which brokers omit."""
+    known = {(p.queue.topic, p.queue.broker_name) for p in sample.progress}
+    address_of = {broker.broker_name: broker.address for broker in sample.brokers}
+    missing = [
+        (address_of[at.broker_name], topic.topic)
+        for topic in topics
+        for at in topic.queues
+        if (topic.topic, at.broker_name) not in known and at.broker_name in address_of
+    ]
+    found = yield from _gather(
+        [
+            _progress_quietly(address, group, topic=topic, timeout_ms=directory.timeout_ms)
+            for address, topic in missing
+        ],
+        name=f"offsets of {group}",
+    )
+    more = [progress for part in found for progress in part]
+    return Sample(
+        at_ms=sample.at_ms,
+        timestamp_ms=sample.timestamp_ms,
+        brokers=sample.brokers,
+        progress=tuple(sorted({*sample.progress, *more})),
+    )
+
+
+def _progress_quietly(
+    address: str, group: str, *, topic: str, timeout_ms: int
+) -> Operation[list[QueueProgress]]:
+    try:
+        return (yield from _progress(address, group, topic=topic, timeout_ms=timeout_ms))
+    except SparrowError:
+        return []
+
+
+def _check_group_known(directory: Directory, group: str, sample: Sample) -> Operation[None]:
+    """Raise unless some broker knows the group, or none answers completely."""
+    answering = [broker for broker in sample.brokers if not broker.failure]
+    if not answering:
+        broker = sample.brokers[0]
+        raise ConnectFailed(
+            f"no broker answers; {broker.broker_name} at {broker.address}: {broker.failure}",
+            address=broker.address,
+        )
+    if sample.progress or any(broker.cid_all or broker.seats for broker in sample.brokers):
+        return
+    known: set[str] = set()
+    for broker in answering:
+        try:
+            code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+            reply = yield from ask(broker.address, code, timeout_ms=directory.timeout_ms)
+            known |= decode_body(SubscriptionGroupTable, reply.body).subscription_group_table.keys()
+        except SparrowError:
+            continue
+    if group in known:
+        return
+    nearest = get_close_matches(group, sorted(known), n=1, cutoff=0.5)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    raise UsageError(f"no broker knows consumer group {group!r}{hint}")
+
+
+def _topics_of(group: str, sample: Sample) -> tuple[str, ...]:
+    """Return what the group subscribes or, without members, where it has offsets."""
+    subscribed = {s.topic for broker in sample.brokers for s in broker.subscriptions}
+    if not subscribed:
+        subscribed = {progress.queue.topic for progress in sample.progress}
+    has_retries = any(p.queue.topic == retry_topic(group) for p in sample.progress)
+    return tuple(sorted(subscribed | ({retry_topic(group)} if has_retries else set())))
+
+
+def _view_topic(directory: Directory, topic: str) -> Operation[TopicView]:
+    """Ask every name server for the topic's route."""
+    routes: dict[str, TopicRouteData] = {}
+    for server in directory.name_servers.in_order():
+        header = GetRouteInfoRequestHeader(topic=topic)
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        try:
+            reply = yield from ask(server, code, header, timeout_ms=directory.timeout_ms)
+            routes[server] = decode_body(TopicRouteData, reply.body or b"{}")
+        except BrokerError as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                routes[server] = TopicRouteData()
+        except SparrowError:
+            # A name server that does not answer says nothing about the topic.
+            continue
+    best = max(routes.values(), key=lambda data: len(data.queue_datas), default=TopicRouteData())
+    surplus = yield from _surplus_offsets(directory, topic, best)
+    cluster_of = {broker.broker_name: broker.cluster or "" for broker in best.broker_datas}
+    return TopicView(
+        topic=topic,
+        queues=tuple(
+            TopicQueues(
+                broker_name=data.broker_name,
+                read_count=data.read_queue_nums,
+                write_count=data.write_queue_nums,
+                is_readable=bool(data.perm & PERM_READ),
+                is_writable=bool(data.perm & PERM_WRITE),
+                cluster=cluster_of.get(data.broker_name, ""),
+            )
+            for data in sorted(best.queue_datas, key=lambda data: data.broker_name)
+        ),
+        surplus_offsets=surplus,
+        broker_names_by_server=tuple(
+            (server, tuple(sorted(data.broker_name for data in route.queue_datas)))
+            for server, route in routes.items()
+        )
+        if len(routes) > 1
+        else (),
+    )
+
+
+def _surplus_offsets(
+    directory: Directory, topic: str, route: TopicRouteData
+) -> Operation[tuple[tuple[MessageQueue, int], ...]]:
+    """Return how many messages are in the queues beyond readQueueNums."""
+    read_count = {d.broker_name: d.read_queue_nums for d in route.queue_datas}
+    has_surplus = {
+        d.broker_name for d in route.queue_datas if d.read_queue_nums < d.write_queue_nums
+    }
+    found: list[tuple[MessageQueue, int]] = []
+    for broker in route.broker_datas:
+        if broker.broker_name not in has_surplus or not broker.broker_addrs:
+            continue
+        address = broker.broker_addrs[min(broker.broker_addrs)]
+        header = GetTopicStatsInfoRequestHeader(topic=topic)
+        try:
+            code = RequestCode.GET_TOPIC_STATS_INFO
+            reply = yield from ask(address, code, header, timeout_ms=directory.timeout_ms)
+            table = decode_body(TopicStatsTable, reply.body).offset_table
+        except SparrowError:
+            continue
+        found += [
+            (queue, at.max_offset - at.min_offset)
+            for queue, at in table.items()
+            if queue.queue_id >= read_count[queue.broker_name] and at.max_offset > at.min_offset
+        ]
+    return tuple(sorted(found))
+
+
+def _ask_members(
+    directory: Directory, group: str, sample: Sample, *, is_wanted: bool
+) -> Operation[tuple[MemberReport, ...]]:
+    """Ask each member about itself, through the first broker that it is connected to."""
+    through: dict[str, str] = {}
+    for broker in sample.brokers:
+        for seat in broker.seats:
+            through.setdefault(seat.client_id, broker.address)
+    chosen = sorted(through)[:MEMBERS_ASKED_MAX] if is_wanted else []
+    reports = yield from _gather(
+        [_ask_member(directory, group, through[client_id], client_id) for client_id in chosen],
+        name=f"members of {group}",
+    )
+    return tuple(reports)
+
+
+def _ask_member(
+    directory: Directory, group: str, address: str, client_id: str
+) -> Operation[MemberReport]:
+    header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id)
+    code = RequestCode.GET_CONSUMER_RUNNING_INFO
+    try:
+        reply = yield from ask(address, code, header, timeout_ms=directory.timeout_ms)
+        info = decode_body(ConsumerRunningInfo, reply.body)
+    except SparrowError as error:
+        return MemberReport(client_id=client_id, is_silent=_is_silence(error), failure=str(error))
+    return MemberReport(
+        client_id=client_id,
+        held=tuple(
+            HeldQueue(
+                queue,
+                is_locked=at.locked,
+                is_dropped=at.dropped,
+                cached_count=at.cached_msg_count,
+                last_pull_timestamp_ms=at.last_pull_timestamp_ms,
+                last_consume_timestamp_ms=at.last_consume_timestamp_ms,
+            )
+            for queue, at in sorted(info.mq_table.items())
+        ),
+        subscriptions=_subscriptions(info.subscription_set),
+        strategy=strategy_told(info.properties.get("allocateMessageQueueStrategy", "")),
+        is_orderly=info.properties.get("PROP_CONSUMEORDERLY") == "true",
+    )
+
+
+def _is_silence(error: SparrowError) -> bool:
+    """Tell whether the member was asked and said nothing: here or at the broker that relayed."""
+    if isinstance(error, InvokeTimeout):
+        return True
+    return isinstance(error, BrokerError) and error.code == ResponseCode.CONSUME_MSG_TIMEOUT
+
+
+def strategy_told(text: str) -> str:
+    """Return the strategy's name of what a member tells, "" if it tells none.
+
+    Args:
+        text: a name, or Java's `package.Class@hash`.
+    """
+    last = text.partition("@")[0].rpartition(".")[2]
+    return _STRATEGY_CLASSES.get(last, last)
+
+
+def _subscriptions(datas: Sequence[SubscriptionData]) -> tuple[SubscriptionView, ...]:
+    return tuple(
+        sorted(
+            SubscriptionView(data.topic, data.sub_string, data.sub_version, data.expression_type)
+            for data in datas
+        )
+    )
+
+
+def _gather(operations: Sequence[Operation[T]], *, name: str) -> Operation[list[T]]:
+    """Run operations, a few at a time, and return their results in order."""
+    results: list[T] = []
+    for start in range(0, len(operations), WIDTH):
+        results += yield from gather(operations[start : start + WIDTH], name=name)
+    return results

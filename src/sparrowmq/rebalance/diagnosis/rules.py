@@ -1,0 +1,64 @@
+"""The doctor: every rule in order over one snapshot. Pure.
+
+Numbers are those of RocketMQ users' complaints; what cannot be seen from outside is left out: R03
+(one client, two name servers), R18 (churn; see `simulate`), R20, R23 to R27, R29, R31.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TypeAlias
+
+from sparrowmq.rebalance.diagnosis import (
+    identity_rules,
+    load_rules,
+    membership_rules,
+    subscription_rules,
+    topic_rules,
+)
+from sparrowmq.rebalance.diagnosis.case import Case, examine
+from sparrowmq.rebalance.diagnosis.finding import Finding
+from sparrowmq.rebalance.diagnosis.snapshot import GroupSnapshot
+
+Rule: TypeAlias = Callable[[Case], list[Finding]]
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "R01": identity_rules.find_duplicate_id_across_hosts,
+        "R02": identity_rules.find_duplicate_id_on_host,
+        "R04": identity_rules.find_duplicated_retries,
+        "R05": subscription_rules.find_different_topics,
+        "R06": subscription_rules.find_different_expressions,
+        "R07": subscription_rules.find_stale_subscription,
+        "R08": membership_rules.find_broker_without_members,
+        "R09": membership_rules.find_member_missing_at_broker,
+        "R10": topic_rules.find_ignored_queues,
+        "R11": topic_rules.find_backlog_to_be_skipped,
+        "R12": subscription_rules.find_share_without_subscription,
+        "R13": topic_rules.find_different_arithmetic,
+        "R14": membership_rules.find_idle_members,
+        "R15": load_rules.find_topic_tilt,
+        "R16": load_rules.find_room_tilt,
+        "R17": load_rules.find_lag_tilt,
+        "R19": membership_rules.find_changing_members,
+        "R21": topic_rules.find_broadcast_offsets,
+        "R22": topic_rules.find_unlocked_queues,
+        "R28": membership_rules.find_ghosts,
+        "R30": load_rules.find_stuck_queues,
+        "R32": topic_rules.find_pop_consumers,
+        "R33": membership_rules.find_mixed_clusters,
+        "Q01": topic_rules.find_surplus_queues,
+        "Q02": topic_rules.find_unreadable_topics,
+        "Q03": topic_rules.find_unreachable_brokers,
+        "Q04": topic_rules.find_group_without_members,
+        "Q05": topic_rules.find_unknown_strategy,
+    }
+)
+
+
+def diagnose(snapshot: GroupSnapshot) -> list[Finding]:
+    """Return what is wrong with a group, the worst first, then in rule order."""
+    case = examine(snapshot)
+    found = [finding for rule in RULES.values() for finding in rule(case)]
+    return sorted(found, key=lambda finding: -finding.severity)
