@@ -91,6 +91,7 @@ def test_topics_that_nobody_may_send_to_are_refused() -> None:
     ("messages", "words"),
     [
         ([], "at least one"),
+        ([Message("T", b"x")] * 513, "513 messages"),
         ([Message("T", b"x"), Message("U", b"x")], "one topic"),
         ([Message("T", b"x", delay_level=1)], "delayed"),
         ([Message("%RETRY%G", b"x")], "retry topic"),

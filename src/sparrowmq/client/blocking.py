@@ -114,7 +114,8 @@ class Producer:
     ) -> SendResult:
         """Send messages of one topic as one request; they are stored one after another.
 
-        Raises: as `send`; UsageError if the messages do not make a batch (4 MiB at most).
+        Raises: as `send`; UsageError if the messages do not make a batch: at most 512 of one
+        topic and 4 MiB, none of them delayed.
         """
         return self._driver.run(send.send_batch(self._publisher, messages, queue=queue))
 

@@ -37,6 +37,9 @@ _RESERVED = """
 RESERVED_PROPERTIES = frozenset(_RESERVED.split())
 # MessageStoreConfig.messageDelayLevel has 18 levels by default; brokers cut a higher one down.
 DELAY_LEVEL_MAX = 18
+# The answer to a batch names every message, with up to 57 characters, in one field of its header;
+# a field of more than 32 KiB is refused.
+BATCH_COUNT_MAX = 512
 
 
 class OutgoingMessage(NamedTuple):
@@ -88,6 +91,11 @@ def check_batch(messages: Sequence[Message], *, config: ProducerConfig) -> str:
     """
     if not messages:
         raise UsageError("a batch needs at least one message")
+    if len(messages) > BATCH_COUNT_MAX:
+        raise UsageError(
+            f"a batch has {len(messages)} messages; {BATCH_COUNT_MAX} is the most; "
+            f"send them as several batches"
+        )
     topic = messages[0].topic
     if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         raise UsageError(f"a batch cannot go to the retry topic {topic}; send its messages singly")

@@ -85,7 +85,10 @@ def min_offset(
 def search_offset(
     address: str, queue: MessageQueue, *, timestamp_ms: int, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[int]:
-    """Return the offset of the first message stored at or after a wall-clock time."""
+    """Return the offset of the first message stored at or after a wall-clock time.
+
+    For a time after all of them RocketMQ's brokers answer with the last message's.
+    """
     header = SearchOffsetRequestHeader(
         topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms
     )

@@ -1,0 +1,179 @@
+"""The operations against a real name server and broker, by each driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparrowmq import Message, MessageQueue
+from sparrowmq.client.assembly import make_directory, make_publisher
+from sparrowmq.client.directory import QueueLag
+from sparrowmq.client.operations import administer, locks, membership, offsets
+from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.pull import PullStatus, make_pull_header, pull
+from sparrowmq.client.operations.send import send, send_batch
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.errors import BrokerError, ConnectFailed, TopicRouteNotFound
+from sparrowmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.record import decode_messages
+from sparrowmq.runtime.effects import Operation
+from sparrowmq.testing.embedded import EmbeddedCluster
+
+Run = Callable[[Operation[Any]], Any]
+
+
+def publisher_of(name_server: str) -> Publisher:
+    return make_publisher(
+        "GID_ops",
+        name_server=name_server,
+        client_ip=None,
+        instance_name=None,
+        unit_name=None,
+        send_timeout_ms=3_000,
+        retry_times=2,
+    )
+
+
+def heartbeat_of(client_id: str, group: str, topic: str) -> HeartbeatData:
+    consumer = ConsumerData(
+        group_name=group, subscription_data_set=[SubscriptionData(topic=topic, sub_version=1)]
+    )
+    return HeartbeatData(client_id=client_id, consumer_data_set=[consumer])
+
+
+def test_what_is_sent_is_pulled(run: Run, cluster: EmbeddedCluster, topic: str) -> None:
+    publisher = publisher_of(cluster.name_server)
+    queue = MessageQueue(topic, "broker-a", 2)
+
+    first = run(send(publisher, Message(topic, b"one", keys=("k",)), queue=queue))
+    run(send_batch(publisher, [Message(topic, b"two"), Message(topic, b"three")], queue=queue))
+    header = make_pull_header("GID_reader", queue, offset=0, count_max=32)
+    result = run(pull(cluster.broker, header))
+
+    messages = decode_messages(result.records, broker_name="broker-a")
+    assert (PullStatus.FOUND, 3, 0, 3) == result[:4]
+    assert [b"one", b"two", b"three"] == [message.body for message in messages]
+    assert [0, 1, 2] == [message.queue_offset for message in messages]
+    assert (first.msg_id, first.offset_msg_id) == (messages[0].msg_id, messages[0].offset_msg_id)
+
+
+def test_pull_of_a_whole_queue_takes_large_steps(
+    run: Run, cluster: EmbeddedCluster, topic: str
+) -> None:
+    """A Spark executor reads so: one pull brings as many messages as it asks for."""
+    publisher = publisher_of(cluster.name_server)
+    queue = MessageQueue(topic, "broker-a", 0)
+    for _ in range(2):
+        run(send_batch(publisher, [Message(topic, b"x") for _ in range(512)], queue=queue))
+
+    header = make_pull_header("GID_reader", queue, offset=0, count_max=2048)
+    result = run(pull(cluster.broker, header))
+
+    assert 1_024 == len(decode_messages(result.records, broker_name="broker-a"))
+
+
+def test_offsets_of_queue_and_group(run: Run, cluster: EmbeddedCluster, topic: str) -> None:
+    queue = MessageQueue(topic, "broker-a", 1)
+    publisher = publisher_of(cluster.name_server)
+    for _ in range(3):
+        run(send(publisher, Message(topic, b"x"), queue=queue))
+    directory = make_directory(cluster.name_server, timeout_ms=3_000)
+
+    assert 0 == run(offsets.min_offset(cluster.broker, queue))
+    assert 3 == run(offsets.max_offset(cluster.broker, queue))
+    earliest = run(offsets.earliest_timestamp(cluster.broker, queue))
+    assert 0 == run(offsets.search_offset(cluster.broker, queue, timestamp_ms=earliest))
+    assert 2 == run(offsets.search_offset(cluster.broker, queue, timestamp_ms=earliest + 10**9))
+    run(offsets.update_offset(cluster.broker, "GID_offsets", queue=queue, offset=2))
+    assert 2 == run(offsets.query_offset(cluster.broker, "GID_offsets", queue=queue))
+    lags = run(administer.group_lag(directory, "GID_offsets", topic))
+    assert QueueLag(queue, 3, 2, 1) == lags[1]
+    empty = MessageQueue(topic, "broker-a", 7)
+    assert run(offsets.earliest_timestamp(cluster.broker, empty)) is None
+
+
+def test_members_are_listed_until_they_leave(
+    run: Run, cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    data = heartbeat_of("me", group, topic)
+
+    assert {} == run(membership.heartbeat_all([cluster.broker], data))
+    assert ["me"] == run(membership.consumer_list(cluster.broker, group))
+    connections = run(membership.consumer_connections(cluster.broker, group))
+    assert ["me"] == [connection.client_id for connection in connections.connection_set]
+    run(membership.unregister(cluster.broker, "me", consumer_group=group))
+    with pytest.raises(BrokerError, match="no consumer for this group"):
+        run(membership.consumer_list(cluster.broker, group))
+
+
+def test_heartbeat_tells_which_brokers_did_not_hear_it(run: Run, cluster: EmbeddedCluster) -> None:
+    data = heartbeat_of("me", "GID_nobody", "T")
+
+    failures = run(membership.heartbeat_all([cluster.broker, "127.0.0.1:1"], data))
+
+    assert ["127.0.0.1:1"] == list(failures)
+    assert isinstance(failures["127.0.0.1:1"], ConnectFailed)
+
+
+def test_lock_belongs_to_one_client(
+    run: Run, cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    queues = [MessageQueue(topic, "broker-a", n) for n in range(2)]
+
+    def lock(client_id: str) -> frozenset[MessageQueue]:
+        found: frozenset[MessageQueue] = run(
+            locks.lock_batch(cluster.broker, group, client_id=client_id, queues=queues)
+        )
+        return found
+
+    assert frozenset(queues) == lock("one")
+    assert frozenset() == lock("two")
+    run(locks.unlock_batch(cluster.broker, group, client_id="one", queues=queues[:1]))
+    assert frozenset(queues[:1]) == lock("two")
+
+
+def test_topics_come_and_go(run: Run, cluster: EmbeddedCluster, group: str) -> None:
+    directory = make_directory(cluster.name_server, timeout_ms=3_000)
+    topic = f"T_{group}"
+
+    route = run(administer.create_topic(directory, topic, queues=3))
+    run(administer.delete_topic(directory, topic))
+
+    assert [0, 1, 2] == [queue.queue_id for queue in route.publish_queues]
+    with pytest.raises(TopicRouteNotFound, match="create the topic"):
+        run(administer.get_route(directory, topic, is_fresh=True))
+
+
+def test_group_without_members_and_offsets(run: Run, cluster: EmbeddedCluster) -> None:
+    directory = make_directory(cluster.name_server, timeout_ms=3_000)
+
+    assert [] == run(administer.consumer_ids(directory, "GID_nobody"))
+    assert [] == run(administer.group_connections(directory, "GID_nobody")).connection_set
+
+
+def test_gather_raises_the_first_error_after_all_have_ended(
+    run: Run, cluster: EmbeddedCluster, topic: str
+) -> None:
+    good = MessageQueue(topic, "broker-a", 0)
+
+    with pytest.raises(ConnectFailed):
+        run(
+            gather(
+                [offsets.max_offset(a, good) for a in (cluster.broker, "127.0.0.1:1")], name="test"
+            )
+        )
+    assert [0, 0] == run(
+        gather([offsets.max_offset(cluster.broker, good) for _ in range(2)], name="test")
+    )
+
+
+def test_refusal_of_the_broker_is_typed(run: Run, cluster: EmbeddedCluster) -> None:
+    unknown = MessageQueue("T_unknown", "broker-a", 0)
+
+    with pytest.raises(BrokerError) as caught:
+        run(pull(cluster.broker, make_pull_header("GID_x", unknown, offset=0, count_max=1)))
+
+    assert ResponseCode.TOPIC_NOT_EXIST == caught.value.code
