@@ -1,7 +1,7 @@
 """SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: from a request to records in the log.
 
 This is the broker's hottest path. Properties are handled as the text they come in, without
-building a dict, wherever nothing in them asks for more (benchmarks/send_path.py).
+building a dict, wherever nothing in them asks for more (benchmarks/broker.py).
 
 Source: SendMessageProcessor.java, AbstractSendMessageProcessor.msgCheck, CommitLog.putMessage.
 """
