@@ -204,6 +204,10 @@ class GroupMember:
         """How many calls of the listener are under way."""
         return len(self._deliveries)
 
+    def holds(self, queue: MessageQueue) -> bool:
+        """Tell whether a queue is in our hands, also while it starts or drains."""
+        return queue in self._queues
+
     def committed_offset(self, queue: MessageQueue) -> int | None:
         """Return the last offset of a queue of ours that the broker is known to have."""
         owned = self._queues.get(queue)
