@@ -226,6 +226,16 @@ async def test_failing_processor_is_answered_and_the_server_goes_on(
     assert await is_serving(live)
 
 
+async def test_failing_dispatch_costs_no_answer(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(live.broker_server.broker.state.store, "dispatch", fail)
+
+    assert await is_serving(live)
+    assert await is_serving(live)
+
+
 async def test_directory_in_use_is_refused(live: Any) -> None:
     with pytest.raises(StoreError, match="in use"):
         BrokerServer(live.root / "store", BrokerConfig(address="127.0.0.1:1"))

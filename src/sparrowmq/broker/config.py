@@ -59,5 +59,5 @@ class BrokerConfig:
         """Check what would fail late."""
         for name in ("broker_name", "cluster_name"):
             value: str = getattr(self, name)
-            if not value or any(c in value for c in "/\\ \t\n@"):
-                raise ConfigError(f"{name} {value!r} must be a name without blanks, '/' and '@'")
+            if not value or not value.isprintable() or set(value) & set("/\\ "):
+                raise ConfigError(f"{name} {value!r} must be a name without blanks and '/'")

@@ -107,7 +107,7 @@ class BrokerServer:
         self._driver = AsyncDriver(on_connection_lost=self._connection_lost)
         self._flush_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-flush")
         self._save_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-save")
-        self._running: set[asyncio.Future[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self._unreached: set[str] = set()
@@ -143,7 +143,10 @@ class BrokerServer:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
 
     async def stop(self) -> None:
-        """Answer what was taken, leave the name servers, write everything, release the files."""
+        """Answer what was taken, leave the name servers, write everything, release the files.
+
+        Raises: StoreError if the disk fails; the files are released all the same.
+        """
         self._is_stopping = True
         if self._ticker is not None:
             self._ticker.cancel()
@@ -154,9 +157,11 @@ class BrokerServer:
         await self._each_name_server(partial(unregister, self._config), "leave")
         await self._server.stop()
         await self._driver.aclose()
-        await self._in_thread(self._save_thread, self._store.close)
+        error = await self._in_thread(self._save_thread, self._store.close)
         self._flush_thread.shutdown()
         self._save_thread.shutdown()
+        if error is not None:
+            raise error
 
     async def _last_rounds(self) -> None:
         """Flush and write once more, so that every request taken gets its answer."""
@@ -199,7 +204,12 @@ class BrokerServer:
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            LOG.error("work of the broker failed", exc_info=error)
 
     async def _flush(self, work: FlushWork) -> None:
         error = await self._in_thread(self._flush_thread, work.run)

@@ -185,10 +185,14 @@ class RemotingServer:
             asyncio.get_running_loop().call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        if self._on_turn is not None:
-            self._on_turn()
-        self._turn_due = False
-        self._write_out()
+        try:
+            if self._on_turn is not None:
+                self._on_turn()
+        except Exception:
+            LOG.exception("the end of a turn failed")
+        finally:
+            self._turn_due = False
+            self._write_out()
 
     def _write_out(self) -> None:
         links, self._unwritten = self._unwritten, []
@@ -246,12 +250,15 @@ class RemotingServer:
         link.started_bytes = 0
         if self._links.pop(link.connection, None) is None:
             return
-        self.perform(
-            self._machine.connection_closed(
+        try:
+            outputs = self._machine.connection_closed(
                 link.connection, now_ms=clock.monotonic_ms(), timestamp_ms=clock.timestamp_ms()
             )
-        )
-        self._end_turn_soon()
+        except Exception:
+            LOG.exception("closing of %s failed", link.connection.address)
+        else:
+            self.perform(outputs)
+            self._end_turn_soon()
 
     def _sweep(self) -> None:
         now_ms = clock.monotonic_ms()
