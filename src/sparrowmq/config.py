@@ -91,6 +91,15 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "allow a --host that other machines can reach; nothing checks who connects",
     ),
+    Setting(
+        "salvage",
+        bool,
+        False,
+        "",
+        "",
+        "cut a commit log that is damaged in its middle at the damage, and lose what follows, "
+        "rather than refuse to start",
+    ),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -31,7 +30,6 @@ from sparrowmq.testing.embedded import EmbeddedCluster
 
 T = TypeVar("T")
 
-PATIENCE_S = 20
 Handler = Callable[[str, RemotingCommand], RemotingCommand]
 
 
@@ -70,14 +68,6 @@ def admin(cluster: EmbeddedCluster) -> Iterator[Admin]:
 def producer(cluster: EmbeddedCluster) -> Iterator[Producer]:
     with Producer("GID_test_producer", name_server=cluster.name_server) as opened:
         yield opened
-
-
-def eventually(condition: Callable[[], Any], what: str) -> None:
-    """Wait until another thread or process has made the condition true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
-        time.sleep(0.005)
 
 
 @pytest.fixture(params=["blocking", "asyncio"])

@@ -77,7 +77,7 @@ class MemoryFile:
 
     def write(self, position: int, data: Bytes) -> None:
         assert position + len(data) <= self.size
-        count = self._storage.before_write(len(data))
+        count = self._storage.before_write(position, len(data))
         self._inode.data[position : position + count] = data[:count]
         self._inode.touch(position, position + count)
         if count < len(data):
@@ -140,11 +140,12 @@ class MemoryStorage:
             if self.operations_left < 0:
                 raise PowerCut
 
-    def before_write(self, size: int) -> int:
+    def before_write(self, position: int, size: int) -> int:
         if self.operations_left == 0:
-            # Power goes while the bytes are on their way.
+            # Power goes while the bytes are on their way; a sector is written as a whole.
             self.operations_left = -1
-            return self.cut_rng.randrange(size)
+            end = position + self.cut_rng.randrange(size)
+            return max(0, end - end % SECTOR_SIZE - position)
         self.count()
         if self.bytes_left is None:
             return size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from sparrowmq.errors import CorruptRecord
 from sparrowmq.protocol.record import Record, decode_record
-from sparrowmq.store import MessageStore, RecoveryReport, StoreConfig
+from sparrowmq.store import MessageStore, PutStatus, RecoveryReport, StoreConfig
 
 CONFIG = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=200)
 FLIPS = 400
@@ -119,3 +120,20 @@ def test_records_that_apache_wrote_are_refused_if_damaged_in_the_middle(
     with pytest.raises(CorruptRecord) as caught:
         MessageStore(storage, CONFIG).load(timestamp_ms=1)
     assert 0 == caught.value.position
+
+
+def test_salvage_cuts_the_log_at_the_damage(
+    storage: Any, new_record: Callable[..., Record]
+) -> None:
+    bodies = fill(storage, new_record)
+    storage.inodes["commitlog/00000000000000004096"].data[100] ^= 1
+    with pytest.raises(CorruptRecord, match="salvage"):
+        MessageStore(storage, CONFIG).load(timestamp_ms=1)
+    store = MessageStore(storage, replace(CONFIG, salvage=True))
+    report = store.load(timestamp_ms=1)
+
+    assert report.lost_synced_bytes > 4096
+    found = read_all(store)
+    assert bodies[: len(found)] == found
+    assert 4096 == store.appended_position
+    assert PutStatus.PUT_OK is store.put([new_record(b"new")], timestamp_ms=1).status

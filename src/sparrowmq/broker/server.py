@@ -71,6 +71,7 @@ class BrokerServer:
         config: settings; its address is where clients reach the broker.
         name_servers: addresses at which to register.
         limits: bounds on peers.
+        salvage: whether a log that is damaged in the middle is cut there, rather than refused.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class BrokerServer:
         *,
         name_servers: Sequence[str] = (),
         limits: ServerLimits | None = None,
+        salvage: bool = False,
     ) -> None:
         self._config = config
         self._name_servers = tuple(name_servers)
@@ -87,7 +89,7 @@ class BrokerServer:
         mode = FlushMode.SYNC if config.sync_flush else FlushMode.ASYNC
         self._store = MessageStore(
             self._storage,
-            StoreConfig(flush=mode, message_bytes_max=config.message_bytes_max),
+            StoreConfig(flush=mode, message_bytes_max=config.message_bytes_max, salvage=salvage),
         )
         report = self._store.load(timestamp_ms=clock.timestamp_ms())
         LOG.info("store %s loaded: %s", root, report)

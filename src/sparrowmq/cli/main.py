@@ -9,7 +9,7 @@ import typer
 from sparrowmq.cli import up
 
 # Subcommands whose modules are imported only when they are asked for: they need further packages.
-_LATE = {"demo": "sparrowmq.cli.demo"}
+_LATE = {"demo": "sparrowmq.cli.demo", "rebalance": "sparrowmq.cli.rebalance"}
 
 
 def build_app(arguments: list[str]) -> typer.Typer:
@@ -33,7 +33,11 @@ def build_app(arguments: list[str]) -> typer.Typer:
             if named:
                 raise
             continue
-        app.command(name)(getattr(module, name))
+        found = getattr(module, name)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
     return app
 
 

@@ -61,6 +61,7 @@ AutoCreate = Annotated[
         help=find_setting("auto-create-topics").help,
     ),
 ]
+Salvage = Annotated[bool, typer.Option("--salvage", help=find_setting("salvage").help)]
 StopWithStdin = Annotated[
     bool,
     typer.Option("--stop-with-stdin", hidden=True, help="stop when standard input closes"),
@@ -79,6 +80,7 @@ def up(
     auto_create_topics: AutoCreate = True,
     advertise: Advertise = "",
     insecure: Insecure = False,
+    salvage: Salvage = False,
     stop_with_stdin: StopWithStdin = False,
     verbose: Verbose = False,
 ) -> None:
@@ -98,6 +100,7 @@ def up(
                 cluster_name=cluster_name,
                 sync_flush=flush is Flush.SYNC,
                 auto_create_topics=auto_create_topics,
+                salvage=salvage,
             ) as broker_address,
         ):
             shown = _join(_advertised(ip, advertise), name_server_port)
@@ -137,6 +140,7 @@ def broker(
     auto_create_topics: AutoCreate = True,
     advertise: Advertise = "",
     insecure: Insecure = False,
+    salvage: Salvage = False,
     stop_with_stdin: StopWithStdin = False,
     verbose: Verbose = False,
 ) -> None:
@@ -157,6 +161,7 @@ def broker(
             cluster_name=cluster_name,
             sync_flush=flush is Flush.SYNC,
             auto_create_topics=auto_create_topics,
+            salvage=salvage,
         ) as broker_address:
             _print_ready(f"broker={broker_address}")
             await stop.wait()
@@ -190,6 +195,7 @@ async def _broker(
     cluster_name: str,
     sync_flush: bool,
     auto_create_topics: bool,
+    salvage: bool,
 ) -> AsyncIterator[str]:
     """Serve; gives the address that clients are told."""
     listening = bind(ip, port)
@@ -202,7 +208,7 @@ async def _broker(
             sync_flush=sync_flush,
             auto_create_topics=auto_create_topics,
         )
-        server = BrokerServer(root, config, name_servers=name_servers)
+        server = BrokerServer(root, config, name_servers=name_servers, salvage=salvage)
         try:
             await server.start(listening)
             yield address

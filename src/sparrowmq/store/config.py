@@ -49,6 +49,7 @@ class StoreConfig:
         append_crc: whether records carry 5.x's property `__CRC32#`, a checksum of the whole record.
         checkpoint_interval_ms: how often the checkpoint is written, in store time.
         verify_bytes: how much of the log's end is checked at every start.
+        salvage: whether a log that is damaged in the middle is cut there, rather than refused.
     """
 
     flush: FlushMode = FlushMode.SYNC
@@ -59,6 +60,7 @@ class StoreConfig:
     append_crc: bool = True
     checkpoint_interval_ms: int = _CHECKPOINT_INTERVAL_MS
     verify_bytes: int = _VERIFY_BYTES
+    salvage: bool = False
 
     def __post_init__(self) -> None:
         for name in ("commit_log_file_size", "consume_queue_file_size", "message_bytes_max"):

@@ -169,11 +169,8 @@ class RecordChecker:
         if properties_size >= CRC_PROPERTY_SIZE and buffer.startswith(_CRC_NAME, crc_at):
             if buffer[crc_at:end] != encode_crc_property(crc32(view[at:crc_at])):
                 return None
-        elif (
-            self.checksummed_position is not None
-            and position >= self.checksummed_position
-            and properties_size <= CHECKSUMMED_PROPERTIES_SIZE_MAX
-            and not _is_text(buffer[properties_at:end])
+        elif self._must_be_checksummed(position, properties_size) and not _is_text(
+            buffer[properties_at:end]
         ):
             return None
         topic = self._topic(buffer[topic_at : topic_at + topic_size])
@@ -189,6 +186,13 @@ class RecordChecker:
             self.tags_code(topic, buffer[properties_at:end].decode("utf-8", "replace"), store_ms),
             store_ms,
             transaction == 0 or transaction == _TRANSACTION_COMMIT,
+        )
+
+    def _must_be_checksummed(self, position: int, properties_size: int) -> bool:
+        return (
+            self.checksummed_position is not None
+            and position >= self.checksummed_position
+            and properties_size <= CHECKSUMMED_PROPERTIES_SIZE_MAX
         )
 
     def tags_code(self, topic: str, properties: str, store_timestamp_ms: int) -> int:

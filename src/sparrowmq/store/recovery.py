@@ -358,6 +358,8 @@ class Recovery:
         self, end: int, first: CheckedRecord, others: Iterator[CheckedRecord]
     ) -> None:
         mark = self._checkpoint.mark
+        if self._config.salvage:
+            return
         if mark is not None and end >= mark.end_position:
             if not mark.is_dispatch_synced:
                 return
@@ -375,8 +377,8 @@ class Recovery:
         raise CorruptRecord(
             f"the record at byte {end - (base or 0)} of {path} (log position {end}) is damaged, "
             f"but valid records follow it, the first at log position {first.position}: the disk "
-            f"has lost data that was synced; restore the file from a copy, or cut the log there "
-            f"if what follows may be lost",
+            f"has lost data that was synced; restore the file from a copy, or start once with "
+            f"--salvage, which cuts the log there and loses what follows",
             position=end,
         )
 

@@ -1,0 +1,172 @@
+"""What `sparrowmq rebalance --json` prints, as plain values: names are stable, some may come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from sparrowmq.model import MessageQueue
+from sparrowmq.rebalance.diagnosis.case import Case
+from sparrowmq.rebalance.diagnosis.explain import Explanation
+from sparrowmq.rebalance.diagnosis.finding import Finding
+from sparrowmq.rebalance.diagnosis.ownership import Ownership
+from sparrowmq.rebalance.diagnosis.snapshot import GroupSnapshot, Seat
+from sparrowmq.rebalance.whatif import Course, Plan, Step
+
+Json: TypeAlias = dict[str, Any]
+
+
+def state_of(ownership: Ownership, queue: MessageQueue) -> str:
+    """Return how a queue stands: owned, unowned, double, or disputed between brokers' lists."""
+    seats = ownership.owners[queue]
+    if queue in ownership.disputed:
+        return "disputed"
+    return "unowned" if not seats else "double" if len(seats) > 1 else "owned"
+
+
+def json_of_group(case: Case) -> Json:
+    """Return who owns what, and how far the group is."""
+    snapshot = case.snapshot
+    known = snapshot.progress()
+    queues = []
+    for queue, seats in case.ownership.owners.items():
+        progress = known.get(queue)
+        rate = case.rates.get(queue)
+        queues.append(
+            {
+                **_queue(queue),
+                "state": "broadcast"
+                if snapshot.is_broadcasting
+                else state_of(case.ownership, queue),
+                "owners": [_seat(seat) for seat in seats],
+                "broker_offset": progress.broker_offset if progress else None,
+                "consumer_offset": progress.consumer_offset if progress else None,
+                "lag": progress.lag if progress else None,
+                "produced_per_second": round(rate.produced_per_s, 3) if rate else None,
+                "consumed_per_second": round(rate.consumed_per_s, 3) if rate else None,
+            }
+        )
+    return {
+        **_head(snapshot),
+        "members": [
+            {
+                **_seat(seat),
+                "language": seat.language,
+                "version": seat.version,
+                "queues": len(case.ownership.queues_of(seat.client_id)),
+            }
+            for seat in case.ownership.seats
+        ],
+        "queues": queues,
+    }
+
+
+def json_of_findings(snapshot: GroupSnapshot, findings: Sequence[Finding]) -> Json:
+    """Return what the doctor found."""
+    return {
+        **_head(snapshot),
+        "findings": [
+            {
+                "rule": finding.rule,
+                "severity": finding.severity.name.lower(),
+                "title": finding.title,
+                "evidence": list(finding.evidence),
+                "consequence": finding.consequence,
+                "remedy": finding.remedy,
+                "unowned": _queues(finding.unowned),
+                "double": _queues(finding.double),
+                "members": list(finding.members),
+            }
+            for finding in findings
+        ],
+    }
+
+
+def json_of_explanations(snapshot: GroupSnapshot, explanations: Sequence[Explanation]) -> Json:
+    """Return why a queue has its owner, once for each list that brokers give out."""
+    return {
+        **_head(snapshot),
+        "explanations": [
+            {
+                **_queue(explanation.queue),
+                "owners": list(explanation.owners),
+                "brokers": list(explanation.broker_names),
+                "client_ids": list(explanation.cid_all),
+                "queues": _queues(explanation.queues),
+                "steps": list(explanation.steps),
+            }
+            for explanation in explanations
+        ],
+    }
+
+
+def json_of_courses(plan: Plan, courses: Sequence[Course]) -> Json:
+    """Return how each strategy fared."""
+    return {
+        "queues": plan.queue_count,
+        "members": plan.member_count,
+        "brokers": plan.broker_count,
+        "rooms": plan.room_count,
+        "duplicate_id": plan.has_duplicate_id,
+        "events": [str(event) for event in plan.events],
+        "strategies": [
+            {
+                "strategy": course.strategy,
+                "of": "kafka" if course.is_kafka else "rocketmq",
+                "steps": [_step(step) for step in course.steps],
+            }
+            for course in courses
+        ],
+    }
+
+
+def _step(step: Step) -> Json:
+    return {
+        "event": str(step.event) if step.event else None,
+        "assignment": [
+            {
+                "member": member.number,
+                "client_id": member.client_id,
+                "queues": [
+                    f"{queue.broker_name}:{queue.queue_id}"
+                    for queue in step.queue_ids(member.number)
+                ],
+            }
+            for member in step.members
+        ],
+        "moved": step.moved,
+        "needless": step.needless,
+        "skew": step.skew,
+        "idle": step.idle,
+        "unowned": _queues(step.unowned),
+        "double": _queues(step.double),
+        "messages": step.cost.messages,
+        "trips": step.cost.trips,
+        "wait_ms_max": step.cost.wait_ms_max,
+        "stopped": step.cost.stopped,
+        "overlapping": step.cost.overlapping,
+        "split_view": {"unowned": step.split.unowned, "double": step.split.double},
+        "failure": step.failure or None,
+    }
+
+
+def _head(snapshot: GroupSnapshot) -> Json:
+    return {
+        "group": snapshot.group,
+        "timestamp_ms": snapshot.last.timestamp_ms,
+        "interval_ms": snapshot.interval_ms,
+        "strategy": snapshot.strategy,
+        "strategy_is_known": snapshot.strategy_is_known,
+    }
+
+
+def _seat(seat: Seat) -> Json:
+    return {"client_id": seat.client_id, "address": seat.address or None}
+
+
+def _queue(queue: MessageQueue) -> Json:
+    return {"topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id}
+
+
+def _queues(queues: Iterable[MessageQueue]) -> list[Json]:
+    return [_queue(queue) for queue in queues]

@@ -1,0 +1,306 @@
+"""What `sparrowmq rebalance` shows: the queue × client matrix, findings, explanations, simulations.
+
+Colour is never the only sign: an owner is named in words, a queue that nobody owns is hatched, and
+one that several own is marked in each of their columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from sparrowmq.cli.rebalance_json import state_of
+from sparrowmq.model import MessageQueue
+from sparrowmq.rebalance.diagnosis.case import Case
+from sparrowmq.rebalance.diagnosis.explain import Explanation
+from sparrowmq.rebalance.diagnosis.finding import Finding, Severity, count_of, describe_runs
+from sparrowmq.rebalance.diagnosis.snapshot import GroupSnapshot, Seat
+from sparrowmq.rebalance.whatif import Course, Plan, Step
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+# A matrix with more columns than this is no matrix any more; owners are then named only.
+_COLUMNS_MAX = 26
+# A pipe has no width; tables must not be folded for it.
+PIPE_WIDTH = 160
+_SEVERITY_STYLES = {
+    Severity.ERROR: "bold white on #c62828",
+    Severity.WARN: "bold black on #d98e04",
+    Severity.INFO: "bold white on #0a6aa6",
+}
+_LAG_STYLES = ((10_000, "#e05252"), (1_000, "#d98e04"), (1, "#d8c15a"), (0, "#0b8a66"))
+
+
+def make_console(*, is_error: bool = False) -> Console:
+    """Make a console for one of the two streams; a pipe gets no colours and no folding."""
+    console = Console(stderr=is_error, highlight=False)
+    if not console.is_terminal:
+        console = Console(stderr=is_error, highlight=False, width=PIPE_WIDTH)
+    return console
+
+
+def render_group(case: Case) -> RenderableType:
+    """Make the queue × client matrix with lag, and the list of members below it."""
+    labels = _label(case.ownership.seats)
+    return Group(
+        _head(case), Text(), _matrix(case, labels), Text(), _members(case, labels), _remarks(case)
+    )
+
+
+def _head(case: Case) -> Text:
+    snapshot = case.snapshot
+    total = sum(progress.lag for progress in snapshot.last.progress)
+    how = "" if snapshot.strategy_is_known else " (assumed)"
+    model = "BROADCASTING" if snapshot.is_broadcasting else f"strategy {snapshot.strategy}{how}"
+    return Text.assemble(
+        (snapshot.group, "bold"),
+        f"  {model} · {count_of(len(case.ownership.owners), 'queue')} · "
+        f"{count_of(len(case.ownership.seats), 'member')} · {total:,} behind",
+    )
+
+
+def _label(seats: Sequence[Seat]) -> dict[Seat, str]:
+    """Give each connection a letter, or a number where there are too many."""
+    if len(seats) <= len(_LETTERS):
+        return dict(zip(seats, _LETTERS, strict=False))
+    return {seat: str(number) for number, seat in enumerate(seats, 1)}
+
+
+def _matrix(case: Case, labels: dict[Seat, str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("queue", no_wrap=True)
+    table.add_column("lag", justify="right", no_wrap=True)
+    table.add_column("in/s", justify="right", no_wrap=True)
+    table.add_column("out/s", justify="right", no_wrap=True)
+    columns = list(labels) if len(labels) <= _COLUMNS_MAX else []
+    for seat in columns:
+        table.add_column(labels[seat], justify="center", no_wrap=True)
+    table.add_column("owner", no_wrap=True)
+    last = ""
+    for queue in case.ownership.owners:
+        if queue.topic != last:
+            table.add_row(Text(queue.topic, "bold"))
+            last = queue.topic
+        table.add_row(*_row(case, queue, columns, labels))
+    return table
+
+
+def _row(
+    case: Case, queue: MessageQueue, columns: Sequence[Seat], labels: dict[Seat, str]
+) -> list[RenderableType]:
+    progress = case.snapshot.progress().get(queue)
+    rate = case.rates.get(queue)
+    lag = progress.lag if progress else 0
+    style = next(style for floor, style in _LAG_STYLES if lag >= floor)
+    state = "owned" if case.snapshot.is_broadcasting else state_of(case.ownership, queue)
+    owners = case.ownership.owners[queue]
+    if state == "unowned":
+        cells = [Text("╱╱╱", "#e05252") for _ in columns]
+    else:
+        mark, mark_style = ("■", style) if state == "owned" else ("▨", "#c62828")
+        cells = [Text(mark, mark_style) if seat in owners else Text("·", "dim") for seat in columns]
+    return [
+        f"  {queue.broker_name}:{queue.queue_id}",
+        Text(f"{lag:,}" if progress else "?", style),
+        f"{rate.produced_per_s:,.0f}" if rate else "",
+        f"{rate.consumed_per_s:,.0f}" if rate else "",
+        *cells,
+        _owner_text(state, [labels[seat] for seat in owners if seat in labels]),
+    ]
+
+
+def _owner_text(state: str, names: list[str]) -> Text:
+    if state == "unowned":
+        return Text("nobody", "bold #e05252")
+    text = " + ".join(names)
+    if state == "double":
+        return Text(f"{text}  consumed {len(names)} times", "bold #e05252")
+    if state == "disputed":
+        return Text(f"{text or 'nobody'}?  brokers disagree", "bold #d98e04")
+    return Text(text)
+
+
+def _members(case: Case, labels: dict[Seat, str]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(5):
+        table.add_column(no_wrap=True)
+    ids = [seat.client_id for seat in labels]
+    for seat, label in labels.items():
+        count = len(case.ownership.queues_of(seat.client_id))
+        is_shared = ids.count(seat.client_id) > 1
+        table.add_row(
+            Text(label, "bold"),
+            Text(seat.client_id, "bold #e05252" if is_shared else ""),
+            seat.address or "?",
+            seat.language.lower(),
+            "id in use twice" if is_shared else count_of(count, "queue"),
+        )
+    return table
+
+
+def _remarks(case: Case) -> Text:
+    unowned = len(case.ownership.unowned)
+    double = 0 if case.snapshot.is_broadcasting else len(case.ownership.double)
+    disputed = len(case.ownership.disputed)
+    parts = [
+        f"{count_of(count, 'queue')} {what}"
+        for count, what in (
+            (unowned, "nobody owns"),
+            (double, "consumed by several"),
+            (disputed, "disputed"),
+        )
+        if count
+    ]
+    return Text("\n" + "; ".join(parts) if parts else "", "bold #e05252")
+
+
+def render_findings(snapshot: GroupSnapshot, findings: Sequence[Finding]) -> RenderableType:
+    """Make the doctor's report."""
+    parts: list[RenderableType] = []
+    for finding in findings:
+        badge = f" {finding.severity.name} "
+        parts.append(
+            Text.assemble(
+                (badge, _SEVERITY_STYLES[finding.severity]),
+                (f" {finding.rule} ", "bold"),
+                finding.title,
+            )
+        )
+        lines = Table(box=None, pad_edge=False, show_header=False)
+        lines.add_column(style="dim", no_wrap=True)
+        lines.add_column()
+        for number, line in enumerate(finding.evidence):
+            lines.add_row("" if number else "seen", line)
+        if finding.consequence:
+            lines.add_row("means", finding.consequence)
+        if finding.remedy:
+            lines.add_row("do", finding.remedy)
+        parts += [Padding(lines, (0, 0, 1, 2))]
+    if not findings:
+        seen = sum(len(topic.subscribe_queues) for topic in snapshot.topics)
+        text = f"{snapshot.group}: nothing is wrong with its {count_of(seen, 'queue')}"
+        parts.append(Text(text, "#0b8a66"))
+    return Group(*parts)
+
+
+def render_explanation(explanation: Explanation) -> RenderableType:
+    """Make an explanation: who owns the queue, and why."""
+    queue = explanation.queue
+    owners = " and ".join(explanation.owners) or "nobody"
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True, justify="right")
+    table.add_column()
+    for number, step in enumerate(explanation.steps, 1):
+        table.add_row(f"{number}.", step)
+    return Group(
+        Text.assemble(
+            (f"{queue.topic} {queue.broker_name}:{queue.queue_id}", "bold"),
+            " is owned by ",
+            (owners, "bold"),
+            f", by the list of {', '.join(explanation.broker_names)}",
+        ),
+        Padding(table, (0, 0, 1, 2)),
+    )
+
+
+def render_course(plan: Plan, course: Course) -> RenderableType:
+    """Make the assignment before and after each event: members down, events across."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
+    table.add_column("member", no_wrap=True)
+    for step in course.steps:
+        table.add_column(str(step.event) if step.event else "at first")
+    numbers = sorted({member.number for step in course.steps for member in step.members})
+    places = {queue: place for place, queue in enumerate(plan.queues)}
+    for number in numbers:
+        table.add_row(
+            plan.make_member(number).client_id,
+            *(_share(step, number, places) for step in course.steps),
+        )
+    table.add_section()
+    rows = (
+        ("moved (of these needless)", [f"{s.moved} ({s.needless})" for s in course.steps]),
+        ("largest − smallest share", [str(s.skew) for s in course.steps]),
+        ("idle members", [_flag(s.idle, str(s.idle)) for s in course.steps]),
+        ("owned by nobody", [_flag(s.unowned, _ids(s.unowned, places)) for s in course.steps]),
+        ("owned by several", [_flag(s.double, _ids(s.double, places)) for s in course.steps]),
+    )
+    for name, cells in rows:
+        table.add_row(name, *cells)
+    for step in course.steps:
+        if step.failure:
+            table.add_row(f"failed: {step.failure}")
+            break
+    return Group(Text(f"{course.strategy}: who has which queues", "bold"), table)
+
+
+def _share(step: Step, number: int, places: dict[MessageQueue, int]) -> Text:
+    if all(member.number != number for member in step.members):
+        return Text("")
+    mine = step.queue_ids(number)
+    return Text(_ids(mine, places)) if mine else Text("idle", "#d98e04")
+
+
+def _ids(queues: Sequence[MessageQueue], places: dict[MessageQueue, int]) -> str:
+    return describe_runs([places[queue] for queue in queues]) or "–"
+
+
+def _flag(is_bad: object, text: str) -> Text:
+    return Text(text, "bold #e05252" if is_bad else "")
+
+
+def render_comparison(plan: Plan, courses: Sequence[Course]) -> RenderableType:
+    """Make one row for each strategy: all events together, the worst where a sum says nothing."""
+    events = ", ".join(str(event) for event in plan.events) or "no event"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("strategy", no_wrap=True)
+    for name in ("moved", "needless", "skew", "idle", "nobody", "several"):
+        table.add_column(name, justify="right")
+    for name in ("messages", "trips", "wait ≤", "stopped", "overlap", "split view"):
+        table.add_column(name, justify="right")
+    is_kafka = False
+    for course in courses:
+        if course.is_kafka and not is_kafka:
+            table.add_section()
+            is_kafka = True
+        table.add_row(course.strategy, *_figures(course))
+    return Group(
+        Text(
+            f"{count_of(plan.queue_count, 'queue')}, {plan.member_count} members: {events}", "bold"
+        ),
+        table,
+        Text(
+            "moved, messages, stopped, overlap: all events; the rest: the worst event.\n"
+            "skew: largest − smallest share. nobody, several: queues with no owner, with two.\n"
+            "trips: one-way delays until all agree; wait: what timers may add. stopped: queues\n"
+            "that pause meanwhile; overlap: that two may consume meanwhile. split view: queues\n"
+            "with no owner + with two while every second member has not heard of the last one.",
+            "dim",
+        ),
+    )
+
+
+def _figures(course: Course) -> list[RenderableType]:
+    steps, events = course.steps, course.steps[1:]
+    unowned = max(len(step.unowned) for step in steps)
+    double = max(len(step.double) for step in steps)
+    idle = max(step.idle for step in steps)
+    wait_ms = max((step.cost.wait_ms_max for step in events), default=0)
+    worst = max((step.split for step in steps), key=sum)
+    return [
+        str(sum(step.moved for step in events)),
+        str(sum(step.needless for step in events)),
+        str(max(step.skew for step in steps)),
+        _flag(idle, str(idle)),
+        _flag(unowned, str(unowned)),
+        _flag(double, str(double)),
+        str(sum(step.cost.messages for step in events)),
+        str(max((step.cost.trips for step in events), default=0)),
+        f"{wait_ms / 1000:.0f} s",
+        str(sum(step.cost.stopped for step in events)),
+        str(sum(step.cost.overlapping for step in events)),
+        _flag(sum(worst), f"{worst.unowned} + {worst.double}"),
+    ]

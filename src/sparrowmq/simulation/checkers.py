@@ -1,0 +1,335 @@
+"""What must never happen, checked after every event against a model of its own.
+
+The model knows which message stands where (read from the stores as they become readable), which
+messages of which queues listeners have finished, and what was acknowledged and committed. It takes
+nothing from the clients' own books.
+
+1. An acknowledged message is readable at its offset, now and after every restart (SYNC).
+2. A consume queue entry points at its record.
+3. A committed offset lies within the contiguous prefix of what is finished: consumed, or stored
+   again for a retry or among the dead letters. So no message of the group is skipped.
+4. A committed offset never goes back, but for what a crash may take (commits younger than the
+   interval in which the broker writes them), and for the late commit of a former owner, which
+   a group without locks must bear and repair (`find_unfinished`).
+5. A queue is released when its listeners have ended or the bound for that has passed, not before.
+6. Whatever operation or request fails in a way that nobody handles.
+
+After the heal (`judge_ownership`, `find_unfinished`): every queue has exactly one owner, and every
+message is finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from sparrowmq.errors import ProtocolError
+from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model.names import dlq_topic, retry_topic
+from sparrowmq.model.queue import queue_order
+from sparrowmq.protocol.record import decode_record
+from sparrowmq.simulation.trace import Trace
+from sparrowmq.store.message_store import MessageStore
+
+# Beyond the interval of writing: a tick, the round under way before, and the round itself.
+COMMIT_LOSS_MARGIN_MS = 1_500
+
+
+class Copy(NamedTuple):
+    """One record of a queue: which message, and how often it was consumed before."""
+
+    payload: bytes
+    reconsume_times: int
+
+
+class Ownership(NamedTuple):
+    """Queues that do not have exactly one owner."""
+
+    unowned: tuple[MessageQueue, ...]
+    doubled: tuple[MessageQueue, ...]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every queue has exactly one owner."""
+        return not (self.unowned or self.doubled)
+
+
+class Holder(Protocol):
+    """A member, as far as releases are concerned."""
+
+    def holds(self, queue: MessageQueue) -> bool:
+        """Tell whether a queue is the member's, also while it drains."""
+        ...
+
+
+class Checkers:
+    """The model, and the first thing that contradicts it.
+
+    Args:
+        group: the consumer group.
+        topic: what it consumes.
+        trace: gets the violation too.
+        may_share_queues: members share a client id, so that two consume one queue for long and
+            set each other's offsets back.
+    """
+
+    def __init__(
+        self, group: str, topic: str, trace: Trace, *, may_share_queues: bool = False
+    ) -> None:
+        self._group = group
+        self._topics = (topic, retry_topic(group))
+        self._dlq = dlq_topic(group)
+        self._trace = trace
+        self._may_share_queues = may_share_queues
+        self.violation: str | None = None
+        self.duplicates = 0
+        self.steps_back = 0
+        self.acked: dict[bytes, MessageQueue] = {}
+        self._acked_at: dict[MessageQueue, dict[int, bytes]] = {}
+        self._copies: dict[MessageQueue, list[Copy]] = {}
+        self._places: dict[tuple[str, int], tuple[MessageQueue, int]] = {}
+        self._finished: dict[MessageQueue, set[int]] = {}
+        self._prefix: dict[MessageQueue, int] = {}
+        self._dead: set[bytes] = set()
+        self._consumed: set[bytes] = set()
+        self._committed: dict[MessageQueue, int] = {}
+        # Who asked for the commit that is being served, and whose commit stands.
+        self._committer: dict[MessageQueue, str] = {}
+        self._committed_by: dict[MessageQueue, str] = {}
+        # When each offset was committed, to know which a crash may take.
+        self._commits: dict[MessageQueue, list[tuple[int, int]]] = {}
+
+    def fail(self, text: str) -> None:
+        """Note a violation; the first counts."""
+        if self.violation is None:
+            self.violation = text
+            self._trace.add(f"VIOLATION {text}")
+
+    def note_failure(self, name: str, error: BaseException) -> None:
+        """Take an error that nobody handled."""
+        self.fail(f"{name} failed: {type(error).__name__}: {error}")
+
+    # --- the store --------------------------------------------------------------------------
+
+    def check_stored(self, broker_name: str, store: MessageStore) -> None:
+        """Take in what has become readable since the last look, and check its entries."""
+        for topic, queue_id in store.queues():
+            queue = MessageQueue(topic, broker_name, queue_id)
+            copies = self._copies.setdefault(queue, [])
+            for offset in range(len(copies), store.max_offset(topic, queue_id)):
+                self._check_entry(queue, offset, store, None)
+
+    def check_restarted(self, broker_name: str, store: MessageStore) -> None:
+        """Check after a restart that everything that was readable is where it was."""
+        for queue, copies in self._copies.items():
+            if queue.broker_name == broker_name:
+                for offset, copy in enumerate(copies):
+                    self._check_entry(queue, offset, store, copy)
+        self.check_stored(broker_name, store)
+
+    def _check_entry(
+        self, queue: MessageQueue, offset: int, store: MessageStore, known: Copy | None
+    ) -> None:
+        place = f"{_name(queue)} offset {offset}"
+        entry = store.consume_queue_entry(queue.topic, queue.queue_id, offset)
+        if entry is None:
+            acked = self._acked_at.get(queue, {}).get(offset)
+            self.fail(f"{place}: no entry any more (message {acked!r} was acknowledged)")
+            return
+        position, size, _ = entry
+        data = store.read_record(position, size)
+        if data is None:
+            self.fail(f"{place}: its entry points at no record (position {position})")
+            return
+        try:
+            record = decode_record(data)
+        except ProtocolError as error:
+            self.fail(f"{place}: its record cannot be read: {error}")
+            return
+        if (record.topic, record.queue_id, record.queue_offset) != (
+            queue.topic,
+            queue.queue_id,
+            offset,
+        ):
+            self.fail(f"{place}: its entry points at the record of another place")
+            return
+        copy = Copy(record.body, record.reconsume_times)
+        if known is not None:
+            if copy != known:
+                self.fail(f"{place}: holds {copy} where {known} was")
+            return
+        self._copies[queue].append(copy)
+        self._places[queue.broker_name, position] = (queue, offset)
+        if queue.topic == self._dlq:
+            self._dead.add(copy.payload)
+
+    def note_acked(self, payload: bytes, queue: MessageQueue, offset: int) -> None:
+        """A producer was told that its message is stored; it must be readable by now."""
+        self.acked[payload] = queue
+        self._acked_at.setdefault(queue, {})[offset] = payload
+        copies = self._copies.get(queue, [])
+        if offset >= len(copies):
+            self.fail(f"{_name(queue)} offset {offset}: acknowledged and not readable")
+        elif copies[offset].payload != payload:
+            held = copies[offset].payload
+            self.fail(f"{_name(queue)} offset {offset}: {payload!r} acknowledged, holds {held!r}")
+
+    # --- consumption ------------------------------------------------------------------------
+
+    def note_delivered(self, queue: MessageQueue, messages: Sequence[MessageExt]) -> None:
+        """A listener gets messages."""
+        copies = self._copies.get(queue, [])
+        for message in messages:
+            offset = message.queue_offset
+            if offset >= len(copies) or copies[offset].payload != message.body:
+                self.fail(f"{_name(queue)} offset {offset}: delivered and not stored")
+            elif offset in self._finished.get(queue, ()) or offset < self.prefix(queue):
+                self.duplicates += 1
+
+    def note_consumed(self, queue: MessageQueue, offsets: Iterable[int]) -> None:
+        """A listener has finished messages."""
+        copies = self._copies.get(queue, [])
+        for offset in offsets:
+            self._finish(queue, offset)
+            if offset < len(copies):
+                self._consumed.add(copies[offset].payload)
+
+    def note_sent_back(self, broker_name: str, position: int) -> None:
+        """A broker has stored a message again for its group."""
+        place = self._places.get((broker_name, position))
+        if place is None:
+            self.fail(f"{broker_name}: sent back from position {position}, where nothing stands")
+        else:
+            self._finish(*place)
+
+    def note_sent_again(self, payload: bytes, *, reconsume_times: int) -> None:
+        """A client has stored a message for its group as a new one, consumed so often before."""
+        wanted = Copy(payload, reconsume_times - 1)
+        for queue in [q for q in self._copies if q.topic in self._topics]:
+            for offset, copy in enumerate(self._copies[queue]):
+                if copy == wanted:
+                    self._finish(queue, offset)
+
+    def _finish(self, queue: MessageQueue, offset: int) -> None:
+        self._finished.setdefault(queue, set()).add(offset)
+
+    def prefix(self, queue: MessageQueue) -> int:
+        """Return up to where every message of a queue is finished."""
+        offset = self._prefix.get(queue, 0)
+        finished = self._finished.get(queue)
+        if finished is not None:
+            while offset in finished:
+                finished.discard(offset)
+                offset += 1
+            self._prefix[queue] = offset
+        return offset
+
+    def check_release(
+        self,
+        name: str,
+        member: Holder,
+        running: Iterable[MessageQueue],
+        forgiven: set[MessageQueue],
+    ) -> None:
+        """Check that every queue with a running listener is still held, or was given up late."""
+        for queue in running:
+            if queue not in forgiven and not member.holds(queue):
+                self.fail(f"{name} released {_name(queue)} while its listener ran")
+
+    # --- offsets ----------------------------------------------------------------------------
+
+    def note_committer(self, queue: MessageQueue, host: str) -> None:
+        """A client on this host asks to commit an offset."""
+        self._committer[queue] = host
+
+    def check_commits(
+        self, broker_name: str, tables: Mapping[str, Mapping[int, int]], *, now_ms: int
+    ) -> None:
+        """Check what has been committed since the last look; `tables` is by topic and queue id."""
+        for topic in self._topics:
+            for queue_id, offset in tables[topic].items():
+                queue = MessageQueue(topic, broker_name, queue_id)
+                known = self._committed.get(queue)
+                if offset == known:
+                    continue
+                self._committed[queue] = offset
+                self._commits.setdefault(queue, []).append((now_ms, offset))
+                if offset > self.prefix(queue):
+                    self.fail(
+                        f"{_name(queue)}: {offset} committed, finished only up to "
+                        f"{self.prefix(queue)}"
+                    )
+                elif known is not None and offset < known:
+                    self._check_step_back(queue, offset, known)
+                self._committed_by[queue] = self._committer.get(queue, "")
+
+    def _check_step_back(self, queue: MessageQueue, offset: int, known: int) -> None:
+        committer = self._committer.get(queue, "")
+        if self._may_share_queues or self._committed_by.get(queue) != committer:
+            self._trace.add(f"{committer} sets {_name(queue)} back from {known} to {offset}")
+            self.steps_back += 1
+        else:
+            self.fail(f"{_name(queue)}: {offset} committed after {known} by {committer}")
+
+    def check_reloaded(
+        self,
+        broker_name: str,
+        tables: Mapping[str, Mapping[int, int]],
+        *,
+        crashed_ms: int,
+        loss_ms: int | None,
+    ) -> None:
+        """Check after a crash which commits are left.
+
+        Args:
+            crashed_ms: when the broker stopped.
+            loss_ms: how old a commit may be that is gone; None where the disk failed.
+        """
+        for queue in [q for q in self._committed if q.broker_name == broker_name]:
+            loaded = tables[queue.topic].get(queue.queue_id)
+            commits = self._commits[queue]
+            if loss_ms is not None:
+                oldest_ms = crashed_ms - loss_ms - COMMIT_LOSS_MARGIN_MS
+                safe = max((o for at_ms, o in commits if at_ms <= oldest_ms), default=0)
+                if (loaded or 0) < safe:
+                    self.fail(f"{_name(queue)}: {loaded} after a restart, {safe} was safe")
+            if loaded is None:
+                del self._committed[queue]
+                commits.clear()
+            else:
+                self._committed[queue] = loaded
+                commits[:] = [(crashed_ms, loaded)]
+
+    # --- after the heal ---------------------------------------------------------------------
+
+    def find_unfinished(self) -> str | None:
+        """Return what the group still has to do, None if nothing."""
+        for queue in sorted(self._copies, key=queue_order):
+            if queue.topic not in self._topics:
+                continue
+            count = len(self._copies[queue])
+            if self.prefix(queue) < count:
+                return f"{_name(queue)} finished up to {self.prefix(queue)} of {count}"
+            if self._committed.get(queue, 0) < count:
+                return f"{_name(queue)} committed {self._committed.get(queue)} of {count}"
+        lost = [p for p in self.acked if p not in self._consumed and p not in self._dead]
+        return f"message {lost[0]!r} consumed by nobody" if lost else None
+
+
+def judge_ownership(
+    queues: Iterable[MessageQueue], assignments: Mapping[str, Iterable[MessageQueue]]
+) -> Ownership:
+    """Return the queues that none, or more than one, of the members has been assigned."""
+    owners: dict[MessageQueue, int] = dict.fromkeys(queues, 0)
+    for assigned in assignments.values():
+        for queue in assigned:
+            if queue in owners:
+                owners[queue] += 1
+    return Ownership(
+        tuple(queue for queue, count in owners.items() if count == 0),
+        tuple(queue for queue, count in owners.items() if count > 1),
+    )
+
+
+def _name(queue: MessageQueue) -> str:
+    return f"{queue.topic}@{queue.broker_name}:{queue.queue_id}"

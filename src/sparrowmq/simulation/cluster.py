@@ -1,0 +1,268 @@
+"""A simulated cluster: one world with its hosts, in which things are broken and healed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.client.config import ConsumerConfig
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.administer import create_topic
+from sparrowmq.client.route_cache import TopicRoute
+from sparrowmq.model import MessageQueue
+from sparrowmq.runtime.effects import Operation
+from sparrowmq.simulation.checkers import Checkers, Ownership, judge_ownership
+from sparrowmq.simulation.dice import Dice
+from sparrowmq.simulation.driver import SimulatedDriver
+from sparrowmq.simulation.faults import Faults
+from sparrowmq.simulation.hosts import BrokerHost, NameServerHost
+from sparrowmq.simulation.members import MemberHost, ProducerHost
+from sparrowmq.simulation.network import Network
+from sparrowmq.simulation.process import Process
+from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
+from sparrowmq.simulation.trace import Trace
+from sparrowmq.simulation.workload import Workload, produce
+
+TOPIC = "Flights"
+GROUP = "GID_sim"
+NAME_SERVER = "10.0.0.1:9876"
+BROKER_PORT = 10_911
+# Members listen for as long as a queue that finds nothing may wait; shorter finds more.
+PULL_SUSPEND_MS = 15_000
+# More than any honest run has.
+EVENTS_MAX = 300_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What a run is made of.
+
+    Args:
+        queue_count: queues of the topic on each broker.
+        message_count: how many messages each producer tries to send.
+        pause_ms_max: the longest pause between two sends.
+        fault_ms: how long things go wrong.
+        batch_size: messages that a listener gets at once.
+    """
+
+    broker_count: int
+    queue_count: int
+    member_count: int
+    producer_count: int
+    message_count: int
+    pause_ms_max: int
+    fault_ms: int
+    batch_size: int
+    pull_batch_size: int
+    consume_thread_count: int
+    strategy: str
+    sync_flush: bool
+    faults: Faults
+
+
+class Cluster:
+    """Everything in one world.
+
+    Args:
+        scenario: what it is made of.
+        make_dice: makes an independent source of choices for each purpose, so that a fault that is
+            left out does not change everything else.
+    """
+
+    def __init__(self, scenario: Scenario, make_dice: Callable[[str], Dice]) -> None:
+        self.scenario = scenario
+        self.timeline = Timeline()
+        self.trace = Trace(self.timeline)
+        self.checkers = Checkers(
+            GROUP, TOPIC, self.trace, may_share_queues=scenario.faults.duplicate_ids > 0
+        )
+        self.network = Network(self.timeline, make_dice("network"))
+        self.dice = make_dice("cluster")
+        self.workload = Workload(self.checkers, make_dice("listeners"), scenario.faults)
+        self.name_server = NameServerHost(NAME_SERVER, self.timeline, self.network, self.checkers)
+        self.brokers = [
+            self._make_broker(number, make_dice(f"broker {number}"))
+            for number in range(scenario.broker_count)
+        ]
+        self.members: list[MemberHost] = []
+        self.producers: list[ProducerHost] = []
+        self._make_dice = make_dice
+        self._member_number = 0
+
+    # --- building ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the servers, create the topic, and have members and producers come."""
+        self.name_server.start()
+        for broker in self.brokers:
+            broker.start()
+        # Brokers must be registered before a topic can be created at them.
+        self.run(until_ms=START_MS + 200)
+        self._create_topic()
+        scenario = self.scenario
+        for _ in range(scenario.member_count):
+            self.timeline.call_in(self.dice.randrange(0, 3_000), self.add_member)
+        for number in range(scenario.producer_count):
+            self._add_producer(number)
+
+    def _make_broker(self, number: int, dice: Dice) -> BrokerHost:
+        return BrokerHost(
+            BrokerConfig(
+                address=f"10.0.1.{number + 1}:{BROKER_PORT}",
+                broker_name=f"broker-{'ab'[number]}",
+                sync_flush=self.scenario.sync_flush,
+            ),
+            self.timeline,
+            self.network,
+            self.checkers,
+            dice,
+            name_server=NAME_SERVER,
+            group=GROUP,
+            topic=TOPIC,
+            wall_ms=dice.randrange(-500, 500),
+        )
+
+    def _create_topic(self) -> None:
+        process = Process(
+            "admin", "10.0.0.9", self.timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS
+        )
+        driver = SimulatedDriver(process, self.network, on_failure=self.checkers.note_failure)
+        created: list[TopicRoute] = []
+        operation: Operation[TopicRoute] = create_topic(
+            Directory(name_servers=NameServers((NAME_SERVER,))),
+            TOPIC,
+            queues=self.scenario.queue_count,
+        )
+        driver.start(operation, name="create the topic", on_done=created.append)
+        while not created and self.checkers.violation is None:
+            self.run(until_ms=self.timeline.now_ms + 100)
+        driver.close()
+
+    def _add_producer(self, number: int) -> None:
+        scenario, dice = self.scenario, self._make_dice(f"producer {number}")
+        producer = ProducerHost(
+            f"producer-{number}",
+            f"10.0.3.{number + 1}",
+            self.timeline,
+            self.network,
+            self.checkers,
+            dice,
+            name_server=NAME_SERVER,
+        )
+        self.producers.append(producer)
+        producer.start(
+            partial(
+                produce,
+                topic=TOPIC,
+                name=f"p{number}",
+                count=scenario.message_count,
+                pause_ms_max=scenario.pause_ms_max,
+                checkers=self.checkers,
+                dice=dice,
+            )
+        )
+
+    def add_member(self) -> None:
+        """Have one more member join."""
+        self._member_number += 1
+        number = self._member_number
+        name, host = f"member-{number}", f"10.0.2.{number}"
+        client_id = f"{host}@{number}#{self.dice.randrange(0, 1 << 30)}"
+        others = [member for member in self.members if member.is_live]
+        if others and self.dice.random() < self.scenario.faults.duplicate_ids:
+            client_id = self.dice.choice(others).client_id
+        scenario = self.scenario
+        member = MemberHost(
+            name,
+            host,
+            ConsumerConfig(
+                group=GROUP,
+                client_id=client_id,
+                pull_batch_size=scenario.pull_batch_size,
+                pull_suspend_ms=PULL_SUSPEND_MS,
+                consume_message_batch_max_size=scenario.batch_size,
+                consume_thread_count=scenario.consume_thread_count,
+            ),
+            self.timeline,
+            self.network,
+            self.checkers,
+            self.trace,
+            topic=TOPIC,
+            strategy=scenario.strategy,
+            name_server=NAME_SERVER,
+            workload=self.workload,
+        )
+        self.members.append(member)
+        self.trace.add(f"{name} joins as {client_id}")
+        member.start()
+
+    # --- running ----------------------------------------------------------------------------
+
+    def run(self, *, until_ms: int) -> None:
+        """Let events happen until an instant, or until a check fails."""
+        timeline, checkers = self.timeline, self.checkers
+        while checkers.violation is None:
+            next_ms = timeline.next_ms()
+            if next_ms is None or next_ms > until_ms:
+                timeline.now_ms = until_ms
+                return
+            timeline.step()
+            for member in self.members:
+                member.check()
+            if timeline.event_count > EVENTS_MAX:
+                checkers.fail(f"{EVENTS_MAX} events: somebody is busy with nothing")
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """Every queue of the topic."""
+        return [
+            MessageQueue(TOPIC, broker.name, queue_id)
+            for broker in self.brokers
+            for queue_id in range(self.scenario.queue_count)
+        ]
+
+    @property
+    def live_members(self) -> list[MemberHost]:
+        """Members that are to stay."""
+        return [member for member in self.members if member.is_live]
+
+    def ownership(self) -> Ownership:
+        """Return which queues do not have exactly one owner now."""
+        return judge_ownership(
+            self.queues, {member.name: member.assigned for member in self.live_members}
+        )
+
+    def has_ghosts(self) -> bool:
+        """Tell whether a broker's list of members is another than that of the live ones."""
+        ids = sorted(member.client_id for member in self.live_members)
+        for broker in self.brokers:
+            group = broker.broker.state.consumers.find(GROUP)
+            if group is None or sorted(group.client_ids()) != ids:
+                return True
+        return False
+
+    def are_producers_done(self) -> bool:
+        """Tell whether all messages were sent."""
+        return all(producer.is_done for producer in self.producers)
+
+    def heal(self) -> None:
+        """End all faults: what stands still goes on, what is down starts."""
+        self.trace.add("everything is healed")
+        self.network.heal()
+        self.workload.heal()
+        for broker in self.brokers:
+            broker.is_slow = broker.storage.is_full = broker.storage.is_failing = False
+            if broker.process is None:
+                broker.start()
+            elif broker.process.is_frozen:
+                broker.process.thaw()
+        if self.name_server.process is None:
+            self.name_server.start()
+        for member in self.members:
+            if member.process.is_alive and member.process.is_frozen:
+                member.process.thaw()
+        if not self.live_members:
+            self.add_member()

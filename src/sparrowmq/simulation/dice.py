@@ -1,0 +1,32 @@
+"""Where the simulation's choices come from."""
+
+from __future__ import annotations
+
+from collections.abc import MutableSequence, Sequence
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Dice(Protocol):
+    """What the simulation uses of `random.Random`."""
+
+    def random(self) -> float:
+        """Return a number from 0 up to, but not including, 1."""
+        ...
+
+    def randrange(self, start: int, stop: int, /) -> int:
+        """Return a whole number from `start` up to, but not including, `stop`."""
+        ...
+
+    def choice(self, seq: Sequence[T], /) -> T:
+        """Return one element."""
+        ...
+
+    def shuffle(self, x: MutableSequence[Any], /) -> None:
+        """Bring elements into any order."""
+        ...
+
+    def expovariate(self, lambd: float, /) -> float:
+        """Return how long until the next of events that come at a rate."""
+        ...

@@ -1,0 +1,273 @@
+"""The third driver: operations under virtual time, on a simulated network.
+
+The scheduler and the channels are those of the other drivers. A process's driver is stepped by the
+events of the world, and only while the process neither stands still nor is gone.
+
+A function in `Call` runs at once; if it returns `Later`, the call takes that long and its result
+is worked out when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from sparrowmq.errors import ProtocolError
+from sparrowmq.runtime.channel import IDLE_MS, Channel, OnConnectionLost, OnRequest
+from sparrowmq.runtime.effects import Call, Effect, Invoke, Oneway, Operation
+from sparrowmq.runtime.scheduler import NEVER_MS, OperationTask, Scheduler, Timed
+from sparrowmq.simulation.network import End, Network
+from sparrowmq.simulation.process import Process
+from sparrowmq.simulation.timeline import Timer
+
+
+class Later(NamedTuple):
+    """The answer of a function that takes its time.
+
+    Args:
+        duration_ms: how long the call lasts.
+        finish: called at its end; what it returns or raises is the call's result.
+    """
+
+    duration_ms: int
+    finish: Callable[[], Any]
+
+
+OnFailure = Callable[[str, BaseException], None]
+
+
+class SimulatedDriver:
+    """Runs the operations of one process.
+
+    Args:
+        process: whose.
+        network: the world's.
+        on_failure: told the name and error of an operation that failed and that nobody joins.
+        on_request: answers requests that servers send.
+        on_connection_lost: told the address of each connection that was open and is not.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        network: Network,
+        *,
+        on_failure: OnFailure,
+        on_request: OnRequest | None = None,
+        on_connection_lost: OnConnectionLost | None = None,
+    ) -> None:
+        self._process = process
+        self._network = network
+        self._on_failure = on_failure
+        self._on_request = on_request
+        self._on_connection_lost = on_connection_lost
+        self._scheduler = Scheduler(
+            monotonic_ms=process.monotonic_ms, timestamp_ms=process.timestamp_ms
+        )
+        self._channels: dict[str, Channel] = {}
+        self._unflushed: list[Channel] = []
+        self._timer: Timer | None = None
+        self._timer_ms = NEVER_MS
+        self._is_closed = False
+        self._is_running = False
+
+    def start(
+        self, operation: Operation[Any], *, name: str, on_done: Callable[[Any], None] | None = None
+    ) -> OperationTask:
+        """Start an operation; it runs at once, or next if others run.
+
+        Args:
+            on_done: called with its result; an error goes to `on_failure`.
+        """
+        task = OperationTask(operation, name)
+        task.on_done = partial(self._ended, task, on_done)
+        self._scheduler.add(task)
+        self.turn()
+        return task
+
+    def close(self) -> None:
+        """Cancel all tasks and close all connections."""
+        self._is_closed = True
+        scheduler = self._scheduler
+        for task in scheduler.tasks:
+            task.on_done = None
+            scheduler.abort(task)
+        for channel in tuple(self._channels.values()):
+            channel.close("the driver is closed", None, scheduler)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def turn(self) -> None:
+        """Step tasks and send what they wrote, until there is nothing of either."""
+        if self._is_running or self._is_closed:
+            return
+        self._is_running = True
+        scheduler, unflushed = self._scheduler, self._unflushed
+        while True:
+            scheduler.run_ready(self._carry, self._drop)
+            if not unflushed:
+                break
+            channels = unflushed.copy()
+            unflushed.clear()
+            for channel in channels:
+                channel.flush(scheduler)
+        self._is_running = False
+        due_ms = scheduler.next_deadline_ms()
+        # An operation may have closed this driver.
+        if due_ms < self._timer_ms and not self._is_closed:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ms = due_ms
+            delay_ms = max(0, due_ms - self._process.monotonic_ms())
+            self._timer = self._process.call_in(delay_ms, self._expire)
+
+    def _ended(self, task: OperationTask, on_done: Callable[[Any], None] | None) -> None:
+        if task.error is not None:
+            self._on_failure(task.name, task.error)
+        elif on_done is not None:
+            on_done(task.outcome())
+
+    def _expire(self) -> None:
+        if self._is_closed:
+            return
+        self._timer = None
+        self._timer_ms = NEVER_MS
+        for timed in self._scheduler.expire(self._process.monotonic_ms()):
+            self._expire_one(timed)
+        self.turn()
+
+    def _expire_one(self, timed: Timed) -> None:
+        if isinstance(timed, Channel):
+            if timed.wire is not None and timed.is_idle:
+                self._lose(timed, "idle")
+            else:
+                self._scheduler.set_deadline(timed, self._scheduler.now_ms + IDLE_MS)
+        elif isinstance(timed, OperationTask):
+            if timed.done:
+                assert timed.error is not None
+                timed.joined = True
+                self._on_failure(timed.name, timed.error)
+            else:
+                self._scheduler.throw(timed, timed.place.time_out(timed))
+
+    # --- effects ----------------------------------------------------------------------------
+
+    def _carry(self, task: OperationTask, effect: Effect) -> None:
+        if isinstance(effect, Call):
+            self._call(task, effect)
+            return
+        assert isinstance(effect, Invoke | Oneway)
+        channel = self._channels.get(effect.address)
+        if channel is not None:
+            channel.submit(task, effect, self._scheduler)
+            return
+        channel = Channel(effect.address, self._unflushed, on_request=self._on_request)
+        self._channels[effect.address] = channel
+        channel.submit(task, effect, self._scheduler)
+        self._network.dial(
+            self._process,
+            effect.address,
+            opened=partial(self._opened, channel),
+            failed=partial(self._dial_failed, channel),
+        )
+
+    def _drop(self, task: OperationTask, place: Any) -> None:
+        if isinstance(place, Channel):
+            place.forget(task)
+
+    def _call(self, task: OperationTask, effect: Call) -> None:
+        try:
+            result = effect.function(*effect.args)
+        except Exception as error:
+            self._scheduler.throw(task, error)
+            return
+        if isinstance(result, Later):
+            task.place = ticket = object()
+            end = partial(self._end_call, task, ticket, result.finish)
+            self._process.call_in(result.duration_ms, end)
+        else:
+            self._scheduler.resume(task, result)
+
+    def _end_call(self, task: OperationTask, ticket: object, finish: Callable[[], Any]) -> None:
+        # The user's code comes to its end whether or not anybody waits for it.
+        result: Any = None
+        failure: Exception | None = None
+        try:
+            result = finish()
+        except Exception as error:
+            failure = error
+        if task.place is not ticket:
+            return
+        if failure is None:
+            self._scheduler.resume(task, result)
+        else:
+            self._scheduler.throw(task, failure)
+        self.turn()
+
+    # --- connections ------------------------------------------------------------------------
+
+    def _opened(self, channel: Channel, end: End) -> None:
+        if channel.is_closed:
+            end.close()
+            return
+        end.on_data = partial(self._received, channel)
+        end.on_closed = partial(self._closed, channel)
+        self._scheduler.read_clock()
+        channel.opened(_Wire(end), self._scheduler)
+        self.turn()
+
+    def _dial_failed(self, channel: Channel, reason: str) -> None:
+        self._lose(channel, reason)
+        self.turn()
+
+    def _received(self, channel: Channel, data: bytes) -> None:
+        if channel.is_closed:
+            return
+        self._scheduler.read_clock()
+        try:
+            channel.received(data, self._scheduler)
+        except ProtocolError as error:
+            self._on_failure("session", error)
+            self._lose(channel, str(error))
+        self.turn()
+
+    def _closed(self, channel: Channel, reason: str) -> None:
+        self._lose(channel, reason)
+        self.turn()
+
+    def _lose(self, channel: Channel, reason: str) -> None:
+        if self._channels.get(channel.address) is channel:
+            del self._channels[channel.address]
+        was_open = channel.close(reason, None, self._scheduler)
+        if was_open and self._on_connection_lost is not None:
+            self._on_connection_lost(channel.address)
+
+
+class _Wire:
+    """A channel's bytes on a simulated connection."""
+
+    __slots__ = ("_end", "_unsent")
+
+    def __init__(self, end: End) -> None:
+        self._end = end
+        self._unsent: list[bytes] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more may be written: the simulated kernel takes everything."""
+        return False
+
+    def write(self, data: bytes) -> None:
+        """Take bytes for the next `flush`."""
+        self._unsent.append(data)
+
+    def flush(self) -> bool:
+        """Send everything."""
+        unsent, self._unsent = self._unsent, []
+        self._end.send(b"".join(unsent))
+        return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._end.close()

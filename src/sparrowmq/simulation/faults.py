@@ -1,0 +1,134 @@
+"""What can go wrong in a simulated world, each thing by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.simulation.dice import Dice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """How often each fault comes: per minute of virtual time, unless it says otherwise.
+
+    Args:
+        delay: the share of chunks of bytes that are late by up to `delay_ms_max`.
+        reset: a connection breaks, and both sides notice.
+        half_open: a connection breaks, and one side notices, or none.
+        refused_connect: one host refuses another's connections for a while.
+        partition: nothing comes from one host to another, in this direction, for a while.
+        broker_kill: a broker's process is killed and started again; its writes are all there.
+        broker_power_cut: a broker's machine goes dark; what was not synced may be gone.
+        broker_freeze: a broker stands still for a while.
+        name_server_kill: the name server forgets everything.
+        disk_slow: syncs of a broker take seconds.
+        disk_full: a broker's disk takes no more for a while.
+        disk_failure: a broker's syncs fail; it is started again after a power cut.
+        member_crash: a member's process is killed; another one may come later.
+        member_power_cut: a member's machine goes dark, and brokers do not notice.
+        member_freeze: a member gets SIGSTOP, and SIGCONT after up to three minutes.
+        member_join: one more member.
+        member_leave: a member closes as it should.
+        slow_listener: the share of calls of the listener that take up to `SLOW_MS_MAX`.
+        failing_listener: the share of messages whose first calls fail.
+        duplicate_ids: the share of members that take another's client id.
+    """
+
+    delay: float = 0.0
+    delay_ms_max: int = 2_000
+    reset: float = 0.0
+    half_open: float = 0.0
+    refused_connect: float = 0.0
+    partition: float = 0.0
+    broker_kill: float = 0.0
+    broker_power_cut: float = 0.0
+    broker_freeze: float = 0.0
+    name_server_kill: float = 0.0
+    disk_slow: float = 0.0
+    disk_full: float = 0.0
+    disk_failure: float = 0.0
+    member_crash: float = 0.0
+    member_power_cut: float = 0.0
+    member_freeze: float = 0.0
+    member_join: float = 0.0
+    member_leave: float = 0.0
+    slow_listener: float = 0.0
+    failing_listener: float = 0.0
+    duplicate_ids: float = 0.0
+
+
+# Those that happen at instants, by the name of the method of `Injector` that does them.
+TIMED_FAULTS = (
+    "reset",
+    "half_open",
+    "refused_connect",
+    "partition",
+    "broker_kill",
+    "broker_power_cut",
+    "broker_freeze",
+    "name_server_kill",
+    "disk_slow",
+    "disk_full",
+    "disk_failure",
+    "member_crash",
+    "member_power_cut",
+    "member_freeze",
+    "member_join",
+    "member_leave",
+)
+# What a fault is worth when it is drawn: up to so many a minute, or so large a share.
+_HIGHEST = {
+    "delay": 0.1,
+    "reset": 8.0,
+    "half_open": 4.0,
+    "refused_connect": 4.0,
+    "partition": 4.0,
+    "broker_kill": 2.0,
+    "broker_power_cut": 2.0,
+    "broker_freeze": 2.0,
+    "name_server_kill": 2.0,
+    "disk_slow": 3.0,
+    "disk_full": 2.0,
+    "disk_failure": 1.0,
+    "member_crash": 2.0,
+    "member_power_cut": 1.5,
+    "member_freeze": 2.0,
+    "member_join": 3.0,
+    "member_leave": 3.0,
+    "slow_listener": 0.1,
+    "failing_listener": 0.2,
+}
+# Most runs have few kinds of faults, so that one is not hidden behind another.
+_ENABLED_SHARE = 0.3
+
+
+def draw_faults(dice: Dice) -> Faults:
+    """Choose which faults a run has, and how often they come."""
+    rates: dict[str, float] = {}
+    for name, highest in _HIGHEST.items():
+        enabled, strength = dice.random(), dice.random()
+        if enabled < _ENABLED_SHARE:
+            rates[name] = highest * (0.2 + 0.8 * strength)
+    return Faults(**rates)  # type: ignore[arg-type]
+
+
+def keep_only(faults: Faults, names: Iterable[str]) -> Faults:
+    """Return the faults without those that are not named: to reduce a failing run.
+
+    Raises: ConfigError for an unknown name.
+    """
+    kept = set(names)
+    known = {field.name for field in fields(Faults)} - {"delay_ms_max"}
+    if unknown := sorted(kept - known):
+        raise ConfigError(f"unknown fault {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    dropped: dict[str, Any] = dict.fromkeys(known - kept, 0.0)
+    return replace(faults, **dropped)
+
+
+def describe(faults: Faults) -> str:
+    """Return the faults that a run has, as `name=rate`."""
+    rates = {f.name: getattr(faults, f.name) for f in fields(Faults) if f.name != "delay_ms_max"}
+    return " ".join(f"{name}={rate:.2g}" for name, rate in rates.items() if rate) or "none"

@@ -1,0 +1,377 @@
+"""The servers of a simulated cluster: a name server, and brokers with their disks.
+
+A host outlives its process: what `broker/server.py` and `nameserver/server.py` do on an event loop
+begins anew with each start, over what the disk kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from msgspec import Struct
+
+from sparrowmq.broker.broker import (
+    DELAYS_FILE,
+    GROUPS_FILE,
+    LOCKS_FILE,
+    OFFSETS_FILE,
+    TOPICS_FILE,
+    Broker,
+    RegistrationWork,
+    SavedTables,
+    SaveWork,
+)
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.lock_file import LockTable
+from sparrowmq.broker.registration import register
+from sparrowmq.errors import SparrowError
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX, retry_topic
+from sparrowmq.nameserver.name_server import NameServer
+from sparrowmq.protocol.bodies import (
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+    decode_body,
+)
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.runtime.connections import Connection
+from sparrowmq.runtime.effects import Operation
+from sparrowmq.simulation.checkers import Checkers
+from sparrowmq.simulation.dice import Dice
+from sparrowmq.simulation.driver import SimulatedDriver
+from sparrowmq.simulation.network import Network
+from sparrowmq.simulation.process import Process
+from sparrowmq.simulation.server import SimulatedServer
+from sparrowmq.simulation.storage import PowerCut, SimulatedStorage
+from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
+from sparrowmq.store.config import FlushMode, StoreConfig
+from sparrowmq.store.config_file import read_config, write_config
+from sparrowmq.store.flush import FlushWork
+from sparrowmq.store.message_store import MessageStore
+
+# The real one ticks every 100 ms; nothing that it does then is that urgent.
+BROKER_TICK_MS = 200
+NAME_SERVER_TICK_MS = 2_000
+# How long a sync lasts, at most.
+SYNC_MS_MAX = 6
+SLOW_SYNC_MS_MAX = 6_000
+# Small files, so that a run passes their ends.
+LOG_FILE_SIZE = 32 * 1024
+QUEUE_FILE_SIZE = 20 * 20
+_CONFIG_DIRECTORY = "config"
+
+T = TypeVar("T", bound=Struct)
+
+
+class NameServerHost:
+    """The machine with the name server; it keeps nothing."""
+
+    def __init__(
+        self, address: str, timeline: Timeline, network: Network, checks: Checkers
+    ) -> None:
+        self.address = address
+        self._timeline = timeline
+        self._network = network
+        self._checkers = checks
+        self.process: Process | None = None
+
+    def start(self) -> None:
+        """Start the process."""
+        host = self.address.rpartition(":")[0]
+        process = self.process = Process(
+            "name-server", host, self._timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS
+        )
+        machine = NameServer()
+        server = SimulatedServer(
+            process,
+            self._network,
+            machine,
+            on_turn=lambda: None,
+            on_failure=self._checkers.note_failure,
+        )
+        server.listen(self.address)
+
+        def tick() -> None:
+            server.perform(machine.tick(now_ms=process.monotonic_ms()))
+            server.end_turn()
+            process.call_in(NAME_SERVER_TICK_MS, tick)
+
+        tick()
+
+    def kill(self) -> None:
+        """Kill the process."""
+        if self.process is not None:
+            self.process.kill()
+            self._network.drop_process(self.process)
+            self.process = None
+
+
+class BrokerHost:
+    """A machine with a broker.
+
+    Args:
+        config: the broker's settings.
+        name_server: where it registers.
+        group: the consumer group whose offsets are watched.
+        topic: what the group consumes.
+        wall_ms: how far the wall clock is ahead.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        timeline: Timeline,
+        network: Network,
+        checkers: Checkers,
+        dice: Dice,
+        *,
+        name_server: str,
+        group: str,
+        topic: str,
+        wall_ms: int = 0,
+    ) -> None:
+        self.config = config
+        self.storage = SimulatedStorage(dice)
+        self.is_slow = False
+        # Since the disk failed, nothing can be said of what it kept.
+        self.has_failed = False
+        self.process: Process | None = None
+        self._timeline = timeline
+        self._network = network
+        self._checkers = checkers
+        self._dice = dice
+        self._name_server = name_server
+        self._group = group
+        self._topics = (topic, retry_topic(group))
+        self._wall_ms = START_TIMESTAMP_MS - START_MS + wall_ms
+        self._work: FlushWork | None = None
+        self._stored_mark = (0, 0)
+        # Sends back under way: what is finished once they are confirmed.
+        self._backs: dict[tuple[Connection, int], Callable[[], None]] = {}
+        self._stopped_ms: int | None = None
+
+    @property
+    def host(self) -> str:
+        """The machine's address."""
+        return self.config.address.rpartition(":")[0]
+
+    @property
+    def name(self) -> str:
+        """The broker's name."""
+        return self.config.broker_name
+
+    def start(self) -> None:
+        """Load what the disk has and serve."""
+        process = self.process = Process(
+            self.name, self.host, self._timeline, timestamp_ms=self._wall_ms
+        )
+        mode = FlushMode.SYNC if self.config.sync_flush else FlushMode.ASYNC
+        store = self._store = MessageStore(
+            self.storage,
+            StoreConfig(
+                flush=mode,
+                commit_log_file_size=LOG_FILE_SIZE,
+                consume_queue_file_size=QUEUE_FILE_SIZE,
+                message_bytes_max=1024,
+            ),
+        )
+        try:
+            store.load(timestamp_ms=process.timestamp_ms())
+            saved = self._read_tables()
+        except (SparrowError, OSError) as error:
+            self._checkers.note_failure(f"start of {self.name}", error)
+            return
+        self.broker = Broker(
+            self.config,
+            store,
+            random_below=lambda count: self._dice.randrange(0, count),
+            saved=saved,
+            now_ms=process.monotonic_ms(),
+            timestamp_ms=process.timestamp_ms(),
+        )
+        self._check_start()
+        self._backs = {}
+        self._server = SimulatedServer(
+            process,
+            self._network,
+            self.broker,
+            on_turn=self._turn,
+            on_failure=self._checkers.note_failure,
+            on_request=self._note_request,
+            on_reply=self._note_reply,
+        )
+        self._driver = SimulatedDriver(
+            process,
+            self._network,
+            on_failure=self._checkers.note_failure,
+            on_connection_lost=self._connection_lost,
+        )
+        self._network.power_on(self.host)
+        self._server.listen(self.config.address)
+        self._tick()
+
+    def kill(self) -> None:
+        """Kill the process; the machine, and what was written, stay."""
+        process = self._stop()
+        if process is not None:
+            self._network.drop_process(process)
+            self.storage.stop_process()
+
+    def power_off(self) -> None:
+        """Cut the power, maybe in the midst of a sync."""
+        work = self._work
+        process = self._stop()
+        if process is None:
+            return
+        self._network.power_off(process)
+        if work is not None and self._dice.random() < 0.5:
+            self.storage.syncs_left = self._dice.randrange(0, 4)
+            with suppress(PowerCut, OSError):
+                work.run()
+        self.storage.lose_power()
+
+    def _stop(self) -> Process | None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.kill()
+            self._work = None
+            self._stopped_ms = self._timeline.now_ms
+        return process
+
+    # --- starting ---------------------------------------------------------------------------
+
+    def _read_tables(self) -> SavedTables:
+        return SavedTables(
+            topics=self._read_table(TOPICS_FILE, TopicConfigTable),
+            groups=self._read_table(GROUPS_FILE, SubscriptionGroupTable),
+            offsets=self._read_table(OFFSETS_FILE, ConsumerOffsetTable),
+            delays=self._read_table(DELAYS_FILE, DelayOffsetTable),
+            locks=self._read_table(LOCKS_FILE, LockTable),
+        )
+
+    def _read_table(self, name: str, table_type: type[T]) -> T | None:
+        return read_config(
+            self.storage, f"{_CONFIG_DIRECTORY}/{name}", partial(decode_body, table_type)
+        )
+
+    def _check_start(self) -> None:
+        self.broker.settle()
+        self._stored_mark = (0, 0)
+        self._checkers.check_restarted(self.name, self._store)
+        if self._stopped_ms is not None:
+            self._checkers.check_reloaded(
+                self.name,
+                self._offset_tables(),
+                crashed_ms=self._stopped_ms,
+                loss_ms=None if self.has_failed else self.config.offsets_save_interval_ms,
+            )
+        self.has_failed = False
+
+    def _offset_tables(self) -> Mapping[str, Mapping[int, int]]:
+        offsets = self.broker.state.offsets
+        return {topic: offsets.queues(self._group, topic) for topic in self._topics}
+
+    # --- turns ------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        process = self.process
+        assert process is not None
+        self._server.perform(
+            self.broker.tick(now_ms=process.monotonic_ms(), timestamp_ms=process.timestamp_ms())
+        )
+        self._server.end_turn()
+        process.call_in(BROKER_TICK_MS, self._tick)
+
+    def _turn(self) -> None:
+        broker, process = self.broker, self.process
+        assert process is not None
+        self._server.perform(broker.settle())
+        now_ms = process.monotonic_ms()
+        flush = broker.flush_work(now_ms=now_ms)
+        if flush is not None:
+            self._work = flush
+            process.call_in(self._sync_ms(), partial(self._flush, flush))
+        save = broker.save_work(now_ms=now_ms)
+        if save is not None:
+            process.call_in(self._sync_ms(), partial(self._save, save))
+        registration = broker.registration_work()
+        if registration is not None:
+            self._driver.start(self._register(registration), name=f"register {self.name}")
+        self._check()
+
+    def _check(self) -> None:
+        store = self._store
+        mark = (store.flushed_position, store.appended_position)
+        if mark != self._stored_mark or self.storage.is_full:
+            self._stored_mark = mark
+            self._checkers.check_stored(self.name, store)
+        self._checkers.check_commits(self.name, self._offset_tables(), now_ms=self._timeline.now_ms)
+
+    def _sync_ms(self) -> int:
+        return self._dice.randrange(1, SLOW_SYNC_MS_MAX if self.is_slow else SYNC_MS_MAX)
+
+    def _flush(self, work: FlushWork) -> None:
+        self._work = None
+        error: Exception | None = None
+        try:
+            work.run()
+        except OSError as failure:
+            error = failure
+        self._server.perform(self.broker.flushed(work, error))
+        self._server.end_turn()
+
+    def _save(self, work: SaveWork) -> None:
+        error: Exception | None = None
+        try:
+            for name, content in work.encode():
+                write_config(self.storage, f"{_CONFIG_DIRECTORY}/{name}", content)
+        except OSError as failure:
+            error = failure
+        self._server.perform(self.broker.saved(work, error))
+        self._server.end_turn()
+
+    def _register(self, work: RegistrationWork) -> Operation[None]:
+        is_complete = True
+        try:
+            yield from register(self.config, work.body, name_server=self._name_server)
+        except SparrowError:
+            is_complete = False
+        self._server.perform(
+            self.broker.registered(is_complete=is_complete, now_ms=self._timeline.now_ms)
+        )
+        self._server.end_turn()
+
+    def _connection_lost(self, _: str) -> None:
+        self.broker.ask_registration(now_ms=self._timeline.now_ms)
+
+    # --- what is watched --------------------------------------------------------------------
+
+    def _note_request(self, connection: Connection, command: RemotingCommand) -> None:
+        fields = command.ext_fields or {}
+        if command.code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            position = int(fields["offset"])
+            self._backs[connection, command.opaque] = partial(
+                self._checkers.note_sent_back, self.name, position
+            )
+        elif command.code == RequestCode.SEND_MESSAGE_V2 and fields["b"].startswith(
+            RETRY_GROUP_TOPIC_PREFIX
+        ):
+            self._backs[connection, command.opaque] = partial(
+                self._checkers.note_sent_again,
+                bytes(command.body or b""),
+                reconsume_times=int(fields["j"]),
+            )
+        elif command.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            queue = MessageQueue(fields["topic"], self.name, int(fields["queueId"]))
+            self._checkers.note_committer(queue, connection.address.rpartition(":")[0])
+
+    def _note_reply(self, connection: Connection, command: RemotingCommand) -> None:
+        confirm = self._backs.pop((connection, command.opaque), None)
+        if confirm is not None and command.code == ResponseCode.SUCCESS:
+            confirm()

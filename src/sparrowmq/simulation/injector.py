@@ -1,0 +1,249 @@
+"""Breaks things: the faults of a scenario, at the instants that the dice give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from sparrowmq.simulation.cluster import Cluster
+from sparrowmq.simulation.dice import Dice
+from sparrowmq.simulation.faults import TIMED_FAULTS
+from sparrowmq.simulation.hosts import BrokerHost
+from sparrowmq.simulation.members import MemberHost
+
+_MINUTE_MS = 60_000
+MEMBERS_MAX = 6
+
+
+class Injector:
+    """Does what `Faults` names, until it is stopped.
+
+    Args:
+        cluster: what to break.
+        make_dice: see `Cluster`; each kind of fault has its own.
+    """
+
+    def __init__(self, cluster: Cluster, make_dice: Callable[[str], Dice]) -> None:
+        self._cluster = cluster
+        self._is_stopped = False
+        self._dice: Dice = make_dice("faults")
+        self._make_dice = make_dice
+
+    def start(self) -> None:
+        """Begin."""
+        cluster = self._cluster
+        faults = cluster.scenario.faults
+        cluster.network.late_share = faults.delay
+        cluster.network.late_ms_max = faults.delay_ms_max
+        for name in TIMED_FAULTS:
+            rate: float = getattr(faults, name)
+            if rate > 0:
+                self._plan(name, rate, self._make_dice(f"fault {name}"))
+
+    def stop(self) -> None:
+        """Break nothing any more; what is broken is left to `Cluster.heal`."""
+        self._is_stopped = True
+
+    def _plan(self, name: str, rate: float, dice: Dice) -> None:
+        delay_ms = int(dice.expovariate(rate / _MINUTE_MS))
+        self._cluster.timeline.call_in(delay_ms, partial(self._strike, name, rate, dice))
+
+    def _strike(self, name: str, rate: float, dice: Dice) -> None:
+        if self._is_stopped:
+            return
+        self._dice = dice
+        strike: Callable[[], str | None] = getattr(self, f"_{name}")
+        done = strike()
+        if done is not None:
+            self._cluster.trace.add(done)
+        self._plan(name, rate, dice)
+
+    def _later(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Undo something, unless the heal has done it by then."""
+
+        def undo() -> None:
+            if not self._is_stopped:
+                action()
+
+        self._cluster.timeline.call_in(delay_ms, undo)
+
+    # --- the network ------------------------------------------------------------------------
+
+    def _reset(self) -> str | None:
+        links = self._cluster.network.open_links()
+        if not links:
+            return None
+        end = self._dice.choice(links)
+        self._cluster.network.reset(end)
+        return f"reset {end.process.name} - {end.peer.process.name}"
+
+    def _half_open(self) -> str | None:
+        links = self._cluster.network.open_links()
+        if not links:
+            return None
+        end = self._dice.choice(links)
+        names = f"{end.process.name} - {end.peer.process.name}"
+        noticed_by = self._dice.choice((end, end.peer, None))
+        told = "nobody" if noticed_by is None else noticed_by.process.name
+        mute_ms = self._dice.choice((0, 5_000, 60_000))
+        self._cluster.network.half_open(end, noticed_by=noticed_by, mute_ms=mute_ms)
+        return f"half-open {names}, noticed by {told}"
+
+    def _refused_connect(self) -> str:
+        source, target = self._draw_path()
+        self._cluster.network.refuse(source, target, duration_ms=self._dice.randrange(100, 20_000))
+        return f"{target} refuses {source}"
+
+    def _partition(self) -> str:
+        source, target = self._draw_path()
+        if self._dice.random() < 0.5:
+            source, target = target, source
+        duration_ms = self._dice.randrange(100, 60_000)
+        self._cluster.network.cut(source, target, duration_ms=duration_ms)
+        return f"nothing comes from {source} to {target} for {duration_ms} ms"
+
+    def _draw_path(self) -> tuple[str, str]:
+        """Return a client's host and a server's."""
+        cluster = self._cluster
+        servers = [broker.host for broker in cluster.brokers]
+        clients = [member.process.host for member in cluster.live_members]
+        clients += [producer.process.host for producer in cluster.producers]
+        name_server = cluster.name_server.address.rpartition(":")[0]
+        if self._dice.random() < 0.2:
+            return self._dice.choice([*clients, *servers]), name_server
+        return self._dice.choice(clients), self._dice.choice(servers)
+
+    # --- servers ----------------------------------------------------------------------------
+
+    def _draw_broker(self) -> BrokerHost | None:
+        running = [broker for broker in self._cluster.brokers if broker.process is not None]
+        return self._dice.choice(running) if running else None
+
+    def _restart_later(self, broker: BrokerHost) -> None:
+        def start() -> None:
+            if broker.process is None:
+                self._cluster.trace.add(f"{broker.name} starts")
+                broker.storage.is_failing = broker.storage.is_full = False
+                broker.start()
+
+        self._later(self._dice.choice((50, 1_000, 20_000)), start)
+
+    def _broker_kill(self) -> str | None:
+        broker = self._draw_broker()
+        if broker is None:
+            return None
+        broker.kill()
+        self._restart_later(broker)
+        return f"{broker.name} is killed"
+
+    def _broker_power_cut(self) -> str | None:
+        broker = self._draw_broker()
+        # Without sync flush a power cut may take anything.
+        if broker is None or not self._cluster.scenario.sync_flush:
+            return None
+        broker.power_off()
+        self._restart_later(broker)
+        return f"{broker.name} loses power"
+
+    def _broker_freeze(self) -> str | None:
+        broker = self._draw_broker()
+        if broker is None or broker.process is None or broker.process.is_frozen:
+            return None
+        process = broker.process
+        process.freeze()
+        duration_ms = self._dice.choice((500, 8_000, 40_000))
+        self._later(duration_ms, process.thaw)
+        return f"{broker.name} stands still for {duration_ms} ms"
+
+    def _name_server_kill(self) -> str | None:
+        name_server = self._cluster.name_server
+        if name_server.process is None:
+            return None
+        name_server.kill()
+
+        def start() -> None:
+            if name_server.process is None:
+                name_server.start()
+
+        self._later(self._dice.choice((50, 5_000, 20_000)), start)
+        return "the name server is killed"
+
+    def _disk_slow(self) -> str | None:
+        broker = self._draw_broker()
+        if broker is None:
+            return None
+        broker.is_slow = True
+
+        def end() -> None:
+            broker.is_slow = False
+
+        self._later(self._dice.randrange(1_000, 20_000), end)
+        return f"the disk of {broker.name} is slow"
+
+    def _disk_full(self) -> str | None:
+        broker = self._draw_broker()
+        if broker is None:
+            return None
+        broker.storage.is_full = broker.has_failed = True
+
+        def end() -> None:
+            broker.storage.is_full = False
+
+        self._later(self._dice.randrange(1_000, 20_000), end)
+        return f"the disk of {broker.name} is full"
+
+    def _disk_failure(self) -> str | None:
+        broker = self._draw_broker()
+        if broker is None or not self._cluster.scenario.sync_flush:
+            return None
+        broker.storage.is_failing = broker.has_failed = True
+
+        def replace() -> None:
+            if broker.process is not None:
+                broker.power_off()
+            self._restart_later(broker)
+
+        self._later(self._dice.randrange(1_000, 10_000), replace)
+        return f"the disk of {broker.name} fails"
+
+    # --- members ----------------------------------------------------------------------------
+
+    def _draw_member(self) -> MemberHost | None:
+        members = self._cluster.live_members
+        return self._dice.choice(members) if members else None
+
+    def _member_crash(self) -> str | None:
+        member = self._draw_member()
+        if member is None:
+            return None
+        member.kill()
+        self._later(self._dice.choice((100, 5_000, 30_000)), self._cluster.add_member)
+        return f"{member.name} is killed"
+
+    def _member_power_cut(self) -> str | None:
+        member = self._draw_member()
+        if member is None:
+            return None
+        member.power_off()
+        return f"{member.name} loses power"
+
+    def _member_freeze(self) -> str | None:
+        member = self._draw_member()
+        if member is None or member.process.is_frozen:
+            return None
+        member.process.freeze()
+        duration_ms = self._dice.choice((500, 15_000, 70_000, 180_000))
+        self._later(duration_ms, member.process.thaw)
+        return f"{member.name} stands still for {duration_ms} ms"
+
+    def _member_join(self) -> str | None:
+        if len(self._cluster.live_members) < MEMBERS_MAX:
+            self._cluster.add_member()
+        return None
+
+    def _member_leave(self) -> str | None:
+        member = self._draw_member()
+        if member is None:
+            return None
+        member.leave()
+        return f"{member.name} leaves"

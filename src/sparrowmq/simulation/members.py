@@ -1,0 +1,221 @@
+"""The clients of a simulated cluster: producers, and the members of the group.
+
+A member is what the faces make of a `PushConsumer` (`client/assembly.py`, `client/aio.py`): a
+subscriber, the operation `consume`, and a driver. Here the driver is the simulated one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparrowmq.client.config import ConsumerConfig, ProducerConfig
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.consume import consume
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.queue_selector import QueueSelector
+from sparrowmq.client.subscriber import AllocationFailed, Listener, Notice, Subscriber
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import retry_topic
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, decode_header
+from sparrowmq.protocol.message_id import UniqIdGenerator
+from sparrowmq.protocol.subscription import parse_subscription
+from sparrowmq.rebalance.actions import (
+    AssignmentChanged,
+    CommitLost,
+    DrainTimedOut,
+    DuplicateClientId,
+    NotListed,
+    OffsetCorrected,
+)
+from sparrowmq.rebalance.strategies import strategy_from
+from sparrowmq.runtime.effects import Operation
+from sparrowmq.simulation.checkers import Checkers
+from sparrowmq.simulation.dice import Dice
+from sparrowmq.simulation.driver import SimulatedDriver
+from sparrowmq.simulation.network import Network
+from sparrowmq.simulation.process import Process
+from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
+from sparrowmq.simulation.trace import Trace
+from sparrowmq.simulation.workload import Workload, make_listener
+
+
+class MemberHost:
+    """A machine with one member of the group.
+
+    Args:
+        name: for traces.
+        host: the machine's address.
+        config: the consumer's settings.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        config: ConsumerConfig,
+        timeline: Timeline,
+        network: Network,
+        checkers: Checkers,
+        trace: Trace,
+        *,
+        topic: str,
+        strategy: str,
+        name_server: str,
+        workload: Workload,
+    ) -> None:
+        self.name = name
+        self.client_id = config.client_id
+        self.is_leaving = False
+        self.has_told_duplicate = False
+        self._network = network
+        self._checkers = checkers
+        self._trace = trace
+        # Calls of the listener under way, by queue; and queues given up although one runs.
+        self._running: dict[object, MessageQueue] = {}
+        self._forgiven: set[MessageQueue] = set()
+        self.process = Process(name, host, timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS)
+        timestamp_ms = self.process.timestamp_ms()
+        topics = (topic, retry_topic(config.group))
+        listener: Listener = make_listener(workload, self._running)  # type: ignore[assignment]
+        self.subscriber = Subscriber(
+            config=config,
+            name_servers=NameServers((name_server,)),
+            strategy=strategy_from(strategy),
+            subscriptions={t: parse_subscription(t, "*", sub_version=timestamp_ms) for t in topics},
+            listener=listener,
+            on_rebalance=None,
+            tell=self._tell,
+        )
+        self._driver = SimulatedDriver(
+            self.process,
+            network,
+            on_failure=checkers.note_failure,
+            on_request=self._serve,
+            on_connection_lost=self._note_connection_lost,
+        )
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the process runs, or stands still, and is to stay in the group."""
+        return self.process.is_alive and not self.is_leaving
+
+    @property
+    def assigned(self) -> tuple[MessageQueue, ...]:
+        """The queues that the member has now."""
+        return self.subscriber.member.assigned
+
+    def start(self) -> None:
+        """Join the group."""
+        self._driver.start(
+            consume(self.subscriber), name=f"consume of {self.name}", on_done=self._end
+        )
+
+    def leave(self) -> None:
+        """Close as a user would."""
+        self.is_leaving = True
+        self.process.enter(self._leave)
+
+    def _leave(self) -> None:
+        self.subscriber.member.leave(self.process.monotonic_ms())
+        self.subscriber.wake.set()
+        self._driver.turn()
+
+    def _end(self, _: object) -> None:
+        self.check()
+        self._trace.add(f"{self.name} has left")
+        self.process.call_in(0, self._exit)
+
+    def _exit(self) -> None:
+        self._driver.close()
+        self.process.kill()
+        self._network.drop_process(self.process)
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self.process.kill()
+        self._network.drop_process(self.process)
+
+    def power_off(self) -> None:
+        """Take the machine away."""
+        self.process.kill()
+        self._network.power_off(self.process)
+
+    def check(self) -> None:
+        """Check what concerns this member alone; call it after every event."""
+        if self._running and self.process.is_alive:
+            self._checkers.check_release(
+                self.name, self.subscriber.member, self._running.values(), self._forgiven
+            )
+
+    def _serve(self, _: str, request: RemotingCommand) -> RemotingCommand | None:
+        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            header = decode_header(NotifyConsumerIdsChangedRequestHeader, request.ext_fields)
+            if header.consumer_group == self.subscriber.config.group:
+                self.subscriber.member.notified(self.process.monotonic_ms())
+                self.subscriber.wake.set()
+        return None
+
+    def _note_connection_lost(self, address: str) -> None:
+        names = self.subscriber.routes.broker_names_at(address)
+        if names:
+            self.subscriber.member.connection_lost(names, self.process.monotonic_ms())
+            self.subscriber.wake.set()
+
+    def _tell(self, notice: Notice) -> None:
+        if isinstance(notice, AssignmentChanged):
+            shown = " ".join(_short(queue) for queue in notice.assigned) or "nothing"
+            self._trace.add(f"{self.name} has {shown}")
+        elif isinstance(notice, AllocationFailed):
+            self._checkers.note_failure(f"{self.name}'s strategy", notice.error)
+        elif isinstance(notice, DuplicateClientId):
+            self.has_told_duplicate = True
+            self._trace.add(f"{self.name} is listed {notice.times_listed} times")
+        elif isinstance(notice, DrainTimedOut):
+            self._forgiven.add(notice.queue)
+            self._trace.add(f"{self.name} gave {_short(notice.queue)} up while its listener ran")
+        elif isinstance(notice, CommitLost | NotListed | OffsetCorrected):
+            self._trace.add(f"{self.name}: {notice!r}")
+
+
+class ProducerHost:
+    """A machine with one producer."""
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        timeline: Timeline,
+        network: Network,
+        checkers: Checkers,
+        dice: Dice,
+        *,
+        name_server: str,
+    ) -> None:
+        self.process = Process(name, host, timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS)
+        self.is_done = False
+        self.publisher = Publisher(
+            config=ProducerConfig(group="GID_producers", client_id=f"{host}@{name}"),
+            name_servers=NameServers((name_server,)),
+            ids=UniqIdGenerator(
+                bytes(map(int, host.split("."))),
+                dice.randrange(1, 1 << 16),
+                process_number=dice.randrange(0, 1 << 32),
+                counter=dice.randrange(0, 1 << 16),
+            ),
+            selector=QueueSelector(start=dice.randrange(0, 1 << 10)),
+        )
+        self._driver = SimulatedDriver(self.process, network, on_failure=checkers.note_failure)
+
+    def start(self, make: Callable[[Publisher], Operation[int]]) -> None:
+        """Send what the operation sends."""
+        self._driver.start(make(self.publisher), name=self.process.name, on_done=self._end)
+
+    def _end(self, _: object) -> None:
+        self.is_done = True
+
+
+def _short(queue: MessageQueue) -> str:
+    prefix = "retry-" if queue.topic.startswith("%") else ""
+    return f"{prefix}{queue.broker_name}:{queue.queue_id}"

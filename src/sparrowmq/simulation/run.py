@@ -1,0 +1,185 @@
+"""One run: a seed's scenario, a time of faults, the heal, and what must be well after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from random import Random
+from typing import NamedTuple
+
+from sparrowmq.broker.broker import SCAN_INTERVAL_MS
+from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS
+from sparrowmq.client.config import ClientTimes, ConsumerConfig
+from sparrowmq.simulation.cluster import Cluster, Scenario
+from sparrowmq.simulation.dice import Dice
+from sparrowmq.simulation.faults import Faults, describe, draw_faults, keep_only
+from sparrowmq.simulation.injector import Injector
+from sparrowmq.simulation.timeline import START_MS
+
+_DEFAULTS = ConsumerConfig(group="GID_any", client_id="any")
+# From the heal until every queue has exactly one owner for good: the heartbeat that was missed, the
+# expiry of members that are gone, the look at them, the routes, and two rebalances.
+OWNERSHIP_BOUND_MS = (
+    HEARTBEAT_EXPIRY_MS
+    + SCAN_INTERVAL_MS
+    + ClientTimes().heartbeat_ms
+    + ClientTimes().route_refresh_ms
+    + 2 * _DEFAULTS.rebalance_interval_ms
+)
+# From then on until everything is consumed: the longest retry, and the pulls that wait meanwhile.
+CONSUMPTION_BOUND_MS = 60_000 + 2 * _DEFAULTS.pull_timeout_ms
+# How often the world is looked at after the heal.
+LOOK_MS = 500
+# The share of runs whose members share one client id.
+_DUPLICATE_SHARE = 0.1
+STRATEGIES = ("AVG", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
+
+
+class Outcome(NamedTuple):
+    """What came of a run.
+
+    Args:
+        violation: what happened that must not happen, None for nothing.
+        trace: the last lines of the trace.
+        digest: equal for equal runs.
+        virtual_ms: how long the run took in its world.
+        healed_ms: how long after the heal all was well.
+        saw_duplicate_ids: whether queues with two owners, and with none, were seen.
+    """
+
+    seed: int
+    violation: str | None
+    trace: tuple[str, ...]
+    digest: int
+    virtual_ms: int
+    healed_ms: int
+    event_count: int
+    message_count: int
+    duplicate_count: int
+    step_back_count: int
+    faults: Faults
+    saw_duplicate_ids: bool = False
+
+
+def draw_scenario(dice: Dice) -> Scenario:
+    """Choose what a run is made of."""
+    fault_ms = dice.randrange(15_000, 50_000)
+    message_count = dice.randrange(10, 50)
+    member_count = dice.randrange(1, 5)
+    broker_count = 2 if dice.random() < 0.3 else 1
+    scenario = Scenario(
+        broker_count=broker_count,
+        queue_count=max(1, -(-dice.randrange(2, 9) // broker_count)),
+        member_count=member_count,
+        producer_count=dice.randrange(1, 3),
+        message_count=message_count,
+        pause_ms_max=2 * fault_ms // message_count,
+        fault_ms=fault_ms,
+        batch_size=dice.choice((1, 1, 3)),
+        pull_batch_size=dice.choice((1, 4, 32)),
+        consume_thread_count=dice.choice((1, 3, 20)),
+        strategy=dice.choice(STRATEGIES),
+        sync_flush=dice.random() < 0.8,
+        faults=draw_faults(dice),
+    )
+    return _with_duplicate_ids(scenario) if dice.random() < _DUPLICATE_SHARE else scenario
+
+
+def _with_duplicate_ids(scenario: Scenario) -> Scenario:
+    """Have all members share the id of the first, in a group whose size does not change."""
+    steady = dict.fromkeys(
+        ("member_crash", "member_power_cut", "member_join", "member_leave", "delay"), 0.0
+    )
+    return replace(
+        scenario,
+        broker_count=1,
+        queue_count=8,
+        member_count=2 + scenario.member_count % 2,
+        strategy="AVG",
+        faults=replace(scenario.faults, duplicate_ids=1.0, **steady),  # type: ignore[arg-type]
+    )
+
+
+def run_seed(seed: int, *, only: Iterable[str] | None = None) -> Outcome:
+    """Run the scenario of a seed; `only` leaves out every fault that it does not name."""
+    scenario = draw_scenario(Random(f"{seed} scenario"))
+    if only is not None:
+        scenario = replace(scenario, faults=keep_only(scenario.faults, only))
+    return run_scenario(seed, scenario)
+
+
+def run_scenario(seed: int, scenario: Scenario) -> Outcome:
+    """Run one scenario with a seed's choices."""
+
+    def make_dice(purpose: str) -> Dice:
+        return Random(f"{seed} {purpose}")
+
+    cluster = Cluster(scenario, make_dice)
+    faults = scenario.faults
+    cluster.trace.add(f"seed {seed}: {scenario} with {describe(faults)}")
+    cluster.start()
+    injector = Injector(cluster, make_dice)
+    injector.start()
+    end_ms = cluster.timeline.now_ms + scenario.fault_ms
+    cluster.run(until_ms=end_ms)
+    injector.stop()
+    healed_ms = cluster.timeline.now_ms
+    cluster.heal()
+    saw = False
+    if faults.duplicate_ids:
+        saw = _expect_duplicates(cluster)
+    else:
+        _expect_health(cluster)
+    timeline, checkers = cluster.timeline, cluster.checkers
+    return Outcome(
+        seed=seed,
+        violation=checkers.violation,
+        trace=cluster.trace.lines(),
+        digest=cluster.trace.digest ^ timeline.event_count ^ cluster.network.chunk_count << 16,
+        virtual_ms=timeline.now_ms - START_MS,
+        healed_ms=timeline.now_ms - healed_ms,
+        event_count=timeline.event_count,
+        message_count=len(checkers.acked),
+        duplicate_count=checkers.duplicates,
+        step_back_count=checkers.steps_back,
+        faults=faults,
+        saw_duplicate_ids=saw,
+    )
+
+
+def _expect_health(cluster: Cluster) -> None:
+    """Demand one owner for every queue, and then that everything is consumed."""
+    timeline, checkers = cluster.timeline, cluster.checkers
+    owned_by_ms = timeline.now_ms + OWNERSHIP_BOUND_MS
+    finished_by_ms = owned_by_ms + CONSUMPTION_BOUND_MS
+    while checkers.violation is None:
+        cluster.run(until_ms=timeline.now_ms + LOOK_MS)
+        ownership = cluster.ownership()
+        is_late = timeline.now_ms >= owned_by_ms
+        if is_late and not ownership.is_exact:
+            checkers.fail(f"{OWNERSHIP_BOUND_MS} ms after the heal: {ownership}")
+        leaving = [m.name for m in cluster.members if m.is_leaving and m.process.is_alive]
+        if is_late and leaving:
+            checkers.fail(f"{leaving[0]} has not left {OWNERSHIP_BOUND_MS} ms after the heal")
+        if not ownership.is_exact or cluster.has_ghosts() or not cluster.are_producers_done():
+            continue
+        unfinished = checkers.find_unfinished()
+        if unfinished is None and not leaving:
+            return
+        if unfinished is not None and timeline.now_ms >= finished_by_ms:
+            checkers.fail(f"long after the heal: {unfinished}")
+
+
+def _expect_duplicates(cluster: Cluster) -> bool:
+    """Demand that the signs of a shared client id are seen: by us, and by the members."""
+    timeline, checkers = cluster.timeline, cluster.checkers
+    deadline_ms = timeline.now_ms + OWNERSHIP_BOUND_MS
+    while checkers.violation is None:
+        cluster.run(until_ms=timeline.now_ms + LOOK_MS)
+        ownership = cluster.ownership()
+        is_told = any(member.has_told_duplicate for member in cluster.live_members)
+        if ownership.doubled and ownership.unowned and is_told and not cluster.has_ghosts():
+            return True
+        if timeline.now_ms >= deadline_ms:
+            checkers.fail(f"a shared client id shows as {ownership}, members told: {is_told}")
+    return False

@@ -1,0 +1,33 @@
+"""What happened in a run, as lines; the last of them explain a failure."""
+
+from __future__ import annotations
+
+from collections import deque
+from zlib import crc32
+
+from sparrowmq.simulation.timeline import START_MS, Timeline
+
+LINES_MAX = 400
+
+
+class Trace:
+    """Keeps the last lines, and a digest of all.
+
+    Args:
+        timeline: whose time the lines bear.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._lines: deque[str] = deque(maxlen=LINES_MAX)
+        self.digest = 0
+
+    def add(self, text: str) -> None:
+        """Add a line."""
+        line = f"{(self._timeline.now_ms - START_MS) / 1000:9.3f} {text}"
+        self._lines.append(line)
+        self.digest = crc32(line.encode(), self.digest)
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the last lines, oldest first."""
+        return tuple(self._lines)

@@ -1,0 +1,518 @@
+"""Push consumers against a real broker: balance, hand-over, retries, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from sparrowmq import (
+    Admin,
+    AsyncProducer,
+    AsyncPushConsumer,
+    ConsumeContext,
+    ConsumeFromWhere,
+    ConsumeStatus,
+    Message,
+    MessageExt,
+    MessageModel,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.errors import ConfigError, UsageError
+from sparrowmq.testing.embedded import EmbeddedCluster
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+PATIENCE_S = 20
+
+
+def eventually(condition: Callable[[], Any], what: str) -> None:
+    """Wait until another thread or process has made the condition true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
+        time.sleep(0.005)
+
+
+class Seen:
+    """What the listeners of a group were given."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.bodies: Counter[bytes] = Counter()
+        self.messages: list[MessageExt] = []
+
+    def __call__(self, messages: list[MessageExt], _: ConsumeContext) -> None:
+        with self._lock:
+            self.messages += messages
+            self.bodies.update(message.body for message in messages)
+
+
+@pytest.fixture
+def make_consumer(
+    cluster: EmbeddedCluster, topic: str, group: str
+) -> Iterator[Callable[..., PushConsumer]]:
+    """Make consumers of this test's topic and group; they are closed at the end."""
+    with ExitStack() as stack:
+
+        def make(listener: Any, **settings: Any) -> PushConsumer:
+            settings = {"consume_from_where": FIRST} | settings
+            consumer = PushConsumer(
+                group, name_server=cluster.name_server, listener=listener, **settings
+            )
+            stack.enter_context(consumer)
+            consumer.subscribe(topic)
+            return consumer
+
+        yield make
+
+
+def counts(consumers: list[PushConsumer]) -> list[int]:
+    return sorted(len(consumer.assignment()) for consumer in consumers)
+
+
+def owned(consumers: list[PushConsumer]) -> list[int]:
+    return sorted(queue.queue_id for c in consumers for queue in c.assignment())
+
+
+def send_numbers(producer: Producer, topic: str, count: int, *, begin: int = 0) -> set[bytes]:
+    bodies = [str(n).encode() for n in range(begin, begin + count)]
+    for at in range(0, count, 50):
+        producer.send_batch([Message(topic, body) for body in bodies[at : at + 50]])
+    return set(bodies)
+
+
+@pytest.mark.slow
+def test_three_members_share_eight_queues_and_all_is_consumed(
+    make_consumer: Callable[..., PushConsumer],
+    producer: Producer,
+    admin: Admin,
+    topic: str,
+    group: str,
+) -> None:
+    seen = Seen()
+    consumers = [make_consumer(seen, consume_message_batch_max_size=16) for _ in range(3)]
+    for consumer in consumers:
+        consumer.start()
+    eventually(lambda: counts(consumers) == [2, 3, 3], "balance of 3/3/2")
+
+    sent = send_numbers(producer, topic, 2_000)
+    eventually(lambda: sent <= set(seen.bodies), "all messages")
+
+    assert list(range(8)) == owned(consumers)
+    assert sorted(c.client_id for c in consumers) == sorted(admin.consumer_ids(group))
+    by_order = sorted(consumers, key=lambda c: c.client_id.encode("utf-16-be"))
+    assert [0, 1, 2] == [queue.queue_id for queue in by_order[0].assignment()]
+    for consumer in consumers:
+        consumer.close()
+    assert [0] * 8 == [lag.lag for lag in admin.group_lag(group, topic)]
+    assert [] == admin.consumer_ids(group)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_while_members_come_and_go(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    seen = Seen()
+    first, second, third = (make_consumer(seen, pull_batch_size=64) for _ in range(3))
+    first.start()
+    sent = send_numbers(producer, topic, 500)
+    second.start()
+    sent |= send_numbers(producer, topic, 500, begin=500)
+    eventually(lambda: counts([first, second]) == [4, 4], "balance of 4/4")
+    third.start()
+    sent |= send_numbers(producer, topic, 500, begin=1_000)
+    first.close()
+    eventually(lambda: counts([second, third]) == [4, 4], "balance after a leave")
+    sent |= send_numbers(producer, topic, 500, begin=1_500)
+
+    eventually(lambda: sent <= set(seen.bodies), "all messages")
+
+    assert list(range(8)) == owned([second, third])
+
+
+MEMBER_PROGRAM = """
+import sys, threading
+from sparrowmq import ConsumeFromWhere, PushConsumer
+name_server, group, topic = sys.argv[1:]
+consumer = PushConsumer(
+    group,
+    name_server=name_server,
+    listener=lambda messages, context: None,
+    consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    on_rebalance=lambda assigned, revoked: print(len(assigned), flush=True),
+)
+consumer.subscribe(topic)
+consumer.start()
+threading.Event().wait()
+"""
+
+
+@pytest.mark.slow
+def test_queues_of_a_member_that_is_killed_are_owned_again(
+    make_consumer: Callable[..., PushConsumer],
+    cluster: EmbeddedCluster,
+    producer: Producer,
+    topic: str,
+    group: str,
+) -> None:
+    seen = Seen()
+    consumer = make_consumer(seen)
+    consumer.start()
+    command = [sys.executable, "-c", MEMBER_PROGRAM, cluster.name_server, group, topic]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as member:
+        assert member.stdout is not None
+        assert member.stdout.readline() in (b"4\n", b"8\n")
+        eventually(lambda: counts([consumer]) == [4], "balance of 4/4")
+        member.kill()
+        member.wait()
+        sent = send_numbers(producer, topic, 400)
+
+        eventually(lambda: counts([consumer]) == [8], "all queues at the one that is left")
+        eventually(lambda: sent <= set(seen.bodies), "all messages")
+
+
+@pytest.mark.slow
+def test_failed_message_comes_again_with_its_topic_and_count(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    calls: list[tuple[bytes, int, str]] = []
+
+    def listener(messages: list[MessageExt], context: ConsumeContext) -> ConsumeStatus | None:
+        (message,) = messages
+        calls.append((message.body, message.reconsume_times, message.topic))
+        context.delay_level = 1
+        if message.body == b"bad" and message.reconsume_times == 0:
+            raise ValueError("cannot digest this")
+        if message.body == b"bad" and message.reconsume_times == 1:
+            return ConsumeStatus.RECONSUME_LATER
+        return None
+
+    consumer = make_consumer(listener)
+    consumer.start()
+    producer.send(Message(topic, b"bad"))
+    producer.send(Message(topic, b"good"))
+
+    eventually(lambda: len(calls) >= 4, "two retries")
+
+    assert [(b"bad", n, topic) for n in range(3)] == [call for call in calls if call[0] == b"bad"]
+    assert [(b"good", 0, topic)] == [call for call in calls if call[0] == b"good"]
+    eventually(lambda: consumer.counters.succeeded == 2, "counters")
+    assert (4, 2, 2, 2) == (
+        consumer.counters.delivered,
+        consumer.counters.failed,
+        consumer.counters.succeeded,
+        consumer.counters.sent_back,
+    )
+
+
+@pytest.mark.slow
+def test_ack_index_parts_a_batch(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    calls: list[list[tuple[bytes, int]]] = []
+
+    def listener(messages: list[MessageExt], context: ConsumeContext) -> ConsumeStatus:
+        calls.append([(message.body, message.reconsume_times) for message in messages])
+        if len(messages) == 3:
+            context.ack_index, context.delay_level = 0, 1
+        return ConsumeStatus.CONSUME_SUCCESS
+
+    consumer = make_consumer(listener, consume_message_batch_max_size=8)
+    producer.send_batch([Message(topic, body) for body in (b"0", b"1", b"2")])
+    consumer.start()
+
+    eventually(lambda: sum(map(len, calls)) >= 5, "the two that were not acknowledged")
+
+    assert [(b"0", 0), (b"1", 0), (b"2", 0)] == calls[0]
+    assert [(b"1", 1), (b"2", 1)] == sorted(part for call in calls[1:] for part in call)
+
+
+@pytest.mark.slow
+def test_equal_client_ids_take_one_share_twice_and_leave_the_other(
+    make_consumer: Callable[..., PushConsumer],
+    admin: Admin,
+    producer: Producer,
+    topic: str,
+    group: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The failure of the articles: two containers on one host's network, both with process id 9."""
+    caplog.set_level(logging.WARNING, "sparrowmq.client")
+    seen = Seen()
+    same = {"client_ip": "172.17.0.1", "instance_name": "9"}
+    consumers = [make_consumer(seen, **same) for _ in range(2)]
+    for consumer in consumers:
+        consumer.start()
+
+    eventually(lambda: counts(consumers) == [4, 4], "both take the first half")
+    sent = send_numbers(producer, topic, 8 * 50)
+    taken = {message.queue_id for message in seen.messages}
+    eventually(lambda: len(seen.messages) >= 2 * 4 * 50, "each message of the half twice")
+
+    assert ["172.17.0.1@9"] * 2 == admin.consumer_ids(group)
+    assert [0, 0, 1, 1, 2, 2, 3, 3] == owned(consumers)
+    taken = {message.queue_id for message in seen.messages}
+    assert {0, 1, 2, 3} == taken
+    assert {4, 5, 6, 7} == {
+        lag.queue.queue_id for lag in admin.group_lag(group, topic) if lag.queue.queue_id > 3
+    }
+    assert 200 == sum(lag.lag for lag in admin.group_lag(group, topic)[4:])
+    assert sent > set(seen.bodies)
+    told = [r.getMessage() for r in caplog.records if "listed 2 times" in r.getMessage()]
+    assert 2 == len(told)
+    assert all(group in text and "172.17.0.1@9" in text for text in told)
+
+
+@pytest.mark.slow
+def test_on_rebalance_hears_of_each_change_in_order(
+    make_consumer: Callable[..., PushConsumer], topic: str
+) -> None:
+    changes: list[tuple[list[int], list[int]]] = []
+
+    def on_rebalance(assigned: list[MessageQueue], revoked: list[MessageQueue]) -> None:
+        assert {topic} >= {queue.topic for queue in assigned + revoked}
+        changes.append(([q.queue_id for q in assigned], [q.queue_id for q in revoked]))
+
+    first = make_consumer(Seen(), on_rebalance=on_rebalance, instance_name="1")
+    second = make_consumer(Seen(), instance_name="2")
+    first.start()
+    eventually(lambda: len(changes) == 1, "the first assignment")
+    second.start()
+    eventually(lambda: len(changes) == 2, "the second assignment")
+    first.close()
+
+    everything, half = list(range(8)), [0, 1, 2, 3]
+    assert [(everything, []), (half, [4, 5, 6, 7]), ([], half)] == changes
+
+
+@pytest.mark.slow
+def test_closing_waits_for_the_listener_and_commits_what_it_did(
+    make_consumer: Callable[..., PushConsumer],
+    producer: Producer,
+    admin: Admin,
+    topic: str,
+    group: str,
+) -> None:
+    entered, proceed = threading.Event(), threading.Event()
+
+    def listener(messages: list[MessageExt], _: ConsumeContext) -> None:
+        entered.set()
+        assert proceed.wait(20)
+
+    queue = MessageQueue(topic, "broker-a", 5)
+    producer.send(Message(topic, b"x"), queue=queue)
+    consumer = make_consumer(listener)
+    consumer.start()
+    assert entered.wait(20)
+    closing = threading.Thread(target=consumer.close)
+    closing.start()
+    eventually(lambda: consumer.assignment() == [], "leaving to begin")
+    assert admin.consumer_ids(group) == [consumer.client_id]
+    proceed.set()
+    closing.join(20)
+
+    assert 1 == admin.committed_offset(group, queue)
+    assert [] == admin.consumer_ids(group)
+
+
+@pytest.mark.slow
+def test_listener_that_outlasts_the_drain_is_left_and_its_message_comes_again(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    entered, proceed = threading.Event(), threading.Event()
+
+    def stuck(messages: list[MessageExt], _: ConsumeContext) -> None:
+        entered.set()
+        proceed.wait(20)
+
+    producer.send(Message(topic, b"x"))
+    first = make_consumer(stuck, drain_timeout_ms=50)
+    first.start()
+    assert entered.wait(20)
+    closing = threading.Thread(target=first.close)
+    closing.start()
+    seen = Seen()
+    make_consumer(seen).start()
+
+    eventually(lambda: seen.bodies == {b"x": 1}, "the message at another member")
+    proceed.set()
+    closing.join(20)
+
+
+@pytest.mark.slow
+def test_tags_are_filtered(
+    cluster: EmbeddedCluster, producer: Producer, topic: str, group: str
+) -> None:
+    seen = Seen()
+    # "Aa" and "BB" have one hash code in Java, by which brokers filter.
+    with PushConsumer(
+        group, name_server=cluster.name_server, listener=seen, consume_from_where=FIRST
+    ) as consumer:
+        consumer.subscribe(topic, "Aa || C")
+        consumer.start()
+        for tag in ("Aa", "BB", "C", None):
+            producer.send(Message(topic, str(tag).encode(), tags=tag))
+        eventually(lambda: len(seen.messages) >= 2, "two messages")
+        producer.send(Message(topic, b"last", tags="C"))
+        eventually(lambda: len(seen.messages) >= 3, "the last message")
+
+    assert {b"Aa": 1, b"C": 1, b"last": 1} == seen.bodies
+
+
+@pytest.mark.slow
+def test_broadcasting_gives_every_member_everything(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    groups = [Seen(), Seen()]
+    consumers = [
+        make_consumer(seen, message_model=MessageModel.BROADCASTING, instance_name=str(n))
+        for n, seen in enumerate(groups)
+    ]
+    for consumer in consumers:
+        consumer.start()
+    sent = send_numbers(producer, topic, 100)
+
+    eventually(lambda: all(sent == set(seen.bodies) for seen in groups), "all messages twice")
+
+    assert [8, 8] == counts(consumers)
+
+
+@pytest.mark.slow
+def test_topic_subscribed_and_dropped_at_run_time(
+    make_consumer: Callable[..., PushConsumer], cluster: EmbeddedCluster, topic: str
+) -> None:
+    other = f"{topic}_other"
+    cluster.create_topic(other, queues=2)
+    consumer = make_consumer(Seen())
+    consumer.start()
+    eventually(lambda: counts([consumer]) == [8], "the first topic")
+
+    consumer.subscribe(other)
+    eventually(lambda: counts([consumer]) == [10], "the second topic")
+    consumer.unsubscribe(topic)
+    eventually(lambda: counts([consumer]) == [2], "the second topic alone")
+
+    assert {other} == {queue.topic for queue in consumer.assignment()}
+
+
+@pytest.mark.slow
+def test_message_reaches_the_listener_without_waiting_for_a_timer(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    arrived = threading.Semaphore(0)
+    consumer = make_consumer(lambda messages, context: arrived.release(len(messages)))
+    consumer.start()
+    eventually(lambda: counts([consumer]) == [8], "the assignment")
+
+    for _ in range(50):
+        producer.send(Message(topic, b"x"))
+        # The shortest timer of consumption is 100 ms; 50 of these would take far longer.
+        assert arrived.acquire(timeout=2)
+
+
+@pytest.mark.slow
+def test_everything_goes_on_after_the_broker_was_killed(group: str) -> None:
+    seen = Seen()
+    with EmbeddedCluster() as cluster:
+        cluster.create_topic("T", queues=4)
+        with (
+            Producer("GID_p", name_server=cluster.name_server, retry_times=6) as producer,
+            PushConsumer(
+                group, name_server=cluster.name_server, listener=seen, consume_from_where=FIRST
+            ) as consumer,
+        ):
+            consumer.subscribe("T")
+            consumer.start()
+            producer.send(Message("T", b"before"))
+            eventually(lambda: b"before" in seen.bodies, "the first message")
+            cluster.kill()
+            cluster.start()
+            producer.send(Message("T", b"after"))
+            eventually(lambda: b"after" in seen.bodies, "the message after the restart")
+            assert [0, 1, 2, 3] == owned([consumer])
+
+
+@pytest.mark.slow
+async def test_coroutine_listeners_run_on_the_loop(
+    cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    done = asyncio.Event()
+    seen: Counter[tuple[bytes, int]] = Counter()
+    loop = asyncio.get_running_loop()
+
+    async def listener(messages: list[MessageExt], context: ConsumeContext) -> ConsumeStatus:
+        assert asyncio.get_running_loop() is loop
+        await asyncio.sleep(0)
+        seen.update((message.body, message.reconsume_times) for message in messages)
+        if (b"bad", 1) in seen and len(seen) == 101:
+            done.set()
+        context.delay_level = 1
+        if messages[0].body == b"bad" and messages[0].reconsume_times == 0:
+            return ConsumeStatus.RECONSUME_LATER
+        return ConsumeStatus.CONSUME_SUCCESS
+
+    name_server = cluster.name_server
+    async with (
+        AsyncProducer("GID_p", name_server=name_server) as producer,
+        AsyncPushConsumer(
+            group, name_server=name_server, listener=listener, consume_from_where=FIRST
+        ) as consumer,
+    ):
+        await consumer.subscribe(topic)
+        await consumer.start()
+        bodies = [b"bad", *(str(n).encode() for n in range(99))]
+        await asyncio.gather(*(producer.send(Message(topic, body)) for body in bodies))
+        async with asyncio.timeout(20):
+            await done.wait()
+        assert list(range(8)) == [queue.queue_id for queue in consumer.assignment()]
+    assert {1} == set(seen.values())
+
+
+async def test_asyncio_face_takes_plain_listeners_too(
+    cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    seen = Seen()
+    async with (
+        AsyncProducer("GID_p", name_server=cluster.name_server) as producer,
+        AsyncPushConsumer(
+            group, name_server=cluster.name_server, listener=seen, consume_from_where=FIRST
+        ) as consumer,
+    ):
+        await consumer.subscribe(topic)
+        await consumer.start()
+        await producer.send(Message(topic, b"x"))
+        async with asyncio.timeout(20):
+            while not seen.messages:
+                await asyncio.sleep(0.005)
+    assert {b"x": 1} == seen.bodies
+
+
+def test_wrong_use_is_refused(cluster: EmbeddedCluster) -> None:
+    def make(**settings: Any) -> PushConsumer:
+        settings = {"listener": Seen(), "name_server": cluster.name_server} | settings
+        return PushConsumer("GID_wrong", **settings)
+
+    with pytest.raises(ConfigError, match="listener is None"):
+        make(listener=None)
+    with pytest.raises(ConfigError, match="nearest is AVG"):
+        make(strategy="AVGG")
+    with pytest.raises(ConfigError, match="name_server"):
+        make(name_server="nowhere")
+    with make() as consumer, pytest.raises(ConfigError):
+        consumer.subscribe("bad topic")
+    consumer.close()
+    with pytest.raises(UsageError, match="closed"):
+        consumer.subscribe("T")
+    with pytest.raises(UsageError, match="make a new one"):
+        consumer.start()
