@@ -19,8 +19,7 @@ from sparrowmq.demo.board import Board, MemberBoard, MemberState
 from sparrowmq.runtime.clock import monotonic_ms
 
 _PLAIN_INTERVAL_MS = 10_000
-_HAPPENINGS_SHOWN = 4
-_SIDE_BY_SIDE_WIDTH = 116
+_GAP = 3
 # One colour a member, in the order of starting, with a text colour that can be read on it.
 _MEMBER_STYLES = (
     "bold white on #0a6aa6",
@@ -99,7 +98,7 @@ def describe_progress(board: Board) -> str:
     parts = [
         f"{_elapsed(board)}  {board.stage}",
         f"produced {board.production.count:,}{total}",
-        f"Spark: {board.ingest.batches_written} batches",
+        f"batches in Parquet: {board.ingest.batches_written}",
     ]
     for group in (board.first_group, board.second_group):
         lag = board.lag(group)
@@ -109,14 +108,15 @@ def describe_progress(board: Board) -> str:
 
 
 def render_board(board: Board, *, width: int) -> RenderableType:
-    """Make the whole view: progress, one matrix a group, and what happened last."""
+    """Make the whole view: progress, and one matrix a group."""
     groups = [group for group in (board.first_group, board.second_group) if board.members_of(group)]
     matrices = [render_matrix(board, group) for group in groups]
-    if len(matrices) > 1 and width < _SIDE_BY_SIDE_WIDTH:
+    widths = [Console(width=10 * width).measure(matrix).maximum for matrix in matrices]
+    if sum(widths) + _GAP > width:
         matrices = matrices[-1:]
-    side_by_side = Table.grid(padding=(0, 3))
+    side_by_side = Table.grid(padding=(0, _GAP))
     side_by_side.add_row(*matrices)
-    return Group(_render_head(board, width=width), Text(), side_by_side, _render_happenings(board))
+    return Group(Text(), _render_head(board, width=width), Text(), side_by_side)
 
 
 def render_matrix(board: Board, group: str) -> Table:
@@ -143,9 +143,10 @@ def render_matrix(board: Board, group: str) -> Table:
 
 def _render_name(member: MemberBoard, index: int) -> Text:
     style = _MEMBER_STYLES[index % len(_MEMBER_STYLES)].removeprefix("bold ").split(" on ")[-1]
-    name = Text(member.name, style="dim strike" if member.state.is_over else f"bold {style}")
+    name = Text()
+    name.append(member.name, style="dim strike" if member.state.is_over else f"bold {style}")
     if member.state is not MemberState.RUNNING:
-        name.append(f"\n{member.state.value}", style="dim not strike")
+        name.append(f"\n{member.state.value}", style="dim")
     return name
 
 
@@ -176,23 +177,13 @@ def _render_head(board: Board, *, width: int) -> RenderableType:
         Text(f"{rate:,.0f}/s" if rate else "", style="dim"),
     )
     ingest = board.ingest
-    state = "starting" if not ingest.sessions else f"{ingest.batches_written} batches in Parquet"
+    state = "starting" if not ingest.sessions else f"batches in Parquet: {ingest.batches_written}"
     if ingest.killed_ms is not None and len(ingest.sessions) < 2:
         state += ", killed in mid-batch, starting again"
     elif ingest.ended_ms is not None:
         state += ", all in"
     title = Text.assemble((_elapsed(board), "bold"), "  ", (board.stage, "bold"))
     return Group(title, grid, Text.assemble(("Spark     ", "dim"), state))
-
-
-def _render_happenings(board: Board) -> RenderableType:
-    lines = []
-    for happening in board.happenings[-_HAPPENINGS_SHOWN:]:
-        settled = happening.settled_ms
-        result = "rebalancing ..." if settled is None else f"one owner each after {settled:,} ms"
-        at = (happening.at_ms - board.begun_ms) / 1000
-        lines.append(Text(f"{at:6.1f} s  {happening.name}: {result}"))
-    return Group(*lines)
 
 
 def _current_rate(board: Board) -> float:

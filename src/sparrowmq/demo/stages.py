@@ -226,7 +226,7 @@ class Stages:
         ]
         happening.settled_ms = max(0, max(changes) - happening.at_ms)
         self._lookout.screen.say(
-            f"{happening.name}: one owner each after {happening.settled_ms:,} ms"
+            f"            {happening.name}: one owner each after {happening.settled_ms:,} ms"
         )
 
     def _stage_twins(self, admin: Admin, producer: Child) -> None:
