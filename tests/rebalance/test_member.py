@@ -490,6 +490,20 @@ def test_offset_is_committed_again_every_five_seconds() -> None:
     assert [Commit(Q0, 1, 2, is_last=False)] == of_type(member.due(5_020), Commit)
 
 
+def test_failed_repetition_of_a_commit_is_waited_for() -> None:
+    """Else the member would ask again and again, for a second, what there is to do."""
+    member, epoch, (delivery,) = delivered([0, 1])
+    member.consumed(delivery, acked_count=2)
+    member.due(10)
+    member.committed(Q0, epoch, offset=2, now_ms=20)
+    member.due(5_020)
+    member.commit_failed(Q0, epoch, now_ms=5_030)
+
+    assert [] == member.due(5_030)
+    assert 6_030 == member.next_due_ms(5_030)
+    assert [Commit(Q0, 1, 2, is_last=False)] == of_type(member.due(6_030), Commit)
+
+
 def test_lost_connection_registers_and_commits_again() -> None:
     member, _ = joined(Q0, start=9)
     member.due(0)

@@ -230,7 +230,10 @@ class OwnedQueue:
                 candidates.append(self._pull_due_ms)
             candidates += [due_ms for due_ms, _ in self._retries]
             if self._commit_sent_ms is None:
-                due_ms = self._commit_due_ms if self._is_dirty() else self._commit_again_ms
+                due_ms = self._commit_due_ms
+                if not self._is_dirty():
+                    # After a failure the retry is due later than the repetition.
+                    due_ms = max(due_ms, self._commit_again_ms)
                 candidates.append(due_ms)
         elif state is ProcessQueueState.DRAINING:
             assert self._drain_deadline_ms is not None
