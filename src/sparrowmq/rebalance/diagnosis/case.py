@@ -14,10 +14,15 @@ from sparrowmq.rebalance.diagnosis.snapshot import BrokerView, GroupSnapshot, Sa
 
 # Below this a difference between the looks says little about a rate.
 INTERVAL_MS_MIN = 500
+# Members commit every 5 s (persistConsumerOffsetInterval): before that an offset may just wait.
+STILL_MS_MIN = 5_500
 
 
 class QueueRate(NamedTuple):
-    """How one queue moved between the looks."""
+    """How one queue moved between the looks.
+
+    `stood_still` is False while the looks were too close to tell.
+    """
 
     produced_per_s: float
     consumed_per_s: float
@@ -37,6 +42,16 @@ class Case:
     ownership: Ownership
     # Empty if there was one look only.
     rates: Mapping[MessageQueue, QueueRate]
+
+    @property
+    def can_tell_still(self) -> bool:
+        """Whether the looks were far enough apart to tell an offset that stands still."""
+        return self.snapshot.interval_ms >= STILL_MS_MIN
+
+    def stands_still(self, queue: MessageQueue) -> bool:
+        """Tell whether a queue has messages and its offset did not move."""
+        rate = self.rates.get(queue)
+        return rate is not None and rate.stood_still and self.lag([queue]) > 0
 
     def lag(self, queues: Iterable[MessageQueue]) -> int:
         """Return how many messages are not consumed in these queues."""
@@ -81,7 +96,7 @@ def compute_rates(snapshot: GroupSnapshot) -> dict[MessageQueue, QueueRate]:
         rates[now.queue] = QueueRate(
             produced_per_s=(now.broker_offset - then.broker_offset) / seconds,
             consumed_per_s=consumed / seconds,
-            stood_still=consumed == 0,
+            stood_still=consumed == 0 and snapshot.interval_ms >= STILL_MS_MIN,
         )
     return rates
 

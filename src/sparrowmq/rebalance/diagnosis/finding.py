@@ -23,7 +23,7 @@ class Finding:
     """One thing that is wrong, or worth knowing.
 
     Args:
-        rule: `R01` ... as in `docs/howto/why-do-messages-pile-up.md`.
+        rule: `R01` ... as in `docs/howto/messages-pile-up.md`.
         severity: ERROR if messages are not consumed, or consumed twice, now.
         title: one line.
         evidence: what was seen: ids, addresses, queues, offsets.
@@ -73,3 +73,14 @@ def describe_runs(numbers: Sequence[int]) -> str:
 def count_of(count: int, noun: str) -> str:
     """Write a count with its noun: `1 queue`, `2,000 queues`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def describe_age(seconds: float) -> str:
+    """Write a duration: `12 s`, `5 min`, `3.2 h`, `4.0 days`."""
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    if seconds < 7_200:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86_400:.1f} days"

@@ -8,6 +8,7 @@ from sparrowmq.rebalance.diagnosis.finding import (
     Finding,
     Severity,
     count_of,
+    describe_age,
     describe_queues,
 )
 from sparrowmq.rebalance.diagnosis.membership_rules import user_loads
@@ -94,7 +95,7 @@ def find_lag_tilt(case: Case) -> list[Finding]:
         lags = {q: known[q].lag for q in topic.subscribe_queues if q in known}
         if len(lags) < 2:
             continue
-        hot = [q for q in lags if _is_hot(q, lags) and not _stands_still(case, q)]
+        hot = [q for q in lags if _is_hot(q, lags) and not case.stands_still(q)]
         hot = [q for q in hot if case.ownership.owners.get(q)]
         if hot:
             findings.append(_lag_finding(case, topic.topic, hot, lags))
@@ -140,11 +141,11 @@ def find_stuck_queues(case: Case) -> list[Finding]:
     loads = user_loads(case)
     findings = []
     for queue, seats in case.ownership.owners.items():
-        if not seats or not _stands_still(case, queue):
+        if not seats or not case.stands_still(queue):
             continue
         siblings = {q for seat in seats for q in loads.get(seat.client_id, ()) if q != queue}
-        # A member none of whose queues move is another finding: R28.
-        if siblings & moving or (not siblings and not moving and case.lag([queue])):
+        # A member none of whose queues move is another finding: R28, or Q06 if nobody's do.
+        if siblings & moving:
             findings.append(_stuck_finding(case, queue, sorted({s.client_id for s in seats})))
     return findings
 
@@ -175,19 +176,3 @@ def _stuck_finding(case: Case, queue: MessageQueue, owners: list[str]) -> Findin
         ),
         members=tuple(owners),
     )
-
-
-def _stands_still(case: Case, queue: MessageQueue) -> bool:
-    rate = case.rates.get(queue)
-    return rate is not None and rate.stood_still and case.lag([queue]) > 0
-
-
-def describe_age(seconds: float) -> str:
-    """Write a duration: `12 s`, `5 min`, `3.2 h`, `4.0 days`."""
-    if seconds < 120:
-        return f"{max(0.0, seconds):.0f} s"
-    if seconds < 7_200:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 172_800:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86_400:.1f} days"

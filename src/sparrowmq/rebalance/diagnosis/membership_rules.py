@@ -153,7 +153,7 @@ def find_ghosts(case: Case) -> list[Finding]:
     findings = []
     for client_id, queues in user_loads(case).items():
         mine = [queue for queue in queues if case.ownership.owners[queue]]
-        waiting = [queue for queue in mine if _waits(case, queue)]
+        waiting = [queue for queue in mine if case.stands_still(queue)]
         is_silent = any(r.client_id == client_id and r.is_silent for r in case.snapshot.reports)
         if not waiting or len(waiting) < len([q for q in mine if case.lag([q])]):
             continue
@@ -239,12 +239,6 @@ def user_loads(case: Case) -> dict[str, list[MessageQueue]]:
     for client_id, mine in loads.items():
         mine += [q for q in case.ownership.queues_of(client_id) if q.topic in topics]
     return loads
-
-
-def _waits(case: Case, queue: MessageQueue) -> bool:
-    """Tell whether a queue has messages and its offset stood still."""
-    rate = case.rates.get(queue)
-    return rate is not None and rate.stood_still and case.lag([queue]) > 0
 
 
 def _serving(case: Case) -> Iterable[BrokerView]:

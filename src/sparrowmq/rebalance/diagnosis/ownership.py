@@ -8,7 +8,7 @@ which member takes it, none or two included, is up to which broker each of them 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
@@ -26,11 +26,14 @@ class Ownership:
     Args:
         seats: every connection known, in the order members sort their ids.
         owners: by queue; by the list of the broker that knows most members.
+        shares: the client id that a queue falls to, whether it takes it or not; empty where
+            nothing can be computed.
         disputed: queues for which brokers' lists give different owners.
     """
 
     seats: tuple[Seat, ...] = ()
     owners: Mapping[MessageQueue, tuple[Seat, ...]]
+    shares: Mapping[MessageQueue, tuple[str, ...]] = field(default_factory=dict)
     disputed: frozenset[MessageQueue] = frozenset()
 
     @property
@@ -120,6 +123,7 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
     """
     strategy = find_strategy(snapshot)
     owners: dict[MessageQueue, tuple[Seat, ...]] = {}
+    computed: dict[MessageQueue, tuple[str, ...]] = {}
     disputed: set[MessageQueue] = set()
     seats = _all_seats(snapshot)
     for topic in snapshot.topics:
@@ -132,17 +136,19 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
             owners |= {queue: _told_owners(snapshot, queue, seats) for queue in queues}
             continue
         shares = [allocate_all(strategy, snapshot.group, queues, sorted_ids(v)) for v in views]
+        computed |= shares[0]
         takers = [seat for seat in seats_of(views[0]) if _takes(snapshot, seat, topic)]
         for queue in queues:
             owners[queue] = tuple(seat for seat in takers if seat.client_id in shares[0][queue])
             if any(share[queue] != shares[0][queue] for share in shares[1:]):
                 disputed.add(queue)
-    return Ownership(seats=seats, owners=owners, disputed=frozenset(disputed))
+    return Ownership(seats=seats, owners=owners, shares=computed, disputed=frozenset(disputed))
 
 
 def _takes(snapshot: GroupSnapshot, seat: Seat, topic: TopicView) -> bool:
     report = snapshot.find_report(seat.client_id)
-    if report is None or not report.subscriptions:
+    # One that holds queues and tells no subscription is of a client that does not tell them.
+    if report is None or (report.held and not report.subscriptions):
         return True
     # Every clustering member has the retry topic, whether it tells so or not.
     return topic.topic in report.topics or topic.topic == retry_topic(snapshot.group)

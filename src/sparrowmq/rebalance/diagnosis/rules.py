@@ -1,7 +1,8 @@
 """The doctor: every rule in order over one snapshot. Pure.
 
-Numbers are those of RocketMQ users' complaints; what cannot be seen from outside is left out: R03
-(one client, two name servers), R18 (churn; see `simulate`), R20, R23 to R27, R29, R31.
+Numbers R are those of RocketMQ users' complaints; what cannot be told from outside is left out: R03
+(one client, two name servers), R18 (churn; see `simulate`), R20, R26, R27, R29, R31. R23 and R24
+look as R22 does. Numbers Q are what every operator meets.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from sparrowmq.rebalance.diagnosis import (
+    flow_rules,
     identity_rules,
     load_rules,
     membership_rules,
@@ -44,6 +46,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "R19": membership_rules.find_changing_members,
         "R21": topic_rules.find_broadcast_offsets,
         "R22": topic_rules.find_unlocked_queues,
+        "R25": topic_rules.find_ordered_broadcast,
         "R28": membership_rules.find_ghosts,
         "R30": load_rules.find_stuck_queues,
         "R32": topic_rules.find_pop_consumers,
@@ -53,12 +56,15 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Q03": topic_rules.find_unreachable_brokers,
         "Q04": topic_rules.find_group_without_members,
         "Q05": topic_rules.find_unknown_strategy,
+        "Q06": flow_rules.find_standstill,
+        "Q07": flow_rules.find_slow_group,
+        "Q08": flow_rules.find_offsets_gone_back,
     }
 )
 
 
 def diagnose(snapshot: GroupSnapshot) -> list[Finding]:
-    """Return what is wrong with a group, the worst first, then in rule order."""
+    """Return what is wrong with a group: the worst first, then what explains most backlog."""
     case = examine(snapshot)
     found = [finding for rule in RULES.values() for finding in rule(case)]
-    return sorted(found, key=lambda finding: -finding.severity)
+    return sorted(found, key=lambda f: (-f.severity, -case.lag({*f.unowned, *f.double})))

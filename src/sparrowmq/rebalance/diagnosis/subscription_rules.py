@@ -113,9 +113,20 @@ def find_share_without_subscription(case: Case) -> list[Finding]:
     empty = [report for report in _answered(case) if report.topics <= {retry}]
     wanting = [report for report in _answered(case) if report.topics - {retry}]
     listed = {seat.client_id for seat in case.ownership.seats}
-    found = sorted(report.client_id for report in empty if report.client_id in listed)
+    # A client that holds queues and tells no subscription is one that does not tell them.
+    found = sorted(
+        report.client_id
+        for report in empty
+        if report.client_id in listed and all(held.queue.topic == retry for held in report.held)
+    )
     if not found or not wanting or case.snapshot.is_broadcasting:
         return []
+    wanted = frozenset().union(*(report.topics for report in wanting)) - {retry}
+    share = tuple(
+        queue
+        for queue, client_ids in case.ownership.shares.items()
+        if queue.topic in wanted and set(client_ids) & set(found)
+    )
     return [
         Finding(
             rule="R12",
@@ -124,10 +135,10 @@ def find_share_without_subscription(case: Case) -> list[Finding]:
             evidence=tuple(f"{client_id} subscribes no topic" for client_id in found),
             consequence=(
                 "the group counts it, so the queues of its share go to nobody: "
-                + describe_queues(q for c in found for q in case.ownership.queues_of(c))
+                f"{describe_queues(share)} ({case.describe_backlog(share)})"
             ),
             remedy="shut the consumer down instead of unsubscribing its last topic",
-            unowned=tuple(q for c in found for q in case.ownership.queues_of(c)),
+            unowned=share,
             members=tuple(found),
         )
     ]

@@ -1,4 +1,4 @@
-"""R10, R11, R13, R21, R22, R32 and Q01 ... Q05: topics, what members hold, and how they consume.
+"""R10, R11, R13, R21, R22, R25, R32, Q01 ... Q05: topics, what members hold, how they consume.
 
 The rules named Q are seen by every operator and had no thread of their own. Pure.
 """
@@ -187,6 +187,30 @@ def find_unlocked_queues(case: Case) -> list[Finding]:
             ),
             remedy="look again in a minute; if it stays, see who else holds the queue (R01, R13)",
             members=tuple(dict.fromkeys(waiting.values())),
+        )
+    ]
+
+
+def find_ordered_broadcast(case: Case) -> list[Finding]:
+    """R25: Java's ordered consumers want a lock for each queue even where all read all queues."""
+    java = {seat.client_id for seat in case.ownership.seats if seat.language == "JAVA"}
+    ordered = sorted(r.client_id for r in case.snapshot.reports if r.is_orderly)
+    found = [client_id for client_id in ordered if client_id in java]
+    if not case.snapshot.is_broadcasting or not found:
+        return []
+    return [
+        Finding(
+            rule="R25",
+            severity=Severity.ERROR,
+            title="an ordered listener in a BROADCASTING group",
+            evidence=tuple(f"{client_id} consumes in order" for client_id in found),
+            consequence=(
+                "Java clients ask for the broker's lock on each queue, which one member at a time "
+                "has, and may never read a queue that they did not lock: messages reach some "
+                "members only, or none"
+            ),
+            remedy="use a concurrent listener, or a group of its own for each member (CLUSTERING)",
+            members=tuple(found),
         )
     ]
 
