@@ -68,6 +68,15 @@ SETTINGS: tuple[Setting, ...] = (
         "make a topic that does not exist when a message is sent to it",
     ),
     Setting(
+        "duplicate-client-id",
+        str,
+        "warn",
+        "",
+        "",
+        "what happens to a consumer whose client id another connection of its group has: warn "
+        "takes it as RocketMQ does and logs it, reject refuses it until the other is gone",
+    ),
+    Setting(
         "nameserver",
         str,
         "127.0.0.1:9876",

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from sparrowmq.broker import lock_file
+from sparrowmq.broker.config import DuplicateClientId
 from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS
 from sparrowmq.broker.lock_file import LockTable
 from sparrowmq.model import MessageQueue
@@ -23,16 +24,32 @@ from sparrowmq.runtime.connections import Close, Fact
 QUEUE = MessageQueue("T", "broker-a", 0)
 
 
-def beat(rig: Any, connection: Any, client_id: str, *topics: str, version: int = 1) -> list[Any]:
-    """Send a heartbeat; returns what came beside its answer."""
+def try_beat(
+    rig: Any,
+    connection: Any,
+    client_id: str,
+    *topics: str,
+    version: int = 1,
+    model: str = "CLUSTERING",
+) -> Any:
+    """Send a heartbeat; returns its answer."""
     subscriptions = [
         {"topic": topic, "subString": "*", "subVersion": version, "tagsSet": [], "codeSet": []}
         for topic in topics or ("T",)
     ]
-    consumer = {"groupName": "GID_c", "subscriptionDataSet": subscriptions}
+    consumer = {
+        "groupName": "GID_c",
+        "messageModel": model,
+        "subscriptionDataSet": subscriptions,
+    }
     body = {"clientID": client_id, "consumerDataSet": [consumer], "producerDataSet": []}
+    return rig.call(connection, RequestCode.HEART_BEAT, None, json.dumps(body).encode())
+
+
+def beat(rig: Any, connection: Any, client_id: str, *topics: str, version: int = 1) -> list[Any]:
+    """Send a heartbeat that must be taken; returns what came beside its answer."""
     before = len(rig.outputs)
-    reply = rig.call(connection, RequestCode.HEART_BEAT, None, json.dumps(body).encode())
+    reply = try_beat(rig, connection, client_id, *topics, version=version)
     assert 0 == reply.code, reply.remark
     return rig.outputs[before + 1 :]
 
@@ -87,6 +104,36 @@ def test_shared_client_id_is_listed_twice_and_warned_of_once(rig: Any) -> None:
     (fact,) = facts
     assert first.address in fact.text
     assert second.address in fact.text
+    assert 1 == rig.broker.state.counters.duplicate_client_ids
+
+
+def test_shared_client_id_can_be_refused_until_the_other_is_gone(make_rig: Any) -> None:
+    rig = make_rig(duplicate_client_id=DuplicateClientId.REJECT)
+    first, second = rig.connect(), rig.connect()
+    beat(rig, first, "a")
+    before = len(rig.outputs)
+
+    replies = [try_beat(rig, second, "a") for _ in range(2)]
+    facts = [output for output in rig.outputs[before:] if isinstance(output, Fact)]
+    listed = client_ids(rig)
+    try_beat(rig, first, "a")
+    rig.broker.connection_closed(first, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+
+    assert [ResponseCode.SYSTEM_ERROR] * 2 == [reply.code for reply in replies]
+    assert all(first.address in reply.remark for reply in replies)
+    assert ["a"] == listed
+    assert 1 == len(facts)
+    assert 1 == rig.broker.state.counters.duplicate_client_ids
+    assert ResponseCode.SUCCESS == try_beat(rig, second, "a").code
+
+
+def test_members_of_a_broadcasting_group_may_share_an_id(make_rig: Any) -> None:
+    rig = make_rig(duplicate_client_id=DuplicateClientId.REJECT)
+
+    replies = [try_beat(rig, rig.connect(), "a", model="BROADCASTING") for _ in range(2)]
+
+    assert [ResponseCode.SUCCESS] * 2 == [reply.code for reply in replies]
+    assert 0 == rig.broker.state.counters.duplicate_client_ids
 
 
 def test_unregistering_tells_the_rest_even_if_nothing_was_removed(rig: Any) -> None:

@@ -70,12 +70,15 @@ def test_two_connections_of_one_client_id_are_two_members_and_are_told() -> None
     groups = ConsumerGroups()
     groups.heartbeat(data(on("T")), member("172.17.0.1@9"), FIRST)
 
+    sharing = groups.find_sharing(data(on("T")), "172.17.0.1@9", SECOND)
     joined = groups.heartbeat(data(on("T")), member("172.17.0.1@9"), SECOND)
     again = groups.heartbeat(data(on("T")), member("172.17.0.1@9"), SECOND)
 
     group = groups.find("G")
     assert group is not None
-    assert Joined(True, True, ("10.0.0.1:1",)) == joined
+    assert ("10.0.0.1:1",) == sharing
+    assert () == groups.find_sharing(data(on("T")), "172.17.0.1@9", SECOND)
+    assert Joined(True, True) == joined
     assert Joined(False) == again
     assert ["172.17.0.1@9", "172.17.0.1@9"] == group.client_ids()
 

@@ -122,6 +122,7 @@ def test_port_in_use_is_refused(start: Start, tmp_path: Path, option: str) -> No
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
         (["--advertise", "name"], "no IP address"),
         (["--flush", "maybe"], "maybe"),
+        (["--duplicate-client-id", "perhaps"], "perhaps"),
         (["--broker-port", "70000"], "65535"),
         (["--broker-name", "a b"], "broker_name"),
         (["--no-such-option"], "no-such-option"),

@@ -272,6 +272,33 @@ def test_equal_client_ids_take_one_share_twice_and_leave_the_other(
     told = [r.getMessage() for r in caplog.records if "listed 2 times" in r.getMessage()]
     assert 2 == len(told)
     assert all(group in text and "172.17.0.1@9" in text for text in told)
+    addresses = {c.client_addr for c in admin.consumer_connections(group).connection_set}
+    assert 2 == len(addresses)
+    assert all(address in text for text in told for address in addresses)
+
+
+@pytest.mark.slow
+def test_broker_can_refuse_a_client_id_in_use(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "sparrowmq.client")
+    with EmbeddedCluster(options=("--duplicate-client-id", "reject")) as cluster, ExitStack() as up:
+        cluster.create_topic("T", queues=4)
+
+        def make() -> PushConsumer:
+            consumer = PushConsumer(
+                "GID_r", name_server=cluster.name_server, listener=Seen(), instance_name="1"
+            )
+            consumer.subscribe("T")
+            consumer.start()
+            return consumer
+
+        first = up.enter_context(make())
+        eventually(lambda: counts([first]) == [4], "the first")
+        second = up.enter_context(make())
+        eventually(lambda: "is in use at" in caplog.text, "the refusal to be told")
+
+        assert [[], 4] == [second.assignment(), len(first.assignment())]
+        first.close()
+        eventually(lambda: counts([second]) == [4], "the second to take over")
 
 
 @pytest.mark.slow

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from sparrowmq.errors import ConfigError
+
+
+class DuplicateClientId(StrEnum):
+    """What happens to a member of a CLUSTERING group whose client id is in use already.
+
+    Members that share an id consume the same queues, and other queues are consumed by nobody.
+    """
+
+    WARN = "warn"
+    """It is taken, as RocketMQ does, logged and counted."""
+    REJECT = "reject"
+    """Its heartbeats are refused until the other connection is gone or its heartbeats expire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +47,7 @@ class BrokerConfig:
             MessageStoreConfig.flushIntervalCommitLog.
         in_memory_bytes_max: how far behind the log's end a message counts as in memory; RocketMQ
             takes 40 % of the machine's.
+        duplicate_client_id: what happens when two connections of a group give one client id.
         region: the region every send answer names. BrokerConfig.regionId.
     """
 
@@ -53,6 +67,7 @@ class BrokerConfig:
     offsets_save_interval_ms: int = 1_000
     async_flush_interval_ms: int = 500
     in_memory_bytes_max: int = 2 * 1024 * 1024 * 1024
+    duplicate_client_id: DuplicateClientId = DuplicateClientId.WARN
     region: str = "DefaultRegion"
 
     def __post_init__(self) -> None:

@@ -62,13 +62,10 @@ class Joined(NamedTuple):
     Args:
         is_changed: members or subscribed topics changed, so the group must be notified.
         is_new_member: the connection was not in the group before.
-        shares_client_id_with: addresses of other connections that gave the same client id; only
-            on the heartbeat that made the member.
     """
 
     is_changed: bool
     is_new_member: bool = False
-    shares_client_id_with: tuple[str, ...] = ()
 
 
 class ConsumerGroups:
@@ -77,6 +74,8 @@ class ConsumerGroups:
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
         self._of_connection: dict[Connection, set[str]] = {}
+        # Connections whose client id was found to be in use already, to tell of each once.
+        self._duplicates: set[Connection] = set()
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -107,17 +106,32 @@ class ConsumerGroups:
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
         is_new = connection not in group.members
-        sharing: tuple[str, ...] = ()
         if is_new:
-            sharing = tuple(
-                other.address
-                for other, known in group.members.items()
-                if known.client_id == member.client_id
-            )
             self._of_connection.setdefault(connection, set()).add(group.name)
         group.members[connection] = member
         topics_changed = _replace_subscriptions(group, data.subscription_data_set)
-        return Joined(is_new or topics_changed, is_new, sharing)
+        return Joined(is_new or topics_changed, is_new)
+
+    def find_sharing(
+        self, data: ConsumerData, client_id: str, connection: Connection
+    ) -> tuple[str, ...]:
+        """Return the addresses of other connections whose client id a newcomer would share.
+
+        Nobody else matters to a member of a BROADCASTING group, where ids are alike by design.
+        """
+        group = self._groups.get(data.group_name)
+        is_new = group is not None and connection not in group.members
+        if group is None or not is_new or data.message_model is MessageModel.BROADCASTING:
+            return ()
+        return tuple(
+            other.address for other, known in group.members.items() if known.client_id == client_id
+        )
+
+    def note_duplicate(self, connection: Connection) -> bool:
+        """Note that a connection gave a client id in use; tells whether that is new."""
+        is_new = connection not in self._duplicates
+        self._duplicates.add(connection)
+        return is_new
 
     def leave(self, group_name: str, connection: Connection) -> bool:
         """Remove a connection from a group; tells whether it was in it."""
@@ -134,6 +148,7 @@ class ConsumerGroups:
 
     def leave_all(self, connection: Connection) -> list[str]:
         """Remove a connection from every group; returns the groups it was in, sorted."""
+        self._duplicates.discard(connection)
         names = self.groups_of(connection)
         for name in names:
             self.leave(name, connection)

@@ -33,6 +33,8 @@ class Counters:
     puts: int = 0
     put_bytes: int = 0
     gets: int = 0
+    # Members that came with a client id that another connection of their group had.
+    duplicate_client_ids: int = 0
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.config import BrokerConfig, DuplicateClientId
 from sparrowmq.broker.server import BrokerServer
 from sparrowmq.config import find_setting
 from sparrowmq.errors import ConfigError, SparrowError
@@ -61,6 +61,7 @@ AutoCreate = Annotated[
         help=find_setting("auto-create-topics").help,
     ),
 ]
+DuplicateIds = Annotated[DuplicateClientId, _option("duplicate-client-id")]
 Salvage = Annotated[bool, typer.Option("--salvage", help=find_setting("salvage").help)]
 StopWithStdin = Annotated[
     bool,
@@ -78,6 +79,7 @@ def up(
     broker_name: BrokerName = "broker-a",
     cluster_name: ClusterName = "DefaultCluster",
     auto_create_topics: AutoCreate = True,
+    duplicate_client_id: DuplicateIds = DuplicateClientId.WARN,
     advertise: Advertise = "",
     insecure: Insecure = False,
     salvage: Salvage = False,
@@ -100,6 +102,7 @@ def up(
                 cluster_name=cluster_name,
                 sync_flush=flush is Flush.SYNC,
                 auto_create_topics=auto_create_topics,
+                duplicate_client_id=duplicate_client_id,
                 salvage=salvage,
             ) as broker_address,
         ):
@@ -138,6 +141,7 @@ def broker(
     broker_name: BrokerName = "broker-a",
     cluster_name: ClusterName = "DefaultCluster",
     auto_create_topics: AutoCreate = True,
+    duplicate_client_id: DuplicateIds = DuplicateClientId.WARN,
     advertise: Advertise = "",
     insecure: Insecure = False,
     salvage: Salvage = False,
@@ -161,6 +165,7 @@ def broker(
             cluster_name=cluster_name,
             sync_flush=flush is Flush.SYNC,
             auto_create_topics=auto_create_topics,
+            duplicate_client_id=duplicate_client_id,
             salvage=salvage,
         ) as broker_address:
             _print_ready(f"broker={broker_address}")
@@ -195,6 +200,7 @@ async def _broker(
     cluster_name: str,
     sync_flush: bool,
     auto_create_topics: bool,
+    duplicate_client_id: DuplicateClientId,
     salvage: bool,
 ) -> AsyncIterator[str]:
     """Serve; gives the address that clients are told."""
@@ -207,6 +213,7 @@ async def _broker(
             cluster_name=cluster_name,
             sync_flush=sync_flush,
             auto_create_topics=auto_create_topics,
+            duplicate_client_id=duplicate_client_id,
         )
         server = BrokerServer(root, config, name_servers=name_servers, salvage=salvage)
         try:

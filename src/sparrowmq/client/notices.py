@@ -71,12 +71,14 @@ class NoticeLog:
 
     def _warn_duplicate(self, notice: DuplicateClientId) -> None:
         LOG.warning(
-            "consumer group %s: client id %s is listed %d times by the broker. Members that share "
-            "an id consume the same queues, and other queues are consumed by nobody. Give each "
-            "member its own instance_name (the default is unique). All ids: %s",
+            "consumer group %s: client id %s is listed %d times by the broker, at %s (one of them "
+            "is this client). Members that share an id consume the same queues, and other queues "
+            "are consumed by nobody. Give each member its own instance_name (the default is "
+            "unique). All ids: %s",
             notice.group,
             notice.client_id,
             notice.times_listed,
+            ", ".join(notice.addresses) or "addresses it does not tell",
             list(notice.cid_all),
         )
 

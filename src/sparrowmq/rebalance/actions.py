@@ -106,12 +106,17 @@ class AssignmentChanged(NamedTuple):
 
 
 class DuplicateClientId(NamedTuple):
-    """The broker lists our client id several times: part of the queues is consumed by nobody."""
+    """The broker lists our client id several times: part of the queues is consumed by nobody.
+
+    `addresses` are those of the connections that gave it, our own among them; () where the broker
+    does not tell.
+    """
 
     group: str
     client_id: str
     times_listed: int
     cid_all: tuple[str, ...]
+    addresses: tuple[str, ...] = ()
 
 
 class NotListed(NamedTuple):

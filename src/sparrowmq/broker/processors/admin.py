@@ -274,6 +274,7 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
         "putMessageAverageSize": str(counters.put_bytes / max(1, counters.puts)),
         "msgPutTotalTodayNow": str(counters.puts),
         "msgGetTotalTodayNow": str(counters.gets),
+        "duplicateClientIdTotal": str(counters.duplicate_client_ids),
         "pullHeldCount": str(len(state.holds)),
         "pendingReplyCount": str(len(state.pending)),
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparrowmq.broker.config import DuplicateClientId
 from sparrowmq.broker.consumer_groups import SUBSCRIPTIONS_MAX, Member
 from sparrowmq.broker.processors.send import find_or_create_plain
 from sparrowmq.broker.state import BrokerState
@@ -54,7 +55,9 @@ def heartbeat(state: BrokerState, request: Request) -> Sequence[Output]:
     if fault is not None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
     member = Member(data.client_id, command.language, command.version, request.now_ms)
-    outputs: list[Output] = []
+    outputs, refusal = _check_client_id(state, request, data)
+    if refusal is not None:
+        return [*answer(request, ResponseCode.SYSTEM_ERROR, remark=refusal), *outputs]
     for consumer in data.consumer_data_set:
         outputs += _consumer_heartbeat(state, request, consumer, member)
     for producer in data.producer_data_set:
@@ -87,6 +90,33 @@ def _find_fault(state: BrokerState, data: HeartbeatData) -> str | None:
     return None
 
 
+def _check_client_id(
+    state: BrokerState, request: Request, data: HeartbeatData
+) -> tuple[list[Output], str | None]:
+    """Warn once of a newcomer whose client id another connection of its group has.
+
+    Returns: what to tell the operator, and why the heartbeat is refused, if it is.
+    """
+    outputs: list[Output] = []
+    for consumer in data.consumer_data_set:
+        sharing = state.consumers.find_sharing(consumer, data.client_id, request.connection)
+        if not sharing:
+            continue
+        text = (
+            f"group {consumer.group_name!r}: client id {data.client_id!r} at "
+            f"{request.connection.address} is in use at {', '.join(sharing)} too"
+        )
+        is_rejected = state.config.duplicate_client_id is DuplicateClientId.REJECT
+        if state.consumers.note_duplicate(request.connection):
+            state.counters.duplicate_client_ids += 1
+            effect = "its heartbeats are refused" if is_rejected else "queues may stay unread"
+            outputs.append(Fact(f"{text}; {effect}", warning=True))
+        if is_rejected:
+            remedy = "give each consumer its own instance name, or wait until the other is gone"
+            return outputs, f"{text}; {remedy}"
+    return outputs, None
+
+
 def _consumer_heartbeat(
     state: BrokerState, request: Request, consumer: ConsumerData, member: Member
 ) -> list[Output]:
@@ -109,15 +139,6 @@ def _consumer_heartbeat(
             Fact(
                 f"group {consumer.group_name!r}: {member.client_id!r} at "
                 f"{request.connection.address} has come"
-            )
-        )
-    if joined.shares_client_id_with:
-        outputs.append(
-            Fact(
-                f"group {consumer.group_name!r}: client id {member.client_id!r} at "
-                f"{request.connection.address} is in use at "
-                f"{', '.join(joined.shares_client_id_with)} too; queues may stay unread",
-                warning=True,
             )
         )
     if joined.is_changed:

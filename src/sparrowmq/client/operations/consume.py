@@ -13,7 +13,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from sparrowmq.client.operations.membership import heartbeat_all, unregister
+from sparrowmq.client.operations.membership import (
+    consumer_connections,
+    heartbeat_all,
+    unregister,
+)
 from sparrowmq.client.operations.offsets import (
     max_offset,
     query_offset,
@@ -39,7 +43,13 @@ from sparrowmq.errors import (
     TopicRouteNotFound,
     UsageError,
 )
-from sparrowmq.model import ConsumeContext, ConsumeStatus, MessageExt, MessageQueue
+from sparrowmq.model import (
+    ConsumeContext,
+    ConsumeStatus,
+    ConsumeType,
+    MessageExt,
+    MessageQueue,
+)
 from sparrowmq.model.message import PROPERTY_RETRY_TOPIC
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.record import decode_messages
@@ -49,6 +59,7 @@ from sparrowmq.rebalance.actions import (
     AssignmentChanged,
     Commit,
     Deliver,
+    DuplicateClientId,
     Heartbeat,
     Leave,
     Pull,
@@ -69,6 +80,8 @@ from sparrowmq.runtime.effects import (
     join,
 )
 
+# Carries out the actions of one type.
+Carrier: TypeAlias = Callable[[Subscriber, Any], Operation[None]]
 # How long the end waits for `on_rebalance` to hear of the last change.
 LAST_CHANGE_MS = 2_000
 # A broker that answers a pull so does not know us, or knows an older subscription of ours.
@@ -81,8 +94,15 @@ _REGISTRATION_CODES = frozenset(
 )
 
 
-def consume(subscriber: Subscriber) -> Operation[None]:
-    """Be a member of the group until it has been left (`subscriber.member.leave`)."""
+def consume(
+    subscriber: Subscriber, carriers: Mapping[type, Carrier] = MappingProxyType({})
+) -> Operation[None]:
+    """Be a member of the group until it has been left (`subscriber.member.leave`).
+
+    Args:
+        carriers: operations in the place of those of this module, by the action's type.
+    """
+    operations = {**_OPERATIONS, **carriers}
     member, wake = subscriber.member, subscriber.wake
     while not member.is_done:
         wake.clear()
@@ -94,7 +114,7 @@ def consume(subscriber: Subscriber) -> Operation[None]:
                 if pulling is not None:
                     yield Cancel(pulling)
                 continue
-            task: Task = yield Spawn(_OPERATIONS[type(action)](subscriber, action), name)
+            task: Task = yield Spawn(operations[type(action)](subscriber, action), name)
             if isinstance(action, Pull):
                 subscriber.pulls[action.queue] = task
         yield from _tell_facts(subscriber)
@@ -108,11 +128,34 @@ def consume(subscriber: Subscriber) -> Operation[None]:
 
 def _tell_facts(subscriber: Subscriber) -> Operation[None]:
     for fact in subscriber.member.take_facts():
+        if isinstance(fact, DuplicateClientId):
+            yield Spawn(_tell_duplicate(subscriber, fact), "duplicate client id")
+            continue
         subscriber.tell(fact)
         if isinstance(fact, AssignmentChanged) and subscriber.on_rebalance is not None:
             subscriber.changes.append(fact)
     if subscriber.changes and (subscriber.telling is None or subscriber.telling.done):
         subscriber.telling = yield Spawn(_tell_changes(subscriber), "on_rebalance")
+
+
+def _tell_duplicate(subscriber: Subscriber, fact: DuplicateClientId) -> Operation[None]:
+    """Find out where the members with our client id are, and tell."""
+    config = subscriber.config
+    addresses: set[str] = set()
+    for broker in subscriber.routes.addresses():
+        try:
+            found = yield from consumer_connections(
+                broker, config.group, timeout_ms=config.times.invoke_timeout_ms
+            )
+        except SparrowError as error:
+            subscriber.tell(RequestFailed("list of connections", None, error))
+            continue
+        addresses.update(
+            seat.client_addr for seat in found.connection_set if seat.client_id == fact.client_id
+        )
+        if len(addresses) > 1:
+            break
+    subscriber.tell(fact._replace(addresses=tuple(sorted(addresses))))
 
 
 def _tell_changes(subscriber: Subscriber) -> Operation[None]:
@@ -162,7 +205,7 @@ def _heartbeat(subscriber: Subscriber, _: Heartbeat) -> Operation[None]:
     addresses = subscriber.routes.addresses()
     failures = yield from heartbeat_all(
         addresses,
-        heartbeat_data_from(config, subscriber.subscriptions),
+        heartbeat_data_from(config, {} if subscriber.is_assigned else subscriber.subscriptions),
         timeout_ms=config.times.invoke_timeout_ms,
     )
     for error in failures.values():
@@ -247,13 +290,14 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
     subscription = subscriber.subscriptions.get(queue.topic)
     if subscription is None:
         raise UsageError(f"topic {queue.topic!r} is not subscribed any more")
+    is_active = config.consume_type is ConsumeType.CONSUME_ACTIVELY
     header = make_pull_header(
         config.group,
         queue,
         offset=offset,
         count_max=config.pull_batch_size,
         suspend_ms=config.pull_suspend_ms,
-        expression=None,
+        expression=subscription.sub_string if is_active else None,
         sub_version=subscription.sub_version,
     )
     address = _address_of(subscriber, queue)
@@ -263,7 +307,7 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
         corrected = corrected_offset(offset, result)
         member.pull_moved(queue, epoch, offset=offset, corrected_offset=corrected, now_ms=now_ms)
         return
-    messages, next_offset = _read_records(queue, result.records, next_offset=result.next_offset)
+    messages, next_offset = read_records(queue, result.records, next_offset=result.next_offset)
     subscriber.counters.pulled += len(messages)
     if subscription.tags_set:
         # The broker filtered by hash codes only.
@@ -273,10 +317,10 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
     )
 
 
-def _read_records(
+def read_records(
     queue: MessageQueue, records: bytes, *, next_offset: int
 ) -> tuple[list[MessageExt], int]:
-    """Return the messages and where the next pull begins.
+    """Return a pull's messages and where the next pull begins.
 
     Where a record cannot be read, that is at it: no message may be passed over unseen. One that
     stands first is an error then, and the queue stays before it until it can be read.
@@ -433,8 +477,7 @@ def _address_of(subscriber: Subscriber, queue: MessageQueue) -> str:
     return address
 
 
-_Carrier: TypeAlias = Callable[[Subscriber, Any], Operation[None]]
-_OPERATIONS: Mapping[type, _Carrier] = MappingProxyType(
+_OPERATIONS: Mapping[type, Carrier] = MappingProxyType(
     {
         RefreshRoutes: _refresh_routes,
         Heartbeat: _heartbeat,
