@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_body
+from sparrowmq.protocol.acl import is_signature_valid
+from sparrowmq.protocol.bodies import (
+    BrokerData,
+    QueueData,
+    TopicList,
+    TopicRouteData,
+    encode_body,
+)
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.protocol.record import Record, encode_record
+from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.protocol.record import Record, decode_record, encode_record
 from sparrowmq.runtime.connections import Connection, Output, Reply
 from sparrowmq.runtime.remoting_server import RemotingServer
 
@@ -40,7 +48,8 @@ class FakeCluster:
     """A name server and brokers behind one port, with queues that tests write to and cut.
 
     `answers` holds scripted replies to the next pulls: a code with a next offset, or None for an
-    answer that never comes. `pulls_max` is how many messages one pull gives.
+    answer that never comes. `pulls_max` is how many messages one pull gives. `same_codes` are tags
+    whose hash code is that of every tag.
     """
 
     def __init__(self) -> None:
@@ -48,7 +57,9 @@ class FakeCluster:
         self.committed: dict[tuple[str, str, int], int] = {}
         self.answers: list[tuple[int, int] | None] = []
         self.pulls_max = 2048
+        self.same_codes: set[str] = set()
         self.pull_count = 0
+        self.signatures: list[bool] = []
         self._loop = asyncio.new_event_loop()
         self._server = RemotingServer(self)
         listening = socket.create_server(("127.0.0.1", 0))
@@ -100,8 +111,13 @@ class FakeCluster:
 
     def _reply(self, request: RemotingCommand) -> RemotingCommand | None:
         fields = dict(request.ext_fields or {})
+        self.signatures.append(
+            "Signature" in fields and is_signature_valid(fields, request.body, secret_key="hush")
+        )
         if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             return self._route(request, fields["topic"])
+        if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+            return response_to(request, body=encode_body(TopicList(topic_list=list(self.topics))))
         topic = self.topics.get(fields["topic"], {})
         queue_id = int(fields["queueId"])
         # One port stands for every broker: the queue's number tells which is meant.
@@ -113,6 +129,16 @@ class FakeCluster:
             key = fields["consumerGroup"], fields["topic"], queue_id
             self.committed[key] = int(fields["commitOffset"])
             return response_to(request)
+        if request.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            committed = self.committed.get((fields["consumerGroup"], fields["topic"], queue_id))
+            if committed is None:
+                return response_to(request, ResponseCode.QUERY_NOT_FOUND, remark="none")
+            return response_to(request, ext_fields={"offset": str(committed)})
+        if request.code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
+            # Stored in the order of their offsets, and like Apache's brokers never past the last.
+            since = int(fields["timestamp"]) - (BORN_MS + 1)
+            found_offset = max(queue.min_offset, min(since, queue.max_offset - 1))
+            return response_to(request, ext_fields={"offset": str(found_offset)})
         if request.code == RequestCode.PULL_MESSAGE:
             return self._pull(request, fields, queue)
         is_min = request.code == RequestCode.GET_MIN_OFFSET
@@ -164,11 +190,14 @@ class FakeCluster:
             code = ResponseCode.SUCCESS
             count = min(int(fields["maxMsgNums"]), self.pulls_max)
             records = queue.records[offset : offset + count]
-            body, following = b"".join(records), offset + len(records)
+            following = offset + len(records)
+            body = b"".join(record for record in records if self._matches(fields, record))
+            if not body:
+                code = ResponseCode.PULL_RETRY_IMMEDIATELY
         return response_to(
             request,
             code,
-            body=body,
+            body=body or None,
             ext_fields={
                 "suggestWhichBrokerId": "0",
                 "nextBeginOffset": str(following),
@@ -176,6 +205,12 @@ class FakeCluster:
                 "maxOffset": str(queue.max_offset),
             },
         )
+
+    def _matches(self, fields: dict[str, str], record: bytes) -> bool:
+        """Filter by tags, and as brokers do by no more than their hash codes."""
+        expression = fields["subscription"]
+        tag = parse_properties(decode_record(record, 0).properties).get("TAGS", "")
+        return expression == "*" or tag in expression or tag in self.same_codes
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
-from sparrowmq.spark.bounds import OffsetChoice
+from sparrowmq.spark.bounds import OffsetChoice, TimestampChoice
 from sparrowmq.spark.offsets import EARLIEST, LATEST
 from sparrowmq.spark.options import OPTIONS, parse_options
 from sparrowmq.spark.schema import COLUMNS, PROFILES, columns_ddl, parse_columns
@@ -32,8 +32,8 @@ def test_defaults() -> None:
     assert ("127.0.0.1:9876",) == options.name_servers
     assert ("flights",) == options.topics
     assert PROFILES["default"] == options.columns
-    assert options.starting_offsets is None
-    assert OffsetChoice(LATEST) == options.ending_offsets
+    assert options.starting is None
+    assert OffsetChoice(LATEST) == options.ending
     assert options.fail_on_data_loss
     assert options.max_offsets_per_trigger is None
 
@@ -51,7 +51,7 @@ def test_lists_and_json_are_parsed() -> None:
 
     assert ("a:1", "b:2") == options.name_servers
     assert ("T", "U") == options.topics
-    assert OffsetChoice(EARLIEST, {MessageQueue("T", "b", 3): 7}) == options.starting_offsets
+    assert OffsetChoice(EARLIEST, {MessageQueue("T", "b", 3): 7}) == options.starting
     assert ("body", "queueId") == options.columns
 
 
@@ -77,8 +77,8 @@ def test_assign_names_the_topics() -> None:
         ({"nameServer": " ; "}, "name_server is empty"),
         ({"topic": " , "}, "no topic is named"),
         ({"topic": "a b"}, "option 'topic' is 'a b'"),
-        ({"assign": '{"T": {"b": [0]}}'}, "both are given"),
-        ({"startingOffsets": "yesterday"}, "write earliest or latest"),
+        ({"assign": '{"T": {"b": [0]}}'}, "topic and assign are given"),
+        ({"startingOffsets": "yesterday"}, "write earliest, latest, group"),
         ({"startingOffsets": "{1}"}, "is not JSON"),
         ({"endingOffsets": "earliest"}, "write latest"),
         ({"minPartitions": "many"}, "write a whole number from 0 to 100000"),
@@ -89,16 +89,62 @@ def test_assign_names_the_topics() -> None:
         ({"columns": "body,body"}, "named twice"),
         ({"columns": "body", "profile": "full"}, "not both"),
         ({"group": "a b"}, "option 'group'"),
-        ({"maxOffsetsPerTrigger": "5"}, "is for a stream read, this is a batch"),
+        ({"topicPattern": "a"}, "topic and topicPattern are given"),
+        ({"startingOffsets": "group"}, "so option 'group' must name one"),
+        ({"startingTimestamp": "noon"}, "write milliseconds since 1970, or a time such as"),
+        (
+            {"startingTimestamp": "1", "startingOffsets": "latest"},
+            "only one of the options 'startingOffsets' and 'startingTimestamp'",
+        ),
+        ({"startingOffsetsByTimestamp": '{"T": {"b": {"0": -1}}}'}, "milliseconds since 1970"),
+        ({"subExpression": "||"}, "names no tag"),
+        ({"filterType": "SQL93"}, "write TAG or SQL92"),
+        ({"filterType": "sql92"}, "'subExpression' must be a condition"),
+        ({"accessKey": "a"}, "both options 'accessKey' and 'secretKey'"),
+        ({"maxOffsetsPerTrigger": "5"}, "is for a stream, this is a batch"),
     ],
 )
 def test_wrong_option_is_one_clear_error(change: dict[str, str], words: str) -> None:
     assert words in error_of({**GOOD, **change})
 
 
+def test_a_pattern_that_is_none_is_refused() -> None:
+    assert "no regular expression" in error_of({"nameServer": "a:1", "topicPattern": "("})
+
+
+def test_limits_of_a_stream_go_together() -> None:
+    both = {"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "5"}
+    crossed = {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}
+
+    assert "either option 'maxOffsetsPerTrigger'" in error_of({**GOOD, **both}, "stream")
+    assert "6 is more than maxOffsetsPerTrigger 5" in error_of({**GOOD, **crossed}, "stream")
+    assert "such as 15m" in error_of({**GOOD, "maxTriggerDelay": "5 weeks"}, "stream")
+    assert (
+        90_000
+        == parse_options({**GOOD, "maxTriggerDelay": "90s"}, scope="stream").max_trigger_delay_ms
+    )
+
+
+def test_times_are_milliseconds_or_iso() -> None:
+    def parse(text: str) -> object:
+        return parse_options({**GOOD, "startingTimestamp": text}, scope="batch").starting
+
+    expected = TimestampChoice(1_767_225_600_000, {}, LATEST)
+    for text in ("1767225600000", "2026-01-01T00:00:00Z", "2026-01-01", "2026-01-01T01:00+01:00"):
+        assert expected == parse(text), text
+
+
+def test_secrets_show_in_no_text() -> None:
+    options = parse_options({**GOOD, "accessKey": "me", "secretKey": "hush"}, scope="batch")
+
+    assert "hush" not in repr(options)
+    assert "hush" == options.secret_key
+    assert "'secretKey': it is empty" in error_of({**GOOD, "secretKey": " "})
+
+
 def test_what_is_required_is_named() -> None:
     assert "option 'nameServer' is missing" in error_of({"topic": "T"})
-    assert "neither is given" in error_of({"nameServer": "a:1"})
+    assert "none is given" in error_of({"nameServer": "a:1"})
     assert "needs option 'group'" in error_of({**GOOD, "commitOffsets": "true"}, "stream")
 
 

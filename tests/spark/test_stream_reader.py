@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.spark import cluster
 from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.failures import DataLossError, RocketMQError
+from sparrowmq.spark.lag import lag_of
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.stream_reader import RocketMQStreamReader
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from .conftest import FakeCluster
 else:
     FakeCluster = Any
+
+BORN_MS = 1_357_000_000_000
 
 ALL = ReadAllAvailable()
 
@@ -45,6 +49,7 @@ def make_stream(fake: FakeCluster, **changes: str) -> RocketMQStreamReader:
         "retryIntervalMs": "1",
         **changes,
     }
+    given = {name: text for name, text in given.items() if text}
     return RocketMQStreamReader(parse_options(given, scope="stream"))
 
 
@@ -306,3 +311,151 @@ def test_no_permission_is_one_clear_error(fake_cluster: FakeCluster) -> None:
         list(batch.read(partition))
 
     assert str(caught.value).startswith("sparrowmq: answer code 16 from 127.0.0.1:")
+
+
+def test_a_pattern_finds_topics_also_later(fake_cluster: FakeCluster) -> None:
+    for topic in ("orders-eu", "%RETRY%orders-g", "orders", "SCHEDULE_TOPIC_XXXX"):
+        fake_cluster.create_topic(topic, queues=1)
+    stream = make_stream(fake_cluster, topic="", topicPattern="orders-.*")
+
+    start = stream.initialOffset()
+    fake_cluster.create_topic("orders-us", queues=1)
+    fake_cluster.append("orders-us", 0, 2)
+    end = stream.latestOffset(start, ALL)
+
+    assert offsets_of(0, topic="orders-eu") == start
+    assert offsets_of(0, topic="orders-eu") | offsets_of(2, topic="orders-us") == end
+    with pytest.raises(RocketMQError) as caught:
+        make_batch(fake_cluster, topic="", topicPattern="nope.*").partitions()
+    assert "no topic matches option 'topicPattern', 'nope.*'" in str(caught.value)
+
+
+def test_a_batch_lies_between_two_times(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T", queues=3)
+    fake_cluster.append("T", 0, 9)
+    fake_cluster.append("T", 1, 4)
+    batch = make_batch(
+        fake_cluster,
+        startingTimestamp=str(BORN_MS + 1 + 3),
+        endingOffsetsByTimestamp=f'{{"T": {{"broker-a": {{"0": {BORN_MS + 1 + 6}}}}}}}',
+    )
+    after_all = make_batch(fake_cluster, startingTimestamp=str(BORN_MS + 500))
+    before_all = make_batch(fake_cluster, startingTimestamp="1")
+
+    assert [(0, 3), (0, 4), (0, 5), (1, 3)] == rows_of(batch, batch.partitions())
+    assert [] == rows_of(after_all, after_all.partitions())
+    assert 13 == len(rows_of(before_all, before_all.partitions()))
+
+
+def test_a_group_goes_on_where_it_has_committed(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.append("T", 0, 9)
+    fake_cluster.append("T", 1, 4)
+    fake_cluster.committed["G", "T", 0] = 5
+
+    group = make_stream(fake_cluster, startingOffsets="group", group="G")
+    or_latest = make_stream(fake_cluster, startingOffsets="group-or-latest", group="G")
+
+    assert offsets_of(5, 0) == group.initialOffset()
+    assert offsets_of(5, 4) == or_latest.initialOffset()
+
+
+def test_a_filter_gives_the_tags_wanted_alone(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 9)
+    fake_cluster.same_codes = {"tag1"}
+    fake_cluster.pulls_max = 1
+    batch = make_batch(fake_cluster, subExpression="tag0 || tag2")
+    none = make_batch(fake_cluster, subExpression="tag7")
+
+    wanted = [(0, n) for n in range(9) if n % 3 != 1]
+    assert wanted == rows_of(batch, batch.partitions())
+    assert [] == rows_of(none, none.partitions())
+
+
+def test_a_filter_hides_no_loss(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 9)
+    batch = make_batch(fake_cluster, subExpression="tag0")
+    (partition,) = batch.partitions()
+    fake_cluster.topics["T"]["broker-a", 0].min_offset = 4
+    fake_cluster.answers = [(ResponseCode.PULL_RETRY_IMMEDIATELY, 4)]
+
+    with pytest.raises(DataLossError) as caught:
+        list(batch.read(partition))
+
+    assert "offsets 0 to 3 cannot be read" in str(caught.value)
+
+
+def test_a_batch_waits_for_enough_rows_but_not_for_ever(
+    fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = 1_000_000
+    monkeypatch.setattr("sparrowmq.spark.stream_reader.clock.monotonic_ms", lambda: now_ms)
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 4)
+    stream = make_stream(fake_cluster, minOffsetsPerTrigger="5", maxTriggerDelay="60s")
+    limit = stream.getDefaultReadLimit()
+    start = stream.initialOffset()
+
+    early = stream.latestOffset(start, limit)
+    at_once = stream.latestOffset(start, ALL)
+    fake_cluster.append("T", 0, 1)
+    now_ms += 59_999
+    waiting = stream.latestOffset(at_once, limit)
+    now_ms += 1
+    late = stream.latestOffset(at_once, limit)
+
+    assert ReadMinRows(5) == limit
+    assert [start, offsets_of(4)] == [early, at_once]
+    assert [offsets_of(4), offsets_of(5)] == [waiting, late]
+
+
+def test_a_limit_in_bytes_is_about_kept(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T", queues=2)
+    fake_cluster.append("T", 0, 50, size=1_000)
+    fake_cluster.append("T", 1, 50)
+    stream = make_stream(fake_cluster, maxBytesPerTrigger="20000")
+
+    end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+
+    sizes = [len(fake_cluster.topics["T"]["broker-a", queue].records[0]) for queue in (0, 1)]
+    counts = [int(count) for count in end["T"]["broker-a"].values()]
+    total = sum(size * count for size, count in zip(sizes, counts, strict=True))
+    assert 20_000 <= total <= 20_000 + sum(sizes)
+    assert all(0 < count < 50 for count in counts)
+
+
+def test_large_queues_are_split_by_rows(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.append("T", 0, 25)
+    fake_cluster.append("T", 1, 5)
+    batch = make_batch(fake_cluster, maxRecordsPerPartition="10")
+
+    partitions = batch.partitions()
+
+    assert [9, 8, 8, 5] == sorted([len(rows_of(batch, [p])) for p in partitions], reverse=True)
+    assert 30 == len(rows_of(batch, partitions))
+
+
+def test_requests_are_signed_and_answers_unchanged(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.append("T", 0, 3)
+    batch = make_batch(fake_cluster, accessKey="me", secretKey="hush")
+
+    assert 3 == len(rows_of(batch, batch.partitions()))
+    assert {True} == set(fake_cluster.signatures)
+
+
+def test_lag_is_the_distance_to_the_queues_ends() -> None:
+    progress = {
+        "sources": [
+            {
+                "endOffset": offsets_of(3, 4),
+                "latestOffset": json.dumps(offsets_of(10, 4)),
+            }
+        ]
+    }
+
+    assert {("T", "broker-a", 0): 7, ("T", "broker-a", 1): 0} == lag_of(progress)
+    assert {} == lag_of({"sources": [{"endOffset": None, "latestOffset": None}]})

@@ -8,13 +8,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.spark.bounds import OffsetChoice, ranges_between, resolve_choice
-from sparrowmq.spark.cluster import connect
-from sparrowmq.spark.discovery import discover
+from sparrowmq.runtime.effects import Operation
+from sparrowmq.spark.bounds import Answer, OffsetChoice, ranges_between, resolve_choice
+from sparrowmq.spark.cluster import Cluster, connect
+from sparrowmq.spark.discovery import Discovery, discover
 from sparrowmq.spark.failures import clear, report_losses
-from sparrowmq.spark.offsets import EARLIEST, LATEST
+from sparrowmq.spark.offsets import EARLIEST
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
+from sparrowmq.spark.positions import find_offsets
 
 
 class RocketMQReader(DataSourceReader):
@@ -35,19 +37,28 @@ class RocketMQReader(DataSourceReader):
         """
         options = self._options
         cluster = connect(options)
-        bounds = cluster.driver.run(discover(cluster, options))
-        start = resolve_choice(options.starting_offsets or OffsetChoice(EARLIEST), bounds)
-        end = resolve_choice(options.ending_offsets or OffsetChoice(LATEST), bounds)
+        found, start, end = cluster.run(_find_edges(cluster, options))
         report_losses([*start.losses, *end.losses], fail=options.fail_on_data_loss)
-        for queue in sorted(bounds):
+        for queue in sorted(found.bounds):
             if start.offsets[queue] > end.offsets[queue]:
                 raise ConfigError(
                     f"queue {queue.topic}/{queue.broker_name}/{queue.queue_id}: startingOffsets "
                     f"{start.offsets[queue]} lies behind endingOffsets {end.offsets[queue]}"
                 )
         ranges = ranges_between(start.offsets, end.offsets)
-        return make_partitions(options, ranges, cluster.find_queues(options.topics))
+        return make_partitions(options, ranges, found.queues)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in an executor."""
         return read_partition(self._options, partition)
+
+
+def _find_edges(
+    cluster: Cluster, options: SourceOptions
+) -> Operation[tuple[Discovery, Answer, Answer]]:
+    found = yield from discover(cluster, options)
+    bounds, group = found.bounds, options.group
+    starting = options.starting or OffsetChoice(EARLIEST)
+    start = yield from find_offsets(cluster, starting, bounds, group=group)
+    end = yield from find_offsets(cluster, options.ending, bounds, group=group)
+    return found, resolve_choice(start, bounds), resolve_choice(end, bounds)

@@ -59,6 +59,36 @@ class OffsetChoice:
     offsets: Offsets | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class GroupChoice:
+    """Begin where a group has committed.
+
+    Args:
+        fallback: EARLIEST or LATEST, for a queue without a committed offset.
+    """
+
+    fallback: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampChoice:
+    """Begin or end at the first message stored at or after a wall-clock time.
+
+    Args:
+        everywhere_timestamp_ms: for each queue that `timestamps_ms` does not name; None for none.
+        timestamps_ms: times by queue.
+        rest: EARLIEST or LATEST, for a queue that has no time.
+    """
+
+    everywhere_timestamp_ms: int | None
+    timestamps_ms: Offsets
+    rest: int
+
+
+# What a user may say about where to begin or to end.
+StartChoice: TypeAlias = OffsetChoice | GroupChoice | TimestampChoice
+
+
 class Answer(NamedTuple):
     """Offsets, and what was found missing on the way to them."""
 
@@ -95,7 +125,13 @@ def resolve_choice(choice: OffsetChoice, bounds: Bounds) -> Answer:
 
 
 def choose_end(
-    start: Offsets, bounds: Bounds, *, frozen: Offsets | None, rows_max: int | None
+    start: Offsets,
+    bounds: Bounds,
+    *,
+    frozen: Offsets | None,
+    rows_max: int | None,
+    rows_min: int = 0,
+    row_sizes: Mapping[MessageQueue, int] | None = None,
 ) -> Answer:
     """Choose how far the next micro-batch reads.
 
@@ -104,7 +140,9 @@ def choose_end(
         bounds: what the queues hold now.
         frozen: where the query must end (Trigger.AvailableNow); queues it does not name are left
             for the next run. None while there is no end.
-        rows_max: the most offsets of the batch; None for all.
+        rows_max: the most offsets of the batch, or bytes if `row_sizes` is given; None for all.
+        rows_min: with fewer offsets to read there is no batch yet.
+        row_sizes: about how many bytes a message has, by queue.
 
     Returns: the ends; equal to `start` if there is nothing to read.
     """
@@ -136,8 +174,10 @@ def choose_end(
         for queue in sorted(start)
         if queue not in bounds
     )
+    if sum(each.rows for each in ranges) < rows_min:
+        return answer
     if rows_max is not None:
-        ranges = limit_ranges(ranges, rows_max)
+        ranges = limit_ranges(ranges, rows_max, row_sizes=row_sizes or {})
     answer.offsets.update((each.queue, each.end) for each in ranges)
     return answer
 

@@ -8,20 +8,25 @@ operation of `sparrowmq.client`, run by the calling thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, Protocol, TypeVar
 
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import max_offset, min_offset, update_offset
+from sparrowmq.client.operations.request import ask_name_servers
 from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.errors import BrokerError, SparrowError, TopicRouteNotFound
 from sparrowmq.model import MessageQueue
-from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.model.names import is_system_topic
+from sparrowmq.protocol.acl import Credentials
+from sparrowmq.protocol.bodies import TopicList, decode_body
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.runtime.blocking_driver import BlockingDriver
-from sparrowmq.runtime.effects import Operation, join, now, sleep, spawn
+from sparrowmq.runtime.effects import Operation, now, sleep
 from sparrowmq.spark.bounds import QueueBounds
-from sparrowmq.spark.options import SourceOptions
+from sparrowmq.spark.signing import signed
 
 T = TypeVar("T")
 
@@ -77,25 +82,19 @@ def persist(patience: Patience, attempt: Callable[[], Operation[T]]) -> Operatio
     return (yield from attempt())
 
 
-def gather(operations: Sequence[Operation[T]], *, name: str) -> Operation[list[T]]:
-    """Run operations side by side and return their results in order.
+class ClusterOptions(Protocol):
+    """The options that say which cluster, and who asks; of a read and of a write."""
 
-    Raises: the first error, once all have ended.
-    """
-    tasks = []
-    for operation in operations:
-        task = yield from spawn(operation, name=name)
-        tasks.append(task)
-    results: list[Any] = []
-    failure: SparrowError | None = None
-    for task in tasks:
-        try:
-            results.append((yield from join(task)))
-        except SparrowError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-    return results
+    @property
+    def name_servers(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def request_timeout_ms(self) -> int: ...  # noqa: D102
+    @property
+    def access_key(self) -> str | None: ...  # noqa: D102
+    @property
+    def secret_key(self) -> str | None: ...  # noqa: D102
+    @property
+    def security_token(self) -> str | None: ...  # noqa: D102
 
 
 class Cluster:
@@ -104,13 +103,40 @@ class Cluster:
     Args:
         name_servers: their addresses.
         request_timeout_ms: patience for one answer.
+        credentials: by which requests are signed; None for no signatures.
     """
 
-    def __init__(self, name_servers: tuple[str, ...], *, request_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        name_servers: tuple[str, ...],
+        *,
+        request_timeout_ms: int,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.driver = BlockingDriver()
         self.request_timeout_ms = request_timeout_ms
-        self._name_servers = NameServers(name_servers)
+        self.name_servers = NameServers(name_servers)
+        self._credentials = credentials
         self._routes = RouteCache()
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation on the calling thread; its requests are signed if they must be."""
+        if self._credentials is not None:
+            operation = signed(operation, self._credentials)
+        return self.driver.run(operation)
+
+    def list_topics(self) -> Operation[list[str]]:
+        """Ask for all topics but RocketMQ's own, in order.
+
+        Raises: ConnectFailed, BrokerError.
+        """
+        reply = yield from ask_name_servers(
+            self.name_servers,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+            timeout_ms=self.request_timeout_ms,
+        )
+        names = decode_body(TopicList, reply.body or b"{}").topic_list
+        return sorted(name for name in names if not is_system_topic(name))
 
     def address(self, broker_name: str) -> str:
         """Return where the broker is, by the routes known.
@@ -132,7 +158,7 @@ class Cluster:
             route = self._routes.find(topic)
             if route is None or now_ms - route.fetched_ms > age_ms_max:
                 yield from refresh_route(
-                    self._routes, self._name_servers, topic, timeout_ms=self.request_timeout_ms
+                    self._routes, self.name_servers, topic, timeout_ms=self.request_timeout_ms
                 )
 
     def find_queues(self, topics: Collection[str]) -> frozenset[MessageQueue]:
@@ -173,20 +199,35 @@ class Cluster:
         yield from gather(asked, name="commit")
 
 
-def connect(options: SourceOptions) -> Cluster:
+def connect(options: ClusterOptions) -> Cluster:
     """Return this process's cluster for these name servers; made at the first call.
 
     Spark keeps its Python workers, so connections serve many tasks and micro-batches.
     """
+    keys = options.access_key, options.secret_key, options.security_token
     # The process id keeps a forked process from its parent's connections.
-    key = os.getpid(), options.name_servers, options.request_timeout_ms
+    key = os.getpid(), options.name_servers, options.request_timeout_ms, *keys
     cluster = _CLUSTERS.get(key)
     if cluster is None:
         if len(_CLUSTERS) >= CLUSTERS_MAX:
             disconnect()
-        cluster = Cluster(options.name_servers, request_timeout_ms=options.request_timeout_ms)
+        cluster = Cluster(
+            options.name_servers,
+            request_timeout_ms=options.request_timeout_ms,
+            credentials=_credentials(options),
+        )
         _CLUSTERS[key] = cluster
     return cluster
+
+
+def _credentials(options: ClusterOptions) -> Credentials | None:
+    if options.access_key is None or options.secret_key is None:
+        return None
+    return Credentials(
+        access_key=options.access_key,
+        secret_key=options.secret_key,
+        security_token=options.security_token,
+    )
 
 
 def disconnect() -> None:
@@ -197,4 +238,4 @@ def disconnect() -> None:
 
 
 # What `connect` keeps for the life of a worker process, which nothing else could.
-_CLUSTERS: dict[tuple[int, tuple[str, ...], int], Cluster] = {}
+_CLUSTERS: dict[tuple[object, ...], Cluster] = {}

@@ -131,6 +131,19 @@ def queue_offsets(records: bytes, starts: Ints) -> Ints:
     return _gather(records, starts + QUEUE_OFFSET_AT, ">i8")
 
 
+def select_tags(records: bytes, starts: Ints, tags: frozenset[str]) -> Ints:
+    """Return where those of the records begin that have one of the tags."""
+    if len(starts) == 0:
+        return starts
+    context = _Context(records, starts, _lay_out(records, starts), "", 0)
+    found = _decode_property(context, PROPERTY_TAGS)
+    is_wanted = pc.call_function(
+        "is_in", [found], options=pc.SetLookupOptions(pa.array(sorted(tags), type=pa.string()))
+    )
+    wanted: Ints = starts[np.asarray(is_wanted)]
+    return wanted
+
+
 def decode_columns(
     records: bytes, starts: Ints, *, schema: pa.Schema, broker_name: str, partition: int = 0
 ) -> pa.RecordBatch:

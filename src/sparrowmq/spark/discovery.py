@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from typing import NamedTuple
 
 from sparrowmq.errors import ConfigError, TopicRouteNotFound
 from sparrowmq.model import MessageQueue
@@ -14,6 +16,13 @@ from sparrowmq.spark.options import SourceOptions
 NO_PATIENCE = Patience(0, 0)
 
 
+class Discovery(NamedTuple):
+    """What was found: all queues of the topics, and what those that are read hold."""
+
+    queues: frozenset[MessageQueue]
+    bounds: dict[MessageQueue, QueueBounds]
+
+
 def discover(
     cluster: Cluster,
     options: SourceOptions,
@@ -21,8 +30,8 @@ def discover(
     expected: Collection[MessageQueue] = (),
     patience: Patience = NO_PATIENCE,
     route_age_ms_max: int = 0,
-) -> Operation[dict[MessageQueue, QueueBounds]]:
-    """Return the queues of a read and what each holds.
+) -> Operation[Discovery]:
+    """Find the queues of a read and what each holds.
 
     Args:
         expected: queues that were there before. While one is missing, the broker may only be
@@ -32,31 +41,55 @@ def discover(
         route_age_ms_max: how old a route may be.
 
     Raises: TopicRouteNotFound, ConnectFailed, TransportError, BrokerError; ConfigError if `assign`
-        names a queue that is not there.
+        names a queue that is not there, or no topic matches `topicPattern`.
     """
     missing: frozenset[MessageQueue] = frozenset()
+    queues: frozenset[MessageQueue] = frozenset()
 
-    def attempt() -> Operation[dict[MessageQueue, QueueBounds]]:
-        nonlocal missing
+    def attempt() -> Operation[Discovery]:
+        nonlocal missing, queues
         age_ms_max = 0 if missing else route_age_ms_max
-        yield from cluster.refresh(options.topics, age_ms_max=age_ms_max)
-        queues = cluster.find_queues(options.topics)
+        topics = yield from _find_topics(cluster, options, is_expected=bool(expected))
+        yield from cluster.refresh(topics, age_ms_max=age_ms_max)
+        queues = cluster.find_queues(topics)
         missing = frozenset(expected) - queues
         if missing:
             raise TopicRouteNotFound(f"queues {sorted(missing)} are not in the route any more")
-        return (yield from _bounds(cluster, options, queues))
+        return (yield from _look(cluster, options, queues))
 
     try:
         return (yield from persist(patience, attempt))
     except TopicRouteNotFound:
         if not missing:
             raise
-        return (yield from _bounds(cluster, options, cluster.find_queues(options.topics)))
+        return (yield from _look(cluster, options, queues))
 
 
-def _bounds(
+def _find_topics(
+    cluster: Cluster, options: SourceOptions, *, is_expected: bool
+) -> Operation[Collection[str]]:
+    pattern = options.topic_pattern
+    if pattern is None:
+        return options.topics
+    names = yield from cluster.list_topics()
+    has_hidden = pattern.startswith("%")
+    topics = [
+        name
+        for name in names
+        if (has_hidden or not name.startswith("%")) and re.fullmatch(pattern, name)
+    ]
+    if not topics and not is_expected:
+        raise ConfigError(
+            f"no topic matches option 'topicPattern', {pattern!r}; "
+            f"the name server knows {', '.join(names[:20]) or 'none'}"
+        )
+    return topics
+
+
+def _look(
     cluster: Cluster, options: SourceOptions, queues: frozenset[MessageQueue]
-) -> Operation[dict[MessageQueue, QueueBounds]]:
+) -> Operation[Discovery]:
+    wanted = queues
     if options.assign is not None:
         unknown = sorted(options.assign - queues)
         if unknown:
@@ -64,5 +97,5 @@ def _bounds(
             raise ConfigError(
                 f"option 'assign' names queue {topic}/{broker_name}/{queue_id}, which is not there"
             )
-        queues = options.assign
-    return (yield from cluster.fetch_bounds(queues))
+        wanted = options.assign
+    return Discovery(queues, (yield from cluster.fetch_bounds(wanted)))

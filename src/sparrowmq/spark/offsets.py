@@ -60,6 +60,21 @@ def parse_offsets(text: str) -> dict[MessageQueue, int]:
     return decode_offsets(_parse_json(text, _SHAPE))
 
 
+def parse_timestamps(text: str) -> dict[MessageQueue, int]:
+    """Return the times of a JSON text of the same shape, in milliseconds since 1970.
+
+    Raises: ConfigError if it is not JSON or has another shape.
+    """
+    timestamps_ms = decode_offsets(_parse_json(text, _SHAPE))
+    for queue, timestamp_ms in timestamps_ms.items():
+        if timestamp_ms < 0:
+            raise ConfigError(
+                f"the time of queue {queue.topic}/{queue.broker_name}/{queue.queue_id} is "
+                f"{timestamp_ms}; milliseconds since 1970 are needed"
+            )
+    return timestamps_ms
+
+
 def parse_queues(text: str) -> frozenset[MessageQueue]:
     """Return the queues of an `assign` text, `{"topic": {"broker": [queueId, ...]}}`.
 

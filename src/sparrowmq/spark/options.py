@@ -1,25 +1,48 @@
-"""The options of the data source: one table, and the frozen values parsed from it.
+"""The options of a read: one table, and the frozen values parsed from it.
 
 A row of `OPTIONS` is the whole truth about an option: its name, where it applies, its default, its
-parser and its help. Spark hands option names over in lower case, so names are compared without
-case; a name that is not in the table is an error that offers the nearest right one. `SourceOptions`
-is what readers hold: it is pickled to the executors, so it holds plain values only.
+parser and its help. `SourceOptions` is what readers hold: it is pickled to the executors, so it
+holds plain values only.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from sparrowmq.client.name_servers import parse_name_servers
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, LocalProtocolError
 from sparrowmq.model import MessageQueue
-from sparrowmq.model.names import check_group, check_topic
+from sparrowmq.model.names import check_group
+from sparrowmq.protocol.subscription import (
+    EXPRESSION_TYPE_SQL92,
+    EXPRESSION_TYPE_TAG,
+    SUBSCRIBE_ALL,
+    parse_subscription,
+)
 from sparrowmq.spark import schema
-from sparrowmq.spark.bounds import OffsetChoice
-from sparrowmq.spark.offsets import EARLIEST, LATEST, parse_offsets, parse_queues
+from sparrowmq.spark.bounds import GroupChoice, OffsetChoice, StartChoice, TimestampChoice
+from sparrowmq.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    parse_offsets,
+    parse_queues,
+    parse_timestamps,
+)
+from sparrowmq.spark.option_table import (
+    Option,
+    parse_bool,
+    parse_choice,
+    parse_duration_ms,
+    parse_given,
+    parse_pattern,
+    parse_text,
+    parse_timestamp_ms,
+    parse_topics,
+    parse_whole,
+    with_defaults,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,133 +51,206 @@ class SourceOptions:
 
     name_servers: tuple[str, ...]
     topics: tuple[str, ...]
+    topic_pattern: str | None
     assign: frozenset[MessageQueue] | None
-    starting_offsets: OffsetChoice | None
-    ending_offsets: OffsetChoice | None
+    starting: StartChoice | None
+    ending: StartChoice
     max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    max_bytes_per_trigger: int | None
     min_partitions: int
+    max_records_per_partition: int | None
     min_rows_per_partition: int
     fail_on_data_loss: bool
     columns: tuple[str, ...]
+    sub_expression: str
+    filter_type: str
     group: str | None
     commit_offsets: bool
     pull_batch_size: int
+    pull_max_bytes: int | None
     request_timeout_ms: int
     fetch_retries: int
     retry_interval_ms: int
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    security_token: str | None = field(default=None, repr=False)
 
     @property
-    def name_server_text(self) -> str:
-        """The name servers as the user writes them."""
-        return ";".join(self.name_servers)
+    def is_filtered(self) -> bool:
+        """Whether brokers leave messages out."""
+        return self.sub_expression != SUBSCRIBE_ALL
+
+    @property
+    def tags(self) -> frozenset[str] | None:
+        """The tags wanted, if a tag expression is given."""
+        if not self.is_filtered or self.filter_type != EXPRESSION_TYPE_TAG:
+            return None
+        return frozenset(parse_subscription("", self.sub_expression, sub_version=0).tags_set)
 
 
-class Option(NamedTuple):
-    """A row of the table.
-
-    Args:
-        name: as users write it.
-        default: as users would write it, or None where there is none.
-        parse: from text to value; raises ConfigError or ValueError.
-        help: one sentence.
-        scopes: "batch", "stream", or both.
-    """
-
-    name: str
-    default: str | None
-    parse: Callable[[str], Any]
-    help: str
-    scopes: tuple[str, ...] = ("batch", "stream")
+def _parse_start(text: str) -> StartChoice:
+    words: dict[str, StartChoice] = {
+        "earliest": OffsetChoice(EARLIEST),
+        "latest": OffsetChoice(LATEST),
+        "group": GroupChoice(EARLIEST),
+        "group-or-latest": GroupChoice(LATEST),
+    }
+    return _parse_offset_choice(text, words, rest=EARLIEST)
 
 
-def _parse_topics(text: str) -> tuple[str, ...]:
-    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not topics:
-        raise ValueError("no topic is named")
-    return tuple(check_topic(topic) for topic in topics)
+def _parse_end(text: str) -> StartChoice:
+    return _parse_offset_choice(text, {"latest": OffsetChoice(LATEST)}, rest=LATEST)
 
 
-def _parse_bool(text: str) -> bool:
-    lowered = text.strip().lower()
-    if lowered not in ("true", "false"):
-        raise ValueError("write true or false")
-    return lowered == "true"
+def _parse_offset_choice(text: str, words: Mapping[str, StartChoice], *, rest: int) -> StartChoice:
+    word = text.strip().lower()
+    if word in words:
+        return words[word]
+    if not word.startswith("{"):
+        listed = ", ".join(words)
+        raise ValueError(f'write {listed}, or JSON {{"topic": {{"broker": {{"0": 17}}}}}}')
+    return OffsetChoice(rest, parse_offsets(text))
 
 
-def _parse_whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(f"write a whole number from {low} to {high}") from None
-        if not low <= value <= high:
-            raise ValueError(f"it must be from {low} to {high}")
-        return value
-
-    return parse
+def _parse_timestamps(rest: int) -> Callable[[str], TimestampChoice]:
+    return lambda text: TimestampChoice(None, parse_timestamps(text), rest)
 
 
-def _parse_choice(stand_ins: Mapping[str, int], rest: int) -> Callable[[str], OffsetChoice]:
-    def parse(text: str) -> OffsetChoice:
-        lowered = text.strip().lower()
-        if lowered in stand_ins:
-            return OffsetChoice(stand_ins[lowered])
-        if not lowered.startswith("{"):
-            words = " or ".join(stand_ins)
-            raise ValueError(f'write {words}, or JSON {{"topic": {{"broker": {{"0": 17}}}}}}')
-        return OffsetChoice(rest, parse_offsets(text))
+def _parse_timestamp(rest: int) -> Callable[[str], TimestampChoice]:
+    return lambda text: TimestampChoice(parse_timestamp_ms(text), {}, rest)
 
-    return parse
+
+def _parse_filter(text: str) -> str:
+    text = text.strip()
+    try:
+        parse_subscription("", text, sub_version=0)
+    except LocalProtocolError as error:
+        raise ValueError(str(error)) from error
+    return text or SUBSCRIBE_ALL
 
 
 _COUNT_MAX = 2**63 - 1
+_BATCH = ("batch",)
+_STREAM = ("stream",)
 
 OPTIONS: tuple[Option, ...] = (
     Option(
         "nameServer", None, parse_name_servers, "name servers, host:port joined by ';'; required"
     ),
-    Option("topic", None, _parse_topics, "topics to read, joined by ','; this or assign"),
+    Option(
+        "topic",
+        None,
+        parse_topics,
+        "topics to read, joined by ','; this, topicPattern or assign",
+    ),
+    Option(
+        "topicPattern",
+        None,
+        parse_pattern,
+        "a regular expression that matches the whole names of the topics to read; RocketMQ's own "
+        "topics are left out, and retry and dead-letter topics unless it begins with %",
+    ),
     Option(
         "assign", None, parse_queues, 'exact queues, {"topic": {"broker": [0, 1]}}; this or topic'
     ),
     Option(
         "startingOffsets",
         None,
-        _parse_choice({"earliest": EARLIEST, "latest": LATEST}, EARLIEST),
+        _parse_start,
         "where to begin: earliest (default of a batch), latest (default of a stream without a "
-        'checkpoint), or JSON {"topic": {"broker": {"0": 17}}} with -2 for earliest and -1 for '
-        "latest; a queue that the JSON does not name begins at earliest",
+        "checkpoint), group (what the group has committed, else earliest), group-or-latest, or "
+        'JSON {"topic": {"broker": {"0": 17}}} with -2 for earliest and -1 for latest; a queue '
+        "that the JSON does not name begins at earliest",
+    ),
+    Option(
+        "startingTimestamp",
+        None,
+        _parse_timestamp(LATEST),
+        "begin at the first message stored at or after this time: milliseconds since 1970, or "
+        "ISO 8601; a queue without one begins at its end",
+    ),
+    Option(
+        "startingOffsetsByTimestamp",
+        None,
+        _parse_timestamps(EARLIEST),
+        'the same by queue, JSON {"topic": {"broker": {"0": 1767225600000}}}; a queue that the '
+        "JSON does not name begins at earliest",
     ),
     Option(
         "endingOffsets",
-        "latest",
-        _parse_choice({"latest": LATEST}, LATEST),
-        "where a batch ends: latest, or JSON; a queue that the JSON does not name ends at latest",
-        ("batch",),
+        None,
+        _parse_end,
+        "where a batch ends: latest (default), or JSON; a queue that the JSON does not name ends "
+        "at latest",
+        _BATCH,
+    ),
+    Option(
+        "endingTimestamp",
+        None,
+        _parse_timestamp(LATEST),
+        "end before the first message stored at or after this time",
+        _BATCH,
+    ),
+    Option(
+        "endingOffsetsByTimestamp",
+        None,
+        _parse_timestamps(LATEST),
+        "the same by queue, as JSON; a queue that the JSON does not name ends at latest",
+        _BATCH,
     ),
     Option(
         "maxOffsetsPerTrigger",
         None,
-        _parse_whole(1, _COUNT_MAX),
+        parse_whole(1, _COUNT_MAX),
         "the most messages of one micro-batch, shared out among the queues pro rata",
-        ("stream",),
+        _STREAM,
+    ),
+    Option(
+        "minOffsetsPerTrigger",
+        None,
+        parse_whole(1, _COUNT_MAX),
+        "wait until there are so many messages, or maxTriggerDelay has passed since the last batch",
+        _STREAM,
+    ),
+    Option(
+        "maxTriggerDelay",
+        "15m",
+        parse_duration_ms,
+        "how long minOffsetsPerTrigger may wait, such as 90s or 15m",
+        _STREAM,
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        None,
+        parse_whole(1, _COUNT_MAX),
+        "about so many bytes of messages in one micro-batch, judged by the next messages of each "
+        "queue; at least one message",
+        _STREAM,
     ),
     Option(
         "minPartitions",
         "0",
-        _parse_whole(0, 100_000),
+        parse_whole(0, 100_000),
         "at least so many Spark partitions; queues are split where there are fewer",
+    ),
+    Option(
+        "maxRecordsPerPartition",
+        None,
+        parse_whole(1, _COUNT_MAX),
+        "the most messages of one Spark partition; queues with more are split",
     ),
     Option(
         "minRowsPerPartition",
         "20000",
-        _parse_whole(1, _COUNT_MAX),
+        parse_whole(1, _COUNT_MAX),
         "queues with fewer messages share a Spark partition until it has so many",
     ),
     Option(
         "failOnDataLoss",
         "true",
-        _parse_bool,
+        parse_bool,
         "fail when messages are gone before they were read; false skips them with a warning",
     ),
     Option(
@@ -169,39 +265,65 @@ OPTIONS: tuple[Option, ...] = (
         schema.parse_columns,
         "the columns by name, joined by ','; instead of profile",
     ),
-    Option("group", None, check_group, "consumer group under which offsets are committed"),
+    Option(
+        "subExpression",
+        SUBSCRIBE_ALL,
+        _parse_filter,
+        "which messages brokers give: *, tags such as TagA || TagB, or an SQL92 condition",
+    ),
+    Option(
+        "filterType",
+        EXPRESSION_TYPE_TAG,
+        parse_choice((EXPRESSION_TYPE_TAG, EXPRESSION_TYPE_SQL92)),
+        "what subExpression is: TAG or SQL92, which a broker must be configured for",
+    ),
+    Option(
+        "group",
+        None,
+        check_group,
+        "consumer group under which pulls are made and offsets are looked up and committed",
+    ),
     Option(
         "commitOffsets",
         "false",
-        _parse_bool,
+        parse_bool,
         "commit what is safely processed to the brokers under the group, to be seen by monitors; "
         "the checkpoint alone decides where a query goes on",
-        ("stream",),
+        _STREAM,
     ),
     Option(
         "pullBatchSize",
         "2048",
-        _parse_whole(1, 65_536),
+        parse_whole(1, 65_536),
         "messages to ask for in one pull; Apache's broker gives 32 at most by default",
     ),
     Option(
-        "requestTimeoutMs", "10000", _parse_whole(1, 3_600_000), "patience for one answer, in ms"
+        "pullMaxBytes",
+        None,
+        parse_whole(1, 2**31 - 1),
+        "bytes to ask for in one pull; brokers before 5.1 do not know it",
+    ),
+    Option(
+        "requestTimeoutMs", "10000", parse_whole(1, 3_600_000), "patience for one answer, in ms"
     ),
     Option(
         "fetchRetries",
         "10",
-        _parse_whole(0, 1_000_000),
+        parse_whole(0, 1_000_000),
         "further attempts after a request fails in a way that may pass",
     ),
     Option(
         "retryIntervalMs",
         "200",
-        _parse_whole(1, 3_600_000),
+        parse_whole(1, 3_600_000),
         "pause before the first further attempt, in ms; it doubles each time, up to 3 s",
     ),
+    Option("accessKey", None, parse_text, "who asks, for brokers with access control"),
+    Option("secretKey", None, parse_text, "the secret that belongs to accessKey", is_secret=True),
+    Option(
+        "securityToken", None, parse_text, "a token that comes with temporary keys", is_secret=True
+    ),
 )
-
-_BY_LOWER_NAME = {option.name.lower(): option for option in OPTIONS}
 
 
 def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
@@ -213,59 +335,29 @@ def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
 
     Raises: ConfigError naming the option, its value and what is allowed.
     """
-    given: dict[str, Any] = {}
-    for name, text in options.items():
-        option = _find_option(name)
-        if scope != "any" and scope not in option.scopes:
-            (other,) = option.scopes
-            raise ConfigError(f"option {option.name!r} is for a {other} read, this is a {scope}")
-        given[option.name] = _parse_value(option, text)
-    values: dict[str, Any] = {
-        option.name: given[option.name]
-        if option.name in given
-        else (None if option.default is None else _parse_value(option, option.default))
-        for option in OPTIONS
-    }
+    given = parse_given(OPTIONS, options, scope=scope)
     _check_together(given)
+    values = with_defaults(OPTIONS, given)
     assign: frozenset[MessageQueue] | None = values["assign"]
-    topics: tuple[str, ...] = values["topic"] or tuple(
-        sorted({queue.topic for queue in assign or ()})
-    )
+    topics = values.pop("topic") or tuple(sorted({queue.topic for queue in assign or ()}))
+    starting = _take_choice(values, "starting")
+    ending = _take_choice(values, "ending")
     return SourceOptions(
-        name_servers=values["nameServer"],
+        name_servers=values.pop("name_server"),
         topics=topics,
-        assign=assign,
-        starting_offsets=values["startingOffsets"],
-        ending_offsets=values["endingOffsets"],
-        max_offsets_per_trigger=values["maxOffsetsPerTrigger"],
-        min_partitions=values["minPartitions"],
-        min_rows_per_partition=values["minRowsPerPartition"],
-        fail_on_data_loss=values["failOnDataLoss"],
-        columns=values["columns"] or values["profile"],
-        group=values["group"],
-        commit_offsets=values["commitOffsets"],
-        pull_batch_size=values["pullBatchSize"],
-        request_timeout_ms=values["requestTimeoutMs"],
-        fetch_retries=values["fetchRetries"],
-        retry_interval_ms=values["retryIntervalMs"],
+        starting=starting,
+        ending=ending or OffsetChoice(LATEST),
+        columns=values.pop("columns") or values["profile"],
+        max_trigger_delay_ms=values.pop("max_trigger_delay"),
+        **{name: value for name, value in values.items() if name != "profile"},
     )
 
 
-def _find_option(name: str) -> Option:
-    option = _BY_LOWER_NAME.get(name.lower())
-    if option is not None:
-        return option
-    near = difflib.get_close_matches(name.lower(), _BY_LOWER_NAME, n=1, cutoff=0.5)
-    hint = f"did you mean {_BY_LOWER_NAME[near[0]].name!r}? " if near else ""
-    known = ", ".join(each.name for each in OPTIONS)
-    raise ConfigError(f"unknown option {name!r}; {hint}The options are {known}")
-
-
-def _parse_value(option: Option, text: str) -> Any:
-    try:
-        return option.parse(text)
-    except ValueError as error:  # ConfigError is one too
-        raise ConfigError(f"option {option.name!r} is {text!r}: {error}") from error
+def _take_choice(values: dict[str, Any], edge: str) -> StartChoice | None:
+    """Take the one option out of three that says where to begin, or where to end."""
+    names = (f"{edge}_offsets", f"{edge}_timestamp", f"{edge}_offsets_by_timestamp")
+    found = [values.pop(name) for name in names]
+    return next((choice for choice in found if choice is not None), None)
 
 
 def _check_together(given: Mapping[str, Any]) -> None:
@@ -273,10 +365,27 @@ def _check_together(given: Mapping[str, Any]) -> None:
         raise ConfigError(
             'option \'nameServer\' is missing; write .option("nameServer", "host:9876")'
         )
-    if ("topic" in given) == ("assign" in given):
-        what = "both are given" if "topic" in given else "neither is given"
-        raise ConfigError(f"give either option 'topic' or option 'assign'; {what}")
+    named = [name for name in ("topic", "topicPattern", "assign") if name in given]
+    if len(named) != 1:
+        what = " and ".join(named) + " are given" if named else "none is given"
+        raise ConfigError(f"give one of the options 'topic', 'topicPattern' and 'assign'; {what}")
+    for edge in ("starting", "ending"):
+        suffixes = ("Offsets", "Timestamp", "OffsetsByTimestamp")
+        both = [edge + suffix for suffix in suffixes if edge + suffix in given]
+        if len(both) > 1:
+            raise ConfigError(f"give only one of the options {' and '.join(map(repr, both))}")
     if "profile" in given and "columns" in given:
         raise ConfigError("give either option 'profile' or option 'columns', not both")
     if given.get("commitOffsets") and "group" not in given:
         raise ConfigError("option 'commitOffsets' needs option 'group', under which to commit")
+    if isinstance(given.get("startingOffsets"), GroupChoice) and "group" not in given:
+        raise ConfigError("option 'startingOffsets' is 'group', so option 'group' must name one")
+    if given.get("filterType") == EXPRESSION_TYPE_SQL92 and "subExpression" not in given:
+        raise ConfigError("option 'filterType' is 'SQL92', so 'subExpression' must be a condition")
+    if ("accessKey" in given) != ("secretKey" in given):
+        raise ConfigError("give both options 'accessKey' and 'secretKey', or neither")
+    if "maxOffsetsPerTrigger" in given and "maxBytesPerTrigger" in given:
+        raise ConfigError("give either option 'maxOffsetsPerTrigger' or 'maxBytesPerTrigger'")
+    low, high = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
+    if low is not None and high is not None and low > high:
+        raise ConfigError(f"minOffsetsPerTrigger {low} is more than maxOffsetsPerTrigger {high}")

@@ -45,6 +45,7 @@ def make_partitions(
         ranges,
         partitions_min=options.min_partitions,
         rows_min=options.min_rows_per_partition,
+        rows_max=options.max_records_per_partition,
     )
     # Spark reads a plan without any partition as one partition of nothing known.
     return [RangesPartition([(each, numbers[each.queue]) for each in part]) for part in plan] or [

@@ -8,7 +8,8 @@ rule on which exactly-once rests: every offset of the input is in exactly one pl
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sparrowmq.model import MessageQueue
@@ -27,7 +28,12 @@ class QueueRange(NamedTuple):
         return self.end - self.start
 
 
-def limit_ranges(ranges: Iterable[QueueRange], rows_max: int) -> list[QueueRange]:
+def limit_ranges(
+    ranges: Iterable[QueueRange],
+    rows_max: int,
+    *,
+    row_sizes: Mapping[MessageQueue, int] = MappingProxyType({}),
+) -> list[QueueRange]:
     """Cut ranges so that together they hold at most `rows_max` offsets.
 
     Every queue gets its share pro rata of what it holds, and no queue that holds anything is left
@@ -36,16 +42,19 @@ def limit_ranges(ranges: Iterable[QueueRange], rows_max: int) -> list[QueueRange
     Args:
         ranges: what could be read.
         rows_max: at least 1.
+        row_sizes: the size of a row by queue; where it is given, `rows_max` counts the same unit.
 
     Returns: the ranges in the order of their queues, with the same starts; a range may be empty.
         Unless everything was empty, at least one of them is not.
     """
     assert rows_max >= 1
     ordered = sorted(ranges)
-    total = sum(each.rows for each in ordered)
-    if total <= rows_max:
+    row_costs = [max(1, row_sizes.get(each.queue, 1)) for each in ordered]
+    costs = [each.rows * cost for each, cost in zip(ordered, row_costs, strict=True)]
+    if sum(costs) <= rows_max:
         return ordered
-    counts = apportion([each.rows for each in ordered], rows_max)
+    shares = apportion(costs, rows_max)
+    counts = [-(-share // cost) for share, cost in zip(shares, row_costs, strict=True)]
     return [
         each._replace(end=each.start + count) for each, count in zip(ordered, counts, strict=True)
     ]
@@ -84,7 +93,11 @@ def apportion(sizes: Sequence[int], total: int) -> list[int]:
 
 
 def plan_partitions(
-    ranges: Iterable[QueueRange], *, partitions_min: int, rows_min: int
+    ranges: Iterable[QueueRange],
+    *,
+    partitions_min: int,
+    rows_min: int,
+    rows_max: int | None = None,
 ) -> list[tuple[QueueRange, ...]]:
     """Deal the ranges of a batch out to input partitions.
 
@@ -96,16 +109,18 @@ def plan_partitions(
         ranges: what the batch reads; empty ones are left out.
         partitions_min: at least so many partitions, as far as there are rows; 0 asks for none.
         rows_min: rows below which ranges share a partition.
+        rows_max: the most rows of a partition; ranges with more are split.
 
     Returns: partitions in the order of their first queue; ranges in a partition are in order too.
     """
     ordered = sorted(each for each in ranges if each.rows > 0)
-    pieces = _split(ordered, partitions_min)
+    pieces = _split(ordered, partitions_min, rows_max)
+    shared_max = rows_min if rows_max is None else min(rows_min, rows_max)
     merges_left = len(pieces) - max(partitions_min, 1)
     partitions: list[list[QueueRange]] = []
     rows = 0
     for piece in pieces:
-        fits = piece.rows < rows_min and rows + piece.rows <= rows_min
+        fits = piece.rows < rows_min and rows + piece.rows <= shared_max
         if partitions and fits and merges_left > 0:
             partitions[-1].append(piece)
             rows += piece.rows
@@ -116,13 +131,19 @@ def plan_partitions(
     return [tuple(each) for each in partitions]
 
 
-def _split(ranges: Sequence[QueueRange], partitions_min: int) -> list[QueueRange]:
+def _split(
+    ranges: Sequence[QueueRange], partitions_min: int, rows_max: int | None
+) -> list[QueueRange]:
     sizes = [each.rows for each in ranges]
     pieces_total = min(partitions_min, sum(sizes))
-    if pieces_total <= len(ranges):
-        return list(ranges)
+    counts = [1] * len(ranges)
+    if pieces_total > len(ranges):
+        counts = apportion(sizes, pieces_total)
+    if rows_max is not None:
+        needed = [-(-size // rows_max) for size in sizes]
+        counts = [max(pair) for pair in zip(counts, needed, strict=True)]
     pieces: list[QueueRange] = []
-    for each, count in zip(ranges, apportion(sizes, pieces_total), strict=True):
+    for each, count in zip(ranges, counts, strict=True):
         bounds = [each.start + each.rows * step // count for step in range(count + 1)]
         pieces += [each._replace(start=start, end=end) for start, end in itertools.pairwise(bounds)]
     return pieces

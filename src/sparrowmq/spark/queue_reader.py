@@ -7,7 +7,8 @@ is an error unless `failOnDataLoss` is false.
 | answer                          | meaning                                                     |
 |---------------------------------|-------------------------------------------------------------|
 | FOUND                           | records, which must go on exactly where the last ones ended |
-| NO_MATCHED_MSG, farther on      | the broker removed what was between: a loss                 |
+| NO_MATCHED_MSG, farther on      | the broker removed what was between: a loss; with a filter, |
+|                                 | nothing matches, unless the queue begins farther on now     |
 | OFFSET_ILLEGAL before the first | retention overtook the reader: a loss                       |
 | the queue ends before the range | tried again, for a broker may be starting; then a loss      |
 """
@@ -19,19 +20,26 @@ from itertools import chain
 
 import numpy as np
 import pyarrow as pa
+from msgspec import structs
 
 from sparrowmq.client.operations.pull import PullResult, PullStatus, make_pull_header, pull
 from sparrowmq.errors import RemoteProtocolError, SparrowError
 from sparrowmq.runtime.effects import Operation, Task, join, sleep, spawn
 from sparrowmq.spark.bounds import Loss
 from sparrowmq.spark.cluster import Cluster, Patience, is_passing, persist
-from sparrowmq.spark.columns import Ints, arrow_schema, decode_columns, find_starts, queue_offsets
+from sparrowmq.spark.columns import (
+    Ints,
+    arrow_schema,
+    decode_columns,
+    find_starts,
+    queue_offsets,
+    select_tags,
+)
 from sparrowmq.spark.failures import report_losses
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.planning import QueueRange
+from sparrowmq.spark.positions import DEFAULT_GROUP
 
-# MixAll.TOOLS_CONSUMER_GROUP: every broker knows it, also one that makes no groups by itself.
-DEFAULT_GROUP = "TOOLS_CONSUMER"
 # Small answers (Apache's brokers give 32 messages) are joined until a batch is worth its cost.
 BATCH_ROWS_MIN = 1_024
 BATCH_BYTES_MIN = 4 * 1024 * 1024
@@ -91,7 +99,11 @@ class QueueReader:
             self.queue,
             offset=self._offset,
             count_max=min(self._options.pull_batch_size, self._end - self._offset),
+            expression=self._options.sub_expression,
+            expression_type=self._options.filter_type,
         )
+        if self._options.pull_max_bytes is not None:
+            header = structs.replace(header, max_msg_bytes=self._options.pull_max_bytes)
         return (
             yield from pull(
                 self._cluster.address(self.queue.broker_name),
@@ -123,6 +135,8 @@ class QueueReader:
         """Return where the wanted records begin, which must be without a gap."""
         starts = find_starts(result.records)
         offsets = queue_offsets(result.records, starts)
+        if self._options.is_filtered:
+            return self._check_filtered(result, asked, starts, offsets)
         expected = np.arange(asked, asked + len(starts))
         if not np.array_equal(offsets, expected) or asked + len(starts) < self._offset:
             found = f"{offsets[0]} to {offsets[-1]}" if len(offsets) else "none"
@@ -133,12 +147,28 @@ class QueueReader:
             )
         return starts[: self._end - asked]
 
+    def _check_filtered(self, result: PullResult, asked: int, starts: Ints, offsets: Ints) -> Ints:
+        """Return where the wanted records begin; brokers know a tag by its hash code alone."""
+        edges = np.concatenate(([asked - 1], offsets, [result.next_offset]))
+        if not (edges[1:] > edges[:-1]).all():
+            raise RemoteProtocolError(
+                f"broker {self.queue.broker_name!r} was asked for offsets from {asked} of queue "
+                f"{self.queue.queue_id} of {self.queue.topic!r} and says to go on at "
+                f"{result.next_offset}, but gave {offsets.tolist()[:20]}"
+            )
+        wanted = starts[offsets < self._end]
+        tags = self._options.tags
+        return wanted if tags is None else select_tags(result.records, wanted, tags)
+
     def _judge(self, result: PullResult) -> Operation[None]:
         """Find out what an answer without messages means for the range."""
         offset = self._offset
         if result.status is PullStatus.OFFSET_ILLEGAL and offset < result.min_offset:
             self._skip(result.min_offset, "retention has removed what was before")
         elif result.status is PullStatus.NO_MATCHED_MSG and result.next_offset > offset:
+            if self._options.is_filtered and offset >= result.min_offset:
+                self._offset = min(result.next_offset, self._end)
+                return
             self._skip(result.next_offset, "the broker has removed what was between")
         elif self._fruitless < self._patience.retries:
             self._fruitless += 1
@@ -170,7 +200,7 @@ def read_ranges(
     patience = Patience(options.fetch_retries, options.retry_interval_ms)
     topics = frozenset(reader.queue.topic for reader in readers)
     try:
-        cluster.driver.run(persist(patience, lambda: _begin(cluster, topics, readers)))
+        cluster.run(persist(patience, lambda: _begin(cluster, topics, readers)))
         following: Iterator[QueueReader | None] = chain(readers[1:], [None])
         for reader, (_, number), after in zip(readers, ranges, following, strict=True):
             for records, starts in _join_answers(cluster, reader, after):
@@ -207,7 +237,7 @@ def _join_answers(
     starts: list[Ints] = []
     rows = size = 0
     while not reader.is_done:
-        records, found = cluster.driver.run(_advance(reader, after))
+        records, found = cluster.run(_advance(reader, after))
         if len(found):
             parts.append(records)
             starts.append(found + size)

@@ -18,7 +18,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -33,11 +35,12 @@ from sparrowmq.spark.bounds import (
     resolve_choice,
 )
 from sparrowmq.spark.cluster import BOUNDS_AGE_MS_MAX, ROUTE_AGE_MS_MAX, Patience, connect
-from sparrowmq.spark.discovery import NO_PATIENCE, discover
+from sparrowmq.spark.discovery import NO_PATIENCE, Discovery, discover
 from sparrowmq.spark.failures import clear, report_losses
 from sparrowmq.spark.offsets import LATEST, OffsetsJson, decode_offsets, encode_offsets
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
+from sparrowmq.spark.positions import find_offsets, sample_sizes
 
 _LOG = logging.getLogger("sparrowmq.spark")
 
@@ -51,28 +54,38 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._bounds: dict[MessageQueue, QueueBounds] | None = None
-        self._bounds_ms = 0
+        self._found: Discovery | None = None
+        self._found_ms = 0
+        self._batch_ms = clock.monotonic_ms()
         self._frozen: dict[MessageQueue, int] | None = None
         self._committed: dict[MessageQueue, int] = {}
 
     @clear
     def initialOffset(self) -> OffsetsJson:  # noqa: N802
-        """Resolve `startingOffsets`; asked only for a query without a checkpoint."""
-        choice = self._options.starting_offsets or OffsetChoice(LATEST)
-        answer = resolve_choice(choice, self._discover({}))
-        report_losses(answer.losses, fail=self._options.fail_on_data_loss)
+        """Resolve where to begin; asked only for a query without a checkpoint."""
+        options = self._options
+        cluster, bounds = connect(options), self._discover({}).bounds
+        choice = options.starting or OffsetChoice(LATEST)
+        offsets = cluster.run(find_offsets(cluster, choice, bounds, group=options.group))
+        answer = resolve_choice(offsets, bounds)
+        report_losses(answer.losses, fail=options.fail_on_data_loss)
         return encode_offsets(answer.offsets)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return `maxOffsetsPerTrigger` as Spark's limit."""
-        rows_max = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
+        """Return the limit of a micro-batch in Spark's words, which know no two at once."""
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
 
     @clear
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Freeze the query's end at what the queues hold now."""
-        bounds = self._discover({}, afresh=True)
+        bounds = self._discover({}, afresh=True).bounds
         self._frozen = {queue: found.max_offset for queue, found in bounds.items()}
 
     @clear
@@ -81,19 +94,28 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> OffsetsJson:
         """Choose the end of the next micro-batch; `start` again if there is nothing to read."""
         begin = decode_offsets(start)
-        bounds = self._discover(begin)
-        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        answer = choose_end(begin, bounds, frozen=self._frozen, rows_max=rows_max)
+        bounds = self._discover(begin).bounds
+        rows_max, row_sizes = self._limit(limit, begin, bounds)
+        answer = choose_end(
+            begin,
+            bounds,
+            frozen=self._frozen,
+            rows_max=rows_max,
+            rows_min=self._rows_min(limit),
+            row_sizes=row_sizes,
+        )
         report_losses(answer.losses, fail=self._options.fail_on_data_loss)
         self._commit(begin, bounds)
+        if answer.offsets != begin:
+            self._batch_ms = clock.monotonic_ms()
         return encode_offsets(answer.offsets)
 
     @clear
     def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802
         """Return the ends of the queues, which Spark's progress shows beside the query's own."""
-        if self._bounds is None:
+        if self._found is None:
             return None
-        return encode_offsets({queue: found.max_offset for queue, found in self._bounds.items()})
+        return encode_offsets({q: found.max_offset for q, found in self._found.bounds.items()})
 
     @clear
     def partitions(
@@ -101,10 +123,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Sequence[InputPartition]:
         """Deal a micro-batch out. It may be one that an earlier run of the query planned."""
         ranges = ranges_between(decode_offsets(start), decode_offsets(end))
-        if self._bounds is None:
-            self._discover({each.queue: each.start for each in ranges})
-        queues = connect(self._options).find_queues(self._options.topics)
-        return make_partitions(self._options, ranges, queues)
+        found = self._found or self._discover({each.queue: each.start for each in ranges})
+        return make_partitions(self._options, ranges, found.queues)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in an executor."""
@@ -113,20 +133,50 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: Mapping[str, Any]) -> None:
         """Do nothing; see the top of this file."""
 
-    def _discover(
-        self, expected: Mapping[MessageQueue, int], *, afresh: bool = False
-    ) -> dict[MessageQueue, QueueBounds]:
+    def _limit(
+        self,
+        limit: ReadLimit,
+        begin: Mapping[MessageQueue, int],
+        bounds: Mapping[MessageQueue, QueueBounds],
+    ) -> tuple[int | None, Mapping[MessageQueue, int] | None]:
+        """Return the most of a batch, and the sizes of messages if it is told in bytes."""
+        if isinstance(limit, ReadMaxRows):
+            return limit.max_rows, None
+        if isinstance(limit, ReadMaxBytes):
+            cluster = connect(self._options)
+            waiting = {
+                queue: max(begin.get(queue, 0), found.min_offset)
+                for queue, found in bounds.items()
+                if begin.get(queue, 0) < found.max_offset
+            }
+            return limit.max_bytes, cluster.run(sample_sizes(cluster, waiting))
+        return None, None
+
+    def _rows_min(self, limit: ReadLimit) -> int:
+        """Return how many rows a batch must have; a query that is to end waits for none."""
+        rows_min = self._options.min_offsets_per_trigger
+        waited_ms = clock.monotonic_ms() - self._batch_ms
+        if (
+            rows_min is None
+            or self._frozen is not None
+            or isinstance(limit, ReadAllAvailable)
+            or waited_ms >= self._options.max_trigger_delay_ms
+        ):
+            return 0
+        return rows_min
+
+    def _discover(self, expected: Mapping[MessageQueue, int], *, afresh: bool = False) -> Discovery:
         """Ask what the queues hold, unless that was asked just now."""
         now_ms = clock.monotonic_ms()
-        is_fresh = now_ms - self._bounds_ms < BOUNDS_AGE_MS_MAX and not afresh
-        if self._bounds is not None and is_fresh:
-            return self._bounds
+        is_fresh = now_ms - self._found_ms < BOUNDS_AGE_MS_MAX and not afresh
+        if self._found is not None and is_fresh:
+            return self._found
         options = self._options
         cluster = connect(options)
         # A query that begins fails at once: most likely an address or a name is wrong.
-        is_known = self._bounds is not None or len(expected) > 0
+        is_known = self._found is not None or len(expected) > 0
         patience = Patience(options.fetch_retries, options.retry_interval_ms)
-        bounds = cluster.driver.run(
+        found = cluster.run(
             discover(
                 cluster,
                 options,
@@ -135,8 +185,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 route_age_ms_max=ROUTE_AGE_MS_MAX,
             )
         )
-        self._bounds, self._bounds_ms = bounds, clock.monotonic_ms()
-        return bounds
+        self._found, self._found_ms = found, clock.monotonic_ms()
+        return found
 
     def _commit(
         self, offsets: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, QueueBounds]
@@ -154,7 +204,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         cluster = connect(options)
         try:
-            cluster.driver.run(cluster.commit(options.group, fresh))
+            cluster.run(cluster.commit(options.group, fresh))
         except SparrowError as error:
             _LOG.warning("offsets of group %s are not committed: %s", options.group, error)
         else:

@@ -1,0 +1,173 @@
+"""Tables of options: what a row says, how values are checked, and what a wrong name gets. Pure.
+
+Spark hands option names over in lower case, so names are compared without case; a name that is not
+in the table is an error that offers the nearest right one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.model.names import check_topic
+
+
+class Option(NamedTuple):
+    """A row of a table.
+
+    Args:
+        name: as users write it.
+        default: as users would write it, or None where there is none.
+        parse: from text to value; raises ConfigError or ValueError.
+        help: one sentence.
+        scopes: "batch", "stream", or both.
+        is_secret: whether no error may show its value.
+    """
+
+    name: str
+    default: str | None
+    parse: Callable[[str], Any]
+    help: str
+    scopes: tuple[str, ...] = ("batch", "stream")
+    is_secret: bool = False
+
+
+def parse_given(
+    table: Sequence[Option], options: Mapping[str, str], *, scope: str
+) -> dict[str, Any]:
+    """Return the values of the options given, by their names in the table.
+
+    Args:
+        table: every option there is.
+        options: as Spark hands them over; names in any case.
+        scope: "batch" or "stream", or "any" while Spark does not yet say which.
+
+    Raises: ConfigError naming the option, its value and what is allowed.
+    """
+    by_lower_name = {option.name.lower(): option for option in table}
+    given: dict[str, Any] = {}
+    for name, text in options.items():
+        option = by_lower_name.get(name.lower())
+        if option is None:
+            raise ConfigError(_unknown(name, by_lower_name))
+        if scope != "any" and scope not in option.scopes:
+            (other,) = option.scopes
+            raise ConfigError(f"option {option.name!r} is for a {other}, this is a {scope}")
+        given[option.name] = _parse_value(option, text)
+    return given
+
+
+def with_defaults(table: Sequence[Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a value for each option, by its name in Python: `topicPattern` is `topic_pattern`."""
+    values: dict[str, Any] = {}
+    for option in table:
+        value = given.get(option.name)
+        if option.name not in given and option.default is not None:
+            value = _parse_value(option, option.default)
+        values[re.sub("([A-Z])", r"_\1", option.name).lower()] = value
+    return values
+
+
+def _unknown(name: str, by_lower_name: Mapping[str, Option]) -> str:
+    near = difflib.get_close_matches(name.lower(), by_lower_name, n=1, cutoff=0.5)
+    hint = f"did you mean {by_lower_name[near[0]].name!r}? " if near else ""
+    known = ", ".join(each.name for each in by_lower_name.values())
+    return f"unknown option {name!r}; {hint}The options are {known}"
+
+
+def _parse_value(option: Option, text: str) -> Any:
+    try:
+        return option.parse(text)
+    except ValueError as error:  # ConfigError is one too
+        shown = "" if option.is_secret else f" is {text!r}"
+        raise ConfigError(f"option {option.name!r}{shown}: {error}") from error
+
+
+def parse_topics(text: str) -> tuple[str, ...]:
+    """Parse topic names joined by commas."""
+    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not topics:
+        raise ValueError("no topic is named")
+    return tuple(check_topic(topic) for topic in topics)
+
+
+def parse_pattern(text: str) -> str:
+    """Check a regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"it is no regular expression ({error})") from error
+    return text
+
+
+def parse_text(text: str) -> str:
+    """Take any text but an empty one."""
+    if not text.strip():
+        raise ValueError("it is empty")
+    return text
+
+
+def parse_bool(text: str) -> bool:
+    """Parse true or false, in any case."""
+    lowered = text.strip().lower()
+    if lowered not in ("true", "false"):
+        raise ValueError("write true or false")
+    return lowered == "true"
+
+
+def parse_whole(low: int, high: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers within bounds, both included."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(f"write a whole number from {low} to {high}") from None
+        if not low <= value <= high:
+            raise ValueError(f"it must be from {low} to {high}")
+        return value
+
+    return parse
+
+
+def parse_choice(choices: Sequence[str]) -> Callable[[str], str]:
+    """Return a parser that takes one of these words, in any case."""
+
+    def parse(text: str) -> str:
+        for choice in choices:
+            if text.strip().lower() == choice.lower():
+                return choice
+        raise ValueError(f"write {' or '.join(choices)}")
+
+    return parse
+
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_duration_ms(text: str) -> int:
+    """Parse `90s`, `15m` or `250ms` into milliseconds."""
+    match = re.fullmatch(r"\s*([0-9]+)\s*([a-z]+)\s*", text.lower())
+    if match is None or match[2] not in _UNITS_MS:
+        raise ValueError(f"write a number and a unit of {', '.join(_UNITS_MS)}, such as 15m")
+    return int(match[1]) * _UNITS_MS[match[2]]
+
+
+def parse_timestamp_ms(text: str) -> int:
+    """Parse milliseconds since 1970, or ISO 8601; a time without a zone is UTC."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            "write milliseconds since 1970, or a time such as 2026-03-01T00:00:00Z"
+        ) from None
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return int(instant.timestamp() * 1000)

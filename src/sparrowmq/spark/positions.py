@@ -1,0 +1,150 @@
+"""Where a read begins or ends, as far as the cluster must be asked for it.
+
+A group's committed offsets, and the first message stored at or after a time. Brokers search by
+time too, but for a time after all messages they name the last one, and among messages of one
+millisecond 4.x ones name any; so their answer is a first guess here, which two pulls of one
+message confirm. Source: ConsumeQueue.getOffsetInQueueByTime of RocketMQ 4.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.offsets import query_offset, search_offset
+from sparrowmq.client.operations.pull import PullStatus, make_pull_header, pull
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.record import decode_record
+from sparrowmq.runtime.effects import Operation
+from sparrowmq.spark.bounds import (
+    GroupChoice,
+    OffsetChoice,
+    QueueBounds,
+    StartChoice,
+    TimestampChoice,
+)
+from sparrowmq.spark.cluster import Cluster
+from sparrowmq.spark.offsets import EARLIEST
+
+# MixAll.TOOLS_CONSUMER_GROUP: every broker knows it, also one that makes no groups by itself.
+DEFAULT_GROUP = "TOOLS_CONSUMER"
+# Messages by which the size of a queue's next ones is judged: what one of Apache's pulls gives.
+SAMPLE_COUNT = 32
+
+
+def find_offsets(
+    cluster: Cluster,
+    choice: StartChoice,
+    bounds: Mapping[MessageQueue, QueueBounds],
+    *,
+    group: str | None,
+) -> Operation[OffsetChoice]:
+    """Turn a user's choice into offsets.
+
+    Args:
+        bounds: what the queues hold.
+        group: the consumer group of the read.
+
+    Raises: TransportError, BrokerError, RouteError.
+    """
+    if isinstance(choice, OffsetChoice):
+        return choice
+    queues = sorted(bounds)
+    if isinstance(choice, GroupChoice):
+        assert group is not None
+        asked = [_committed(cluster, group, queue) for queue in queues]
+        found = yield from gather(asked, name="committed offsets")
+        committed = {
+            q: offset for q, offset in zip(queues, found, strict=True) if offset is not None
+        }
+        return OffsetChoice(choice.fallback, committed)
+    timestamps_ms = _timestamps_ms(choice, queues)
+    searches = [
+        first_offset_since(cluster, queue, bounds[queue], timestamp_ms=timestamps_ms[queue])
+        for queue in queues
+        if queue in timestamps_ms
+    ]
+    offsets = yield from gather(searches, name="offsets by timestamp")
+    # A queue that the user names and that is not there is an error, so it stays in.
+    unknown = {queue: EARLIEST for queue in choice.timestamps_ms if queue not in bounds}
+    by_queue = dict(zip((q for q in queues if q in timestamps_ms), offsets, strict=True))
+    return OffsetChoice(choice.rest, {**unknown, **by_queue})
+
+
+def _timestamps_ms(choice: TimestampChoice, queues: list[MessageQueue]) -> dict[MessageQueue, int]:
+    everywhere = choice.everywhere_timestamp_ms
+    given = {} if everywhere is None else dict.fromkeys(queues, everywhere)
+    return given | {
+        queue: choice.timestamps_ms[queue] for queue in queues if queue in choice.timestamps_ms
+    }
+
+
+def _committed(cluster: Cluster, group: str, queue: MessageQueue) -> Operation[int | None]:
+    address = cluster.address(queue.broker_name)
+    timeout_ms = cluster.request_timeout_ms
+    return (yield from query_offset(address, group, queue=queue, timeout_ms=timeout_ms))
+
+
+def first_offset_since(
+    cluster: Cluster, queue: MessageQueue, bounds: QueueBounds, *, timestamp_ms: int
+) -> Operation[int]:
+    """Return the offset of the first message stored at or after a time, else the queue's end."""
+    address = cluster.address(queue.broker_name)
+    low, high = bounds
+    if low == high:
+        return high
+    guess = yield from search_offset(
+        address, queue, timestamp_ms=timestamp_ms, timeout_ms=cluster.request_timeout_ms
+    )
+    guesses = [guess - 1, guess]
+    # Messages before `low` are older, those from `high` on are not.
+    while low < high:
+        middle = guesses.pop() if guesses else (low + high) // 2
+        if not low <= middle < high:
+            continue
+        at, stored_timestamp_ms = yield from _stored(cluster, queue, middle, end=high)
+        if stored_timestamp_ms is None or stored_timestamp_ms >= timestamp_ms:
+            high = middle
+        else:
+            low = at + 1
+    return high
+
+
+def _stored(
+    cluster: Cluster, queue: MessageQueue, offset: int, *, end: int
+) -> Operation[tuple[int, int | None]]:
+    """Return the first message from an offset on, and when it was stored; None if there is none."""
+    header = make_pull_header(DEFAULT_GROUP, queue, offset=offset, count_max=1)
+    result = yield from pull(
+        cluster.address(queue.broker_name), header, timeout_ms=cluster.request_timeout_ms
+    )
+    if result.status is PullStatus.FOUND:
+        record = decode_record(result.records, 0)
+        return record.queue_offset, record.store_timestamp_ms
+    if offset < result.next_offset < end:
+        return (yield from _stored(cluster, queue, result.next_offset, end=end))
+    return offset, None
+
+
+def sample_sizes(
+    cluster: Cluster, offsets: Mapping[MessageQueue, int]
+) -> Operation[dict[MessageQueue, int]]:
+    """Return about how many bytes a message of each queue has: the mean of the next few.
+
+    Args:
+        offsets: where to look; a queue that has nothing there is left out.
+    """
+    queues = sorted(offsets)
+    asked = [_sample_size(cluster, queue, offsets[queue]) for queue in queues]
+    sizes = yield from gather(asked, name="sizes")
+    return {queue: size for queue, size in zip(queues, sizes, strict=True) if size > 0}
+
+
+def _sample_size(cluster: Cluster, queue: MessageQueue, offset: int) -> Operation[int]:
+    header = make_pull_header(DEFAULT_GROUP, queue, offset=offset, count_max=SAMPLE_COUNT)
+    result = yield from pull(
+        cluster.address(queue.broker_name), header, timeout_ms=cluster.request_timeout_ms
+    )
+    if result.status is not PullStatus.FOUND:
+        return 0
+    return -(-len(result.records) // (result.next_offset - offset))
