@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.membership import (
     consumer_connections,
     heartbeat_all,
@@ -451,21 +452,19 @@ def _commit(subscriber: Subscriber, action: Commit) -> Operation[None]:
 
 def _leave(subscriber: Subscriber, _: Leave) -> Operation[None]:
     config = subscriber.config
-    tasks: list[Task] = []
-    for address in subscriber.routes.addresses():
-        operation = unregister(
+    operations = [
+        unregister(
             address,
             config.client_id,
             consumer_group=config.group,
             timeout_ms=config.times.invoke_timeout_ms,
         )
-        tasks.append((yield Spawn(operation, f"unregister at {address}")))
-    for task in tasks:
-        try:
-            yield from join(task)
-        except SparrowError as error:
+        for address in subscriber.routes.addresses()
+    ]
+    for outcome in (yield from gather_outcomes(operations, name="unregister")):
+        if isinstance(outcome, SparrowError):
             # A broker that is away notices that the connection is gone.
-            subscriber.tell(RequestFailed("unregister", None, error))
+            subscriber.tell(RequestFailed("unregister", None, outcome))
     subscriber.member.left()
     subscriber.wake.set()
 

@@ -16,16 +16,34 @@ def gather(operations: Sequence[Operation[T]], *, name: str) -> Operation[list[T
 
     Raises: the first error, once all have ended.
     """
-    tasks = []
-    for operation in operations:
-        tasks.append((yield from spawn(operation, name=name)))
     results: list[T] = []
     failure: SparrowError | None = None
-    for task in tasks:
-        try:
-            results.append((yield from join(task)))
-        except SparrowError as error:
-            failure = failure or error
+    for outcome in (yield from gather_outcomes(operations, name=name)):
+        if isinstance(outcome, SparrowError):
+            failure = failure or outcome
+        else:
+            results.append(outcome)
     if failure is not None:
         raise failure
     return results
+
+
+def gather_outcomes(
+    operations: Sequence[Operation[T]], *, name: str
+) -> Operation[list[T | SparrowError]]:
+    """Run operations at the same time and return, in order, what each returned or raised."""
+    tasks = []
+    for operation in operations:
+        tasks.append((yield from spawn(_catch(operation), name=name)))
+    outcomes: list[T | SparrowError] = []
+    for task in tasks:
+        outcomes.append((yield from join(task)))
+    return outcomes
+
+
+def _catch(operation: Operation[T]) -> Operation[T | SparrowError]:
+    # An error that waits to be joined, while an earlier task takes long, would count as lost.
+    try:
+        return (yield from operation)
+    except SparrowError as error:
+        return error

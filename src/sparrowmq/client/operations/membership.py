@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask
 from sparrowmq.errors import SparrowError
 from sparrowmq.protocol.bodies import (
@@ -22,7 +23,7 @@ from sparrowmq.protocol.headers import (
     GetConsumerListByGroupRequestHeader,
     UnregisterClientRequestHeader,
 )
-from sparrowmq.runtime.effects import Operation, Task, join, spawn
+from sparrowmq.runtime.effects import Operation
 
 
 def heartbeat(address: str, body: bytes, *, timeout_ms: int = INVOKE_TIMEOUT_MS) -> Operation[None]:
@@ -44,18 +45,13 @@ def heartbeat_all(
     Returns: the error of each broker that could not be told.
     """
     body = encode_body(data)
-    tasks: list[tuple[str, Task]] = []
-    for address in addresses:
-        operation = heartbeat(address, body, timeout_ms=timeout_ms)
-        task = yield from spawn(operation, name=f"heartbeat to {address}")
-        tasks.append((address, task))
-    failures: dict[str, SparrowError] = {}
-    for address, task in tasks:
-        try:
-            yield from join(task)
-        except SparrowError as error:
-            failures[address] = error
-    return failures
+    operations = [heartbeat(address, body, timeout_ms=timeout_ms) for address in addresses]
+    outcomes = yield from gather_outcomes(operations, name="heartbeat")
+    return {
+        address: outcome
+        for address, outcome in zip(addresses, outcomes, strict=True)
+        if isinstance(outcome, SparrowError)
+    }
 
 
 def unregister(
