@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.model import ConsumeFromWhere, MessageModel
+from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel
 from sparrowmq.model.names import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
     DEFAULT_CONSUMER_GROUP,
@@ -88,6 +88,7 @@ class ConsumerConfig:
         group: the consumer group.
         client_id: how the members of the group tell each other apart.
         message_model: CLUSTERING shares the queues, BROADCASTING gives every member all.
+        consume_type: CONSUME_ACTIVELY for one that polls; each pull says then what it subscribes.
         consume_from_where: where to begin in a queue without a committed offset.
         consume_timestamp_ms: the wall-clock time of CONSUME_FROM_TIMESTAMP.
         pull_batch_size: messages asked for at once.
@@ -110,6 +111,7 @@ class ConsumerConfig:
     group: str
     client_id: str
     message_model: MessageModel = MessageModel.CLUSTERING
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     consume_timestamp_ms: int = 0
     pull_batch_size: int = 32

@@ -105,6 +105,8 @@ class Subscriber:
     routes: RouteCache = field(default_factory=RouteCache)
     wake: Event = field(default_factory=Event)
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)
+    # Queues were chosen by hand: heartbeats tell of no subscription then.
+    is_assigned: bool = False
     # Pulls under way, to abandon them.
     pulls: dict[MessageQueue, Task] = field(default_factory=dict)
     # Changes that `on_rebalance` is yet to hear of, in order, and the task that tells it.
@@ -163,6 +165,7 @@ def heartbeat_data_from(
     """Return what a consumer tells every broker of itself."""
     consumer = ConsumerData(
         group_name=config.group,
+        consume_type=config.consume_type,
         message_model=config.message_model,
         consume_from_where=config.consume_from_where,
         subscription_data_set=[subscriptions[topic] for topic in sorted(subscriptions)],
