@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +27,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("deaf", flush=True)
 time.sleep(600)
 """
+SLEEPER = "import time; time.sleep(600)  # of the test of signals"
 DEMO = """
 import pathlib, sys, time
 from sparrowmq.demo.processes import Crew
@@ -41,6 +44,19 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
+
+
+def find_sleepers() -> dict[int, str]:
+    found = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (directory / "cmdline").read_text()
+            parent = (directory / "stat").read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if SLEEPER in command and int(parent) == os.getpid():
+            found[int(directory.name)] = command
+    return found
 
 
 @pytest.mark.slow
@@ -71,6 +87,32 @@ def test_processes_end_when_the_demo_itself_is_killed(tmp_path: Path) -> None:
     demo.stdout.close()
 
     wait_until(lambda: find_processes([parent]) == {})
+
+
+def start_sleepers(directory: Path, timer: threading.Timer) -> None:
+    with Crew(directory) as crew:
+        timer.start()
+        for index in range(100):
+            crew.start(f"sleeper-{index}", ["-I", "-S", "-c", SLEEPER])
+
+
+@pytest.mark.slow
+@needs_proc
+def test_signal_while_a_process_starts_leaves_none_behind(tmp_path: Path) -> None:
+    def end(number: int, frame: object) -> None:
+        raise SystemExit
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        for tenths_of_ms in range(20, 220, 5):
+            delay_s = tenths_of_ms / 10_000
+            timer = threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGTERM))
+            with pytest.raises(SystemExit):
+                start_sleepers(tmp_path, timer)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert {} == find_sleepers()
 
 
 @pytest.mark.slow

@@ -11,10 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from sparrowmq.demo import keeper
 from sparrowmq.errors import SparrowError
@@ -135,7 +135,8 @@ class Crew:
     ) -> Child:
         """Start `python ARGUMENTS`, its output appended to NAME.log."""
         path = self._directory / f"{name}.log"
-        with path.open("ab") as output:
+        # A signal that raised between its start and our note of it would leave it to nobody.
+        with _postponing_signals(), path.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, *arguments],
                 stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
@@ -144,10 +145,10 @@ class Crew:
                 start_new_session=True,
                 env={**os.environ, **(environment or {})},
             )
-        self._sessions.add(process.pid)
-        self._tell_keeper(f"+{process.pid}")
-        child = Child(name, process, output=path)
-        self._children.append(child)
+            self._sessions.add(process.pid)
+            self._tell_keeper(f"+{process.pid}")
+            child = Child(name, process, output=path)
+            self._children.append(child)
         return child
 
     def check(self, children: Sequence[Child]) -> None:
@@ -193,11 +194,27 @@ class Crew:
 
 
 @contextmanager
-def _ignoring_signals() -> Iterator[None]:
+def _postponing_signals() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM act after the block. A process that it starts has the defaults."""
+    arrived: list[int] = []
+    with _handling_signals(lambda number, frame: arrived.append(number)):
+        yield
+    if arrived:
+        signal.raise_signal(arrived[0])
+
+
+def _ignoring_signals() -> AbstractContextManager[None]:
+    return _handling_signals(signal.SIG_IGN)
+
+
+@contextmanager
+def _handling_signals(
+    handler: Callable[[int, FrameType | None], None] | signal.Handlers,
+) -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    before = [signal.signal(number, handler) for number in numbers]
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        for number, previous in zip(numbers, before, strict=True):
+            signal.signal(number, previous)
