@@ -11,7 +11,7 @@ Source: AllocateMessageQueueConsistentHash.java, ConsistentHashRouter.java.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import md5
 
 from sparrowmq.model import MessageQueue
@@ -65,10 +65,13 @@ class ConsistentHashRing:
 
     def find_owner(self, key: str) -> str | None:
         """Return the client id that owns the key; None if the ring is empty."""
-        if not self._hashes:
-            return None
-        index = bisect_left(self._hashes, self._hash(key))
-        return self._owners[index % len(self._owners)]
+        return next(self.walk(key), None)
+
+    def walk(self, key: str) -> Iterator[str]:
+        """Go once round the ring: the owner of each node, from the key's on, repetitions kept."""
+        start = bisect_left(self._hashes, self._hash(key))
+        for index in range(start, start + len(self._owners)):
+            yield self._owners[index % len(self._owners)]
 
 
 class AllocateMessageQueueConsistentHash:

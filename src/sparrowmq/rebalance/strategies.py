@@ -1,4 +1,4 @@
-"""RocketMQ's six strategies by name, and how a user's choice becomes a strategy."""
+"""RocketMQ's six strategies and our own by name, and how a user's choice becomes a strategy."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.rebalance.across_topics import AllocateMessageQueueAcrossTopics
 from sparrowmq.rebalance.averagely import (
     AllocateMessageQueueAveragely,
     AllocateMessageQueueAveragelyByCircle,
 )
 from sparrowmq.rebalance.by_config import AllocateMessageQueueByConfig
 from sparrowmq.rebalance.consistent_hash import AllocateMessageQueueConsistentHash
+from sparrowmq.rebalance.consistent_hash_bounded import AllocateMessageQueueConsistentHashBounded
 from sparrowmq.rebalance.machine_room import (
     AllocateMachineRoomNearby,
     AllocateMessageQueueByMachineRoom,
 )
+from sparrowmq.rebalance.minimal_move import AllocateMessageQueueMinimalMove
 from sparrowmq.rebalance.strategy import (
     AllocateFunction,
     AllocateMessageQueueStrategy,
@@ -38,6 +41,16 @@ STRATEGIES: Mapping[str, StrategyClass] = MappingProxyType(
         "CONSISTENT_HASH": AllocateMessageQueueConsistentHash,
     }
 )
+
+# Nobody else has these: every member of the group must run SparrowMQ.
+SPARROW_STRATEGIES: Mapping[str, StrategyClass] = MappingProxyType(
+    {
+        "MINIMAL_MOVE": AllocateMessageQueueMinimalMove,
+        "CONSISTENT_HASH_BOUNDED": AllocateMessageQueueConsistentHashBounded,
+        "AVG_ACROSS_TOPICS": AllocateMessageQueueAcrossTopics,
+    }
+)
+_ALL: Mapping[str, StrategyClass] = {**STRATEGIES, **SPARROW_STRATEGIES}
 
 _NEARBY_PREFIX = "MACHINE_ROOM_NEARBY-"
 # Names that say too little: what to pass instead.
@@ -76,7 +89,7 @@ def strategy_from(value: StrategyChoice) -> AllocateMessageQueueStrategy:
     if callable(value):
         return FunctionStrategy(value)
     raise ConfigError(
-        f"strategy is {value!r}: it must be a name ({', '.join(STRATEGIES)}), a strategy or a "
+        f"strategy is {value!r}: it must be a name ({', '.join(_ALL)}), a strategy or a "
         f"function of (consumer_group, current_cid, mq_all, cid_all)"
     )
 
@@ -86,10 +99,9 @@ def _strategy_by_name(name: str) -> AllocateMessageQueueStrategy:
         return AllocateMachineRoomNearby(_strategy_by_name(name.removeprefix(_NEARBY_PREFIX)))
     if name in _NEEDS_SETTINGS:
         raise ConfigError(f"strategy {name} needs settings: {_NEEDS_SETTINGS[name]}")
-    if name not in STRATEGIES:
-        nearest = get_close_matches(name.upper(), STRATEGIES, n=1, cutoff=0.0)
+    if name not in _ALL:
+        nearest = get_close_matches(name.upper(), _ALL, n=1, cutoff=0.0)
         raise ConfigError(
-            f"unknown strategy {name!r}; the nearest is {nearest[0]}, "
-            f"and all are {', '.join(STRATEGIES)}"
+            f"unknown strategy {name!r}; the nearest is {nearest[0]}, and all are {', '.join(_ALL)}"
         )
-    return cast(AllocateMessageQueueStrategy, STRATEGIES[name]())
+    return cast(AllocateMessageQueueStrategy, _ALL[name]())

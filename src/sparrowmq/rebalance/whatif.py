@@ -47,7 +47,7 @@ from sparrowmq.rebalance.machine_room import (
     AllocateMachineRoomNearby,
     AllocateMessageQueueByMachineRoom,
 )
-from sparrowmq.rebalance.strategies import STRATEGIES, strategy_from
+from sparrowmq.rebalance.strategies import SPARROW_STRATEGIES, STRATEGIES, strategy_from
 from sparrowmq.rebalance.strategy import AllocateMessageQueueStrategy
 
 TOPIC = "T"
@@ -252,7 +252,7 @@ def check_strategy(name: str) -> str:
 
     Raises: ConfigError, with the nearest.
     """
-    known = {n.lower(): n for n in (*ROCKETMQ_NAMES, *KAFKA_NAMES)}
+    known = {n.lower(): n for n in (*ROCKETMQ_NAMES, *SPARROW_STRATEGIES, *KAFKA_NAMES)}
     known |= {"machine_room_nearby": "MACHINE_ROOM_NEARBY-AVG"}
     if name.lower() in known:
         return known[name.lower()]
@@ -260,7 +260,7 @@ def check_strategy(name: str) -> str:
         strategy_from(name)
         return name
     nearest = known[get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]]
-    names = ", ".join((*ROCKETMQ_NAMES, *KAFKA_NAMES))
+    names = ", ".join((*ROCKETMQ_NAMES, *SPARROW_STRATEGIES, *KAFKA_NAMES))
     raise ConfigError(f"unknown strategy {name!r}; the nearest is {nearest}, and all are {names}")
 
 

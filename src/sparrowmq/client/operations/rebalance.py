@@ -16,6 +16,7 @@ from sparrowmq.client.subscriber import AllocationFailed, RequestFailed, Subscri
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order, queue_order
+from sparrowmq.rebalance.group_strategy import GroupStrategy, TopicView, is_group_strategy
 from sparrowmq.rebalance.member import TopicShare
 from sparrowmq.runtime.effects import Operation
 
@@ -25,6 +26,7 @@ def find_shares(subscriber: Subscriber) -> Operation[list[TopicShare]]:
     # By address, so that one rebalance asks each broker once, whatever the topics.
     lists: dict[str, tuple[str, ...] | None] = {}
     shares: list[TopicShare] = []
+    views: list[TopicView] = []
     for topic in subscriber.member.topics:
         route = subscriber.routes.find(topic)
         if route is None:
@@ -34,11 +36,39 @@ def find_shares(subscriber: Subscriber) -> Operation[list[TopicShare]]:
             shares.append(TopicShare(topic, tuple(mq_all)))
             continue
         cid_all = yield from _find_members(subscriber, sorted(route.brokers), lists)
-        if cid_all:
-            shares.append(allocate(subscriber, topic, mq_all, cid_all))
+        views.append(TopicView(topic, mq_all, cid_all))
+    strategy = subscriber.strategy
+    if is_group_strategy(strategy):
+        return shares + allocate_group(subscriber, strategy, views)
+    for view in views:
+        if view.cid_all:
+            shares.append(allocate(subscriber, view.topic, view.mq_all, tuple(view.cid_all)))
         else:
-            shares.append(TopicShare(topic, None))
+            shares.append(TopicShare(view.topic, None))
     return shares
+
+
+def allocate_group(
+    subscriber: Subscriber, strategy: GroupStrategy, views: Sequence[TopicView]
+) -> list[TopicShare]:
+    """Ask a strategy that sees all topics at once; while one list is missing, nothing changes."""
+    config = subscriber.config
+    mine: list[MessageQueue] | None = None
+    if all(view.cid_all for view in views):
+        try:
+            mine = strategy.allocate_group(config.group, config.client_id, views)
+        except Exception as error:
+            # A strategy may be the user's own; whatever it raises, we keep what we have.
+            topics = ", ".join(view.topic for view in views)
+            subscriber.tell(AllocationFailed(topics, strategy.name, error))
+    return [
+        TopicShare(
+            view.topic,
+            None if mine is None else _existing(subscriber, mine, view.topic, view.mq_all),
+            tuple(view.cid_all),
+        )
+        for view in views
+    ]
 
 
 def allocate(
@@ -52,13 +82,24 @@ def allocate(
         # A strategy may be the user's own; whatever it raises, we keep what we have.
         subscriber.tell(AllocationFailed(topic, strategy.name, error))
         return TopicShare(topic, None, cid_all)
+    return TopicShare(topic, _existing(subscriber, share or (), topic, mq_all), cid_all)
+
+
+def _existing(
+    subscriber: Subscriber,
+    share: Sequence[MessageQueue],
+    topic: str,
+    mq_all: Sequence[MessageQueue],
+) -> tuple[MessageQueue, ...]:
+    """Return the queues of a topic in what a strategy gave; tell of those that do not exist."""
     # CONFIG gives one list for all topics.
-    mine = [queue for queue in share or () if queue.topic == topic]
+    mine = [queue for queue in share if queue.topic == topic]
     unknown = [str(queue) for queue in mine if queue not in mq_all]
     if unknown:
-        wrong = ConfigError(f"strategy {strategy.name} gave queues that do not exist: {unknown}")
-        subscriber.tell(AllocationFailed(topic, strategy.name, wrong))
-    return TopicShare(topic, tuple(queue for queue in mine if queue in mq_all), cid_all)
+        name = subscriber.strategy.name
+        wrong = ConfigError(f"strategy {name} gave queues that do not exist: {unknown}")
+        subscriber.tell(AllocationFailed(topic, name, wrong))
+    return tuple(queue for queue in mine if queue in mq_all)
 
 
 def _find_members(

@@ -1,0 +1,137 @@
+"""Strategies of our own and of the user's, in consumers against a real broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from sparrowmq import ConsumeContext, MessageExt, MessageQueue, PushConsumer
+from sparrowmq.rebalance import TopicView
+from sparrowmq.testing.embedded import EmbeddedCluster
+
+PATIENCE_S = 20
+
+
+def eventually(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
+        time.sleep(0.005)
+
+
+def ignore(_: list[MessageExt], __: ConsumeContext) -> None:
+    """Take messages and do nothing."""
+
+
+@pytest.fixture
+def make_consumer(cluster: EmbeddedCluster, group: str) -> Iterator[Callable[..., PushConsumer]]:
+    with ExitStack() as stack:
+
+        def make(topics: Sequence[str], strategy: Any) -> PushConsumer:
+            consumer = PushConsumer(
+                group, name_server=cluster.name_server, listener=ignore, strategy=strategy
+            )
+            stack.enter_context(consumer)
+            for topic in topics:
+                consumer.subscribe(topic)
+            consumer.start()
+            return consumer
+
+        yield make
+
+
+@pytest.fixture
+def small_topics(cluster: EmbeddedCluster, topic: str) -> list[str]:
+    """Three topics of one queue each."""
+    names = [f"{topic}-{letter}" for letter in "abc"]
+    for name in names:
+        cluster.create_topic(name, queues=1)
+    return names
+
+
+@pytest.mark.parametrize("strategy", ["AVG_ACROSS_TOPICS", "MINIMAL_MOVE"])
+def test_small_topics_are_shared_by_all_members(
+    make_consumer: Callable[..., PushConsumer], small_topics: list[str], strategy: str
+) -> None:
+    members = [make_consumer(small_topics, strategy) for _ in range(4)]
+
+    def owned() -> list[str]:
+        return sorted(queue.topic for member in members for queue in member.assignment())
+
+    # The retry topic's queue, which `assignment` leaves out, counts too: four for four members.
+    eventually(
+        lambda: (
+            owned() == small_topics
+            and [0, 1, 1, 1] == sorted(len(member.assignment()) for member in members)
+        ),
+        "one queue for each member",
+    )
+
+
+def test_bounded_hashing_gives_every_queue_one_owner(
+    make_consumer: Callable[..., PushConsumer], topic: str
+) -> None:
+    members = [make_consumer([topic], "CONSISTENT_HASH_BOUNDED") for _ in range(2)]
+
+    def owned() -> list[int]:
+        return sorted(queue.queue_id for member in members for queue in member.assignment())
+
+    eventually(
+        lambda: owned() == list(range(8)) and all(member.assignment() for member in members),
+        "every queue once",
+    )
+    assert max(len(member.assignment()) for member in members) <= 5
+
+
+def test_a_plain_function_is_a_strategy(
+    make_consumer: Callable[..., PushConsumer], topic: str
+) -> None:
+    def last_member_takes_all(
+        group: str, cid: str, queues: Sequence[MessageQueue], cids: Sequence[str]
+    ) -> Sequence[MessageQueue] | None:
+        return queues if cid == cids[-1] else None
+
+    members = [make_consumer([topic], last_member_takes_all) for _ in range(2)]
+
+    eventually(
+        lambda: [0, 8] == sorted(len(member.assignment()) for member in members),
+        "all queues at one member",
+    )
+    assert 8 == len(max(members, key=lambda member: str(member.client_id)).assignment())
+
+
+class RaisesAtTwo:
+    """Sees all topics; works for one member and fails for two."""
+
+    name = "RAISES_AT_TWO"
+    requires_sparrow = True
+    failures = 0
+
+    def allocate(self, *_: object) -> list[MessageQueue]:
+        raise AssertionError("asked for one topic")
+
+    def allocate_group(
+        self, group: str, cid: str, topics: Sequence[TopicView], owners: object = None
+    ) -> list[MessageQueue]:
+        if len(topics[0].cid_all) > 1:
+            self.failures += 1
+            raise RuntimeError("two are too many")
+        return [queue for view in topics for queue in view.mq_all]
+
+
+@pytest.mark.slow
+def test_when_a_strategy_of_all_topics_raises_members_keep_what_they_have(
+    make_consumer: Callable[..., PushConsumer], topic: str
+) -> None:
+    strategy = RaisesAtTwo()
+    first = make_consumer([topic], strategy)
+    eventually(lambda: len(first.assignment()) == 8, "all queues at the only member")
+    second = make_consumer([topic], strategy)
+
+    eventually(lambda: strategy.failures >= 4, "failures at both members")
+
+    assert [8, 0] == [len(member.assignment()) for member in (first, second)]
