@@ -8,6 +8,7 @@ looked at; 130 is Ctrl-C.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -22,7 +23,7 @@ from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.errors import ConfigError, SparrowError, UsageError
 from sparrowmq.model.names import check_group
 from sparrowmq.rebalance.diagnosis import GroupSnapshot, Severity, diagnose
-from sparrowmq.rebalance.diagnosis.case import examine
+from sparrowmq.rebalance.diagnosis.case import Case, examine
 from sparrowmq.rebalance.diagnosis.explain import explain as explain_queue
 from sparrowmq.rebalance.diagnosis.explain import find_queue
 from sparrowmq.rebalance.strategies import strategy_from
@@ -85,7 +86,8 @@ def show(
         if as_json:
             _print_json(rebalance_json.json_of_group(case))
         else:
-            rebalance_view.make_console().print(rebalance_view.render_group(case))
+            console = rebalance_view.make_console()
+            rebalance_view.show(console, rebalance_view.render_group(case, console))
 
 
 @rebalance.command()
@@ -103,18 +105,18 @@ def watch(
     """Show the matrix again and again; with --json, one object a line."""
     with _looking(group, nameserver, strategy, timeout) as look:
         pause_ms = max(_ms(interval), 100)
+        cases = _watch(look, pause_ms, count)
         console = rebalance_view.make_console()
-        if as_json or not console.is_terminal:
-            for _ in _rounds(count):
-                case = examine(look(pause_ms))
-                if as_json:
-                    _print_json(rebalance_json.json_of_group(case), is_one_line=True)
-                else:
-                    console.print(rebalance_view.render_group(case))
-            return
-        with Live(console=console, auto_refresh=False) as live:
-            for _ in _rounds(count):
-                live.update(rebalance_view.render_group(examine(look(pause_ms))), refresh=True)
+        if as_json:
+            for case in cases:
+                _print_json(rebalance_json.json_of_group(case), is_one_line=True)
+        elif not console.is_terminal:
+            for case in cases:
+                rebalance_view.show(console, rebalance_view.render_group(case, console))
+        else:
+            with Live(console=console, auto_refresh=False) as live:
+                for case in cases:
+                    live.update(rebalance_view.render_group(case, console), refresh=True)
 
 
 @rebalance.command()
@@ -122,7 +124,7 @@ def doctor(
     group: GroupName,
     nameserver: NameServer = "127.0.0.1:9876",
     strategy: StrategyName = None,
-    interval: Interval = 3.0,
+    interval: Interval = 6.0,
     timeout: Timeout = 3.0,
     fail_on: Annotated[
         FailOn, typer.Option("--fail-on", help="exit with 1 if a finding is as bad as this")
@@ -134,12 +136,12 @@ def doctor(
         if interval:
             _say(f"looking at group {group} twice, {interval:g} s apart")
         snapshot = look(_ms(interval))
-        findings = diagnose(snapshot)
+        case, findings = examine(snapshot), diagnose(snapshot)
         if as_json:
-            _print_json(rebalance_json.json_of_findings(snapshot, findings))
+            _print_json(rebalance_json.json_of_findings(case, findings))
         else:
             console = rebalance_view.make_console()
-            console.print(rebalance_view.render_findings(snapshot, findings))
+            rebalance_view.show(console, rebalance_view.render_findings(case, findings))
     if fail_on is not FailOn.NEVER:
         limit = Severity[fail_on.name]
         if any(finding.severity >= limit for finding in findings):
@@ -169,8 +171,9 @@ def explain(
             _say(f"brokers give out {len(found)} different lists of members")
         if not snapshot.strategy_is_known:
             _say("no member told its strategy: AVG, RocketMQ's default, is assumed")
+        console = rebalance_view.make_console()
         for explanation in found:
-            rebalance_view.make_console().print(rebalance_view.render_explanation(explanation))
+            rebalance_view.show(console, rebalance_view.render_explanation(explanation))
 
 
 @rebalance.command()
@@ -208,8 +211,8 @@ def simulate(
             _print_json(rebalance_json.json_of_courses(plan, [*extra, *courses]))
             return
         console = rebalance_view.make_console()
-        console.print(rebalance_view.render_course(plan, chosen))
-        console.print(rebalance_view.render_comparison(plan, courses))
+        rebalance_view.show(console, rebalance_view.render_course(plan, chosen))
+        rebalance_view.show(console, rebalance_view.render_comparison(plan, courses))
 
 
 @contextmanager
@@ -244,11 +247,20 @@ def _reporting_errors() -> Iterator[None]:
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
-def _rounds(count: int) -> Iterator[int]:
-    number = 0
-    while not count or number < count:
-        yield number
-        number += 1
+def _watch(look: Look, pause_ms: int, count: int) -> Iterator[Case]:
+    """Look again and again; a cluster that fails once it was seen may well come back."""
+    seen = 0
+    while not count or seen < count:
+        try:
+            case = examine(look(pause_ms))
+        except SparrowError as error:
+            if not seen:
+                raise
+            _say(str(error))
+            time.sleep(pause_ms / 1000)
+            continue
+        seen += 1
+        yield case
 
 
 def _ms(seconds: float) -> int:

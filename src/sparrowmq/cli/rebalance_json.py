@@ -61,10 +61,15 @@ def json_of_group(case: Case) -> Json:
     }
 
 
-def json_of_findings(snapshot: GroupSnapshot, findings: Sequence[Finding]) -> Json:
+def json_of_findings(case: Case, findings: Sequence[Finding]) -> Json:
     """Return what the doctor found."""
+    queues = case.snapshot.progress()
     return {
-        **_head(snapshot),
+        **_head(case.snapshot),
+        "lag": case.lag(queues),
+        "growth_per_second": round(sum(rate.growth_per_s for rate in case.rates.values()), 3)
+        if case.rates
+        else None,
         "findings": [
             {
                 "rule": finding.rule,

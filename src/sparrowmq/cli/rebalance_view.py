@@ -6,10 +6,12 @@ one that several own is marked in each of their columns.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +21,7 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.rebalance.diagnosis.case import Case
 from sparrowmq.rebalance.diagnosis.explain import Explanation
 from sparrowmq.rebalance.diagnosis.finding import Finding, Severity, count_of, describe_runs
-from sparrowmq.rebalance.diagnosis.snapshot import GroupSnapshot, Seat
+from sparrowmq.rebalance.diagnosis.snapshot import Seat
 from sparrowmq.rebalance.whatif import Course, Plan, Step
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -27,6 +29,8 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _COLUMNS_MAX = 26
 # A pipe has no width; tables must not be folded for it.
 PIPE_WIDTH = 160
+# Longer lines of prose are hard to read, however wide the terminal is.
+PROSE_WIDTH = 100
 _SEVERITY_STYLES = {
     Severity.ERROR: "bold white on #c62828",
     Severity.WARN: "bold black on #d98e04",
@@ -43,24 +47,43 @@ def make_console(*, is_error: bool = False) -> Console:
     return console
 
 
-def render_group(case: Case) -> RenderableType:
-    """Make the queue × client matrix with lag, and the list of members below it."""
+def show(console: Console, renderable: RenderableType) -> None:
+    """Print; to a pipe without the blanks that fill up a table's lines."""
+    if console.is_terminal:
+        console.print(renderable)
+        return
+    with console.capture() as captured:
+        console.print(renderable)
+    for line in captured.get().splitlines():
+        print(line.rstrip(), file=console.file)
+
+
+def render_group(case: Case, console: Console) -> RenderableType:
+    """Make the queue × client matrix with lag, and the list of members below it.
+
+    Where the terminal is too narrow for a column for each member, owners are named only.
+    """
     labels = _label(case.ownership.seats)
-    return Group(
-        _head(case), Text(), _matrix(case, labels), Text(), _members(case, labels), _remarks(case)
-    )
+    columns = list(labels) if len(labels) <= _COLUMNS_MAX else []
+    matrix = _matrix(case, labels, columns)
+    if console.measure(matrix).minimum > console.width:
+        matrix = _matrix(case, labels, [])
+    return Group(_head(case), matrix, _members(case, labels), _remarks(case))
 
 
 def _head(case: Case) -> Text:
     snapshot = case.snapshot
-    total = sum(progress.lag for progress in snapshot.last.progress)
     how = "" if snapshot.strategy_is_known else " (assumed)"
     model = "BROADCASTING" if snapshot.is_broadcasting else f"strategy {snapshot.strategy}{how}"
-    return Text.assemble(
-        (snapshot.group, "bold"),
-        f"  {model} · {count_of(len(case.ownership.owners), 'queue')} · "
-        f"{count_of(len(case.ownership.seats), 'member')} · {total:,} behind",
-    )
+    parts = [
+        model,
+        count_of(len(case.ownership.owners), "queue"),
+        count_of(len(case.ownership.seats), "member"),
+    ]
+    if not snapshot.is_broadcasting:
+        # Members of a broadcasting group keep their offsets to themselves.
+        parts.append(case.describe_backlog(snapshot.progress()))
+    return Text.assemble((snapshot.group, "bold"), "  " + " · ".join(parts))
 
 
 def _label(seats: Sequence[Seat]) -> dict[Seat, str]:
@@ -70,13 +93,12 @@ def _label(seats: Sequence[Seat]) -> dict[Seat, str]:
     return {seat: str(number) for number, seat in enumerate(seats, 1)}
 
 
-def _matrix(case: Case, labels: dict[Seat, str]) -> Table:
+def _matrix(case: Case, labels: dict[Seat, str], columns: Sequence[Seat]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("queue", no_wrap=True)
     table.add_column("lag", justify="right", no_wrap=True)
     table.add_column("in/s", justify="right", no_wrap=True)
     table.add_column("out/s", justify="right", no_wrap=True)
-    columns = list(labels) if len(labels) <= _COLUMNS_MAX else []
     for seat in columns:
         table.add_column(labels[seat], justify="center", no_wrap=True)
     table.add_column("owner", no_wrap=True)
@@ -155,12 +177,12 @@ def _remarks(case: Case) -> Text:
         )
         if count
     ]
-    return Text("\n" + "; ".join(parts) if parts else "", "bold #e05252")
+    return Text("\n" + "; ".join(parts) if parts else "", "bold #e05252", end="")
 
 
-def render_findings(snapshot: GroupSnapshot, findings: Sequence[Finding]) -> RenderableType:
-    """Make the doctor's report."""
-    parts: list[RenderableType] = []
+def render_findings(case: Case, findings: Sequence[Finding]) -> RenderableType:
+    """Make the doctor's report: the group in a line, then each finding, the worst first."""
+    parts: list[RenderableType] = [_head(case), Text()]
     for finding in findings:
         badge = f" {finding.severity.name} "
         parts.append(
@@ -181,22 +203,24 @@ def render_findings(snapshot: GroupSnapshot, findings: Sequence[Finding]) -> Ren
             lines.add_row("do", finding.remedy)
         parts += [Padding(lines, (0, 0, 1, 2))]
     if not findings:
-        seen = sum(len(topic.subscribe_queues) for topic in snapshot.topics)
-        text = f"{snapshot.group}: nothing is wrong with its {count_of(seen, 'queue')}"
-        parts.append(Text(text, "#0b8a66"))
-    return Group(*parts)
+        parts.append(
+            Text("nothing is wrong: every queue has one owner, and work goes on", "#0b8a66")
+        )
+        if not case.can_tell_still:
+            parts.append(Text("looks were too close to tell a queue that stands still", "dim"))
+    return Constrain(Group(*parts), PROSE_WIDTH)
 
 
 def render_explanation(explanation: Explanation) -> RenderableType:
     """Make an explanation: who owns the queue, and why."""
     queue = explanation.queue
-    owners = " and ".join(explanation.owners) or "nobody"
+    owners = _spell_owners(explanation.owners)
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim", no_wrap=True, justify="right")
     table.add_column()
     for number, step in enumerate(explanation.steps, 1):
         table.add_row(f"{number}.", step)
-    return Group(
+    report = Group(
         Text.assemble(
             (f"{queue.topic} {queue.broker_name}:{queue.queue_id}", "bold"),
             " is owned by ",
@@ -204,6 +228,18 @@ def render_explanation(explanation: Explanation) -> RenderableType:
             f", by the list of {', '.join(explanation.broker_names)}",
         ),
         Padding(table, (0, 0, 1, 2)),
+    )
+    return Constrain(report, PROSE_WIDTH)
+
+
+def _spell_owners(owners: Sequence[str]) -> str:
+    counts = Counter(owners)
+    return (
+        " and ".join(
+            client_id if count == 1 else f"{count} processes with the id {client_id}"
+            for client_id, count in counts.items()
+        )
+        or "nobody"
     )
 
 

@@ -1,0 +1,375 @@
+"""`sparrowmq rebalance` on a real cluster with real members: what it prints and how it exits."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sparrowmq import ConsumeFromWhere, Message, Producer, PushConsumer
+from sparrowmq.cli.main import build_app
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.runtime.blocking_driver import BlockingDriver
+from sparrowmq.runtime.effects import invoke
+from sparrowmq.testing import EmbeddedCluster
+
+pytestmark = pytest.mark.slow
+
+TOPIC = "flights"
+QUEUE_COUNT = 8
+COMMAND = [sys.executable, "-m", "sparrowmq.cli.main", "rebalance"]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(build_app(["rebalance"]), ["rebalance", *arguments])
+
+
+def wait_until(what: str, is_so: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
+    pause = threading.Event()
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not {what} within {timeout_s} s")
+        pause.wait(0.05)
+
+
+class Stage:
+    """A cluster with a topic, and what members are on it."""
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self.cluster = cluster
+        self.at = ["--nameserver", cluster.name_server, "--timeout", "10"]
+        self._members: list[PushConsumer] = []
+
+    def join(self, group: str, instances: Sequence[str], *, listener: Any = None) -> None:
+        """Start members `172.17.0.1@INSTANCE` and wait until brokers list them all."""
+        for instance in instances:
+            member = PushConsumer(
+                group,
+                name_server=self.cluster.name_server,
+                listener=listener or (lambda messages, context: None),
+                client_ip="172.17.0.1",
+                instance_name=instance,
+                consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            )
+            member.subscribe(TOPIC)
+            member.start()
+            self._members.append(member)
+        wait_until(
+            f"{instances} members of {group}",
+            lambda: (
+                sorted(instances)
+                == sorted(m["client_id"].partition("@")[2] for m in self.show(group)["members"])
+            ),
+        )
+
+    def show(self, group: str) -> Any:
+        result = run("show", group, *self.at, "--json", "--interval", "0")
+        # A group that nobody has heard of yet is exit 2.
+        return json.loads(result.stdout) if result.exit_code == 0 else {"members": []}
+
+    def send(self, *queue_ids: int) -> None:
+        with Producer("GID_senders", name_server=self.cluster.name_server) as producer:
+            for queue_id in queue_ids:
+                queue = MessageQueue(TOPIC, "broker-a", queue_id)
+                producer.send(Message(TOPIC, b"x"), queue=queue)
+
+    def leave(self) -> None:
+        for member in self._members:
+            member.close()
+        self._members.clear()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(flush="async") as cluster:
+        cluster.create_topic(TOPIC, queues=QUEUE_COUNT)
+        yield cluster
+
+
+@pytest.fixture
+def stage(cluster: EmbeddedCluster) -> Iterator[Stage]:
+    stage = Stage(cluster)
+    yield stage
+    stage.leave()
+
+
+def ids(queues: list[dict[str, Any]]) -> list[int]:
+    return [queue["queue_id"] for queue in queues if queue["topic"] == TOPIC]
+
+
+def test_doctor_finds_two_members_with_one_client_id(stage: Stage) -> None:
+    stage.join("GID_twins", ["9", "9"])
+    stage.send(*range(QUEUE_COUNT))
+
+    result = run("doctor", "GID_twins", *stage.at, "--json", "--interval", "0.5")
+    in_words = run("doctor", "GID_twins", *stage.at, "--interval", "0", "--fail-on", "warn")
+
+    assert 0 == result.exit_code
+    found = json.loads(result.stdout)
+    finding = next(f for f in found["findings"] if f["rule"] == "R01")
+    assert "error" == finding["severity"]
+    assert ["172.17.0.1@9"] == finding["members"]
+    assert [0, 1, 2, 3] == ids(finding["double"])
+    assert [4, 5, 6, 7] == ids(finding["unowned"])
+    addresses = re.findall(r"127\.0\.0\.1:\d+", finding["evidence"][0])
+    assert 2 == len(set(addresses))
+    assert 500 <= found["interval_ms"] < 10_000
+    assert 1 == in_words.exit_code
+    assert " ERROR  R01 client id 172.17.0.1@9 in use by several processes" in in_words.stdout
+    assert "nobody consumes flights at broker-a: 4-7 (4 messages behind)" in in_words.stdout
+    assert in_words.stdout.index("R01") < in_words.stdout.index("means")
+
+
+def test_show_hatches_what_nobody_owns_and_marks_what_two_own(stage: Stage) -> None:
+    stage.join("GID_pair", ["7", "7"])
+
+    lines = run("show", "GID_pair", *stage.at, "--interval", "0").stdout.splitlines()
+
+    rows = {line.split()[0]: line for line in lines if ":" in line and "broker-a" in line}
+    assert re.search(r"▨ +▨ +A \+ B  consumed 2 times$", rows["broker-a:0"])
+    assert re.search(r"╱╱╱ +╱╱╱ +nobody$", rows["broker-a:7"])
+    members = [line.split() for line in lines if "172.17.0.1@7" in line]
+    assert ["A", "B"] == [words[0] for words in members]
+    assert {"id in use twice"} == {" ".join(words[4:]) for words in members}
+    assert "4 queues nobody owns" in lines[-1]
+    assert not any(line != line.rstrip() for line in lines)
+
+
+def test_explain_gives_the_arithmetic_of_a_queue(stage: Stage) -> None:
+    stage.join("GID_explained", ["1", "2", "2"])
+    at = [*stage.at, "--topic", TOPIC]
+
+    owned = run("explain", "GID_explained", *at, "-q", "broker-a:1")
+    orphan = run("explain", "GID_explained", *at, "-q", "broker-a:7", "--json")
+    wrong = run("explain", "GID_explained", *at, "-q", "broker-a:8")
+
+    assert "flights broker-a:1 is owned by 172.17.0.1@1, by the list of broker-a" in owned.stdout
+    assert "8 queues over 3 members are 2 each, rest 2" in owned.stdout
+    told = json.loads(orphan.stdout)["explanations"][0]
+    assert [] == told["owners"]
+    assert ["172.17.0.1@1", "172.17.0.1@2", "172.17.0.1@2"] == told["client_ids"]
+    assert 2 == wrong.exit_code
+    assert "they divide flights at broker-a: 0-7" in wrong.stderr
+
+
+def test_healthy_group_passes(stage: Stage) -> None:
+    stage.join("GID_healthy", ["1", "2"])
+
+    result = run("doctor", "GID_healthy", *stage.at, "--interval", "0.5", "--fail-on", "info")
+
+    assert 0 == result.exit_code
+    assert "nothing is wrong" in result.stdout
+    assert "twice, 0.5 s apart" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["doctor", "GID_presnt"], 2, "no broker knows consumer group 'GID_presnt'; did you mean"),
+        (["doctor", "no/such"], 2, "no/such"),
+        (["show", "GID_present", "--strategy", "AVERAGE"], 2, "the nearest is AVG"),
+        (["explain", "GID_present", "-q", "3"], 2, "write BROKER:ID"),
+        (["doctor", "GID_present", "--nameserver", "127.0.0.1:1"], 3, "127.0.0.1:1"),
+        (["doctor", "GID_present", "--nameserver", "nonsense"], 2, "nonsense"),
+        (["doctor", "GID_present", "--interval", "-1"], 2, "interval"),
+        (["simulate", "--strategy", "sticki"], 2, "the nearest is sticky"),
+        (["simulate", "--events", "joim"], 2, "the nearest is join"),
+        (["simulate", "--events", "leave:7"], 2, "there are 3 members then"),
+        (["simulate", "--queues", "0"], 2, "queues is 0"),
+    ],
+)
+def test_failures_are_one_line_and_an_exit_code(
+    stage: Stage, arguments: list[str], code: int, words: str
+) -> None:
+    stage.join("GID_present", ["1"])
+    at = [] if "--nameserver" in arguments or arguments[0] == "simulate" else stage.at
+
+    result = run(*arguments, *at)
+
+    assert code == result.exit_code
+    assert words in result.stderr
+    assert "" == result.stdout
+    assert "Traceback" not in result.stderr
+
+
+def test_group_that_went_away_and_one_that_never_came(stage: Stage) -> None:
+    stage.join("GID_gone", ["1"])
+    stage.leave()
+    stage.send(3, 3)
+    create_group(stage.cluster, "GID_never")
+
+    gone = json.loads(run("doctor", "GID_gone", *stage.at, "--json", "--interval", "0").stdout)
+    never = run("doctor", "GID_never", *stage.at, "--interval", "0", "--fail-on", "warn")
+
+    assert ["Q04"] == [finding["rule"] for finding in gone["findings"]]
+    assert "error" == gone["findings"][0]["severity"]
+    assert 2 <= gone["lag"]
+    assert 1 == never.exit_code
+    assert " WARN  Q04 nobody is connected for this group" in never.stdout
+
+
+def create_group(cluster: EmbeddedCluster, group: str) -> None:
+    driver = BlockingDriver()
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    request = RemotingCommand(code=code, body=json.dumps({"groupName": group}).encode())
+    try:
+        assert 0 == driver.run(invoke(cluster.broker, request, timeout_ms=10_000)).code
+    finally:
+        driver.close()
+
+
+def test_one_dead_name_server_of_two_does_no_harm(stage: Stage) -> None:
+    stage.join("GID_two_servers", ["1"])
+    servers = f"127.0.0.1:1;{stage.cluster.name_server}"
+
+    result = run("doctor", "GID_two_servers", "--nameserver", servers, "--interval", "0")
+
+    assert (0, "nothing is wrong" in result.stdout) == (result.exit_code, True)
+
+
+def test_doctor_finds_a_queue_that_a_listener_blocks(stage: Stage) -> None:
+    free = threading.Event()
+
+    def listener(messages: list[Any], context: Any) -> None:
+        if messages[0].queue_id == 0:
+            free.wait(60)
+
+    stage.join("GID_blocked", ["1"], listener=listener)
+    more = threading.Event()
+
+    def produce() -> None:
+        while not more.wait(0.1):
+            stage.send(0, 1, 2)
+
+    producing = threading.Thread(target=produce)
+    producing.start()
+    try:
+        found = json.loads(run("doctor", "GID_blocked", *stage.at, "--json").stdout)
+    finally:
+        more.set()
+        free.set()
+        producing.join()
+
+    finding = next(finding for finding in found["findings"] if finding["rule"] == "R30")
+    assert "queue flights at broker-a: 0 stands still" == finding["title"]
+    assert found["growth_per_second"] > 0
+
+
+def test_watch_prints_one_object_a_line_and_counts(stage: Stage) -> None:
+    stage.join("GID_watched", ["1", "2"])
+    at = [*stage.at, "--interval", "0.1", "--count", "2"]
+
+    lines = run("watch", "GID_watched", *at, "--json").stdout.splitlines()
+    in_words = run("watch", "GID_watched", *at).stdout
+
+    assert [QUEUE_COUNT] * 2 == [len(ids(json.loads(line)["queues"])) for line in lines]
+    assert 2 == in_words.count("GID_watched  strategy AVG")
+
+
+def test_watch_ends_with_ctrl_c_and_outlives_a_broker(stage: Stage) -> None:
+    with EmbeddedCluster(flush="async") as cluster:
+        cluster.create_topic(TOPIC, queues=1)
+        create_group(cluster, "GID_survivor")
+        at = ["--nameserver", cluster.name_server, "--interval", "0.1", "--timeout", "2"]
+        process = subprocess.Popen(
+            [*COMMAND, "watch", "GID_survivor", *at, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert "GID_survivor" == json.loads(process.stdout.readline())["group"]
+            cluster.kill()
+            assert process.stderr.readline().startswith("sparrowmq: ")
+            cluster.start()
+            wait_until("seen again", lambda: '"group"' in process.stdout.readline())
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+            process.communicate()
+
+    assert 130 == process.returncode
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("columns", "has_matrix"), [(100, True), (46, False)])
+def test_terminal_gets_colours_and_no_line_longer_than_it_is_wide(
+    stage: Stage, columns: int, has_matrix: bool
+) -> None:
+    group = f"GID_at_{columns}"
+    stage.join(group, ["1", "2"])
+    main, far = pty.openpty()
+    fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    env = {**os.environ, "TERM": "xterm-256color"}
+    for name in ("COLUMNS", "NO_COLOR"):
+        env.pop(name, None)
+    command = [*COMMAND, "show", group, *stage.at, "--interval", "0"]
+    process = subprocess.Popen(command, stdin=far, stdout=far, stderr=far, env=env)
+    os.close(far)
+    text = read_all(main)
+
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "")
+    assert 0 == process.wait(30)
+    assert "\x1b[" in text
+    assert max(len(line) for line in plain.split("\n")) <= columns
+    assert has_matrix == ("■" in plain)
+    assert "broker-a:7" in plain
+
+
+def read_all(descriptor: int) -> str:
+    """Read a terminal to its end, which Linux tells as an error."""
+    parts = []
+    try:
+        while data := os.read(descriptor, 65_536):
+            parts.append(data)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+    return b"".join(parts).decode()
+
+
+def test_simulate_compares_all_strategies(stage: Stage) -> None:
+    plan = ["--queues", "12", "--members", "5", "--events", "join,leave:0,kill"]
+
+    words = run("simulate", *plan).stdout
+    told = json.loads(run("simulate", *plan, "--json").stdout)
+
+    names = [each["strategy"] for each in told["strategies"]]
+    assert {"AVG", "CONSISTENT_HASH", "range", "cooperative-sticky"} <= set(names)
+    assert all(re.search(rf"^ {re.escape(name)} ", words, re.M) for name in names)
+    average = told["strategies"][names.index("AVG")]
+    first = [len(member["queues"]) for member in average["steps"][0]["assignment"]]
+    assert [3, 3, 2, 2, 2] == first
+    assert ["join", "leave:0", "kill"] == [s["event"] for s in average["steps"][1:]]
+
+
+def test_simulate_shows_what_a_duplicate_id_costs() -> None:
+    plan = ["--queues", "4", "--members", "2", "--events", "", "--duplicate-id"]
+
+    told = json.loads(run("simulate", *plan, "--json").stdout)
+
+    average = next(each for each in told["strategies"] if each["strategy"] == "AVG")
+    step = average["steps"][0]
+    assert [2, 3] == [queue["queue_id"] for queue in step["unowned"]]
+    assert [0, 1] == [queue["queue_id"] for queue in step["double"]]
