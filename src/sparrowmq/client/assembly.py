@@ -7,19 +7,21 @@ from collections.abc import Sequence
 from sparrowmq.client.config import ConsumerConfig, ProducerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.identity import make_client_id, make_id_generator, random_start
+from sparrowmq.client.lite_pull import LitePull
 from sparrowmq.client.name_servers import NameServers, parse_name_servers
 from sparrowmq.client.notices import NoticeLog
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
-from sparrowmq.client.subscriber import Listener, RebalanceListener, Subscriber
+from sparrowmq.client.subscriber import Listener, Notice, RebalanceListener, Subscriber
 from sparrowmq.errors import ConfigError
-from sparrowmq.model import ConsumeFromWhere, MessageModel
+from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel
 from sparrowmq.model.names import check_topic, retry_topic
 from sparrowmq.protocol.bodies import SubscriptionData
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, decode_header
 from sparrowmq.protocol.subscription import parse_subscription
+from sparrowmq.rebalance.process_queue import FlowLimits
 from sparrowmq.rebalance.strategies import StrategyChoice, strategy_from
 from sparrowmq.runtime import clock
 
@@ -116,6 +118,67 @@ def make_subscriber(
         on_rebalance=on_rebalance,
         tell=NoticeLog(group).tell,
     )
+
+
+def make_lite_pull(
+    group: str,
+    *,
+    name_server: str | Sequence[str],
+    strategy: StrategyChoice,
+    consume_from_where: ConsumeFromWhere,
+    consume_timestamp_ms: int | None,
+    message_model: MessageModel,
+    auto_commit: bool,
+    pull_batch_size: int,
+    pull_threshold_for_queue: int,
+    drain_timeout_ms: int,
+    client_ip: str | None,
+    instance_name: str | None,
+    unit_name: str | None,
+    on_rebalance: RebalanceListener | None,
+) -> LitePull:
+    """Make the state of a new lite pull consumer. Raises: ConfigError."""
+    addresses = parse_name_servers(name_server)
+    if consume_timestamp_ms is None:
+        consume_timestamp_ms = clock.timestamp_ms() - CONSUME_TIMESTAMP_BACK_MS
+    config = ConsumerConfig(
+        group=group,
+        client_id=make_client_id(
+            client_ip=client_ip,
+            instance_name=instance_name,
+            unit_name=unit_name,
+            message_model=message_model,
+        ),
+        message_model=message_model,
+        consume_type=ConsumeType.CONSUME_ACTIVELY,
+        consume_from_where=consume_from_where,
+        consume_timestamp_ms=consume_timestamp_ms,
+        pull_batch_size=pull_batch_size,
+        flow=FlowLimits(count_max=pull_threshold_for_queue),
+        drain_timeout_ms=drain_timeout_ms,
+    )
+    log = NoticeLog(group)
+    subscriber = Subscriber(
+        config=config,
+        name_servers=NameServers(addresses, start=random_start()),
+        strategy=strategy_from(strategy),
+        subscriptions={},
+        listener=_no_listener,
+        on_rebalance=on_rebalance,
+        tell=log.tell,
+    )
+    state = LitePull(subscriber=subscriber, is_auto_commit=auto_commit)
+
+    def tell(notice: Notice) -> None:
+        state.note(notice)
+        log.tell(notice)
+
+    subscriber.tell = tell
+    return state
+
+
+def _no_listener(*_: object) -> None:
+    raise AssertionError("a lite pull consumer has no listener")
 
 
 def make_subscription(topic: str, expression: str) -> SubscriptionData:

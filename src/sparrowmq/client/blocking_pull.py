@@ -1,0 +1,290 @@
+"""The synchronous face of polling: a consumer with a thread of its own for its I/O."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from sparrowmq.client.assembly import (
+    add_subscription,
+    make_lite_pull,
+    make_subscription,
+    remove_subscription,
+)
+from sparrowmq.client.lite_pull import PullResult
+from sparrowmq.client.member_thread import MemberThread
+from sparrowmq.client.operations import administer, poll
+from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
+from sparrowmq.client.subscriber import ConsumeCounters, RebalanceListener
+from sparrowmq.errors import UsageError
+from sparrowmq.model import ConsumeFromWhere, MessageExt, MessageModel, MessageQueue
+from sparrowmq.rebalance.strategies import StrategyChoice
+
+# Only `on_rebalance` is called.
+POOL_SIZE = 1
+
+
+class LitePullConsumer:
+    """A consumer that is asked for messages: `for message in consumer`, `getone`, `getmany`.
+
+    Either `subscribe` topics, and the group's members share the queues, or `assign` queues by
+    hand. One thread polls at a time. What was given counts as done when the next message is asked
+    for, so a program that dies while it works on a message gets it again.
+
+    Args:
+        group: the consumer group.
+        name_server: `host:port`, several separated by ';', or a list of them.
+        strategy: how queues are divided: a name, a strategy, or a function. All members of the
+            group must use the same.
+        consume_from_where: where to begin in a queue without a committed offset.
+        consume_timestamp_ms: the wall-clock time of CONSUME_FROM_TIMESTAMP; None: 30 minutes ago.
+        message_model: CLUSTERING shares the queues, BROADCASTING gives every member all; its
+            offsets live as long as this object.
+        auto_commit: commit what is done, every second. False leaves it to `commit`.
+        pull_batch_size: messages asked for at once.
+        pull_threshold_for_queue: pulling a queue pauses while so many of its messages wait.
+        drain_timeout_ms: how long a queue that is given up waits for the next poll, by which what
+            the program has of it is done; at most 3 s with `auto_commit=False`.
+        client_ip: the address in the client id; None finds this machine's.
+        instance_name: the instance in the client id; None makes one that is unique.
+        unit_name: the unit in the client id.
+        on_rebalance: called after each change with all queues we have now and those we have just
+            given up, in a thread of its own.
+
+    Raises: ConfigError.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        name_server: str | Sequence[str],
+        strategy: StrategyChoice = "AVG",
+        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_timestamp_ms: int | None = None,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        auto_commit: bool = True,
+        pull_batch_size: int = 32,
+        pull_threshold_for_queue: int = 1_000,
+        drain_timeout_ms: int = 10_000,
+        client_ip: str | None = None,
+        instance_name: str | None = None,
+        unit_name: str | None = None,
+        on_rebalance: RebalanceListener | None = None,
+    ) -> None:
+        self._state = make_lite_pull(
+            group,
+            name_server=name_server,
+            strategy=strategy,
+            consume_from_where=consume_from_where,
+            consume_timestamp_ms=consume_timestamp_ms,
+            message_model=message_model,
+            auto_commit=auto_commit,
+            pull_batch_size=pull_batch_size,
+            pull_threshold_for_queue=pull_threshold_for_queue,
+            drain_timeout_ms=drain_timeout_ms,
+            client_ip=client_ip,
+            instance_name=instance_name,
+            unit_name=unit_name,
+            on_rebalance=on_rebalance,
+        )
+        self._member = MemberThread(
+            self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE
+        )
+        self._polling = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A message on which the program failed is not done.
+        self._close(is_done=error is None)
+
+    def __iter__(self) -> Iterator[MessageExt]:
+        """Give one message after the other, until the consumer is closed."""
+        self._member.check_running()
+        while found := self._poll(1, None):
+            yield found[0]
+
+    @property
+    def client_id(self) -> str:
+        """How the members of the group name this one."""
+        return self._state.subscriber.config.client_id
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._state.subscriber.config.group
+
+    @property
+    def counters(self) -> ConsumeCounters:
+        """What this consumer has done so far."""
+        return self._state.subscriber.counters
+
+    def subscribe(self, topic: str, expression: str = "*") -> None:
+        """Consume a share of a topic's queues, before or after the start.
+
+        Args:
+            expression: `*` for all messages, or tags: `TagA || TagB`. All members of a group
+                must subscribe the same.
+
+        Raises: ConfigError for a bad topic name; LocalProtocolError for a bad expression;
+        UsageError after `assign` or `close`.
+        """
+        self._state.check_subscribes()
+        subscription = make_subscription(topic, expression)
+        self._member.call(partial(add_subscription, self._state.subscriber, subscription))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stop consuming a topic; its queues are committed and given up."""
+        self._member.call(partial(remove_subscription, self._state.subscriber, topic))
+
+    def assign(self, queues: Sequence[MessageQueue]) -> None:
+        """Consume these queues and no others, whatever other members of the group do.
+
+        Raises: UsageError after `subscribe` or `close`.
+        """
+        self._member.driver.run(poll.assign(self._state, queues))
+
+    def start(self) -> None:
+        """Join the group, in a thread of its own. It goes on until `close`, whatever fails.
+
+        Raises: UsageError if it was started or closed before.
+        """
+        self._member.start()
+
+    def getone(self, timeout_ms: int | None = None) -> MessageExt | None:
+        """Return the next message; None if there is none in time, or the consumer is closed.
+
+        Args:
+            timeout_ms: how long to wait; None for as long as it takes.
+
+        Raises: UsageError before `start`, after `close`, and while another thread polls.
+        """
+        self._member.check_running()
+        found = self._poll(1, timeout_ms)
+        return found[0] if found else None
+
+    def getmany(self, count_max: int = 500, timeout_ms: int = POLL_TIMEOUT_MS) -> list[MessageExt]:
+        """Return the next messages as soon as there are any; [] if there are none in time.
+
+        Raises: UsageError as `getone`.
+        """
+        self._member.check_running()
+        return self._poll(count_max, timeout_ms)
+
+    def poll(self, timeout_ms: int = POLL_TIMEOUT_MS) -> list[MessageExt]:
+        """Return the next messages, at most `pull_batch_size`, as RocketMQ's poll does."""
+        return self.getmany(self._state.subscriber.config.pull_batch_size, timeout_ms)
+
+    def _poll(self, count_max: int, timeout_ms: int | None) -> list[MessageExt]:
+        if not self._polling.acquire(blocking=False):
+            raise UsageError(f"consumer {self.client_id} is polled already; make one for each user")
+        state = self._state
+        try:
+            while not (found := state.take(count_max)):
+                operation = poll.fetch(state, count_max, timeout_ms=timeout_ms)
+                if state.is_closed or not self._member.driver.run(operation):
+                    break
+            return found
+        finally:
+            self._polling.release()
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit all that was given so far, or these offsets, and wait for the answers.
+
+        Args:
+            offsets: by queue, the offset of the next message to consume. None leaves out queues
+                that were given up meanwhile: their messages come again at another member.
+
+        Raises: UsageError for a queue that is not ours; TransportError, BrokerError.
+        """
+        self._member.driver.run(poll.commit(self._state, offsets))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """Return what the group has committed for a queue; None for nothing.
+
+        Raises: RouteError, TransportError, BrokerError.
+        """
+        return self._member.driver.run(poll.committed(self._state, queue))
+
+    def assignment(self) -> list[MessageQueue]:
+        """Return the queues this consumer has now, in order."""
+        return list(self._state.subscriber.member.assigned)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Give no more messages of these queues until `resume`; they stay ours.
+
+        Raises: UsageError for a queue that is not ours.
+        """
+        self._member.driver.run(poll.pause(self._state, queues))
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Give messages of these queues again."""
+        self._member.driver.run(poll.resume(self._state, queues))
+
+    def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the first message stored at or after a wall-clock time.
+
+        Raises: RouteError, TransportError, BrokerError.
+        """
+        return self._member.driver.run(
+            administer.queue_offset_at(self._state.directory, queue, timestamp_ms=timestamp_ms)
+        )
+
+    def fetch_subscribe_queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic that can be read, in order, as `assign` wants them.
+
+        Raises: TopicRouteNotFound; ConnectFailed, BrokerError.
+        """
+        return self._member.driver.run(poll.subscribe_queues(self._state, topic))
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        count_max: int = 32,
+        *,
+        expression: str = "*",
+        suspend_ms: int = 0,
+    ) -> PullResult:
+        """Pull once, from any queue at any offset; also without `start`.
+
+        Nothing is committed and no position changes.
+
+        Args:
+            expression: `*` for all messages, or tags.
+            suspend_ms: how long the broker may hold the pull while there is nothing new; it looks
+                every 5 s.
+
+        Raises: RouteError, TransportError, BrokerError; RemoteProtocolError if the first record
+        cannot be read.
+        """
+        return self._member.driver.run(
+            poll.pull_queue(
+                self._state,
+                queue,
+                offset,
+                count_max=count_max,
+                expression=expression,
+                suspend_ms=suspend_ms,
+            )
+        )
+
+    def close(self) -> None:
+        """Leave the group: commit what is done, tell the brokers, close; polls that wait return.
+
+        What was given counts as done. A second call does nothing.
+        """
+        self._close(is_done=True)
+
+    def _close(self, *, is_done: bool) -> None:
+        self._member.close(partial(self._state.end, is_done=is_done))

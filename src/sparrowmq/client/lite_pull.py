@@ -1,0 +1,236 @@
+"""What a lite pull consumer knows beside its membership: messages on their way to the user.
+
+The group-member machine delivers as to a listener, but a delivery becomes a *parcel* that waits
+in the inbox until the user asks. Two threads may be at work, and each has its part:
+
+- the driver's fills `inbox`, moves parcels to `in_hand` (while the user's thread waits for that),
+  and tells the member what is done;
+- the user's, which polls, goes through `in_hand` without a driver call: it only moves the counts
+  `given` and `done` of a parcel forward. So iterating costs a change of threads once per parcel.
+
+What was given counts as done when the next message is asked for (or by `end`), never earlier.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.operations.pull import PullStatus
+from sparrowmq.client.subscriber import Notice, Subscriber, member_config_from
+from sparrowmq.errors import UsageError
+from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.rebalance.actions import AssignmentChanged, Deliver, OffsetCorrected
+from sparrowmq.rebalance.member import GroupMember
+from sparrowmq.runtime.effects import Event
+
+# Messages of one queue that the polling thread takes at once: what is given up of a queue that
+# moves is at most one message that is being worked on, whatever this is.
+PARCEL_MESSAGES_MAX = 16
+# Polls have no bound in number or time: what is not asked for waits in the inbox.
+DELIVERIES_MAX = 1 << 30
+NEVER_MS = 1 << 60
+
+
+class PullResult(NamedTuple):
+    """The answer to a pull by hand: its status, the messages, and where the next begins."""
+
+    status: PullStatus
+    messages: list[MessageExt]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """Messages of one queue, how many the user was given, and how many of those are done."""
+
+    delivery: Deliver
+    given: int = 0
+    done: int = 0
+    # What is not given yet must not be: the queue is given up, or consumption goes on elsewhere.
+    is_withdrawn: bool = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing of it is with the user or still to be given."""
+        last = self.given if self.is_withdrawn else len(self.delivery.messages)
+        return self.done == last
+
+
+@dataclass(slots=True, kw_only=True)
+class LitePull:
+    """A lite pull consumer's state.
+
+    Args:
+        subscriber: its membership; the listener is not used.
+        is_auto_commit: whether what is done is committed without being asked.
+    """
+
+    subscriber: Subscriber
+    is_auto_commit: bool
+    directory: Directory = field(init=False)
+    # By hand (`assign`), or None while queues come by subscription.
+    assigned: tuple[MessageQueue, ...] | None = None
+    inbox: deque[Parcel] = field(default_factory=deque)
+    in_hand: list[Parcel] = field(default_factory=list)
+    paused: set[MessageQueue] = field(default_factory=set)
+    # Set when a poll may find something, or must end.
+    arrived: Event = field(default_factory=Event)
+    is_closed: bool = False
+    # After the last message given, and the last commit that the user asked for, by queue.
+    positions: dict[MessageQueue, int] = field(default_factory=dict)
+    committed: dict[MessageQueue, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        subscriber = self.subscriber
+        self.directory = Directory(
+            name_servers=subscriber.name_servers,
+            routes=subscriber.routes,
+            timeout_ms=subscriber.config.times.invoke_timeout_ms,
+        )
+        subscriber.member = GroupMember(
+            dataclasses.replace(
+                member_config_from(subscriber.config),
+                batch_size=PARCEL_MESSAGES_MAX,
+                # Flow control bounds the inbox, by queue.
+                deliveries_max=DELIVERIES_MAX,
+                consume_timeout_ms=NEVER_MS,
+            ),
+            topics=subscriber.subscriptions,
+            now_ms=0,
+        )
+
+    # --- the polling thread -----------------------------------------------------------------
+
+    def take(self, count_max: int) -> list[MessageExt]:
+        """Give the user the next messages of those in hand; what was given before is done."""
+        found: list[MessageExt] = []
+        for parcel in self.in_hand:
+            parcel.done = parcel.given
+            messages, queue = parcel.delivery.messages, parcel.delivery.queue
+            end = min(len(messages), parcel.given + count_max - len(found))
+            if end > parcel.given and not parcel.is_withdrawn and queue not in self.paused:
+                found += messages[parcel.given : end]
+                parcel.given = end
+                self.positions[queue] = found[-1].queue_offset + 1
+        return found
+
+    # --- the driver's thread ----------------------------------------------------------------
+
+    def deliver(self, delivery: Deliver) -> None:
+        """Take in what the member delivers."""
+        self.inbox.append(Parcel(delivery))
+        self.arrived.set()
+
+    def fetch(self, count_max: int) -> bool:
+        """Have messages ready for `take`, at least `count_max` if so many are there.
+
+        Returns: whether there are any.
+        """
+        self.settle()
+        ready = sum(self._count_ready(parcel) for parcel in self.in_hand)
+        waiting: list[Parcel] = []
+        while self.inbox and ready < count_max:
+            parcel = self.inbox.popleft()
+            count = self._count_ready(parcel)
+            (self.in_hand if count else waiting).append(parcel)
+            self.subscriber.counters.delivered += count
+            ready += count
+        self.inbox.extendleft(reversed(waiting))
+        return ready > 0
+
+    def _count_ready(self, parcel: Parcel) -> int:
+        if parcel.is_withdrawn or parcel.delivery.queue in self.paused:
+            return 0
+        return len(parcel.delivery.messages) - parcel.given
+
+    def settle(self) -> None:
+        """Tell the member what is done."""
+        finished = [parcel for parcel in self.in_hand if parcel.is_finished]
+        for parcel in finished:
+            self.in_hand.remove(parcel)
+            self._tell_consumed(parcel)
+
+    def withdraw(self, queues: Collection[MessageQueue]) -> None:
+        """Give nothing more of these queues; what the user has may still get done."""
+        for parcel in [parcel for parcel in self.inbox if parcel.delivery.queue in queues]:
+            self.inbox.remove(parcel)
+            self._tell_consumed(parcel)
+        for parcel in self.in_hand:
+            if parcel.delivery.queue in queues:
+                parcel.is_withdrawn = True
+        # A poll that waits settles.
+        self.arrived.set()
+
+    def note(self, notice: Notice) -> None:
+        """Withdraw what must not be given any more."""
+        if isinstance(notice, AssignmentChanged):
+            self.forget(notice.gained)
+            self.withdraw(notice.revoked)
+            self.paused.difference_update(notice.revoked)
+        elif isinstance(notice, OffsetCorrected) and notice.corrected_offset < notice.wanted_offset:
+            self.forget((notice.queue,))
+            self.withdraw((notice.queue,))
+
+    def forget(self, queues: Iterable[MessageQueue]) -> None:
+        """Forget how far the user was in these queues."""
+        for queue in queues:
+            self.positions.pop(queue, None)
+            self.committed.pop(queue, None)
+
+    def end(self, *, is_done: bool) -> None:
+        """Let waiting polls return; `is_done` tells whether what was given is done."""
+        self.is_closed = True
+        for parcel in [*self.in_hand, *self.inbox]:
+            if is_done:
+                parcel.done = parcel.given
+            self._tell_consumed(parcel)
+        self.in_hand.clear()
+        self.inbox.clear()
+        self.arrived.set()
+
+    def _tell_consumed(self, parcel: Parcel) -> None:
+        subscriber = self.subscriber
+        subscriber.counters.succeeded += parcel.done
+        subscriber.member.consumed(parcel.delivery, acked_count=parcel.done)
+        subscriber.wake.set()
+
+    # --- subscriptions and commits ------------------------------------------------------------
+
+    def check_subscribes(self) -> None:
+        """Raise a UsageError if queues are assigned by hand."""
+        if self.assigned is not None:
+            raise UsageError("queues are assigned by hand; make another consumer to subscribe")
+
+    def check_ours(self, queue: MessageQueue) -> None:
+        """Raise a UsageError if a queue is not assigned to us."""
+        if not self.subscriber.member.holds(queue):
+            raise UsageError(f"{queue} is not assigned to this consumer")
+
+    def is_committed(self, queue: MessageQueue) -> bool:
+        """Tell whether the user has committed all that was given of a queue."""
+        position = self.positions.get(queue)
+        return position is None or self.committed.get(queue, -1) >= position
+
+    def offsets_to_commit(
+        self, chosen: Mapping[MessageQueue, int] | None
+    ) -> dict[MessageQueue, int]:
+        """Return what a commit means: the user's choice, or all that was given.
+
+        Queues that were given up meanwhile are left out. Raises: UsageError for a chosen queue
+        that is not ours.
+        """
+        if chosen is None:
+            holds = self.subscriber.member.holds
+            return {queue: n for queue, n in sorted(self.positions.items()) if holds(queue)}
+        for queue, offset in chosen.items():
+            self.check_ours(queue)
+            if offset < 0:
+                raise UsageError(f"offset {offset} of {queue} is below 0")
+        return dict(chosen)

@@ -1,0 +1,95 @@
+"""The asyncio task in which a consumer of the asyncio face is a member of its group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from sparrowmq.client.assembly import (
+    CLOSE_MARGIN_MS,
+    RESTART_S,
+    begin_leaving,
+    note_connection_lost,
+    serve_request,
+)
+from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.errors import UsageError
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.runtime.async_driver import AsyncDriver
+from sparrowmq.runtime.effects import Operation
+
+LOG = logging.getLogger("sparrowmq.client")
+
+
+class MemberTask:
+    """A consumer's driver, and the task that serves it from `start` to `close`.
+
+    Its methods are those of `member_thread.MemberThread`.
+    """
+
+    def __init__(
+        self, subscriber: Subscriber, serve: Callable[[], Operation[None]], *, pool_size: int
+    ) -> None:
+        self._subscriber = subscriber
+        self._serve = serve
+        self.driver = AsyncDriver(
+            on_request=self._answer,
+            on_connection_lost=partial(note_connection_lost, subscriber),
+            pool_size=pool_size,
+        )
+        self._task: asyncio.Task[None] | None = None
+        self.is_closed = False
+
+    def start(self) -> None:
+        """Begin the membership. Raises: UsageError if it was begun or closed before."""
+        config = self._subscriber.config
+        if self._task is not None or self.is_closed:
+            raise UsageError(f"consumer {config.client_id} was started before; make a new one")
+        name = f"sparrowmq-consumer-{config.group}"
+        self._task = asyncio.create_task(self._loop(), name=name)
+
+    def check_running(self) -> None:
+        """Raise a UsageError before `start` and after `close`."""
+        client_id = self._subscriber.config.client_id
+        if self.is_closed:
+            raise UsageError(f"consumer {client_id} is closed")
+        if self._task is None:
+            raise UsageError(f"consumer {client_id} is not started; call start first")
+
+    def call(self, change: Callable[[], None]) -> None:
+        """Change the state. Raises: UsageError after `close`."""
+        if self.is_closed:
+            raise UsageError(f"consumer {self._subscriber.config.client_id} is closed")
+        change()
+
+    async def close(self, end: Callable[[], None] | None = None) -> None:
+        """Leave the group and close the connections. A second call does nothing."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._task is not None:
+            if end is not None:
+                end()
+            begin_leaving(self._subscriber)
+            timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
+            _, left = await asyncio.wait({self._task}, timeout=timeout_ms / 1000)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+        await self.driver.aclose()
+
+    def _answer(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
+        return serve_request(self._subscriber, request)
+
+    async def _loop(self) -> None:
+        while not self._subscriber.member.is_done:
+            try:
+                await self.driver.run(self._serve(), name="consume")
+            except Exception:
+                if self.is_closed:
+                    return
+                # Outermost: the member keeps its state, and a consumer must not fall silent.
+                LOG.exception("consumer %s failed and goes on", self._subscriber.config.client_id)
+                await asyncio.sleep(RESTART_S)

@@ -1,0 +1,109 @@
+"""The thread in which a consumer of the synchronous face is a member of its group."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from sparrowmq.client.assembly import (
+    CLOSE_MARGIN_MS,
+    RESTART_S,
+    begin_leaving,
+    note_connection_lost,
+    serve_request,
+)
+from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.errors import UsageError
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.runtime.blocking_driver import BlockingDriver
+from sparrowmq.runtime.effects import Operation
+
+LOG = logging.getLogger("sparrowmq.client")
+
+
+class MemberThread:
+    """A consumer's driver, and the thread that serves it from `start` to `close`.
+
+    Args:
+        subscriber: the consumer's state.
+        serve: makes the operation that is the membership; it is made anew if it fails.
+        pool_size: threads for the user's functions.
+    """
+
+    def __init__(
+        self, subscriber: Subscriber, serve: Callable[[], Operation[None]], *, pool_size: int
+    ) -> None:
+        self._subscriber = subscriber
+        self._serve = serve
+        self.driver = BlockingDriver(
+            on_request=self._answer,
+            on_connection_lost=partial(note_connection_lost, subscriber),
+            pool_size=pool_size,
+        )
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closing.is_set()
+
+    def start(self) -> None:
+        """Begin the membership. Raises: UsageError if it was begun or closed before."""
+        config = self._subscriber.config
+        if self._thread is not None or self.is_closed:
+            raise UsageError(f"consumer {config.client_id} was started before; make a new one")
+        name = f"sparrowmq-consumer-{config.group}"
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._thread.start()
+
+    def check_running(self) -> None:
+        """Raise a UsageError before `start` and after `close`."""
+        client_id = self._subscriber.config.client_id
+        if self.is_closed:
+            raise UsageError(f"consumer {client_id} is closed")
+        if self._thread is None:
+            raise UsageError(f"consumer {client_id} is not started; call start first")
+
+    def call(self, change: Callable[[], None]) -> None:
+        """Have a function change the state, now or soon. Raises: UsageError after `close`."""
+        if self.is_closed:
+            raise UsageError(f"consumer {self._subscriber.config.client_id} is closed")
+        if self._thread is None:
+            change()
+        else:
+            self.driver.call_soon_threadsafe(change)
+
+    def close(self, end: Callable[[], None] | None = None) -> None:
+        """Leave the group and close the connections. A second call does nothing.
+
+        Args:
+            end: called on the driver's thread before the membership ends.
+        """
+        if self.is_closed:
+            return
+        self._closing.set()
+        if self._thread is not None:
+            if end is not None:
+                self.driver.call_soon_threadsafe(end)
+            self.driver.call_soon_threadsafe(partial(begin_leaving, self._subscriber))
+            timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
+            self._thread.join(timeout_ms / 1000)
+        self.driver.close()
+
+    def _answer(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
+        return serve_request(self._subscriber, request)
+
+    def _loop(self) -> None:
+        while not self._subscriber.member.is_done:
+            try:
+                self.driver.run(self._serve(), name="consume")
+            except Exception:
+                if self.is_closed:
+                    # The driver was closed: the loop did not end in time.
+                    return
+                # Outermost: the member keeps its state, and a consumer must not fall silent.
+                LOG.exception("consumer %s failed and goes on", self._subscriber.config.client_id)
+                self._closing.wait(RESTART_S)

@@ -1,0 +1,223 @@
+"""What a lite pull consumer does: its membership's loop, and what the user asks of it.
+
+The loop is the push consumer's, with other ways to deliver, to commit and to find the shares.
+Offsets that the user asks for by queue are an administrator's operations (`LitePull.directory`).
+Source: DefaultLitePullConsumerImpl.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from sparrowmq.client.lite_pull import LitePull, PullResult
+from sparrowmq.client.operations.administer import (
+    committed_offset,
+    get_broker_address,
+    get_route,
+    set_committed_offset,
+)
+from sparrowmq.client.operations.consume import Carrier, consume, read_records
+from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.pull import PULL_TIMEOUT_MS, make_pull_header, pull
+from sparrowmq.client.operations.rebalance import find_shares
+from sparrowmq.client.subscriber import RequestFailed, Subscriber
+from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.queue import queue_order
+from sparrowmq.protocol.subscription import parse_subscription
+from sparrowmq.rebalance.actions import Commit, Deliver, Rebalance, SendBack
+from sparrowmq.rebalance.member import TopicShare
+from sparrowmq.runtime.effects import Now, Operation, Wait
+
+# DefaultLitePullConsumer.pollTimeoutMillis.
+POLL_TIMEOUT_MS = 5_000
+
+
+def serve(state: LitePull) -> Operation[None]:
+    """Be a member until it has been left, and have messages ready for polls."""
+    carriers: dict[type, Carrier] = {
+        Rebalance: partial(_rebalance, state),
+        Deliver: partial(_deliver, state),
+        SendBack: _keep,
+        Commit: partial(_commit, state),
+    }
+    yield from consume(state.subscriber, carriers)
+
+
+def _rebalance(state: LitePull, subscriber: Subscriber, _: Rebalance) -> Operation[None]:
+    member = subscriber.member
+    if state.assigned is None:
+        shares = yield from find_shares(subscriber)
+    else:
+        shares = [
+            TopicShare(topic, tuple(queue for queue in state.assigned if queue.topic == topic))
+            for topic in member.topics
+        ]
+    now_ms: int = yield Now()
+    member.rebalanced(shares, now_ms)
+    subscriber.wake.set()
+
+
+def _deliver(state: LitePull, _: Subscriber, action: Deliver) -> Operation[None]:
+    state.deliver(action)
+    yield from ()
+
+
+def _keep(subscriber: Subscriber, action: SendBack) -> Operation[None]:
+    """Leave messages that the user was not given to whoever has the queue next."""
+    offsets = [message.queue_offset for message in action.messages]
+    now_ms: int = yield Now()
+    subscriber.member.sent_back(action.queue, action.epoch, done=(), failed=offsets, now_ms=now_ms)
+    subscriber.wake.set()
+
+
+def _commit(state: LitePull, subscriber: Subscriber, action: Commit) -> Operation[None]:
+    """Commit, or, where the user does, see whether the user has."""
+    queue, epoch, offset, is_last = action
+    is_done = not is_last or state.is_closed or state.is_committed(queue)
+    if state.is_auto_commit:
+        try:
+            # The user's own commit may be ahead by a part of a parcel.
+            yield from _store_offset(state, queue, max(offset, state.committed.get(queue, 0)))
+            is_done = True
+        except SparrowError as error:
+            subscriber.tell(RequestFailed("commit", queue, error))
+            is_done = False
+    now_ms: int = yield Now()
+    if is_done:
+        subscriber.member.committed(queue, epoch, offset=offset, now_ms=now_ms)
+    else:
+        subscriber.member.commit_failed(queue, epoch, now_ms=now_ms)
+    subscriber.wake.set()
+
+
+def _store_offset(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
+    subscriber = state.subscriber
+    if subscriber.is_broadcasting:
+        subscriber.local_offsets[queue] = offset
+        return
+    yield from set_committed_offset(
+        state.directory, subscriber.config.group, queue=queue, offset=offset
+    )
+
+
+def fetch(state: LitePull, count_max: int, *, timeout_ms: int | None) -> Operation[bool]:
+    """Wait until there is something to take; False once the time is up or it is all over.
+
+    Raises: UsageError if `count_max` is below 1.
+    """
+    if count_max < 1:
+        raise UsageError(f"count_max is {count_max}; it must be at least 1")
+    now_ms: int = yield Now()
+    deadline_ms = None if timeout_ms is None else now_ms + timeout_ms
+    while not state.is_closed:
+        state.arrived.clear()
+        if state.fetch(count_max):
+            return True
+        remaining_ms = None if deadline_ms is None else max(0, deadline_ms - now_ms)
+        has_arrived: bool = yield Wait(state.arrived, remaining_ms)
+        if not has_arrived:
+            return False
+        now_ms = yield Now()
+    return False
+
+
+def pause(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
+    """Give nothing of these queues until `resume`. Raises: UsageError for one that is not ours."""
+    for queue in queues:
+        state.check_ours(queue)
+    state.paused.update(queues)
+    yield from ()
+
+
+def resume(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
+    """Give messages of these queues again."""
+    state.paused.difference_update(queues)
+    state.arrived.set()
+    yield from ()
+
+
+def commit(state: LitePull, offsets: Mapping[MessageQueue, int] | None) -> Operation[None]:
+    """Commit what was given so far, or these offsets, and wait for the answers.
+
+    Raises: UsageError for a queue that is not ours; TransportError, BrokerError.
+    """
+    chosen = state.offsets_to_commit(offsets)
+    yield from gather(
+        [_store_offset(state, queue, offset) for queue, offset in chosen.items()], name="commit"
+    )
+    state.committed.update(chosen)
+
+
+def committed(state: LitePull, queue: MessageQueue) -> Operation[int | None]:
+    """Return what the group has committed for a queue; None for nothing.
+
+    Raises: RouteError, TransportError, BrokerError.
+    """
+    subscriber = state.subscriber
+    if subscriber.is_broadcasting:
+        return subscriber.local_offsets.get(queue)
+    return (yield from committed_offset(state.directory, subscriber.config.group, queue))
+
+
+def assign(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
+    """Consume these queues and no others, without a share in the group's balance.
+
+    Raises: UsageError if topics are subscribed.
+    """
+    if state.assigned is None and state.subscriber.subscriptions:
+        raise UsageError("topics are subscribed; make another consumer to assign queues by hand")
+    member, subscriptions = state.subscriber.member, state.subscriber.subscriptions
+    now_ms: int = yield Now()
+    state.assigned = tuple(queues)
+    state.subscriber.is_assigned = True
+    topics = {queue.topic for queue in queues}
+    for topic in set(member.topics) - topics:
+        del subscriptions[topic]
+        member.unsubscribe(topic, now_ms=now_ms)
+    for topic in sorted(topics):
+        subscriptions[topic] = parse_subscription(topic, "*", sub_version=0)
+        member.subscribe(topic, now_ms=now_ms)
+    state.subscriber.wake.set()
+
+
+def subscribe_queues(state: LitePull, topic: str) -> Operation[list[MessageQueue]]:
+    """Return the queues of a topic that can be read, in order.
+
+    Raises: TopicRouteNotFound; ConnectFailed, BrokerError.
+    """
+    route = yield from get_route(state.directory, topic, is_fresh=True)
+    return sorted(route.subscribe_queues, key=queue_order)
+
+
+def pull_queue(
+    state: LitePull,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    count_max: int,
+    expression: str,
+    suspend_ms: int,
+) -> Operation[PullResult]:
+    """Pull once from any queue at any offset; nothing is committed, no position changes.
+
+    Raises: RouteError, TransportError, BrokerError; RemoteProtocolError if the first record
+    cannot be read.
+    """
+    subscription = parse_subscription(queue.topic, expression, sub_version=0)
+    header = make_pull_header(
+        state.subscriber.config.group,
+        queue,
+        offset=offset,
+        count_max=count_max,
+        suspend_ms=suspend_ms,
+        expression=subscription.sub_string,
+    )
+    address = yield from get_broker_address(state.directory, queue)
+    result = yield from pull(address, header, timeout_ms=PULL_TIMEOUT_MS + suspend_ms)
+    messages, next_offset = read_records(queue, result.records, next_offset=result.next_offset)
+    if subscription.tags_set:
+        # The broker filtered by hash codes only.
+        messages = [message for message in messages if message.tags in subscription.tags_set]
+    return PullResult(result.status, messages, next_offset, result.min_offset, result.max_offset)

@@ -1,0 +1,368 @@
+"""Lite pull consumers by both faces against a real broker: shares, polling, offsets, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from sparrowmq import (
+    Admin,
+    AsyncLitePullConsumer,
+    ConsumeFromWhere,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageModel,
+    MessageQueue,
+    Producer,
+    PullStatus,
+)
+from sparrowmq.errors import TopicRouteNotFound, UsageError
+from sparrowmq.testing.embedded import EmbeddedCluster
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+PATIENCE_S = 20
+PATIENCE_MS = 1000 * PATIENCE_S
+
+
+def eventually(condition: Callable[[], Any], what: str) -> None:
+    """Wait until another thread has made the condition true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
+        time.sleep(0.005)
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+
+    def run(self, awaitable: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(awaitable, self.loop).result(2 * PATIENCE_S)
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(PATIENCE_S)
+        self.loop.close()
+
+
+class Awaited:
+    """The asyncio face, used from a thread as the synchronous one is."""
+
+    def __init__(self, consumer: AsyncLitePullConsumer, thread: LoopThread) -> None:
+        self._consumer = consumer
+        self._thread = thread
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._consumer, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+        return lambda *args, **named: self._thread.run(found(*args, **named))
+
+    def __iter__(self) -> Iterator[MessageExt]:
+        iterator: AsyncIterator[MessageExt] = self._consumer.__aiter__()
+
+        async def step() -> MessageExt | None:
+            return await anext(iterator, None)
+
+        while (message := self._thread.run(step())) is not None:
+            yield message
+
+    def __enter__(self) -> Awaited:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._thread.run(self._consumer.__aexit__(*error))
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def make_pull(
+    request: pytest.FixtureRequest, cluster: EmbeddedCluster, topic: str, group: str
+) -> Iterator[Callable[..., Any]]:
+    """Make started consumers of this test's group, by each face; closed at the end."""
+    with ExitStack() as stack:
+        thread: LoopThread | None = None
+        if request.param == "asyncio":
+            thread = LoopThread()
+            stack.callback(thread.close)
+
+        def make(*, subscribes: bool = True, starts: bool = True, **settings: Any) -> Any:
+            settings = {"consume_from_where": FIRST, "name_server": cluster.name_server} | settings
+            consumer: Any
+            if thread is None:
+                consumer = LitePullConsumer(group, **settings)
+            else:
+                consumer = Awaited(AsyncLitePullConsumer(group, **settings), thread)
+            stack.callback(consumer.close)
+            if subscribes:
+                consumer.subscribe(topic)
+            if starts:
+                consumer.start()
+            return consumer
+
+        yield make
+
+
+def send(producer: Producer, topic: str, bodies: list[str], *, queue_id: int | None = None) -> None:
+    queues = producer.fetch_publish_queues(topic)
+    for at in range(0, len(bodies), 25):
+        messages = [Message(topic, body.encode()) for body in bodies[at : at + 25]]
+        queue = None if queue_id is None else queues[queue_id]
+        producer.send_batch(messages, queue=queue)
+
+
+def numbers_of(messages: list[MessageExt]) -> list[int]:
+    return [int(message.body) for message in messages]
+
+
+def poll_all(consumer: Any, count: int) -> list[MessageExt]:
+    found: list[MessageExt] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} messages"
+        found += consumer.getmany(count, timeout_ms=1_000)
+    return found
+
+
+def lag_of(admin: Admin, group: str, topic: str) -> int:
+    return sum(lag.lag for lag in admin.group_lag(group, topic))
+
+
+@pytest.mark.slow
+def test_getmany_gives_every_message_once_and_what_is_done_is_committed(
+    make_pull: Callable[..., Any], producer: Producer, admin: Admin, topic: str, group: str
+) -> None:
+    send(producer, topic, [str(n) for n in range(2_000)])
+    consumer = make_pull()
+
+    found = poll_all(consumer, 2_000)
+
+    assert list(range(2_000)) == sorted(numbers_of(found))
+    assert [] == consumer.getmany(timeout_ms=1)
+    eventually(lambda: lag_of(admin, group, topic) == 0, "commit of all")
+    assert 8 == len(consumer.assignment())
+
+
+@pytest.mark.slow
+def test_iteration_gives_messages_of_a_queue_in_order_and_ends_at_close(
+    make_pull: Callable[..., Any], producer: Producer, topic: str
+) -> None:
+    send(producer, topic, [str(n) for n in range(100)], queue_id=3)
+    consumer = make_pull()
+    found: list[int] = []
+
+    for message in consumer:
+        found.append(int(message.body))
+        if len(found) == 100:
+            threading.Thread(target=consumer.close).start()
+
+    assert list(range(100)) == found
+    with pytest.raises(UsageError, match="is closed"):
+        consumer.getone()
+
+
+@pytest.mark.slow
+def test_closing_wakes_a_poll_that_waits(make_pull: Callable[..., Any]) -> None:
+    consumer = make_pull()
+    results: list[Any] = []
+    polls = threading.Thread(target=lambda: results.append(consumer.getone()))
+    polls.start()
+    eventually(lambda: len(consumer.assignment()) == 8, "assignment")
+
+    consumer.close()
+    polls.join(PATIENCE_S)
+
+    assert [None] == results
+
+
+def test_polls_need_a_start(make_pull: Callable[..., Any]) -> None:
+    consumer = make_pull(starts=False)
+
+    with pytest.raises(UsageError, match="call start first"):
+        consumer.getone()
+
+
+@pytest.mark.slow
+def test_a_message_counts_as_done_when_the_next_is_asked_for(
+    make_pull: Callable[..., Any], producer: Producer, admin: Admin, topic: str, group: str
+) -> None:
+    send(producer, topic, ["0", "1", "2", "3"], queue_id=0)
+    consumer = make_pull()
+
+    def work() -> None:
+        with consumer:
+            for message in consumer:
+                if message.body == b"2":
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+
+    assert 2 == sum(lag.consumer_offset or 0 for lag in admin.group_lag(group, topic))
+
+    with make_pull() as second:
+        assert [2, 3] == numbers_of([second.getone(PATIENCE_MS), second.getone(PATIENCE_MS)])
+    assert 0 == lag_of(admin, group, topic)
+
+
+@pytest.mark.slow
+def test_without_auto_commit_only_commit_commits(
+    make_pull: Callable[..., Any], producer: Producer, admin: Admin, topic: str, group: str
+) -> None:
+    send(producer, topic, [str(n) for n in range(3_000)], queue_id=0)
+    consumer = make_pull(auto_commit=False)
+
+    # More than the queue may cache: what the user was given does not count as cached.
+    found = poll_all(consumer, 2_500)
+    queue = found[0].queue
+    assert not admin.committed_offset(group, queue)
+    consumer.commit()
+
+    assert len(found) == consumer.committed(queue)
+    consumer.commit({queue: 7})
+    assert 7 == admin.committed_offset(group, queue)
+    with pytest.raises(UsageError, match="is not assigned"):
+        consumer.commit({MessageQueue(topic, "nowhere", 0): 1})
+
+
+@pytest.mark.slow
+def test_members_share_queues_and_a_leave_repeats_nothing(
+    make_pull: Callable[..., Any], producer: Producer, topic: str
+) -> None:
+    first, second = make_pull(), make_pull()
+    eventually(
+        lambda: [len(c.assignment()) for c in (first, second)] == [4, 4], "a share of 4 for each"
+    )
+    send(producer, topic, [str(n) for n in range(400)])
+    found = poll_all(first, 100) + poll_all(second, 100)
+    second.close()
+    found += poll_all(first, 400 - len(found))
+
+    assert list(range(400)) == sorted(numbers_of(found))
+    assert [] == first.getmany(timeout_ms=300)
+    assert 8 == len(first.assignment())
+
+
+@pytest.mark.slow
+def test_assigned_queues_are_consumed_whatever_others_do(
+    make_pull: Callable[..., Any], producer: Producer, admin: Admin, topic: str, group: str
+) -> None:
+    send(producer, topic, ["1", "2", "3"], queue_id=1)
+    send(producer, topic, ["50", "51"], queue_id=5)
+    both = [make_pull(subscribes=False, starts=False) for _ in range(2)]
+    queues = both[0].fetch_subscribe_queues(topic)
+    both[0].assign([queues[1], queues[5]])
+    both[1].assign([queues[5]])
+    for consumer in both:
+        consumer.start()
+
+    assert [1, 2, 3, 50, 51] == sorted(numbers_of(poll_all(both[0], 5)))
+    assert [50, 51] == numbers_of(poll_all(both[1], 2))
+    assert [queues[1], queues[5]] == both[0].assignment()
+    with pytest.raises(UsageError, match="assigned by hand"):
+        both[0].subscribe(topic)
+    assert [] == both[0].getmany(timeout_ms=1)
+    both[0].assign([queues[2]])
+    eventually(lambda: [queues[2]] == both[0].assignment(), "another queue")
+    eventually(lambda: admin.committed_offset(group, queues[1]) == 3, "the commit of a queue left")
+
+
+@pytest.mark.slow
+def test_a_paused_queue_gives_nothing_until_it_is_resumed(
+    make_pull: Callable[..., Any], producer: Producer, topic: str
+) -> None:
+    consumer = make_pull()
+    eventually(lambda: len(consumer.assignment()) == 8, "assignment")
+    queues = consumer.assignment()
+    send(producer, topic, [str(n) for n in range(40)], queue_id=0)
+    first = consumer.getone(PATIENCE_MS)
+    consumer.pause(queues[0])
+    send(producer, topic, ["1000"], queue_id=1)
+
+    assert [1000] == numbers_of(poll_all(consumer, 1))
+    assert [] == consumer.getmany(timeout_ms=50)
+    consumer.resume(queues[0])
+    assert list(range(40)) == numbers_of([first, *poll_all(consumer, 39)])
+    with pytest.raises(UsageError, match="is not assigned"):
+        consumer.pause(MessageQueue(topic, "nowhere", 0))
+
+
+@pytest.mark.slow
+def test_only_subscribed_tags_are_given(
+    make_pull: Callable[..., Any], producer: Producer, topic: str
+) -> None:
+    consumer = make_pull(subscribes=False)
+    consumer.subscribe(topic, "A || B")
+    for n, tag in enumerate("ABCABC"):
+        producer.send(Message(topic, str(n).encode(), tags=tag))
+
+    assert [0, 1, 3, 4] == sorted(numbers_of(poll_all(consumer, 4)))
+    assert [] == consumer.getmany(timeout_ms=50)
+
+
+@pytest.mark.slow
+def test_in_broadcasting_every_member_gets_all(
+    make_pull: Callable[..., Any], producer: Producer, topic: str
+) -> None:
+    settings = {"message_model": MessageModel.BROADCASTING}
+    both = [make_pull(instance_name=f"I{n}", **settings) for n in range(2)]
+    send(producer, topic, [str(n) for n in range(20)])
+
+    assert [list(range(20))] * 2 == [sorted(numbers_of(poll_all(c, 20))) for c in both]
+
+
+@pytest.mark.slow
+def test_a_pull_by_hand_tells_each_status(
+    make_pull: Callable[..., Any], producer: Producer, topic: str
+) -> None:
+    consumer = make_pull(subscribes=False, starts=False)
+    for n, tag in enumerate("AAB"):
+        message = Message(topic, str(n).encode(), tags=tag)
+        producer.send(message, queue=producer.fetch_publish_queues(topic)[0])
+    queue = consumer.fetch_subscribe_queues(topic)[0]
+
+    found = consumer.pull(queue, 0)
+    some = consumer.pull(queue, 1, 1)
+    nothing = consumer.pull(queue, 3)
+    unmatched = consumer.pull(queue, 0, expression="C")
+    illegal = consumer.pull(queue, 9)
+
+    assert (PullStatus.FOUND, 3, 0, 3) == (found.status, *found[2:])
+    assert [0, 1, 2] == numbers_of(found.messages)
+    assert ([1], 2) == (numbers_of(some.messages), some.next_offset)
+    assert (PullStatus.NO_NEW_MSG, [], 3) == nothing[:3]
+    assert (PullStatus.NO_MATCHED_MSG, [], 3) == unmatched[:3]
+    assert (PullStatus.OFFSET_ILLEGAL, []) == illegal[:2]
+    with pytest.raises(TopicRouteNotFound):
+        consumer.pull(MessageQueue("NoSuchTopic", queue.broker_name, 0), 0)
+
+
+@pytest.mark.slow
+def test_one_poll_at_a_time(make_pull: Callable[..., Any]) -> None:
+    consumer = make_pull()
+    refused: list[str] = []
+
+    def poll_until_one_is_refused() -> None:
+        while not refused:
+            try:
+                consumer.getmany(timeout_ms=5)
+            except UsageError as error:
+                refused.append(str(error))
+
+    other = threading.Thread(target=poll_until_one_is_refused)
+    other.start()
+    poll_until_one_is_refused()
+    other.join(PATIENCE_S)
+
+    assert "polled already" in refused[0]
