@@ -125,6 +125,9 @@ public final class Peer {
         if (options.containsKey("instance")) {
             consumer.setInstanceName(options.get("instance"));
         }
+        if (options.containsKey("clientIP")) {
+            consumer.setClientIP(options.get("clientIP"));
+        }
         consumer.subscribe(topic, options.getOrDefault("expression", "*"));
         // Messages whose body begins so are refused at their first `failTimes` deliveries.
         String failPrefix = options.get("failPrefix");
