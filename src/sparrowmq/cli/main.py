@@ -9,7 +9,11 @@ import typer
 from sparrowmq.cli import up
 
 # Subcommands whose modules are imported only when they are asked for: they need further packages.
-_LATE = {"demo": "sparrowmq.cli.demo", "rebalance": "sparrowmq.cli.rebalance"}
+_LATE = {
+    "demo": "sparrowmq.cli.demo",
+    "pipeline": "sparrowmq.cli.pipeline",
+    "rebalance": "sparrowmq.cli.rebalance",
+}
 
 
 def build_app(arguments: list[str]) -> typer.Typer:

@@ -14,11 +14,12 @@ _ROW_HEIGHT, _BAR_HEIGHT = 26.0, 18.0
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A name, its amount, and what else is to be said beside it."""
+    """A name, its amount, what else is to be said beside it, and a colour of its own."""
 
     label: str
     value: float
     note: str = ""
+    tone: str | None = None
 
 
 def bar_chart(bars: Sequence[Bar], *, title: str, description: str, tone: str = "c1") -> Markup:
@@ -38,7 +39,7 @@ def bar_chart(bars: Sequence[Bar], *, title: str, description: str, tone: str = 
                 text(left - 10, baseline, bar.label, anchor="end", class_="row-name"),
                 tag("rect", x=left, y=y, width=x - left, height=_BAR_HEIGHT, rx=2, class_="band"),
                 tag("text", format_number(bar.value), *note, x=x + 8, y=baseline, class_="value"),
-                class_=f"tone-{tone}",
+                class_=f"tone-{bar.tone or tone}",
             )
         )
     height = len(bars) * _ROW_HEIGHT + 6

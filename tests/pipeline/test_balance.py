@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.pipeline.balance import (
+    balance,
+    choose_strategies,
+    find_worst,
+    read_cluster,
+    summarise,
+)
+from sparrowmq.pipeline.balance_group import TopicLayout, evaluate, make_places
+from sparrowmq.pipeline.balance_report import balance_page
+from sparrowmq.pipeline.generated_cluster import generate_cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def write_cluster(spark: SparkSession, place: Path) -> None:
+    """Write two groups: one with two members of one id, one without members; and an older look."""
+    topics = spark.createDataFrame(
+        [
+            ("GID_twins", "orders", "broker-a", 8, 80.0, "2026-01-02"),
+            ("GID_twins", "orders", "broker-b", 4, 40.0, "2026-01-02"),
+            ("GID_empty", "orders", "broker-a", 8, None, "2026-01-02"),
+            ("GID_old", "orders", "broker-a", 8, None, "2026-01-01"),
+        ],
+        "consumerGroup string, topic string, brokerName string, queueCount int, "
+        "messagesPerSecond double, at string",
+    )
+    members = spark.createDataFrame(
+        [("GID_twins", "c@1", "2026-01-02")] * 2 + [("GID_old", "c@1", "2026-01-01")],
+        "consumerGroup string, clientId string, at string",
+    )
+    for name, frame in (("topics", topics), ("members", members)):
+        frame.selectExpr("*", "timestamp(at) as snapshotTimestamp").write.parquet(f"{place}/{name}")
+
+
+def test_a_snapshot_becomes_a_row_a_group_and_strategy(spark: SparkSession, tmp_path: Path) -> None:
+    write_cluster(spark, tmp_path)
+
+    topics, members = read_cluster(spark, str(tmp_path))
+    result = balance(topics, members, strategies=["avg", "sticky"]).cache()
+
+    rows = {(row["consumerGroup"], row["strategy"]): row for row in result.collect()}
+    assert {("GID_twins", "AVG"), ("GID_twins", "sticky")} | {
+        ("GID_empty", "AVG"),
+        ("GID_empty", "sticky"),
+    } == rows.keys()
+    twins = rows["GID_twins", "AVG"]
+    figures = evaluate(
+        "AVG",
+        "GID_twins",
+        [TopicLayout("orders", (("broker-a", 8), ("broker-b", 4)))],
+        make_places(["c@1", "c@1"]),
+    )
+    assert (12, 2, 1, 6, 6, figures.join_moved) == (
+        twins["queues"],
+        twins["members"],
+        twins["duplicateIds"],
+        twins["unowned"],
+        twins["doubled"],
+        twins["joinMoved"],
+    )
+    # 10 messages a second and queue; each doubled queue delivers all of them twice.
+    assert 60.0 == twins["duplicatesPerSecond"]
+    assert figures.join_moved * 10 * 2.5 == twins["joinDuplicates"]
+    assert (0.0, 0.0) == (
+        rows["GID_twins", "sticky"]["duplicatesPerSecond"],
+        rows["GID_twins", "sticky"]["joinDuplicates"],
+    )
+    assert "the group has no member" == rows["GID_empty", "AVG"]["failure"]
+    summaries = summarise(result)
+    assert [("AVG", 2, 1, 6), ("sticky", 2, 1, 0)] == [
+        (each.strategy, each.groups, each.failed, each.unowned) for each in summaries
+    ]
+    worst = find_worst(result, "AVG")
+    assert [("GID_twins", 6)] == [(each.consumer_group, each.unowned) for each in worst]
+    text = balance_page(summaries, worst, current="AVG")
+    assert "GID_twins" in text
+    assert "refused 1 of 2 groups: the group has no member" in text
+
+
+def test_a_generated_cluster_is_the_same_each_time(spark: SparkSession) -> None:
+    first, members = generate_cluster(spark, 200, topics=3)
+    again, _ = generate_cluster(spark.newSession(), 200, topics=3)
+
+    assert sorted(first.collect()) == sorted(again.collect())
+    assert 200 == first.select("consumerGroup").distinct().count()
+    ids = members.groupBy("consumerGroup").agg({"clientId": "count"})
+    assert (1, 8) == tuple(
+        ids.selectExpr("min(`count(clientId)`)", "max(`count(clientId)`)").head()
+    )
+    with pytest.raises(ConfigError, match="groups is 0; it must be from 1"):
+        generate_cluster(spark, 0)
+
+
+def test_an_unknown_strategy_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="the nearest is CONSISTENT_HASH"):
+        choose_strategies(["consistant_hash"])
+
+
+def test_wrong_tables_are_refused_with_their_path(spark: SparkSession, tmp_path: Path) -> None:
+    spark.createDataFrame(
+        [("G", "t", "b")], "consumerGroup string, topics string, b string"
+    ).write.parquet(f"{tmp_path}/wrong/topics")
+    spark.createDataFrame(
+        [], "consumerGroup string, topic string, brokerName string, queueCount int"
+    ).write.parquet(f"{tmp_path}/empty/topics")
+
+    with pytest.raises(ConfigError, match=r"nowhere/topics: .*does not exist"):
+        read_cluster(spark, f"{tmp_path}/nowhere")
+    with pytest.raises(ConfigError, match=r"no column 'topic'; is it 'topics' there\?"):
+        read_cluster(spark, f"{tmp_path}/wrong")
+    with pytest.raises(ConfigError, match="empty/topics has no rows"):
+        read_cluster(spark, f"{tmp_path}/empty")

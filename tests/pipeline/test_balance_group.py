@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrowmq.pipeline.balance_group import (
+    Figures,
+    TopicLayout,
+    add_up,
+    evaluate,
+    known_strategies,
+    make_places,
+)
+from sparrowmq.rebalance.kafka_assignors import KAFKA_ASSIGNORS
+from sparrowmq.rebalance.strategies import strategy_from
+from sparrowmq.rebalance.whatif import Plan, parse_events, simulate
+
+EIGHT = TopicLayout("orders", (("broker-a", 8),))
+
+
+def test_two_members_with_one_id_leave_half_of_the_queues_to_nobody() -> None:
+    places = make_places(["10.0.0.1@7", "10.0.0.1@7"])
+
+    found = evaluate("AVG", "GID", [EIGHT], places)
+
+    assert (
+        Figures(loads=(4, 4), unowned=4, doubled=4, join_moved=1, leave_moved=0, leaver_queues=4)
+        == found
+    )
+    assert Figures(
+        loads=(4, 4), unowned=0, doubled=0, join_moved=2, leave_moved=0, leaver_queues=4
+    ) == evaluate("sticky", "GID", [EIGHT], places)
+
+
+def test_the_member_that_joins_stands_in_the_middle_of_the_order() -> None:
+    places = make_places(["10.0.0.2@1", "10.0.0.1@10", "10.0.0.1@1"])
+
+    assert ("10.0.0.1@1", "10.0.0.1@10", "10.0.0.2@1") == places.now
+    assert ("10.0.0.1@1", "10.0.0.1@10", "10.0.0.1@10+", "10.0.0.2@1") == places.joined
+    assert ("10.0.0.1@1", "10.0.0.2@1") == places.left
+    assert "10.0.0.1@10" == places.leaver
+
+
+def test_the_last_member_that_leaves_moves_nothing() -> None:
+    found = evaluate("AVG", "GID", [EIGHT], make_places(["a"]))
+
+    assert ((8,), 0, 4, 8) == (
+        found.loads,
+        found.leave_moved,
+        found.join_moved,
+        found.leaver_queues,
+    )
+
+
+def test_topics_add_up_member_by_member() -> None:
+    small = TopicLayout("small", (("broker-a", 1),))
+    places = make_places(["a", "b"])
+
+    assert (
+        3 == evaluate("AVG", "GID", [small._replace(topic=f"t{n}") for n in range(3)], places).skew
+    )
+    assert (
+        1
+        == evaluate(
+            "roundrobin", "GID", [small._replace(topic=f"t{n}") for n in range(3)], places
+        ).skew
+    )
+    with pytest.raises(ValueError, match="zip"):
+        add_up(
+            [
+                evaluate("AVG", "GID", [small], places),
+                evaluate("AVG", "GID", [small], make_places(["a"])),
+            ]
+        )
+
+
+@pytest.mark.parametrize("strategy", known_strategies())
+def test_figures_of_one_topic_are_those_of_the_simulator(strategy: str) -> None:
+    plan = Plan(queue_count=12, member_count=5, broker_count=2, room_count=2)
+    start = simulate(plan, strategy).steps[0]
+    middle = len(start.members) // 2
+    last = simulate(
+        Plan(
+            queue_count=12,
+            member_count=5,
+            broker_count=2,
+            room_count=2,
+            events=parse_events(f"leave:{middle}"),
+        ),
+        strategy,
+    ).steps[1]
+    counts: dict[str, int] = {}
+    for queue in plan.queues:
+        counts[queue.broker_name] = counts.get(queue.broker_name, 0) + 1
+    topic = TopicLayout(plan.queues[0].topic, tuple(counts.items()))
+    places = make_places([member.client_id for member in start.members])
+    if strategy == "MACHINE_ROOM_NEARBY-AVG":
+        # The simulator names rooms in another way than RocketMQ's example does.
+        with pytest.raises(ValueError, match="room"):
+            evaluate(strategy, "G", [TopicLayout("T", (("x", 12),))], places)
+        return
+
+    found = evaluate(strategy, "G", [topic], places)
+
+    assert (start.skew, start.idle, len(start.unowned), len(start.double)) == (
+        found.skew,
+        found.idle,
+        found.unowned,
+        found.doubled,
+    )
+    assert last.moved == found.leave_moved
+
+
+@given(
+    counts=st.lists(st.integers(1, 20), min_size=1, max_size=4),
+    ids=st.lists(st.sampled_from(["a@1", "a@10", "b@1", "c@1", "d"]), min_size=1, max_size=6),
+    name=st.sampled_from(["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"]),
+)
+def test_what_is_remembered_or_shared_equals_what_members_compute(
+    counts: list[int], ids: list[str], name: str
+) -> None:
+    topics = [TopicLayout(f"t{n}", (("b", count),)) for n, count in enumerate(counts)]
+    places = make_places(ids)
+    strategy = strategy_from(name)
+
+    def share(cid: str, cid_all: tuple[str, ...]) -> set[object]:
+        return {
+            queue
+            for topic in topics
+            for queue in strategy.allocate("G", cid, topic.queues, cid_all) or ()
+        }
+
+    now = [share(cid, places.now) for cid in places.now]
+    owned = [queue for mine in now for queue in mine]
+
+    found = evaluate(name, "G", topics, places)
+
+    assert tuple(map(len, now)) == found.loads
+    assert sum(counts) - len(set(owned)) == found.unowned
+    assert sum(owned.count(queue) > 1 for queue in set(owned)) == found.doubled
+    assert (
+        sum(len(share(cid, places.now) - share(cid, places.joined)) for cid in set(places.now))
+        == found.join_moved
+    )
+
+
+def test_strategies_that_need_rooms_say_so() -> None:
+    places = make_places(["a"])
+
+    with pytest.raises(ValueError, match="room@broker"):
+        evaluate("MACHINE_ROOM", "GID", [EIGHT], places)
+
+
+def test_rocketmq_comes_first_and_kafka_last() -> None:
+    assert "AVG" == next(iter(known_strategies()))
+    assert list(KAFKA_ASSIGNORS) == list(known_strategies())[-4:]

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from typer.testing import CliRunner
+
+from sparrowmq.cli.main import build_app
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(build_app(["pipeline"]), ["pipeline", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_balance_prints_its_summary_and_writes_table_and_page(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+
+    code, stdout, stderr = run(
+        "balance", "--generate", "20", "-s", "AVG", "--json", "--out", str(out)
+    )
+
+    assert 0 == code, stderr
+    printed = json.loads(stdout)["strategies"]
+    assert [("AVG", 20)] == [(each["strategy"], each["groups"]) for each in printed]
+    assert "<svg" in (out / "report.html").read_text()
+    assert 20 == spark.read.parquet(f"{out}/groups").count()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["balance"], "give either --snapshot DIR or --generate GROUPS"),
+        (["balance", "--generate", "0"], "groups is 0; it must be from 1 to 10,000,000"),
+        (["balance", "--generate", "9", "-s", "AVGG"], "the nearest is AVG,"),
+    ],
+)
+def test_wrong_options_end_with_one_line_and_code_2(
+    spark: SparkSession, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    code, stdout, stderr = run(*arguments, "--out", str(tmp_path / "out"))
+
+    assert (2, "") == (code, stdout)
+    assert message in stderr
+    assert not (tmp_path / "out").exists()
