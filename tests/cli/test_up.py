@@ -99,7 +99,8 @@ def test_second_start_on_a_directory_in_use_is_refused(start: Start, tmp_path: P
 
     assert (1, "") == (second.returncode, out)
     (line,) = [line for line in err.splitlines() if line.startswith("sparrowmq: ")]
-    assert "in use" in line
+    assert f"'{tmp_path / 'nameserver'}' is in use" in line
+    assert "choose another directory" in line
     assert "Traceback" not in err
 
 
@@ -112,6 +113,7 @@ def test_port_in_use_is_refused(start: Start, tmp_path: Path, option: str) -> No
 
     assert (1, "") == (process.returncode, out)
     assert f"sparrowmq: cannot listen on 127.0.0.1:{port}: " in err
+    assert "choose another port" in err
     assert "Traceback" not in err
 
 
@@ -136,6 +138,38 @@ def test_wrong_option_is_exit_code_2_and_says_why(
 
     assert (2, "") == (process.returncode, out)
     assert words in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["nameserver", "--port", "70000"], "65535"),
+        (["broker", "--port", "-1"], "0"),
+        (["broker", "--nameserver", "ns-1"], "'ns-1' is no address"),
+        (["broker", "--nameserver", ";"], "name_server is empty"),
+    ],
+)
+def test_wrong_option_of_a_single_server_is_exit_code_2(
+    start: Start, tmp_path: Path, command: list[str], words: str
+) -> None:
+    process = start(*command, "--data", str(tmp_path))
+    out, err = process.communicate(timeout=30)
+
+    assert (2, "") == (process.returncode, out)
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_data_that_is_no_directory_is_named(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    process = start("up", *FREE_PORTS, "--data", str(file))
+    out, err = process.communicate(timeout=30)
+
+    assert (1, "") == (process.returncode, out)
+    assert f"{file}" in err
+    assert "choose a --data" in err
     assert "Traceback" not in err
 
 

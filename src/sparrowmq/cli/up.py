@@ -25,6 +25,7 @@ import typer
 
 from sparrowmq.broker.config import BrokerConfig, DuplicateClientId
 from sparrowmq.broker.server import BrokerServer
+from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.config import find_setting
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.nameserver.server import NameServerServer
@@ -115,7 +116,9 @@ def up(
 
 def nameserver(
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option(help=find_setting("nameserver-port").help)] = 9876,
+    port: Annotated[
+        int, typer.Option(help=find_setting("nameserver-port").help, min=0, max=65_535)
+    ] = 9876,
     data: Data = Path("sparrowmq-data/nameserver"),
     insecure: Insecure = False,
     stop_with_stdin: StopWithStdin = False,
@@ -134,7 +137,9 @@ def nameserver(
 
 def broker(
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option(help=find_setting("broker-port").help)] = 10911,
+    port: Annotated[
+        int, typer.Option(help=find_setting("broker-port").help, min=0, max=65_535)
+    ] = 10911,
     nameserver: Annotated[str, _option("nameserver")] = "127.0.0.1:9876",
     data: Data = Path("sparrowmq-data/store"),
     flush: FlushOption = Flush.SYNC,
@@ -152,15 +157,12 @@ def broker(
 
     async def serve(stop: asyncio.Event) -> None:
         ip = _check_host(host, insecure=insecure)
-        name_servers = [address.strip() for address in nameserver.split(";") if address.strip()]
-        if not name_servers:
-            raise ConfigError("--nameserver names no name server; give host:port")
         async with _broker(
             ip,
             port,
             data,
             advertised_ip=_advertised(ip, advertise),
-            name_servers=name_servers,
+            name_servers=list(parse_name_servers(nameserver)),
             broker_name=broker_name,
             cluster_name=cluster_name,
             sync_flush=flush is Flush.SYNC,
@@ -252,9 +254,16 @@ def _run(
         typer.echo(f"sparrowmq: {error}", err=True)
         raise typer.Exit(EXIT_USAGE) from None
     except (SparrowError, OSError) as error:
-        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        text = _describe(error) if isinstance(error, OSError) else str(error)
         typer.echo(f"sparrowmq: {text}", err=True)
         raise typer.Exit(EXIT_FAILURE) from None
+
+
+def _describe(error: OSError) -> str:
+    """Return what happened, and to which file if it was one."""
+    if error.filename is None:
+        return error.strerror or str(error)
+    return f"{error.filename}: {error.strerror}; choose a --data that can be written to"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

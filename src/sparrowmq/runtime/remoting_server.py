@@ -12,6 +12,7 @@ silence, and answers the peer does not take.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -397,6 +398,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 def _cannot_listen(error: OSError, host: str, port: int) -> OSError:
     reason = error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        reason += "; stop what listens there or choose another port (0 takes any free one)"
     return OSError(error.errno, f"cannot listen on {host}:{port}: {reason}")
 
 

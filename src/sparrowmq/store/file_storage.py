@@ -175,7 +175,7 @@ class FileStorage:
 
     def _in_use(self) -> StoreError:
         return StoreError(
-            f"the store's directory {self._root!r} is in use by another broker; "
+            f"the directory {self._root!r} is in use by another process; "
             f"stop that one or choose another directory"
         )
 
