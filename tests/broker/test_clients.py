@@ -13,13 +13,15 @@ from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS
 from sparrowmq.broker.lock_file import LockTable
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import ConsumerListBody, LockBatchResponseBody, decode_body
-from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.codes import MQ_VERSION, RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.rebalance.member_marker import EXPIRY_FIELD, MARKED_EXPIRY_MS, mark_version
 from sparrowmq.rebalance.queue_lock_table import (
     QUEUE_LEASE_BROKER_MS,
     QUEUE_LEASE_CLIENT_MS,
     QueueLockTable,
 )
-from sparrowmq.runtime.connections import Close, Fact
+from sparrowmq.runtime.connections import Close, Fact, Reply
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -173,6 +175,32 @@ def test_member_whose_heartbeats_stop_is_closed_and_the_rest_is_told(rig: Any) -
     assert Close(first, "its heartbeats stopped") in rig.outputs
     assert [(second, "GID_c")] == rig.pushes(rig.outputs)
     assert ["b"] == client_ids(rig)
+
+
+def test_marked_member_is_told_its_expiry_and_forgotten_then(rig: Any) -> None:
+    frozen, java = rig.connect(), rig.connect()
+    body = b'{"clientID":"a","consumerDataSet":[{"groupName":"GID_c","subscriptionDataSet":[]}]}'
+    request = RemotingCommand(
+        code=RequestCode.HEART_BEAT, body=body, version=mark_version(MQ_VERSION)
+    )
+    rig.handle(frozen, request)
+    (reply,) = (o.command for o in rig.outputs if isinstance(o, Reply))
+    beat(rig, java, "b")
+    lock(rig, frozen, "a", 0)
+    rig.outputs.clear()
+
+    rig.advance(MARKED_EXPIRY_MS - 1_000)
+    kept = client_ids(rig)
+    rig.outputs.clear()
+    rig.advance(2_000)
+
+    assert {EXPIRY_FIELD: str(MARKED_EXPIRY_MS)} == reply.ext_fields
+    assert ["a", "b"] == kept
+    assert Close(frozen, "its heartbeats stopped") in rig.outputs
+    assert [(java, "GID_c")] == rig.pushes(rig.outputs)
+    assert ["b"] == client_ids(rig)
+    # The lock of a member that holds itself to a shorter lease ends with that.
+    assert [0] == lock(rig, java, "b", 0)
 
 
 def test_group_may_wish_no_notifications(rig: Any) -> None:

@@ -115,6 +115,18 @@ def test_member_learns_routes_then_registers_then_rebalances() -> None:
     assert [Rebalance()] == member.due(1261)
 
 
+def test_heartbeats_come_three_times_in_the_expiry_that_a_broker_tells() -> None:
+    member, _ = joined()
+
+    assert of_type(member.due(30_000), Heartbeat)
+    member.heartbeat_done(reached=1, failed=0, expiry_ms=15_000, now_ms=30_100)
+    assert [] == of_type(member.due(35_099), Heartbeat)
+    assert of_type(member.due(35_100), Heartbeat)
+    member.heartbeat_done(reached=1, failed=0, expiry_ms=None, now_ms=35_200)
+    assert [] == of_type(member.due(65_199), Heartbeat)
+    assert of_type(member.due(65_200), Heartbeat)
+
+
 def test_missing_route_is_looked_for_at_growing_intervals() -> None:
     member = GroupMember(CONFIG, topics={TOPIC}, now_ms=0)
     waits, now_ms = [], 0

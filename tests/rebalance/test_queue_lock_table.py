@@ -71,7 +71,7 @@ def test_a_closed_connection_leaves_what_the_client_may_still_believe() -> None:
     table.try_lock_batch("G", [A], "one", now_ms=0)
     table.try_lock_batch("G", [B], "two", now_ms=0)
 
-    table.shorten("G", "one", now_ms=10_000)
+    table.shorten("G", "one", lease_ms=30_000, now_ms=10_000)
 
     assert [] == table.try_lock_batch("G", [A], "three", now_ms=30_000)
     assert [A] == table.try_lock_batch("G", [A, B], "three", now_ms=30_001)
@@ -81,7 +81,7 @@ def test_a_connection_closed_late_does_not_lengthen_the_lease() -> None:
     table = QueueLockTable()
     table.try_lock_batch("G", [A], "one", now_ms=0)
 
-    table.shorten("G", "one", now_ms=59_000)
+    table.shorten("G", "one", lease_ms=30_000, now_ms=59_000)
 
     assert "one" == table.find_owner("G", A, now_ms=59_000)
     assert table.find_owner("G", A, now_ms=59_001) is None
@@ -144,7 +144,7 @@ class TwoMembers(RuleBasedStateMachine):
 
     @rule(client_id=st.sampled_from(["one", "two"]))
     def close_connection(self, client_id: str) -> None:
-        self.table.shorten("G", client_id, now_ms=self.now_ms)
+        self.table.shorten("G", client_id, lease_ms=QUEUE_LEASE_CLIENT_MS, now_ms=self.now_ms)
 
     @rule()
     def restart_broker(self) -> None:

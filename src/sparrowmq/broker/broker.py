@@ -44,8 +44,8 @@ from sparrowmq.runtime.requests import Processor, Request, answer, serve
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.message_store import MessageStore
 
-# How often a table of locks is cleaned, and silent clients looked for.
-SCAN_INTERVAL_MS = 10_000
+# How often a table of locks is cleaned, and silent clients looked for. RocketMQ looks every 10 s.
+SCAN_INTERVAL_MS = 1_000
 # From a lost name server to the next registration. RocketMQ waits for its 30 s.
 REGISTRATION_RETRY_MS = 1_000
 

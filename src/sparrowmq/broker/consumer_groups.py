@@ -17,6 +17,7 @@ from typing import NamedTuple
 from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel
 from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
 from sparrowmq.protocol.codes import LanguageCode
+from sparrowmq.rebalance.member_marker import MARKED_EXPIRY_MS, is_marked
 from sparrowmq.runtime.connections import Connection
 
 # ConsumerManager.CHANNEL_EXPIRED_TIMEOUT, ProducerManager.CHANNEL_EXPIRED_TIMEOUT.
@@ -31,6 +32,11 @@ class Member(NamedTuple):
     language: LanguageCode | None
     version: int
     seen_ms: int
+
+    @property
+    def expiry_ms(self) -> int:
+        """How long it may be silent: SparrowMQ members far less than RocketMQ's."""
+        return MARKED_EXPIRY_MS if is_marked(self.version) else HEARTBEAT_EXPIRY_MS
 
 
 class Subscription(NamedTuple):
@@ -160,7 +166,7 @@ class ConsumerGroups:
             connection: None
             for group in self._groups.values()
             for connection, member in group.members.items()
-            if now_ms - member.seen_ms > HEARTBEAT_EXPIRY_MS
+            if now_ms - member.seen_ms > member.expiry_ms
         }
         return sorted(silent, key=lambda connection: connection.number)
 

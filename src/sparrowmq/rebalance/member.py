@@ -37,6 +37,7 @@ from sparrowmq.rebalance.actions import (
     Rebalance,
     RefreshRoutes,
 )
+from sparrowmq.rebalance.member_marker import HEARTBEATS_PER_EXPIRY
 from sparrowmq.rebalance.owned_queue import LOST_MS, OwnedQueue
 from sparrowmq.rebalance.process_queue import (
     CONSUME_TIMEOUT_MS,
@@ -283,9 +284,17 @@ class GroupMember:
             self._heartbeat.ask(now_ms)
             self._rebalance.ask(now_ms)
 
-    def heartbeat_done(self, *, reached: int, failed: int, now_ms: int) -> None:
-        """Note how many brokers heard the heartbeat and how many could not be told."""
+    def heartbeat_done(
+        self, *, reached: int, failed: int, now_ms: int, expiry_ms: int | None = None
+    ) -> None:
+        """Note how many brokers heard the heartbeat and how many could not be told.
+
+        Args:
+            expiry_ms: after how long one of them forgets a silent member, if it says so.
+        """
         next_in_ms = HEARTBEAT_RETRY_MS if failed else self._config.heartbeat_ms
+        if expiry_ms is not None:
+            next_in_ms = min(next_in_ms, max(1, expiry_ms // HEARTBEATS_PER_EXPIRY))
         self._heartbeat.end(now_ms, next_in_ms=next_in_ms)
         if not reached:
             return

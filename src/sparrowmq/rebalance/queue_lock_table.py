@@ -6,7 +6,8 @@ owner has stopped before a new one begins. Nobody checks that the member belongs
 that the queue exists.
 
 Differs from RocketMQ: when a member's connection closes, `shorten` cuts its locks to what its own
-30 s may have left, so that a killed owner costs half as long; and the table can be saved and
+30 s (a SparrowMQ member's `MARKED_LEASE_MS`) may have left, so that a killed owner costs half as
+long; and the table can be saved and
 restored, so that a broker's restart changes no owner.
 
 Source: RebalanceLockManager.java.
@@ -92,16 +93,16 @@ class QueueLockTable:
         """Tell whether any member of the group holds a queue."""
         return any(lease.expires_ms >= now_ms for lease in self._leases.get(group, {}).values())
 
-    def shorten(self, group: str, client_id: str, *, now_ms: int) -> None:
+    def shorten(self, group: str, client_id: str, *, lease_ms: int, now_ms: int) -> None:
         """Cut the member's locks to its own side of the lease, since its connection is closed.
 
         Never to nothing: the member may be alive behind another connection to come, and believes
-        in its lock for QUEUE_LEASE_CLIENT_MS from its last request.
+        in its lock for `lease_ms` from its last request.
         """
         for lease in self._leases.get(group, {}).values():
             if lease.client_id == client_id:
                 # A request reaches us after it was sent, so this is never too early.
-                limit_ms = max(lease.refreshed_ms + QUEUE_LEASE_CLIENT_MS, now_ms)
+                limit_ms = max(lease.refreshed_ms + lease_ms, now_ms)
                 lease.expires_ms = min(lease.expires_ms, limit_ms)
 
     def drop_expired(self, *, now_ms: int) -> None:

@@ -19,6 +19,7 @@ from sparrowmq.errors import BrokerError, ConnectFailed, TopicRouteNotFound
 from sparrowmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.record import decode_messages
+from sparrowmq.rebalance.member_marker import MARKED_EXPIRY_MS, is_marked
 from sparrowmq.runtime.effects import Operation
 from sparrowmq.testing.embedded import EmbeddedCluster
 
@@ -100,10 +101,15 @@ def test_members_are_listed_until_they_leave(
 ) -> None:
     data = heartbeat_of("me", group, topic)
 
-    assert {} == run(membership.heartbeat_all([cluster.broker], data))
+    told = run(membership.heartbeat_all([cluster.broker], data))
+
+    assert membership.HeartbeatRound({}, MARKED_EXPIRY_MS) == told
     assert ["me"] == run(membership.consumer_list(cluster.broker, group))
     connections = run(membership.consumer_connections(cluster.broker, group))
-    assert ["me"] == [connection.client_id for connection in connections.connection_set]
+    assert [("me", True)] == [
+        (connection.client_id, is_marked(connection.version))
+        for connection in connections.connection_set
+    ]
     run(membership.unregister(cluster.broker, "me", consumer_group=group))
     with pytest.raises(BrokerError, match="no consumer for this group"):
         run(membership.consumer_list(cluster.broker, group))
@@ -112,7 +118,7 @@ def test_members_are_listed_until_they_leave(
 def test_heartbeat_tells_which_brokers_did_not_hear_it(run: Run, cluster: EmbeddedCluster) -> None:
     data = heartbeat_of("me", "GID_nobody", "T")
 
-    failures = run(membership.heartbeat_all([cluster.broker, "127.0.0.1:1"], data))
+    failures, _ = run(membership.heartbeat_all([cluster.broker, "127.0.0.1:1"], data))
 
     assert ["127.0.0.1:1"] == list(failures)
     assert isinstance(failures["127.0.0.1:1"], ConnectFailed)

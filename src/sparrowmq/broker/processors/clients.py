@@ -36,6 +36,8 @@ from sparrowmq.protocol.headers import (
     decode_header,
 )
 from sparrowmq.protocol.subscription import EXPRESSION_TYPE_TAG
+from sparrowmq.rebalance.member_marker import EXPIRY_FIELD, MARKED_LEASE_MS, is_marked
+from sparrowmq.rebalance.queue_lock_table import QUEUE_LEASE_CLIENT_MS
 from sparrowmq.runtime.connections import Connection, Fact, Output
 from sparrowmq.runtime.requests import Refusal, Request, answer
 
@@ -62,7 +64,9 @@ def heartbeat(state: BrokerState, request: Request) -> Sequence[Output]:
         outputs += _consumer_heartbeat(state, request, consumer, member)
     for producer in data.producer_data_set:
         state.producers.heartbeat(producer.group_name, member, request.connection)
-    return [*answer(request), *outputs]
+    # See member_marker: a SparrowMQ member is told how often to be heard.
+    fields = {EXPIRY_FIELD: str(member.expiry_ms)} if is_marked(member.version) else None
+    return [*answer(request, ext_fields=fields), *outputs]
 
 
 def _find_fault(state: BrokerState, data: HeartbeatData) -> str | None:
@@ -165,16 +169,17 @@ def forget_connection(state: BrokerState, connection: Connection, *, now_ms: int
     Its locks are cut to what its own side of the lease may have left; see QueueLockTable.shorten.
     """
     memberships = [
-        (name, group.members[connection].client_id)
+        (name, group.members[connection])
         for name in state.consumers.groups_of(connection)
         if (group := state.consumers.find(name)) is not None
     ]
     names = state.consumers.leave_all(connection)
     state.producers.leave_all(connection)
-    for name, client_id in memberships:
+    for name, member in memberships:
         group = state.consumers.find(name)
-        if group is None or client_id not in group.client_ids():
-            state.locks.shorten(name, client_id, now_ms=now_ms)
+        if group is None or member.client_id not in group.client_ids():
+            lease_ms = MARKED_LEASE_MS if is_marked(member.version) else QUEUE_LEASE_CLIENT_MS
+            state.locks.shorten(name, member.client_id, lease_ms=lease_ms, now_ms=now_ms)
             state.locks_changed = True
     outputs: list[Output] = [_gone(name, connection) for name in names]
     for name in names:

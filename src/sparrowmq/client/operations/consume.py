@@ -204,7 +204,7 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
 def _heartbeat(subscriber: Subscriber, _: Heartbeat) -> Operation[None]:
     config = subscriber.config
     addresses = subscriber.routes.addresses()
-    failures = yield from heartbeat_all(
+    failures, expiry_ms = yield from heartbeat_all(
         addresses,
         heartbeat_data_from(config, {} if subscriber.is_assigned else subscriber.subscriptions),
         timeout_ms=config.times.invoke_timeout_ms,
@@ -213,7 +213,10 @@ def _heartbeat(subscriber: Subscriber, _: Heartbeat) -> Operation[None]:
         subscriber.tell(RequestFailed("heartbeat", None, error))
     now_ms: int = yield Now()
     subscriber.member.heartbeat_done(
-        reached=len(addresses) - len(failures), failed=len(failures), now_ms=now_ms
+        reached=len(addresses) - len(failures),
+        failed=len(failures),
+        expiry_ms=expiry_ms,
+        now_ms=now_ms,
     )
     subscriber.wake.set()
 

@@ -6,9 +6,10 @@ Source: MQClientInstance.sendHeartbeatToAllBroker, unregisterClient; MQClientAPI
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sparrowmq.client.operations.gather import gather_outcomes
-from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask
+from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask, error_of, make_request
 from sparrowmq.errors import SparrowError
 from sparrowmq.protocol.bodies import (
     ConsumerConnection,
@@ -17,41 +18,64 @@ from sparrowmq.protocol.bodies import (
     decode_body,
     encode_body,
 )
-from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.codes import MQ_VERSION, RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
     UnregisterClientRequestHeader,
 )
-from sparrowmq.runtime.effects import Operation
+from sparrowmq.rebalance.member_marker import EXPIRY_FIELD, mark_version
+from sparrowmq.runtime.effects import Invoke, Operation
 
 
-def heartbeat(address: str, body: bytes, *, timeout_ms: int = INVOKE_TIMEOUT_MS) -> Operation[None]:
-    """Tell one broker of this client.
+class HeartbeatRound(NamedTuple):
+    """What became of a heartbeat to all brokers.
+
+    Args:
+        failures: the error of each broker that could not be told.
+        expiry_ms: after how long a broker forgets a silent SparrowMQ member; the shortest, None
+            where none says so.
+    """
+
+    failures: dict[str, SparrowError]
+    expiry_ms: int | None
+
+
+def heartbeat(
+    address: str, body: bytes, *, timeout_ms: int = INVOKE_TIMEOUT_MS
+) -> Operation[int | None]:
+    """Tell one broker of this client, with SparrowMQ's marker.
 
     Args:
         body: an encoded `HeartbeatData`.
 
+    Returns: after how long this broker forgets a silent SparrowMQ member; None if it does not say.
     Raises: TransportError, BrokerError.
     """
-    yield from ask(address, RequestCode.HEART_BEAT, body=body, timeout_ms=timeout_ms)
+    request = make_request(RequestCode.HEART_BEAT, body=body)
+    request.version = mark_version(MQ_VERSION)
+    reply: RemotingCommand = yield Invoke(address, request, timeout_ms)
+    if reply.code != ResponseCode.SUCCESS:
+        raise error_of(reply, address)
+    text = (reply.ext_fields or {}).get(EXPIRY_FIELD, "")
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def heartbeat_all(
     addresses: Sequence[str], data: HeartbeatData, *, timeout_ms: int = INVOKE_TIMEOUT_MS
-) -> Operation[dict[str, SparrowError]]:
-    """Tell all brokers of this client, at the same time.
-
-    Returns: the error of each broker that could not be told.
-    """
+) -> Operation[HeartbeatRound]:
+    """Tell all brokers of this client, at the same time."""
     body = encode_body(data)
     operations = [heartbeat(address, body, timeout_ms=timeout_ms) for address in addresses]
     outcomes = yield from gather_outcomes(operations, name="heartbeat")
-    return {
+    failures = {
         address: outcome
         for address, outcome in zip(addresses, outcomes, strict=True)
         if isinstance(outcome, SparrowError)
     }
+    expiries = [outcome for outcome in outcomes if isinstance(outcome, int)]
+    return HeartbeatRound(failures, min(expiries, default=None))
 
 
 def unregister(

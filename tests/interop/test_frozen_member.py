@@ -1,0 +1,100 @@
+"""A member that stands still (SIGSTOP), on our broker: its queues are owned again, and it wakes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from sparrowmq import ConsumeFromWhere, Message, Producer, PushConsumer
+from sparrowmq.testing import EmbeddedCluster
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+
+OWNED_AGAIN_S = 20
+MEMBER_PROGRAM = """
+import sys, threading
+from sparrowmq import ConsumeFromWhere, PushConsumer
+name_server, group, topic = sys.argv[1:]
+def listener(messages, context):
+    for message in messages:
+        sys.stdout.write(message.body.decode() + "\\n")
+        sys.stdout.flush()
+consumer = PushConsumer(
+    group,
+    name_server=name_server,
+    listener=listener,
+    consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+)
+consumer.subscribe(topic)
+consumer.start()
+threading.Event().wait()
+"""
+
+
+def wait_for(what: str, is_so: Callable[[], bool], *, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        pause.wait(0.02)
+
+
+def test_queues_of_a_frozen_member_are_owned_again_within_20_s() -> None:
+    taken: list[str] = []
+    told: list[str] = []
+    with (
+        EmbeddedCluster() as cluster,
+        Producer("GID_p", name_server=cluster.name_server) as producer,
+        PushConsumer(
+            "GID_f",
+            name_server=cluster.name_server,
+            listener=lambda messages, _: taken.extend(m.body.decode() for m in messages),
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        ) as awake,
+    ):
+        cluster.create_topic("T", queues=4)
+        awake.subscribe("T")
+        awake.start()
+        command = [sys.executable, "-c", MEMBER_PROGRAM, cluster.name_server, "GID_f", "T"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as member:
+            assert member.stdout is not None
+            lines = member.stdout
+            reader = threading.Thread(target=lambda: told.extend(map(str.strip, lines)))
+            reader.start()
+            try:
+                wait_for("2/2", lambda: len(awake.assignment()) == 2, timeout_s=20)
+                first = [producer.send(Message("T", b"first-%d" % n)) for n in range(8)]
+                wait_for("all of the first", lambda: len(set(taken) | set(told)) == 8, timeout_s=20)
+                member.send_signal(signal.SIGSTOP)
+                for n in range(8):
+                    producer.send(Message("T", b"second-%d" % n))
+                wait_for(
+                    "the queues owned again",
+                    lambda: (
+                        len(awake.assignment()) == 4
+                        and len([body for body in taken if body.startswith("second")]) == 8
+                    ),
+                    timeout_s=OWNED_AGAIN_S,
+                )
+                member.send_signal(signal.SIGCONT)
+                wait_for("2/2 again", lambda: len(awake.assignment()) == 2, timeout_s=20)
+                for n in range(8):
+                    producer.send(Message("T", b"third-%d" % n))
+                wait_for(
+                    "all of the third",
+                    lambda: len([body for body in [*taken, *told] if "third" in body]) >= 8,
+                    timeout_s=20,
+                )
+            finally:
+                member.kill()
+            reader.join(20)
+
+    assert 8 == len(first)
+    assert any(body.startswith("first") for body in told)
+    assert 24 == len(set(taken) | set(told))

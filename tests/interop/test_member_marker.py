@@ -1,0 +1,36 @@
+"""SparrowMQ's marker in the connection list of either broker, beside a member of Java's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparrowmq import Admin, PushConsumer
+from sparrowmq.rebalance.member_marker import is_marked
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+
+def test_members_that_run_sparrowmq_are_told_from_java(
+    cluster: Any, java_push_consumer: Callable[..., Any]
+) -> None:
+    topic, group = "TMarker", "GID_marker"
+    cluster.create_topic(topic, queues=4)
+    java_push_consumer(cluster, topic=topic, group=group)
+    with (
+        PushConsumer(group, name_server=cluster.name_server, listener=lambda *_: None) as ours,
+        Admin(name_server=cluster.name_server) as admin,
+    ):
+        ours.subscribe(topic)
+        ours.start()
+        seats: dict[str, bool] = {}
+        for _ in range(500):
+            found = admin.consumer_connections(group).connection_set
+            seats = {seat.client_id: is_marked(seat.version) for seat in found}
+            if len(seats) == 2 and ours.assignment():
+                break
+
+    assert seats.pop(ours.client_id)
+    assert [False] == list(seats.values())
