@@ -1,0 +1,112 @@
+"""Messages for later: what the broker is asked, and what is sent where it does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparrowmq.client.operations.send_back import send_again, send_back
+from sparrowmq.errors import BrokerError
+from sparrowmq.model import MessageExt
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    SendMessageRequestHeaderV2,
+    decode_header,
+)
+from sparrowmq.protocol.properties import parse_properties
+
+MESSAGE = MessageExt(
+    topic="T",
+    body=b"body",
+    properties={"UNIQ_KEY": "U", "TAGS": "A", "TRAN_MSG": "true", "RECONSUME_TIME": "2"},
+    broker_name="b",
+    queue_id=3,
+    queue_offset=7,
+    commit_log_position=4_096,
+    flag=5,
+    reconsume_times=2,
+    offset_msg_id="O",
+)
+
+
+def answer(code: int) -> Callable[[str, RemotingCommand], RemotingCommand]:
+    return lambda _, request: response_to(request, code)
+
+
+@pytest.mark.parametrize(("configured", "told"), [(None, 16), (0, 0), (40, 40)])
+def test_broker_is_asked_by_the_place_in_its_log(
+    play: Callable[..., Any], configured: int | None, told: int
+) -> None:
+    run = play(answer(ResponseCode.SUCCESS))
+
+    run(send_back("b:1", "G", message=MESSAGE, delay_level=3, max_reconsume_times=configured))
+
+    ((address, request),) = run.requests
+    header = decode_header(ConsumerSendMsgBackRequestHeader, request.ext_fields)
+    assert ("b:1", RequestCode.CONSUMER_SEND_MSG_BACK) == (address, request.code)
+    assert (4_096, "G", 3, "U", "T", told) == (
+        header.position,
+        header.group,
+        header.delay_level,
+        header.origin_msg_id,
+        header.origin_topic,
+        header.max_reconsume_times,
+    )
+
+
+def test_message_sent_as_a_new_one_keeps_its_origin_and_counts_on(play: Callable[..., Any]) -> None:
+    run = play(answer(ResponseCode.SUCCESS))
+
+    run(
+        send_again(
+            "c:1",
+            "%RETRY%G",
+            message=MESSAGE,
+            queue_id=0,
+            max_reconsume_times=None,
+            timestamp_ms=99,
+        )
+    )
+
+    ((address, request),) = run.requests
+    header = decode_header(SendMessageRequestHeaderV2, request.ext_fields)
+    assert ("c:1", RequestCode.SEND_MESSAGE_V2, b"body") == (address, request.code, request.body)
+    assert ("%RETRY%G", 0, 3, 16, 99, 5) == (
+        header.topic,
+        header.queue_id,
+        header.reconsume_times,
+        header.max_reconsume_times,
+        header.born_timestamp_ms,
+        header.flag,
+    )
+    # Level 3 for the first retry, and one more for each time.
+    assert {
+        "UNIQ_KEY": "U",
+        "TAGS": "A",
+        "ORIGIN_MESSAGE_ID": "U",
+        "RETRY_TOPIC": "T",
+        "DELAY": "5",
+    } == parse_properties(header.properties or "")
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION])
+def test_refusals_are_errors(play: Callable[..., Any], code: int) -> None:
+    run = play(answer(code))
+
+    with pytest.raises(BrokerError):
+        run(send_back("b:1", "G", message=MESSAGE, delay_level=0, max_reconsume_times=None))
+    with pytest.raises(BrokerError):
+        run(
+            send_again(
+                "b:1",
+                "%RETRY%G",
+                message=MESSAGE,
+                queue_id=0,
+                max_reconsume_times=None,
+                timestamp_ms=0,
+            )
+        )

@@ -1,0 +1,175 @@
+"""What becomes of messages that concurrent listeners do not consume, against a real broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from sparrowmq import (
+    Admin,
+    ConsumeContext,
+    ConsumeFromWhere,
+    ConsumeStatus,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.errors import TopicRouteNotFound
+from sparrowmq.model.names import dlq_topic
+from sparrowmq.testing.embedded import EmbeddedCluster
+
+PATIENCE_S = 20
+
+
+def eventually(condition: Callable[[], Any], what: str) -> None:
+    """Wait until another thread has made the condition true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def make_consumer(
+    cluster: EmbeddedCluster, topic: str, group: str
+) -> Iterator[Callable[..., PushConsumer]]:
+    """Start consumers of this test's topic and group; they are closed at the end."""
+    with ExitStack() as stack:
+
+        def make(listener: Any, **settings: Any) -> PushConsumer:
+            settings = {"consume_from_where": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET} | settings
+            consumer = PushConsumer(
+                group, name_server=cluster.name_server, listener=listener, **settings
+            )
+            stack.enter_context(consumer)
+            consumer.subscribe(topic)
+            consumer.start()
+            return consumer
+
+        yield make
+
+
+@pytest.fixture
+def dead_letters(cluster: EmbeddedCluster, group: str) -> Iterator[Callable[[], list[MessageExt]]]:
+    """Read the group's dead letters, by hand as an operator does."""
+    with LitePullConsumer("GID_operator", name_server=cluster.name_server) as reader:
+        queues: list[MessageQueue] = []
+
+        def has_topic() -> bool:
+            try:
+                queues[:] = reader.fetch_subscribe_queues(dlq_topic(group))
+            except TopicRouteNotFound:
+                return False
+            return True
+
+        def read() -> list[MessageExt]:
+            eventually(has_topic, "the topic of the dead letters")
+            return [message for queue in queues for message in reader.pull(queue, 0).messages]
+
+        yield read
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("delay_level", "max_reconsume_times"), [(0, 0), (-1, None), (-1, 16)], ids=str
+)
+def test_message_that_may_not_come_again_is_a_dead_letter(
+    make_consumer: Callable[..., PushConsumer],
+    producer: Producer,
+    admin: Admin,
+    dead_letters: Callable[[], list[MessageExt]],
+    topic: str,
+    group: str,
+    delay_level: int,
+    max_reconsume_times: int | None,
+) -> None:
+    def listener(messages: list[MessageExt], context: ConsumeContext) -> ConsumeStatus:
+        context.delay_level = delay_level
+        return ConsumeStatus.RECONSUME_LATER
+
+    sent = producer.send(Message(topic, b"poison", tags="A", keys=("k",)))
+    consumer = make_consumer(listener, max_reconsume_times=max_reconsume_times)
+    eventually(lambda: consumer.counters.sent_back == 1, "the message sent back")
+    (letter,) = dead_letters()
+
+    assert (b"poison", "A", ("k",), 1) == (
+        letter.body,
+        letter.tags,
+        letter.keys,
+        letter.reconsume_times,
+    )
+    assert topic == letter.properties["RETRY_TOPIC"]
+    assert sent.offset_msg_id == letter.properties["ORIGIN_MESSAGE_ID"]
+    eventually(lambda: sum(g.lag for g in admin.group_lag(group, topic)) == 0, "the commit")
+
+
+@pytest.mark.slow
+def test_messages_are_delivered_until_the_times_allowed_are_used_up(
+    make_consumer: Callable[..., PushConsumer],
+    producer: Producer,
+    dead_letters: Callable[[], list[MessageExt]],
+    topic: str,
+) -> None:
+    times: list[int] = []
+
+    def listener(messages: list[MessageExt], context: ConsumeContext) -> ConsumeStatus:
+        times.extend(message.reconsume_times for message in messages)
+        context.delay_level = 1
+        return ConsumeStatus.RECONSUME_LATER
+
+    consumer = make_consumer(listener, max_reconsume_times=2)
+    producer.send(Message(topic, b"poison"))
+    eventually(lambda: consumer.counters.sent_back == 3, "the last time sent back")
+
+    assert [0, 1, 2] == times
+    assert [b"poison"] == [letter.body for letter in dead_letters()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stored", [3, 10**6], ids=["at the end", "beyond the end"])
+def test_consumption_goes_on_where_the_committed_offset_does_not_exist(
+    make_consumer: Callable[..., PushConsumer],
+    producer: Producer,
+    admin: Admin,
+    topic: str,
+    group: str,
+    stored: int,
+) -> None:
+    bodies: list[bytes] = []
+    queue = producer.fetch_publish_queues(topic)[0]
+    producer.send_batch([Message(topic, b"old")] * 3, queue=queue)
+    admin.update_offset(group, queue, stored)
+    consumer = make_consumer(lambda messages, _: bodies.extend(m.body for m in messages))
+    eventually(lambda: len(consumer.assignment()) == 8, "the assignment")
+    eventually(lambda: admin.committed_offset(group, queue) == 3, "the corrected offset")
+
+    producer.send(Message(topic, b"new"), queue=queue)
+    eventually(lambda: bodies, "the new message")
+
+    assert [b"new"] == bodies
+
+
+@pytest.mark.slow
+def test_slow_listener_holds_the_buffer_within_its_bounds(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    gate = threading.Event()
+    queue = producer.fetch_publish_queues(topic)[0]
+    for _ in range(40):
+        producer.send_batch([Message(topic, b"x")] * 50, queue=queue)
+    consumer = make_consumer(lambda *_: gate.wait(PATIENCE_S) and None, pull_batch_size=32)
+    # A pull is asked for as long as no more than 1000 messages are cached.
+    eventually(lambda: consumer.counters.pulled > 1_000, "the bound")
+    held = consumer.counters.pulled
+    gate.set()
+    eventually(lambda: consumer.counters.succeeded == 2_000, "all")
+
+    assert 1_000 < held <= 1_000 + 32
