@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from sparrowmq.model import MessageQueue
-from sparrowmq.rebalance.diagnosis import Severity
+from sparrowmq.rebalance.diagnosis import Severity, compute_ownership
 from sparrowmq.rebalance.diagnosis.snapshot import TopicView
+from sparrowmq.rebalance.member_marker import mark_version
 
 # What the fixture gives; a test directory is no package to import from.
 Group = Any
@@ -268,3 +269,32 @@ def test_q04_tells_that_nobody_is_connected(seen_group: Group) -> None:
     assert Severity.ERROR == found.severity
     assert "60 messages behind, growing by 10.0 a second" in found.consequence
     assert queues(0, 1, 2, 3) == found.unowned
+
+
+def test_q09_refuses_our_own_strategies_beside_other_clients(seen_group: Group) -> None:
+    group = seen_group(strategy="MINIMAL_MOVE")
+    view = group.now["broker-a"]
+    ours, theirs = (seat.client_id for seat in view.seats)
+    marked = view.seats[0]._replace(version=mark_version(395), language="PYTHON")
+    group.now["broker-a"] = replace(view, seats=(marked, view.seats[1]))
+
+    found = group.findings()["Q09"]
+
+    assert Severity.ERROR == found.severity
+    assert (theirs,) == found.members
+    assert (f"{theirs} from 10.1.0.1:50001 runs another client (JAVA)",) == found.evidence
+    both = (marked, view.seats[1]._replace(version=mark_version(395)))
+    group.now["broker-a"] = replace(view, seats=both)
+    assert "Q09" not in group.findings()
+    assert "Q09" not in seen_group([ours, theirs]).findings()
+
+
+def test_owners_are_computed_over_all_topics_by_a_strategy_that_sees_them(
+    seen_group: Group,
+) -> None:
+    ids = ["10.0.0.1@1", "10.0.0.2@1", "10.0.0.3@1"]
+    group = seen_group(ids, topics=["T", "U", "V"], queues=1, strategy="AVG_ACROSS_TOPICS")
+
+    owners = compute_ownership(group.snapshot()).owners
+
+    assert ids == sorted(seat.client_id for seats in owners.values() for seat in seats)

@@ -11,6 +11,7 @@ from sparrowmq.rebalance.diagnosis.explain import Explanation
 from sparrowmq.rebalance.diagnosis.finding import Finding
 from sparrowmq.rebalance.diagnosis.ownership import Ownership
 from sparrowmq.rebalance.diagnosis.snapshot import GroupSnapshot, Seat
+from sparrowmq.rebalance.member_marker import is_marked, unmark_version
 from sparrowmq.rebalance.whatif import Course, Plan, Step
 
 Json: TypeAlias = dict[str, Any]
@@ -52,7 +53,8 @@ def json_of_group(case: Case) -> Json:
             {
                 **_seat(seat),
                 "language": seat.language,
-                "version": seat.version,
+                "version": unmark_version(seat.version),
+                "runs_sparrowmq": is_marked(seat.version),
                 "queues": len(case.ownership.queues_of(seat.client_id)),
             }
             for seat in case.ownership.seats

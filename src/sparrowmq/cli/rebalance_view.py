@@ -22,6 +22,7 @@ from sparrowmq.rebalance.diagnosis.case import Case
 from sparrowmq.rebalance.diagnosis.explain import Explanation
 from sparrowmq.rebalance.diagnosis.finding import Finding, Severity, count_of, describe_runs
 from sparrowmq.rebalance.diagnosis.snapshot import Seat
+from sparrowmq.rebalance.member_marker import is_marked
 from sparrowmq.rebalance.whatif import Course, Plan, Step
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -158,7 +159,7 @@ def _members(case: Case, labels: dict[Seat, str]) -> Table:
             Text(label, "bold"),
             Text(seat.client_id, "bold #e05252" if is_shared else ""),
             seat.address or "?",
-            seat.language.lower(),
+            "sparrowmq" if is_marked(seat.version) else seat.language.lower(),
             "id in use twice" if is_shared else count_of(count, "queue"),
         )
     return table

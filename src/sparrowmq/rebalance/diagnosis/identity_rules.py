@@ -151,9 +151,9 @@ def _effects(
             if not any(cid_all.count(client_id) > 1 for client_id in found):
                 continue
             queues = topic.subscribe_queues
-            real = allocate_all(strategy, case.snapshot.group, queues, cid_all)
+            real = allocate_all(case.snapshot, strategy, topic, cid_all)
             apart = allocate_all(
-                strategy, case.snapshot.group, queues, _told_apart(cid_all, frozenset(found))
+                case.snapshot, strategy, topic, _told_apart(cid_all, frozenset(found))
             )
             for queue in queues:
                 if any(client_id in found for client_id in real[queue]):

@@ -1,4 +1,4 @@
-"""R08, R09, R14, R19, R28, R33: who is in the group, as each broker sees it. Pure.
+"""R08, R09, R14, R19, R28, R33, Q09: who is in the group, as each broker sees it. Pure.
 
 A member asks one broker of the topic, picked at random, for the list of members. So every broker
 must list every member; where one does not, shares are computed from different lists.
@@ -17,6 +17,8 @@ from sparrowmq.rebalance.diagnosis.finding import (
     describe_queues,
 )
 from sparrowmq.rebalance.diagnosis.snapshot import BrokerView
+from sparrowmq.rebalance.member_marker import is_marked
+from sparrowmq.rebalance.strategies import SPARROW_STRATEGIES
 
 _HEARTBEAT_REMEDY = (
     "see whether these members reach that broker (address, port, firewall: a member must reach "
@@ -113,6 +115,35 @@ def find_idle_members(case: Case) -> list[Finding]:
                 "ones; the listener's threads are another way to consume faster"
             ),
             members=tuple(idle),
+        )
+    ]
+
+
+def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
+    """Q09: a strategy that only SparrowMQ has, in a group with other members."""
+    told = {report.strategy for report in case.snapshot.reports} | {case.snapshot.strategy}
+    own = sorted(told & SPARROW_STRATEGIES.keys())
+    others = [seat for seat in case.ownership.seats if not is_marked(seat.version)]
+    if not own or not others or case.snapshot.is_broadcasting:
+        return []
+    return [
+        Finding(
+            rule="Q09",
+            severity=Severity.ERROR,
+            title=f"strategy {', '.join(own)} in a group whose members do not all run SparrowMQ",
+            evidence=tuple(
+                f"{seat} runs another client ({seat.language or 'of an unknown language'})"
+                for seat in others
+            ),
+            consequence=(
+                "these members cannot compute by it and use RocketMQ's own: shares overlap, and "
+                "other queues have no owner; the owners shown are of SparrowMQ's arithmetic only"
+            ),
+            remedy=(
+                "use AVG, or another of RocketMQ's strategies, in all members until every one of "
+                "them runs SparrowMQ"
+            ),
+            members=tuple(dict.fromkeys(seat.client_id for seat in others)),
         )
     ]
 

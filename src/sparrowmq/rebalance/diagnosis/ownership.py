@@ -14,7 +14,9 @@ from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.model.queue import java_order
+from sparrowmq.rebalance import group_strategy
 from sparrowmq.rebalance.diagnosis.snapshot import BrokerView, GroupSnapshot, Seat, TopicView
+from sparrowmq.rebalance.group_strategy import is_group_strategy
 from sparrowmq.rebalance.strategies import strategy_from
 from sparrowmq.rebalance.strategy import AllocateMessageQueueStrategy
 
@@ -84,9 +86,9 @@ def seats_of(broker: BrokerView) -> list[Seat]:
 
 
 def allocate_all(
+    snapshot: GroupSnapshot,
     strategy: AllocateMessageQueueStrategy,
-    group: str,
-    queues: Sequence[MessageQueue],
+    topic: TopicView,
     cid_all: Sequence[str],
 ) -> dict[MessageQueue, tuple[str, ...]]:
     """Run a strategy for every distinct id of a list; return the ids that take each queue.
@@ -94,18 +96,37 @@ def allocate_all(
     An id that is listed twice is named once here, though two processes take its queues.
     A strategy that fails gives nothing to that member, as in a member.
     """
+    queues = topic.subscribe_queues
     owners: dict[MessageQueue, list[str]] = {queue: [] for queue in queues}
     if not queues:
         return {}
     for client_id in dict.fromkeys(cid_all):
         try:
-            share = strategy.allocate(group, client_id, queues, cid_all)
+            share = _share(snapshot, strategy, queues, client_id, cid_all)
         except (ValueError, TypeError):
             continue
         for queue in share or ():
             if queue in owners:
                 owners[queue].append(client_id)
     return {queue: tuple(ids) for queue, ids in owners.items()}
+
+
+def _share(
+    snapshot: GroupSnapshot,
+    strategy: AllocateMessageQueueStrategy,
+    queues: Sequence[MessageQueue],
+    client_id: str,
+    cid_all: Sequence[str],
+) -> Sequence[MessageQueue] | None:
+    if not is_group_strategy(strategy):
+        return strategy.allocate(snapshot.group, client_id, queues, cid_all)
+    # It sees all topics of the group at once, as in a member.
+    views = [
+        group_strategy.TopicView(topic.topic, topic.subscribe_queues, cid_all)
+        for topic in snapshot.topics
+        if topic.subscribe_queues
+    ]
+    return strategy.allocate_group(snapshot.group, client_id, views)
 
 
 def views_of(snapshot: GroupSnapshot, topic: TopicView) -> Iterator[BrokerView]:
@@ -135,7 +156,7 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
         if strategy is None or not views:
             owners |= {queue: _told_owners(snapshot, queue, seats) for queue in queues}
             continue
-        shares = [allocate_all(strategy, snapshot.group, queues, sorted_ids(v)) for v in views]
+        shares = [allocate_all(snapshot, strategy, topic, sorted_ids(view)) for view in views]
         computed |= shares[0]
         takers = [seat for seat in seats_of(views[0]) if _takes(snapshot, seat, topic)]
         for queue in queues:

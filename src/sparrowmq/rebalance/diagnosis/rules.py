@@ -59,6 +59,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Q06": flow_rules.find_standstill,
         "Q07": flow_rules.find_slow_group,
         "Q08": flow_rules.find_offsets_gone_back,
+        "Q09": membership_rules.find_own_strategy_in_mixed_group,
     }
 )
 
