@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from sparrowmq.errors import ConfigError
 from sparrowmq.runtime.effects import Operation
 from sparrowmq.spark.bounds import Answer, OffsetChoice, ranges_between, resolve_choice
 from sparrowmq.spark.cluster import Cluster, connect
 from sparrowmq.spark.discovery import Discovery, discover
-from sparrowmq.spark.failures import clear, report_losses
+from sparrowmq.spark.failures import check_order, clear, report_losses
 from sparrowmq.spark.offsets import EARLIEST
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
@@ -39,12 +38,7 @@ class RocketMQReader(DataSourceReader):
         cluster = connect(options)
         found, start, end = cluster.run(_find_edges(cluster, options))
         report_losses([*start.losses, *end.losses], fail=options.fail_on_data_loss)
-        for queue in sorted(found.bounds):
-            if start.offsets[queue] > end.offsets[queue]:
-                raise ConfigError(
-                    f"queue {queue.topic}/{queue.broker_name}/{queue.queue_id}: startingOffsets "
-                    f"{start.offsets[queue]} lies behind endingOffsets {end.offsets[queue]}"
-                )
+        check_order(start.offsets, end.offsets)
         ranges = ranges_between(start.offsets, end.offsets)
         return make_partitions(options, ranges, found.queues)
 

@@ -126,9 +126,24 @@ def find_starts(records: bytes) -> Ints:
     return np.array(starts, dtype=np.int64)
 
 
+def gather_numbers(records: bytes, positions: Ints, kind: str) -> Ints:
+    """Read a number at each position; positions need no alignment."""
+    dtype = np.dtype(kind)
+    count = len(records) - dtype.itemsize + 1
+    if len(positions) == 0 or count <= 0:
+        return np.zeros(len(positions), dtype=np.int64)
+    view: npt.NDArray[Any] = np.ndarray((count,), dtype, buffer=records, strides=(1,))
+    return view[positions].astype(np.int64)
+
+
+def store_timestamps_ms(records: bytes, starts: Ints) -> Ints:
+    """Return when each record was stored."""
+    return gather_numbers(records, _lay_out(records, starts).store_timestamp_at, ">i8")
+
+
 def queue_offsets(records: bytes, starts: Ints) -> Ints:
     """Return the queue offset of each record."""
-    return _gather(records, starts + QUEUE_OFFSET_AT, ">i8")
+    return gather_numbers(records, starts + QUEUE_OFFSET_AT, ">i8")
 
 
 def select_tags(records: bytes, starts: Ints, tags: frozenset[str]) -> Ints:
@@ -145,7 +160,12 @@ def select_tags(records: bytes, starts: Ints, tags: frozenset[str]) -> Ints:
 
 
 def decode_columns(
-    records: bytes, starts: Ints, *, schema: pa.Schema, broker_name: str, partition: int = 0
+    records: bytes,
+    starts: Ints,
+    *,
+    schema: pa.Schema,
+    broker_name: str,
+    partition: int | Ints = 0,
 ) -> pa.RecordBatch:
     """Decode records into a batch.
 
@@ -154,7 +174,7 @@ def decode_columns(
         starts: where the wanted records begin, ascending (`find_starts`, or a part of it).
         schema: of `arrow_schema`.
         broker_name: the broker from which the records came; no record holds it.
-        partition: the number for the column `partition`.
+        partition: the number for the column `partition`, of all records or of each.
 
     Raises: RemoteProtocolError if a record contradicts its own sizes.
     """
@@ -186,7 +206,7 @@ class _Context:
     starts: Ints
     layout: _Layout
     broker_name: str
-    partition: int
+    partition: int | Ints
     properties: _Properties | None = None
 
     @property
@@ -198,8 +218,8 @@ def _lay_out(records: bytes, starts: Ints) -> _Layout:
     if len(starts) == 0:
         return _Layout(*[starts] * 10)
     size = len(records)
-    magic = _gather(records, starts + 4, ">u4")
-    sys_flags = _gather(records, starts + 36, ">i4")
+    magic = gather_numbers(records, starts + 4, ">u4")
+    sys_flags = gather_numbers(records, starts + 36, ">i4")
     born_size = np.where(sys_flags & BORN_HOST_V6, 20, 8)
     store_size = np.where(sys_flags & STORE_HOST_V6, 20, 8)
     store_timestamp_at = starts + 48 + born_size
@@ -207,22 +227,22 @@ def _lay_out(records: bytes, starts: Ints) -> _Layout:
     reconsume_times_at = store_host_at + store_size
     body_at = reconsume_times_at + 16
     _check(body_at <= size, starts, "its header runs over the end")
-    body_end = body_at + _gather(records, body_at - 4, ">i4")
+    body_end = body_at + gather_numbers(records, body_at - 4, ">i4")
     _check((body_at <= body_end) & (body_end + 3 <= size), starts, "its body runs over the end")
     is_v2 = magic == MAGIC_V2
     _check(is_v2 | (magic == MAGIC_V1), starts, "its magic number is unknown")
     if is_v2.any():
-        wide = _gather(records, body_end, ">u2")
+        wide = gather_numbers(records, body_end, ">u2")
         topic_at = body_end + np.where(is_v2, 2, 1)
-        topic_end = topic_at + np.where(is_v2, wide, _gather(records, body_end, "u1"))
+        topic_end = topic_at + np.where(is_v2, wide, gather_numbers(records, body_end, "u1"))
     else:
         topic_at = body_end + 1
-        topic_end = topic_at + _gather(records, body_end, "u1")
+        topic_end = topic_at + gather_numbers(records, body_end, "u1")
     properties_at = topic_end + 2
     fits = (is_v2 | (topic_end - topic_at <= TOPIC_BYTES_MAX)) & (properties_at <= size)
     _check(fits, starts, "its topic has no legal size")
-    properties_end = properties_at + _gather(records, topic_end, ">u2")
-    ends = starts + _gather(records, starts, ">i4")
+    properties_end = properties_at + gather_numbers(records, topic_end, ">u2")
+    ends = starts + gather_numbers(records, starts, ">i4")
     _check(properties_end == ends, starts, "its parts do not add up to its size")
     return _Layout(
         sys_flags=sys_flags,
@@ -242,16 +262,6 @@ def _check(ok: npt.NDArray[np.bool_], starts: Ints, message: str) -> None:
     if not ok.all():
         position = int(starts[int(np.argmin(ok))])
         raise RemoteProtocolError(f"a record is damaged: {message}", position=position)
-
-
-def _gather(records: bytes, positions: Ints, kind: str) -> Ints:
-    """Read a number at each position; positions need no alignment."""
-    dtype = np.dtype(kind)
-    count = len(records) - dtype.itemsize + 1
-    if len(positions) == 0 or count <= 0:
-        return np.zeros(len(positions), dtype=np.int64)
-    view: npt.NDArray[Any] = np.ndarray((count,), dtype, buffer=records, strides=(1,))
-    return view[positions].astype(np.int64)
 
 
 def _take(records: bytes, begins: Ints, ends: Ints, kind: pa.DataType) -> pa.Array:
@@ -292,11 +302,11 @@ def _constant(context: _Context, value: str | int, kind: pa.DataType) -> pa.Arra
 
 
 def _numbers(context: _Context, positions: Ints, kind: str, to: pa.DataType) -> pa.Array:
-    return pa.array(_gather(context.records, positions, kind), type=pa.int64()).cast(to)
+    return pa.array(gather_numbers(context.records, positions, kind), type=pa.int64()).cast(to)
 
 
 def _instants(context: _Context, positions: Ints) -> pa.Array:
-    timestamps_ms = _gather(context.records, positions, ">i8")
+    timestamps_ms = gather_numbers(context.records, positions, ">i8")
     return pa.array(timestamps_ms * 1000, type=pa.int64()).view(_INSTANT)
 
 
@@ -310,6 +320,12 @@ def _decode_body(context: _Context) -> pa.Array:
         for body, sys_flag in zip(bodies.to_pylist(), layout.sys_flags.tolist(), strict=True)
     ]
     return pa.array(inflated, type=pa.binary())
+
+
+def _decode_partition(context: _Context) -> pa.Array:
+    if isinstance(context.partition, int):
+        return _constant(context, context.partition, pa.int32())
+    return pa.array(context.partition, type=pa.int64()).cast(pa.int32())
 
 
 def _decode_topic(context: _Context) -> pa.Array:
@@ -489,7 +505,7 @@ _COLUMN_DECODERS: dict[str, Callable[[_Context], pa.Array]] = {
     "properties": _decode_properties,
     "key": _decode_keys_as_bytes,
     "value": _decode_body,
-    "partition": lambda c: _constant(c, c.partition, pa.int32()),
+    "partition": _decode_partition,
     "offset": lambda c: _numbers(c, c.starts + QUEUE_OFFSET_AT, ">i8", pa.int64()),
     "timestamp": lambda c: _instants(c, c.starts + 40),
     "timestampType": lambda c: _constant(c, 0, pa.int32()),

@@ -15,8 +15,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
-from sparrowmq.errors import SparrowError
-from sparrowmq.spark.bounds import Loss
+from sparrowmq.errors import ConfigError, SparrowError
+from sparrowmq.spark.bounds import Loss, Offsets
 
 _LOG = logging.getLogger("sparrowmq.spark")
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
@@ -72,6 +72,16 @@ def report_losses(losses: Iterable[Loss], *, fail: bool) -> None:
         f"sparrowmq: messages are lost: {found[0]}{more}; "
         f'.option("failOnDataLoss", "false") skips what is gone'
     )
+
+
+def check_order(start: Offsets, end: Offsets) -> None:
+    """Raise a ConfigError if a batch is to begin behind its end."""
+    for queue in sorted(start):
+        if start[queue] > end[queue]:
+            raise ConfigError(
+                f"queue {queue.topic}/{queue.broker_name}/{queue.queue_id}: startingOffsets "
+                f"{start[queue]} lies behind endingOffsets {end[queue]}"
+            )
 
 
 def _is_spark_worker() -> bool:

@@ -50,6 +50,8 @@ class SourceOptions:
     """The options of a read, checked. Each field is the option of the same name."""
 
     name_servers: tuple[str, ...]
+    store_path: str | None
+    broker_name: str
     topics: tuple[str, ...]
     topic_pattern: str | None
     assign: frozenset[MessageQueue] | None
@@ -137,7 +139,25 @@ _STREAM = ("stream",)
 
 OPTIONS: tuple[Option, ...] = (
     Option(
-        "nameServer", None, parse_name_servers, "name servers, host:port joined by ';'; required"
+        "nameServer",
+        None,
+        parse_name_servers,
+        "name servers, host:port joined by ';'; this or storePath",
+    ),
+    Option(
+        "storePath",
+        None,
+        parse_text,
+        "read the files of this store directory instead, ours or Apache's, and ask no broker; "
+        "every machine that reads must have it",
+        _BATCH,
+    ),
+    Option(
+        "brokerName",
+        "broker-a",
+        parse_text,
+        "whose store it is: what the column brokerName and offsets by queue say",
+        _BATCH,
     ),
     Option(
         "topic",
@@ -343,7 +363,7 @@ def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
     starting = _take_choice(values, "starting")
     ending = _take_choice(values, "ending")
     return SourceOptions(
-        name_servers=values.pop("name_server"),
+        name_servers=values.pop("name_server") or (),
         topics=topics,
         starting=starting,
         ending=ending or OffsetChoice(LATEST),
@@ -360,11 +380,26 @@ def _take_choice(values: dict[str, Any], edge: str) -> StartChoice | None:
     return next((choice for choice in found if choice is not None), None)
 
 
+def _check_place(given: Mapping[str, Any]) -> None:
+    if "storePath" not in given:
+        if "nameServer" not in given:
+            raise ConfigError(
+                'option \'nameServer\' is missing; write .option("nameServer", "host:9876")'
+            )
+        if "brokerName" in given:
+            raise ConfigError(
+                "option 'brokerName' says whose store 'storePath' is, which is missing"
+            )
+        return
+    useless = [name for name in ("nameServer", "group", "accessKey") if name in given]
+    if useless:
+        raise ConfigError(f"option {useless[0]!r} is for brokers; with 'storePath' none is asked")
+    if given.get("filterType") == EXPRESSION_TYPE_SQL92:
+        raise ConfigError("option 'filterType' is 'SQL92', which needs a broker; leave it out")
+
+
 def _check_together(given: Mapping[str, Any]) -> None:
-    if "nameServer" not in given:
-        raise ConfigError(
-            'option \'nameServer\' is missing; write .option("nameServer", "host:9876")'
-        )
+    _check_place(given)
     named = [name for name in ("topic", "topicPattern", "assign") if name in given]
     if len(named) != 1:
         what = " and ".join(named) + " are given" if named else "none is given"

@@ -31,9 +31,14 @@ class RocketMQDataSource(DataSource):
     @clear
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader of a batch."""
+        options = self._options(schema, scope="batch")
+        if options.store_path is not None:
+            from sparrowmq.spark.store_reader import StoreReader
+
+            return StoreReader(options)
         from sparrowmq.spark.batch_reader import RocketMQReader
 
-        return RocketMQReader(self._options(schema, scope="batch"))
+        return RocketMQReader(options)
 
     @clear
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802

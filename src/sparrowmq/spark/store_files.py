@@ -1,0 +1,211 @@
+"""A store's files, read and never written: its queues, what they hold, and its commit log.
+
+The store may be ours or Apache's, and its broker may run meanwhile: both only ever append to the
+log before they append to a queue, so whatever a queue lists is there. A queue is a series of files
+of 20-byte entries (commit log position, size, tags code); the entry of queue offset q stands at
+byte 20·q. Entries that were never written are zero, those that a broker filled in before a queue's
+first message have the size 0x7FFFFFFF. Source: `sparrowmq.store.consume_queue`.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sparrowmq.errors import ProtocolError, StoreError
+from sparrowmq.protocol.bodies import PERM_READ
+from sparrowmq.protocol.fastjson import loads
+from sparrowmq.spark.bounds import QueueBounds
+from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
+from sparrowmq.store.config import ENTRY_SIZE
+from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY, ENTRY, FILLER_SIZE
+
+ENTRY_TYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert ENTRY_TYPE.itemsize == ENTRY_SIZE
+TOPICS_PATH = "config/topics.json"
+
+
+class Entry(NamedTuple):
+    """Where the log has a message."""
+
+    position: int
+    size: int
+    tags_code: int
+
+    @property
+    def is_filler(self) -> bool:
+        """Whether it stands for no message."""
+        return self.size == FILLER_SIZE
+
+
+class ReadOnlySeries:
+    """Files named by the position of their first byte, as one long byte sequence.
+
+    Args:
+        directory: where they are; it may be missing, which is a series without files.
+
+    Raises: StoreError if a file there is none of a series.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        try:
+            names = sorted(os.listdir(directory))
+        except FileNotFoundError:
+            names = []
+        for name in names:
+            if len(name) != 20 or not name.isdigit():
+                raise StoreError(f"{directory / name} is no file of a store")
+        self.bases = [int(name) for name in names]
+
+    def base_of(self, position: int) -> int:
+        """Return where the file begins in which a position lies, if any file does.
+
+        Raises: StoreError if all files begin later.
+        """
+        at = bisect_right(self.bases, position) - 1
+        if at < 0:
+            raise StoreError(f"{self._directory} has no file with byte {position} any more")
+        return self.bases[at]
+
+    def size_of(self, base: int) -> int:
+        """Return the size of the file that begins at `base`."""
+        return os.stat(self._path(base)).st_size
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return bytes that lie in one file.
+
+        Raises: StoreError if they are not all there, as after retention removed the file.
+        """
+        base = self.base_of(position)
+        try:
+            descriptor = os.open(self._path(base), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise StoreError(f"{self._path(base)} was removed while it was read") from error
+        try:
+            data = os.pread(descriptor, size, position - base)
+        finally:
+            os.close(descriptor)
+        if len(data) != size:
+            raise StoreError(
+                f"{self._path(base)} has {len(data)} of the {size} bytes from {position - base} on"
+            )
+        return data
+
+    def _path(self, base: int) -> Path:
+        return self._directory / f"{base:020d}"
+
+
+class StoredQueue:
+    """One queue of a store, as it was when this object was made.
+
+    Args:
+        directory: of the queue's files.
+        log_begin: the first position that the log still has.
+    """
+
+    def __init__(self, directory: Path, *, log_begin: int) -> None:
+        self._files = ReadOnlySeries(directory)
+        end = self._find_end()
+        begin = self._files.bases[0] // ENTRY_SIZE if self._files.bases else 0
+        first = self._first(
+            begin, end, lambda entry: not entry.is_filler and entry.position >= log_begin
+        )
+        self.bounds = QueueBounds(first, end)
+
+    def entry(self, offset: int) -> Entry:
+        """Return one entry, which must be there."""
+        return Entry(*ENTRY.unpack(self._files.read(offset * ENTRY_SIZE, ENTRY_SIZE)))
+
+    def read(self, start: int, end: int) -> npt.NDArray[np.void]:
+        """Return the entries of a range of offsets, as records of ENTRY_TYPE."""
+        parts: list[bytes] = []
+        at, stop = start * ENTRY_SIZE, end * ENTRY_SIZE
+        while at < stop:
+            base = self._files.base_of(at)
+            size = min(stop, base + self._files.size_of(base)) - at
+            parts.append(self._files.read(at, size))
+            at += size
+        return np.frombuffer(b"".join(parts), dtype=ENTRY_TYPE)
+
+    def first_from(self, position: int, *, start: int, end: int) -> int:
+        """Return the first offset of a range whose record stands at a position or behind."""
+        return self._first(start, end, lambda entry: entry.position >= position)
+
+    def _find_end(self) -> int:
+        """Return the offset that the next message gets; the last files may be empty."""
+        for base in reversed(self._files.bases):
+            begin = base // ENTRY_SIZE
+            end = begin + self._files.size_of(base) // ENTRY_SIZE
+            found = self._first(begin, end, lambda entry: entry.size == 0)
+            if found > begin:
+                return found
+        return self._files.bases[0] // ENTRY_SIZE if self._files.bases else 0
+
+    def _first(self, low: int, high: int, is_so: Callable[[Entry], bool]) -> int:
+        """Return the first offset of a range for which something is so, as for all behind it."""
+        while low < high:
+            middle = (low + high) // 2
+            if is_so(self.entry(middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return high
+
+
+class StoreFiles:
+    """A store directory.
+
+    Args:
+        path: the store's root, Apache's `storePathRootDir`.
+
+    Raises: StoreError if it is no store.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.root = Path(path)
+        for name in (COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY):
+            if not (self.root / name).is_dir():
+                raise StoreError(
+                    f"{self.root} is no store: it has no directory {name!r}; give the directory "
+                    f"that holds {COMMIT_LOG_DIRECTORY!r} and {CONSUME_QUEUE_DIRECTORY!r}, on "
+                    f"every machine that reads"
+                )
+        self.log = ReadOnlySeries(self.root / COMMIT_LOG_DIRECTORY)
+
+    def topics(self) -> list[str]:
+        """Return the topics that the broker has, or that have messages; in order."""
+        return sorted({*self._queue_counts(), *os.listdir(self.root / CONSUME_QUEUE_DIRECTORY)})
+
+    def queue_ids(self, topic: str) -> Iterable[int]:
+        """Return the ids of a topic's readable queues; without a record of them, those on disk."""
+        count = self._queue_counts().get(topic)
+        if count is not None:
+            return range(count)
+        try:
+            names = os.listdir(self.root / CONSUME_QUEUE_DIRECTORY / topic)
+        except FileNotFoundError:
+            return ()
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def queue(self, topic: str, queue_id: int) -> StoredQueue:
+        """Open a queue; one without files is empty."""
+        directory = self.root / CONSUME_QUEUE_DIRECTORY / topic / str(queue_id)
+        return StoredQueue(directory, log_begin=self.log.bases[0] if self.log.bases else 0)
+
+    def _queue_counts(self) -> dict[str, int]:
+        try:
+            table = loads((self.root / TOPICS_PATH).read_bytes())["topicConfigTable"]
+        except (OSError, ProtocolError, KeyError, TypeError):
+            # Without it, as in a copy of the log and the queues alone, the directories tell.
+            return {}
+        return {
+            topic: each["readQueueNums"] if each["perm"] & PERM_READ else 0
+            for topic, each in table.items()
+        }

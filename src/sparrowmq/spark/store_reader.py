@@ -1,0 +1,292 @@
+"""The reader of a batch from a store's files, with no broker asked.
+
+What is read is what the queues list, as a broker would give it. Tasks share the *log* among them,
+each a range of it that it reads once, front to back: the messages of all queues lie there as they
+came. The plan also says how many messages of which queue a range holds, and every record is held
+against its entry, so that a task gives all of its messages or fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from sparrowmq.errors import ConfigError, CorruptRecord, SparrowError, StoreError
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import is_system_topic
+from sparrowmq.protocol.record import POSITION_AT, QUEUE_OFFSET_AT
+from sparrowmq.spark.bounds import (
+    Loss,
+    OffsetChoice,
+    StartChoice,
+    TimestampChoice,
+    ranges_between,
+    resolve_choice,
+)
+from sparrowmq.spark.columns import (
+    Ints,
+    arrow_schema,
+    decode_columns,
+    gather_numbers,
+    select_tags,
+    store_timestamps_ms,
+)
+from sparrowmq.spark.failures import as_clear, check_order, clear, report_losses
+from sparrowmq.spark.offsets import EARLIEST, number_queues
+from sparrowmq.spark.options import SourceOptions
+from sparrowmq.spark.partition import RangesPartition
+from sparrowmq.spark.planning import QueueRange
+from sparrowmq.spark.store_files import StoredQueue, StoreFiles
+
+# A task reads about so much of the log, and so much at a time.
+PARTITION_BYTES = 64 * 1024 * 1024
+CHUNK_BYTES = 4 * 1024 * 1024
+# Where other topics' messages lie between, so many bytes cost as much as another read.
+GAP_BYTES_MAX = 256 * 1024
+
+Stored = Mapping[MessageQueue, StoredQueue]
+
+
+class StoreReader(DataSourceReader):
+    """Reads a batch from a store directory.
+
+    Args:
+        options: of the read; `store_path` is given.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    @clear
+    def partitions(self) -> Sequence[InputPartition]:
+        """Fix where the batch begins and ends, and deal the log out.
+
+        Raises: RocketMQError if the directory is no store, or the offsets cannot be read.
+        """
+        options = self._options
+        files = _open(options)
+        queues = _find_queues(files, options)
+        wanted = _choose(queues, options)
+        stored = {queue: files.queue(queue.topic, queue.queue_id) for queue in wanted}
+        bounds = {queue: each.bounds for queue, each in stored.items()}
+        starting = _find_offsets(files, options.starting or OffsetChoice(EARLIEST), stored)
+        start = resolve_choice(starting, bounds)
+        end = resolve_choice(_find_offsets(files, options.ending, stored), bounds)
+        report_losses([*start.losses, *end.losses], fail=options.fail_on_data_loss)
+        check_order(start.offsets, end.offsets)
+        numbers = number_queues(queues)
+        ranges = ranges_between(start.offsets, end.offsets)
+        plan = plan_log(stored, ranges, partitions_min=options.min_partitions)
+        return [
+            RangesPartition([(each, numbers[each.queue]) for each in part]) for part in plan
+        ] or [RangesPartition([])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition, in an executor that has the same directory."""
+        assert isinstance(partition, RangesPartition)
+        try:
+            yield from read_log(_open(self._options), self._options, partition.ranges)
+        except SparrowError as error:
+            raise as_clear(error) from None
+
+
+def _open(options: SourceOptions) -> StoreFiles:
+    assert options.store_path is not None
+    return StoreFiles(options.store_path)
+
+
+def _find_queues(files: StoreFiles, options: SourceOptions) -> list[MessageQueue]:
+    topics: Sequence[str] = options.topics
+    if options.topic_pattern is not None:
+        pattern = options.topic_pattern
+        topics = [
+            topic
+            for topic in files.topics()
+            if not is_system_topic(topic)
+            and (pattern.startswith("%") or not topic.startswith("%"))
+            and re.fullmatch(pattern, topic)
+        ]
+    queues = [
+        MessageQueue(topic, options.broker_name, queue_id)
+        for topic in topics
+        for queue_id in files.queue_ids(topic)
+    ]
+    missing = sorted(set(topics) - {queue.topic for queue in queues})
+    if missing or not topics:
+        what = f"topic {missing[0]!r}" if missing else f"topic that matches {options.topic_pattern}"
+        raise ConfigError(
+            f"the store {files.root} has no {what}; it has {', '.join(files.topics()[:20])}"
+        )
+    return queues
+
+
+def _choose(queues: Sequence[MessageQueue], options: SourceOptions) -> list[MessageQueue]:
+    if options.assign is None:
+        return sorted(queues)
+    unknown = sorted(options.assign.difference(queues))
+    if unknown:
+        topic, broker_name, queue_id = unknown[0]
+        raise ConfigError(
+            f"option 'assign' names queue {topic}/{broker_name}/{queue_id}, which is not there; "
+            f"the store's broker is {options.broker_name!r} by option 'brokerName'"
+        )
+    return sorted(options.assign)
+
+
+def _find_offsets(files: StoreFiles, choice: StartChoice, stored: Stored) -> OffsetChoice:
+    if isinstance(choice, OffsetChoice):
+        return choice
+    assert isinstance(choice, TimestampChoice)
+    offsets: dict[MessageQueue, int] = dict.fromkeys(choice.timestamps_ms, EARLIEST)
+    for queue, found in stored.items():
+        timestamp_ms = choice.timestamps_ms.get(queue, choice.everywhere_timestamp_ms)
+        if timestamp_ms is not None:
+            offsets[queue] = _first_since(files, found, timestamp_ms)
+    return OffsetChoice(choice.rest, offsets)
+
+
+def _first_since(files: StoreFiles, queue: StoredQueue, timestamp_ms: int) -> int:
+    low, high = queue.bounds
+    while low < high:
+        middle = (low + high) // 2
+        entry = queue.entry(middle)
+        record = files.log.read(entry.position, entry.size)
+        if store_timestamps_ms(record, np.zeros(1, dtype=np.int64))[0] >= timestamp_ms:
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+def plan_log(
+    stored: Stored, ranges: Sequence[QueueRange], *, partitions_min: int
+) -> list[list[QueueRange]]:
+    """Cut the log into ranges of about `PARTITION_BYTES` and say what of each queue is in them.
+
+    Args:
+        stored: the queues.
+        ranges: what is to be read of them; none is empty.
+        partitions_min: at least about so many, as far as there is enough to read.
+    """
+    if not ranges:
+        return []
+    first = min(stored[each.queue].entry(each.start).position for each in ranges)
+    last = max(stored[each.queue].entry(each.end - 1).position for each in ranges) + 1
+    count = min(max(-(-(last - first) // PARTITION_BYTES), partitions_min), last - first)
+    cuts = [first + (last - first) * step // count for step in range(1, count)]
+    parts: list[list[QueueRange]] = [[] for _ in range(count)]
+    for each in ranges:
+        queue, at = stored[each.queue], each.start
+        for part, cut in zip(parts, [*cuts, last], strict=True):
+            end = queue.first_from(cut, start=at, end=each.end)
+            if end > at:
+                part.append(QueueRange(each.queue, at, end))
+            at = end
+    return [part for part in parts if part]
+
+
+class _Plan(NamedTuple):
+    """Messages in the order of the log: where they lie, and what they must be."""
+
+    positions: Ints
+    sizes: Ints
+    queue_ids: Ints
+    queue_offsets: Ints
+    numbers: Ints
+
+
+def read_log(
+    files: StoreFiles, options: SourceOptions, ranges: Sequence[tuple[QueueRange, int]]
+) -> Iterator[pa.RecordBatch]:
+    """Read ranges of queues in the order of the log, as Arrow batches of `options.columns`.
+
+    Raises: DataLossError if files are gone; CorruptRecord if a record is not what its queue says.
+    """
+    schema = arrow_schema(options.columns)
+    try:
+        plan = _list_messages(files, ranges)
+        for chunk in _chunks(plan, np.array(files.log.bases, dtype=np.int64)):
+            begin = int(plan.positions[chunk.start])
+            end = int(plan.positions[chunk.stop - 1] + plan.sizes[chunk.stop - 1])
+            records = files.log.read(begin, end - begin)
+            part = _Plan(*[column[chunk] for column in plan])
+            starts = part.positions - begin
+            _check(records, starts, part, options)
+            numbers = part.numbers
+            if options.tags is not None:
+                wanted = select_tags(records, starts, options.tags)
+                numbers = numbers[np.isin(starts, wanted)]
+                starts = wanted
+            yield decode_columns(
+                records,
+                starts,
+                schema=schema,
+                broker_name=options.broker_name,
+                partition=numbers,
+            )
+    except CorruptRecord:
+        raise
+    except StoreError as error:
+        report_losses([Loss(ranges[0][0].queue, str(error))], fail=options.fail_on_data_loss)
+
+
+def _list_messages(files: StoreFiles, ranges: Sequence[tuple[QueueRange, int]]) -> _Plan:
+    columns: list[list[npt.NDArray[np.int64]]] = [[] for _ in _Plan._fields]
+    for each, number in ranges:
+        queue = files.queue(each.queue.topic, each.queue.queue_id)
+        entries = queue.read(each.start, each.end)
+        count = len(entries)
+        values = (
+            entries["position"].astype(np.int64),
+            entries["size"].astype(np.int64),
+            np.full(count, each.queue.queue_id, dtype=np.int64),
+            np.arange(each.start, each.end, dtype=np.int64),
+            np.full(count, number, dtype=np.int64),
+        )
+        for column, value in zip(columns, values, strict=True):
+            column.append(value)
+    whole = [np.concatenate(column) if column else np.empty(0, np.int64) for column in columns]
+    order = np.argsort(whole[0], kind="stable")
+    return _Plan(*[column[order] for column in whole])
+
+
+def _chunks(plan: _Plan, bases: Ints) -> Iterator[slice]:
+    """Yield runs of messages that are read at once: of one file, close together, not too large."""
+    count = len(plan.positions)
+    ends = plan.positions + plan.sizes
+    file_numbers = np.searchsorted(bases, plan.positions, side="right")
+    is_far = plan.positions[1:] - ends[:-1] > GAP_BYTES_MAX
+    breaks = np.flatnonzero(is_far | (file_numbers[1:] != file_numbers[:-1])) + 1
+    at = 0
+    for stop in [*breaks.tolist(), count]:
+        while at < stop:
+            limit = int(plan.positions[at]) + CHUNK_BYTES
+            following = int(np.searchsorted(ends[at:stop], limit, side="right")) + at
+            following = max(following, at + 1)
+            yield slice(at, following)
+            at = following
+
+
+def _check(records: bytes, starts: Ints, part: _Plan, options: SourceOptions) -> None:
+    """Hold records against their entries."""
+    same = (
+        (gather_numbers(records, starts, ">i4") == part.sizes)
+        & (gather_numbers(records, starts + 12, ">i4") == part.queue_ids)
+        & (gather_numbers(records, starts + QUEUE_OFFSET_AT, ">i8") == part.queue_offsets)
+        & (gather_numbers(records, starts + POSITION_AT, ">i8") == part.positions)
+    )
+    if not same.all():
+        at = int(np.argmin(same))
+        position = int(part.positions[at])
+        raise CorruptRecord(
+            f"the store {options.store_path} has no message of queue {part.queue_ids[at]}, offset "
+            f"{part.queue_offsets[at]}, at byte {position} of its log, where the queue says it is; "
+            f"start its broker once, which repairs the queues",
+            position=position,
+        )

@@ -1,0 +1,242 @@
+"""A store's files read without its broker give what the broker gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from sparrowmq import Message, MessageQueue, Producer
+from sparrowmq.protocol.record import Record
+from sparrowmq.spark import cluster as connections
+from sparrowmq.spark import store_reader
+from sparrowmq.spark.batch_reader import RocketMQReader
+from sparrowmq.spark.failures import DataLossError, RocketMQError
+from sparrowmq.spark.options import parse_options
+from sparrowmq.spark.store_files import StoreFiles
+from sparrowmq.spark.store_reader import StoreReader
+from sparrowmq.store.config import FlushMode, StoreConfig
+from sparrowmq.store.file_storage import FileStorage
+from sparrowmq.store.message_store import MessageStore
+from sparrowmq.testing import EmbeddedCluster
+
+pytestmark = pytest.mark.slow
+
+BORN_MS = 1_357_000_000_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """Three topics that lie in the log between one another."""
+    with EmbeddedCluster(tmp_path_factory.mktemp("data")) as found:
+        for topic in ("orders", "noise", "orders-eu"):
+            found.create_topic(topic, queues=3)
+        with Producer("GID_store_test", name_server=found.name_server) as producer:
+            for number in range(300):
+                body = b"%d" % number if number % 10 else b"%d" % number * 5_000
+                for topic in ("orders", "noise", "orders-eu"):
+                    queue = MessageQueue(topic, "broker-a", number % 2)
+                    message = Message(
+                        topic,
+                        body,
+                        tags=f"t{number % 3}",
+                        keys=(f"k{number}",),
+                        properties={"p": "é"},
+                    )
+                    producer.send(message, queue=queue)
+        yield found
+        connections.disconnect()
+
+
+def store_of(cluster: EmbeddedCluster) -> Path:
+    return cluster.log_path.parent / "store"
+
+
+def rows_of(reader: Any) -> list[dict[str, Any]]:
+    rows = [
+        row
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
+    return sorted(rows, key=lambda row: (row["topic"], row["queueId"], row["queueOffset"]))
+
+
+def live(cluster: EmbeddedCluster, **given: str) -> list[dict[str, Any]]:
+    options = {"nameServer": cluster.name_server, "profile": "full", **given}
+    return rows_of(RocketMQReader(parse_options(options, scope="batch")))
+
+
+def offline(path: Path, **given: str) -> list[dict[str, Any]]:
+    options = {"storePath": str(path), "profile": "full", **given}
+    return rows_of(StoreReader(parse_options(options, scope="batch")))
+
+
+EVERY_COLUMN = (
+    "topic,brokerName,queueId,queueOffset,commitLogOffset,msgId,offsetMsgId,keys,tags,body,flag,"
+    "sysFlag,bornTimestamp,storeTimestamp,bornHost,storeHost,reconsumeTimes,storeSize,properties,"
+    "key,value,partition,offset,timestamp,timestampType"
+)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"topic": "orders", "columns": EVERY_COLUMN},
+        {"topicPattern": "orders.*", "minPartitions": "7", "profile": "full"},
+        {"assign": '{"noise": {"broker-a": [1, 2]}}', "subExpression": "t1 || t2"},
+        {
+            "topic": "orders",
+            "startingOffsets": '{"orders": {"broker-a": {"0": 17, "1": -1}}}',
+            "endingOffsets": '{"orders": {"broker-a": {"0": 40}}}',
+        },
+    ],
+)
+def test_the_rows_are_those_of_the_running_broker(
+    cluster: EmbeddedCluster, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_reader, "CHUNK_BYTES", 10_000)
+    broker = RocketMQReader(
+        parse_options({"nameServer": cluster.name_server, **given}, scope="batch")
+    )
+    files = StoreReader(
+        parse_options({"storePath": str(store_of(cluster)), **given}, scope="batch")
+    )
+
+    expected = rows_of(broker)
+
+    assert expected == rows_of(files)
+    assert len(expected) >= 23
+
+
+def test_times_find_the_same_messages(cluster: EmbeddedCluster) -> None:
+    rows = live(cluster, topic="orders")
+    middle = int(rows[len(rows) // 2]["storeTimestamp"].timestamp() * 1000)
+
+    for given in ({"startingTimestamp": str(middle)}, {"endingTimestamp": str(middle)}):
+        expected = live(cluster, topic="orders", **given)
+
+        assert expected == offline(store_of(cluster), topic="orders", **given)
+        assert 0 < len(expected) < 300
+
+
+@pytest.fixture
+def small_store(tmp_path: Path) -> Path:
+    """Two queues of 100 messages each, in log files of 8 KiB and queue files of 20 entries."""
+    path = tmp_path / "store"
+    config = StoreConfig(
+        flush=FlushMode.ASYNC, commit_log_file_size=8_192, consume_queue_file_size=400
+    )
+    store = MessageStore(FileStorage(path), config)
+    store.load(timestamp_ms=BORN_MS)
+    for number in range(200):
+        record = Record(
+            topic="T",
+            queue_id=number % 2,
+            body=b"%d" % number * 20,
+            properties=f"KEYS\x01k{number}",
+            born_timestamp_ms=BORN_MS + number,
+        )
+        store.put([record], timestamp_ms=BORN_MS + number)
+    store.dispatch()
+    store.close()
+    return path
+
+
+def test_a_log_of_many_files_is_read_once(
+    small_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_reader, "PARTITION_BYTES", 3_000)
+    monkeypatch.setattr(store_reader, "CHUNK_BYTES", 1_000)
+    options = parse_options({"storePath": str(small_store), "topic": "T"}, scope="batch")
+    before = {path: path.stat().st_mtime_ns for path in sorted(small_store.rglob("*"))}
+
+    rows = rows_of(StoreReader(options))
+    bodies = {int(row["keys"][1:]): row["body"] for row in rows}
+
+    assert len(StoreReader(options).partitions()) > 10
+    assert [(queue, offset) for queue in (0, 1) for offset in range(100)] == [
+        (row["queueId"], row["queueOffset"]) for row in rows
+    ]
+    assert {number: b"%d" % number * 20 for number in range(200)} == bodies
+    assert before == {path: path.stat().st_mtime_ns for path in sorted(small_store.rglob("*"))}
+
+
+def test_what_retention_removed_is_left_out(small_store: Path) -> None:
+    (small_store / "commitlog" / f"{0:020d}").unlink()
+    begin = StoreFiles(str(small_store)).log.bases[0]
+
+    rows = offline(small_store, topic="T")
+
+    assert 0 < len(rows) < 200
+    assert begin == min(row["commitLogOffset"] for row in rows)
+    with pytest.raises(DataLossError) as caught:
+        offline(small_store, topic="T", startingOffsets='{"T": {"broker-a": {"0": 0}}}')
+    assert "offset 0 was to be read, but the queue begins at" in str(caught.value)
+
+
+def test_a_killed_broker_leaves_a_store_that_can_be_read(cluster: EmbeddedCluster) -> None:
+    expected = live(cluster, topic="orders")
+    cluster.kill()
+
+    found = offline(store_of(cluster), topic="orders")
+    cluster.restart()
+
+    assert expected == found
+
+
+@pytest.mark.parametrize("damage", ["entry", "log"])
+def test_damage_is_an_error_and_never_silently_short(small_store: Path, damage: str) -> None:
+    entry = StoreFiles(str(small_store)).queue("T", 1).entry(5)
+    if damage == "entry":
+        path, at = small_store / "consumequeue/T/1" / f"{0:020d}", 5 * 20 + 7
+    else:
+        path, at = small_store / "commitlog" / f"{0:020d}", entry.position + 27
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte[0] ^ 1]))
+
+    with pytest.raises(RocketMQError) as caught:
+        offline(small_store, topic="T")
+
+    assert "start its broker once" in str(caught.value)
+
+
+def test_a_file_that_is_gone_is_a_loss(small_store: Path) -> None:
+    options = {"storePath": str(small_store), "topic": "T"}
+    strict = StoreReader(parse_options(options, scope="batch"))
+    lenient = StoreReader(parse_options({**options, "failOnDataLoss": "false"}, scope="batch"))
+    (partition,) = strict.partitions()
+    (small_store / "commitlog" / f"{0:020d}").unlink()
+
+    with pytest.raises(DataLossError) as caught:
+        list(strict.read(partition))
+
+    assert "has no file with byte" in str(caught.value)
+    assert [] == list(lenient.read(partition))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"topic": "nope"}, "has no topic 'nope'; it has "),
+        ({"topicPattern": "nope"}, "has no topic that matches nope"),
+        ({"assign": '{"orders": {"b": [1]}}'}, "store's broker is 'broker-a' by option"),
+        ({"topic": "orders", "storePath": "/nowhere"}, "/nowhere is no store"),
+    ],
+)
+def test_a_wrong_store_is_one_clear_error(
+    cluster: EmbeddedCluster, given: dict[str, str], words: str
+) -> None:
+    options = {"storePath": str(store_of(cluster)), **given}
+
+    with pytest.raises(RocketMQError) as caught:
+        StoreReader(parse_options(options, scope="batch")).partitions()
+
+    assert words in str(caught.value)
