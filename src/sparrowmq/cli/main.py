@@ -13,6 +13,7 @@ _LATE = {
     "demo": "sparrowmq.cli.demo",
     "pipeline": "sparrowmq.cli.pipeline",
     "rebalance": "sparrowmq.cli.rebalance",
+    "snapshot": "sparrowmq.cli.snapshot",
 }
 
 

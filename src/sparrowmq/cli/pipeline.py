@@ -136,6 +136,9 @@ def _reporting_errors() -> Iterator[None]:
     except SparrowError as error:
         _say(str(error))
         raise typer.Exit(EXIT_FAILED) from None
+    except ModuleNotFoundError as error:
+        _say(f"{error.name} is not installed: pip install 'sparrowmq[cli,spark]'")
+        raise typer.Exit(EXIT_USAGE) from None
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
 

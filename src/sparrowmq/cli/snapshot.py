@@ -1,0 +1,123 @@
+"""`sparrowmq snapshot`: look at every consumer group of a cluster and keep what was seen.
+
+Repeated looks add files to the same tables; `sparrowmq pipeline backlog` reads their history,
+`sparrowmq pipeline balance` the newest. Exit code 2 is a wrong option, 3 a cluster that could not
+be looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparrowmq.errors import ConfigError, SparrowError, UsageError
+
+EXIT_USAGE, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 2, 3, 130
+
+
+def snapshot(
+    out: Annotated[Path, typer.Option("--out", "-o", help="directory of the tables")],
+    nameserver: Annotated[
+        str, typer.Option("--nameserver", "-n", help="host:port of name servers, joined by ';'")
+    ] = "127.0.0.1:9876",
+    group: Annotated[
+        list[str] | None, typer.Option("--group", "-g", help="only this one; may be repeated")
+    ] = None,
+    every: Annotated[
+        float, typer.Option("--every", min=0.0, help="seconds from one look to the next")
+    ] = 10.0,
+    count: Annotated[int, typer.Option("--count", min=0, help="looks; 0 until Ctrl-C")] = 1,
+    interval: Annotated[
+        float,
+        typer.Option("--interval", min=0.0, help="seconds between two looks that give rates"),
+    ] = 0.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, max=60.0, help="seconds to wait for an answer")
+    ] = 3.0,
+    as_json: Annotated[bool, typer.Option("--json", help="print each look as JSON")] = False,
+) -> None:
+    """Write who is in every group, who owns which queue, and how far it is, as Parquet."""
+    try:
+        _run(
+            out=out,
+            nameserver=nameserver,
+            groups=group or [],
+            every_ms=round(every * 1000),
+            count=count,
+            interval_ms=round(interval * 1000),
+            timeout_ms=round(timeout * 1000),
+            as_json=as_json,
+        )
+    except (ConfigError, UsageError) as error:
+        _say(str(error))
+        raise typer.Exit(EXIT_USAGE) from None
+    except SparrowError as error:
+        _say(str(error))
+        raise typer.Exit(EXIT_UNREACHABLE) from None
+    except OSError as error:
+        _say(f"cannot write to {out}: {error}")
+        raise typer.Exit(EXIT_USAGE) from None
+    except ModuleNotFoundError as error:
+        _say(f"{error.name} is not installed: pip install 'sparrowmq[cli,spark]'")
+        raise typer.Exit(EXIT_USAGE) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _run(
+    *,
+    out: Path,
+    nameserver: str,
+    groups: list[str],
+    every_ms: int,
+    count: int,
+    interval_ms: int,
+    timeout_ms: int,
+    as_json: bool,
+) -> None:
+    from sparrowmq.client.assembly import make_directory
+    from sparrowmq.client.operations.groups import list_groups, take_snapshots
+    from sparrowmq.model.names import check_group
+    from sparrowmq.pipeline.snapshot_tables import tables_of, write_tables
+    from sparrowmq.runtime.blocking_driver import BlockingDriver
+    from sparrowmq.runtime.clock import monotonic_ms, timestamp_ms
+    from sparrowmq.runtime.effects import sleep
+
+    for name in groups:
+        check_group(name)
+    directory = make_directory(nameserver, timeout_ms=timeout_ms)
+    driver = BlockingDriver()
+    number = 0
+    try:
+        while not count or number < count:
+            begun_ms = monotonic_ms()
+            names = groups or driver.run(list_groups(directory))
+            at_ms = timestamp_ms()
+            found, failures = driver.run(take_snapshots(directory, names, interval_ms=interval_ms))
+            for name, error in failures.items():
+                _say(f"group {name} was left out: {error}")
+            if failures and not found:
+                raise next(iter(failures.values()))
+            tables = tables_of(found, timestamp_ms=at_ms)
+            write_tables(tables, out, timestamp_ms=at_ms)
+            rows = {name: table.num_rows for name, table in tables.items()}
+            _tell(rows, groups=len(found), at_ms=at_ms, out=out, as_json=as_json)
+            number += 1
+            if not count or number < count:
+                driver.run(sleep(max(0, begun_ms + every_ms - monotonic_ms())))
+    finally:
+        driver.close()
+
+
+def _tell(rows: dict[str, int], *, groups: int, at_ms: int, out: Path, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"timestamp_ms": at_ms, "groups": groups, **rows}), flush=True)
+        return
+    _say(f"{groups} groups, {rows['members']} members, {rows['queues']} queues: added to {out}")
+
+
+def _say(text: str) -> None:
+    typer.echo(f"sparrowmq: {' '.join(text.split())}", err=True)

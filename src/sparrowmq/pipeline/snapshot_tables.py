@@ -1,0 +1,144 @@
+"""What was seen of a cluster's groups, as three Parquet tables that repeated looks add to.
+
+`topics`: a row a group, topic and broker; `members`: a row a connection, so that an id which two
+processes share stands twice; `queues`: a row a group and queue. All have `snapshotTimestamp`,
+equal for all rows of a look. Retry topics are in `queues` alone; broadcasting groups, whose
+members divide nothing, are not in `topics`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparrowmq.rebalance.diagnosis import GroupSnapshot, diagnose
+from sparrowmq.rebalance.diagnosis.case import Case, examine
+
+_TIMESTAMP = pa.timestamp("ms", tz="UTC")
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "topics": pa.schema(
+        {
+            "snapshotTimestamp": _TIMESTAMP,
+            "consumerGroup": pa.string(),
+            "topic": pa.string(),
+            "brokerName": pa.string(),
+            "queueCount": pa.int32(),
+            "messagesPerSecond": pa.float64(),
+        }
+    ),
+    "members": pa.schema(
+        {
+            "snapshotTimestamp": _TIMESTAMP,
+            "consumerGroup": pa.string(),
+            "clientId": pa.string(),
+            "address": pa.string(),
+            "language": pa.string(),
+            "version": pa.int32(),
+            "subscriptions": pa.list_(pa.string()),
+        }
+    ),
+    "queues": pa.schema(
+        {
+            "snapshotTimestamp": _TIMESTAMP,
+            "consumerGroup": pa.string(),
+            "topic": pa.string(),
+            "brokerName": pa.string(),
+            "queueId": pa.int32(),
+            "brokerOffset": pa.int64(),
+            "consumerOffset": pa.int64(),
+            "lag": pa.int64(),
+            "owners": pa.list_(pa.string()),
+            "isDisputed": pa.bool_(),
+            "rules": pa.list_(pa.string()),
+            "members": pa.int32(),
+            "idleMembers": pa.int32(),
+            "strategy": pa.string(),
+        }
+    ),
+}
+
+
+def tables_of(snapshots: Sequence[GroupSnapshot], *, timestamp_ms: int) -> dict[str, pa.Table]:
+    """Return the tables of one look at these groups, by name; each may have no row."""
+    cases = [examine(snapshot) for snapshot in snapshots]
+    makers = {"topics": _topic_rows, "members": _member_rows, "queues": _queue_rows}
+    tables = {}
+    for name, make_rows in makers.items():
+        rows = [(timestamp_ms, *row) for case in cases for row in make_rows(case)]
+        schema = SCHEMAS[name]
+        columns: Iterable[Any] = zip(*rows, strict=True) if rows else [()] * len(schema)
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+        tables[name] = pa.Table.from_arrays(arrays, schema=schema)
+    return tables
+
+
+def write_tables(tables: dict[str, pa.Table], directory: Path, *, timestamp_ms: int) -> None:
+    """Add one file to each table's directory; it appears whole or not at all.
+
+    Raises: OSError if the directory cannot be written to.
+    """
+    for name, table in tables.items():
+        place = directory / name
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / f"{timestamp_ms}.parquet"
+        # Readers skip names that begin with a dot.
+        fresh = place / f".{path.name}.{os.getpid()}"
+        pq.write_table(table, fresh)
+        fresh.replace(path)
+
+
+def _topic_rows(case: Case) -> Iterator[tuple[Any, ...]]:
+    snapshot = case.snapshot
+    if snapshot.is_broadcasting:
+        return
+    for topic in snapshot.user_topics:
+        counts: dict[str, int] = {}
+        rates: dict[str, float] = {}
+        for queue in topic.subscribe_queues:
+            counts[queue.broker_name] = counts.get(queue.broker_name, 0) + 1
+            if queue in case.rates:
+                produced = max(0.0, case.rates[queue].produced_per_s)
+                rates[queue.broker_name] = rates.get(queue.broker_name, 0.0) + produced
+        for broker, count in counts.items():
+            yield snapshot.group, topic.topic, broker, count, rates.get(broker)
+
+
+def _member_rows(case: Case) -> Iterator[tuple[Any, ...]]:
+    for seat in case.ownership.seats:
+        report = case.snapshot.find_report(seat.client_id)
+        told = sorted(report.topics) if report else None
+        yield (
+            case.snapshot.group, seat.client_id, seat.address, seat.language, seat.version, told,
+        )  # fmt: skip
+
+
+def _queue_rows(case: Case) -> Iterator[tuple[Any, ...]]:
+    snapshot, progress = case.snapshot, case.snapshot.progress()
+    findings = diagnose(snapshot)
+    busy = {seat for seats in case.ownership.owners.values() for seat in seats}
+    members = len(case.ownership.seats)
+    idle = sum(seat not in busy for seat in case.ownership.seats)
+    for queue, seats in case.ownership.owners.items():
+        at = progress.get(queue)
+        rules = {f.rule for f in findings if queue in f.unowned or queue in f.double}
+        yield (
+            snapshot.group,
+            queue.topic,
+            queue.broker_name,
+            queue.queue_id,
+            at.broker_offset if at else None,
+            at.consumer_offset if at else None,
+            at.lag if at else None,
+            [seat.client_id for seat in seats],
+            queue in case.ownership.disputed,
+            sorted(rules),
+            members,
+            idle,
+            snapshot.strategy,
+        )

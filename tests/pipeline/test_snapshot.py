@@ -1,0 +1,101 @@
+"""What `sparrowmq snapshot` keeps of a group whose two members share one client id."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import pyarrow.parquet as pq
+from typer.testing import CliRunner
+
+from sparrowmq.cli.main import build_app
+from sparrowmq.client.blocking import Admin, Producer, PushConsumer
+from sparrowmq.model import Message, MessageQueue
+from sparrowmq.testing import EmbeddedCluster
+
+pytestmark = [pytest.mark.slow]
+
+TWIN = {"client_ip": "172.17.0.1", "instance_name": "1"}
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(build_app(["snapshot"]), ["snapshot", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster() as found:
+        found.create_topic("orders", queues=4)
+        yield found
+
+
+def wait_for_members(cluster: EmbeddedCluster, count: int) -> None:
+    deadline = time.monotonic() + 20
+    with Admin(name_server=cluster.name_server) as admin:
+        while len(admin.consumer_ids("GID_twins")) < count:
+            assert time.monotonic() < deadline, "the members did not register"
+
+
+def test_each_look_adds_a_file_to_three_tables(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        for queue_id in range(4):
+            producer.send(
+                Message("orders", b"1"), queue=MessageQueue("orders", "broker-a", queue_id)
+            )
+    members = [
+        PushConsumer(
+            "GID_twins",
+            name_server=cluster.name_server,
+            listener=lambda found, context: None,
+            **TWIN,
+        )
+        for _ in range(2)
+    ]
+    for member in members:
+        member.subscribe("orders")
+        member.start()
+    wait_for_members(cluster, 2)
+
+    code, stdout, stderr = run(
+        "-n", cluster.name_server, "--out", str(tmp_path), "--count", "2", "--every", "0", "--json"
+    )
+    for member in members:
+        member.close()
+
+    assert 0 == code, stderr
+    looks = [json.loads(line) for line in stdout.splitlines()]
+    assert [(1, 1, 2)] * 2 == [(look["groups"], look["topics"], look["members"]) for look in looks]
+    names = sorted(f"{look['timestamp_ms']}.parquet" for look in looks)
+    for table in ("topics", "members", "queues"):
+        assert names == sorted(path.name for path in (tmp_path / table).iterdir())
+    (topic,) = pq.read_table(tmp_path / "topics" / names[0]).to_pylist()
+    assert ("GID_twins", "orders", "broker-a", 4) == tuple(
+        topic[name] for name in ("consumerGroup", "topic", "brokerName", "queueCount")
+    )
+    ids = pq.read_table(tmp_path / "members" / names[1])["clientId"].to_pylist()
+    assert ["172.17.0.1@1"] * 2 == ids
+    queues = [
+        row
+        for row in pq.read_table(tmp_path / "queues" / names[1]).to_pylist()
+        if row["topic"] == "orders"
+    ]
+    assert [ids, ids, [], []] == [row["owners"] for row in queues]
+    assert [1] * 4 == [row["brokerOffset"] for row in queues]
+    assert [[rule] for rule in queues[0]["rules"]] * 4 == [row["rules"] for row in queues]
+    assert queues[0]["rules"][0] in ("R01", "R02")
+
+
+def test_what_goes_wrong_is_one_line(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    unknown = run("-n", cluster.name_server, "-o", str(tmp_path), "-g", "GID_nobody")
+    nowhere = run("-n", "127.0.0.1:1", "-o", str(tmp_path), "--timeout", "0.5")
+
+    assert 2 == unknown[0]
+    assert "no broker knows consumer group 'GID_nobody'" in unknown[2]
+    assert (3, 1) == (nowhere[0], len(nowhere[2].splitlines()))
