@@ -23,7 +23,8 @@ TOPIC = "SparkOnApache"
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(java: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    del java  # Each version of it gets a store of its own.
     return tmp_path_factory.mktemp("spark-apache") / "store"
 
 
@@ -94,6 +95,8 @@ def test_every_time_finds_the_first_message_since(apache: Any) -> None:
 
 
 def test_a_group_goes_on_where_it_has_committed(apache: Any) -> None:
+    # 5.x takes commits of a group only once it has pulled.
+    live(apache, group="GID_spark_at")
     with Admin(name_server=apache.name_server) as admin:
         admin.update_offset("GID_spark_at", MessageQueue(TOPIC, "broker-a", 1), 140)
 

@@ -69,7 +69,7 @@ def test_assign_names_the_topics() -> None:
     [
         ({"nameSever": "a:1"}, "unknown option 'nameSever'; did you mean 'nameServer'?"),
         ({"maxoffsetpertrigger": "1"}, "did you mean 'maxOffsetsPerTrigger'?"),
-        ({"zzz": "1"}, "The options are nameServer, topic"),
+        ({"zzz": "1"}, "The options are nameServer, storePath"),
         (
             {"nameServer": "nowhere"},
             "option 'nameServer' is 'nowhere': name_server 'nowhere' is no address",
