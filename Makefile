@@ -1,9 +1,11 @@
 # Everything a developer or user runs. `make demo` and `make test` set up what they need.
 PYTHON ?= python3
 OUT ?= demo-out
+SEEDS ?= 1000
+START ?= 0
 BIN := .venv/bin
 
-.PHONY: setup demo test check format bench interop lock clean
+.PHONY: setup demo test simulate check format bench interop lock clean
 
 setup: .venv/ready
 
@@ -21,6 +23,10 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -m "not interop"
+
+# Faults under a virtual clock: about two minutes. `make simulate SEEDS=100 START=5000` for others.
+simulate: setup
+	$(BIN)/python -m sparrowmq.simulation --seeds $(SEEDS) --start $(START)
 
 # Apache RocketMQ from Maven Central as the peer; skipped with a reason without Java or Maven.
 interop: setup

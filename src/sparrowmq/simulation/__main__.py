@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from zlib import crc32
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.simulation.faults import describe
+from sparrowmq.simulation.faults import TIMED_FAULTS, describe
 from sparrowmq.simulation.run import Outcome, run_seed
 
 
@@ -20,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.disable(logging.CRITICAL)
     only = None if options.only is None else [n for n in options.only.split(",") if n]
     failed = messages = duplicates = digest = 0
+    struck: Counter[str] = Counter()
     for seed in range(options.start, options.start + options.seeds):
         try:
             outcome = run_seed(seed, only=only)
@@ -28,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         messages += outcome.message_count
         duplicates += outcome.duplicate_count
+        struck.update(outcome.struck)
         digest = crc32(str(outcome.digest).encode(), digest)
         if options.verbose:
             _write(_line(outcome))
@@ -40,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{options.seeds} seeds, {failed} failed; {messages} messages acknowledged, "
         f"{duplicates} delivered again; digest {digest:08x}"
     )
+    _write("faults: " + ", ".join(f"{name} {struck[name]}" for name in TIMED_FAULTS))
     return 1 if failed else 0
 
 

@@ -8,8 +8,8 @@ nothing from the clients' own books.
 2. A consume queue entry points at its record.
 3. A committed offset lies within the contiguous prefix of what is finished: consumed, or stored
    again for a retry or among the dead letters. So no message of the group is skipped.
-4. A committed offset never goes back, but for what a crash may take (commits younger than the
-   interval in which the broker writes them), and for the late commit of a former owner, which
+4. A committed offset never goes back, but for what a crash may take (commits since the broker last
+   wrote them, which it does in intervals), and for the late commit of a former owner, which
    a group without locks must bear and repair (`find_unfinished`).
 5. A queue is released when its listeners have ended or the bound for that has passed, not before.
 6. Whatever operation or request fails in a way that nobody handles.
@@ -30,9 +30,6 @@ from sparrowmq.model.queue import queue_order
 from sparrowmq.protocol.record import decode_record
 from sparrowmq.simulation.trace import Trace
 from sparrowmq.store.message_store import MessageStore
-
-# Beyond the interval of writing: a tick, the round under way before, and the round itself.
-COMMIT_LOSS_MARGIN_MS = 1_500
 
 
 class Copy(NamedTuple):
@@ -86,6 +83,7 @@ class Checkers:
         self.steps_back = 0
         self.acked: dict[bytes, MessageQueue] = {}
         self._acked_at: dict[MessageQueue, dict[int, bytes]] = {}
+        self._full_disks: set[str] = set()
         self._copies: dict[MessageQueue, list[Copy]] = {}
         self._places: dict[tuple[str, int], tuple[MessageQueue, int]] = {}
         self._finished: dict[MessageQueue, set[int]] = {}
@@ -96,8 +94,9 @@ class Checkers:
         # Who asked for the commit that is being served, and whose commit stands.
         self._committer: dict[MessageQueue, str] = {}
         self._committed_by: dict[MessageQueue, str] = {}
-        # When each offset was committed, to know which a crash may take.
-        self._commits: dict[MessageQueue, list[tuple[int, int]]] = {}
+        # What is in the broker's file; and what is not, and when it was committed.
+        self._saved: dict[MessageQueue, int] = {}
+        self._unsaved: dict[MessageQueue, list[tuple[int, int]]] = {}
 
     def fail(self, text: str) -> None:
         """Note a violation; the first counts."""
@@ -158,16 +157,33 @@ class Checkers:
             if copy != known:
                 self.fail(f"{place}: holds {copy} where {known} was")
             return
+        acked = self._acked_at.get(queue, {}).get(offset)
+        if acked is not None and acked != copy.payload:
+            self.fail(f"{place}: holds {copy.payload!r} where {acked!r} was acknowledged")
         self._copies[queue].append(copy)
         self._places[queue.broker_name, position] = (queue, offset)
         if queue.topic == self._dlq:
             self._dead.add(copy.payload)
 
+    def note_disk(self, broker_name: str, *, is_full: bool) -> None:
+        """Note at the end of a broker's turn whether its disk has room."""
+        if is_full:
+            self._full_disks.add(broker_name)
+        else:
+            self._full_disks.discard(broker_name)
+
     def note_acked(self, payload: bytes, queue: MessageQueue, offset: int) -> None:
-        """A producer was told that its message is stored; it must be readable by now."""
+        """A producer was told that its message is stored.
+
+        It must be readable by now, unless the disk has no room for its queue entry; then it is
+        looked for when it comes, and at the end.
+        """
+        self._trace.add(f"{payload.decode()} acknowledged at {_name(queue)} {offset}")
         self.acked[payload] = queue
         self._acked_at.setdefault(queue, {})[offset] = payload
         copies = self._copies.get(queue, [])
+        if offset >= len(copies) and queue.broker_name in self._full_disks:
+            return
         if offset >= len(copies):
             self.fail(f"{_name(queue)} offset {offset}: acknowledged and not readable")
         elif copies[offset].payload != payload:
@@ -181,6 +197,7 @@ class Checkers:
         copies = self._copies.get(queue, [])
         for message in messages:
             offset = message.queue_offset
+            self._trace.add(f"{_name(queue)} {offset} is delivered")
             if offset >= len(copies) or copies[offset].payload != message.body:
                 self.fail(f"{_name(queue)} offset {offset}: delivered and not stored")
             elif offset in self._finished.get(queue, ()) or offset < self.prefix(queue):
@@ -211,6 +228,7 @@ class Checkers:
                     self._finish(queue, offset)
 
     def _finish(self, queue: MessageQueue, offset: int) -> None:
+        self._trace.add(f"{_name(queue)} {offset} is finished")
         self._finished.setdefault(queue, set()).add(offset)
 
     def prefix(self, queue: MessageQueue) -> int:
@@ -252,8 +270,9 @@ class Checkers:
                 known = self._committed.get(queue)
                 if offset == known:
                     continue
+                self._trace.add(f"{_name(queue)} {offset} is committed")
                 self._committed[queue] = offset
-                self._commits.setdefault(queue, []).append((now_ms, offset))
+                self._unsaved.setdefault(queue, []).append((now_ms, offset))
                 if offset > self.prefix(queue):
                     self.fail(
                         f"{_name(queue)}: {offset} committed, finished only up to "
@@ -271,39 +290,46 @@ class Checkers:
         else:
             self.fail(f"{_name(queue)}: {offset} committed after {known} by {committer}")
 
-    def check_reloaded(
-        self,
-        broker_name: str,
-        tables: Mapping[str, Mapping[int, int]],
-        *,
-        crashed_ms: int,
-        loss_ms: int | None,
-    ) -> None:
-        """Check after a crash which commits are left.
+    def note_saved(self, broker_name: str, *, begun_ms: int) -> None:
+        """A broker has written the offsets that it had at an instant."""
+        for queue, commits in self._unsaved.items():
+            while queue.broker_name == broker_name and commits and commits[0][0] < begun_ms:
+                self._saved[queue] = commits.pop(0)[1]
+
+    def check_saving(self, broker_name: str, *, last_ms: int, latest_ms: int) -> None:
+        """Check that a broker that writes nothing now has not put it off for long.
 
         Args:
-            crashed_ms: when the broker stopped.
-            loss_ms: how old a commit may be that is gone; None where the disk failed.
+            last_ms: when it last began, or ended.
+            latest_ms: what was committed before should be written, or being written.
         """
+        if last_ms >= latest_ms:
+            return
+        for queue, commits in self._unsaved.items():
+            if queue.broker_name == broker_name and commits and commits[0][0] < latest_ms:
+                self.fail(f"{_name(queue)}: {commits[0]} is not written")
+
+    def check_reloaded(self, broker_name: str, tables: Mapping[str, Mapping[int, int]]) -> None:
+        """Check after a crash which commits are left: those written, or any that came later."""
         for queue in [q for q in self._committed if q.broker_name == broker_name]:
             loaded = tables[queue.topic].get(queue.queue_id)
-            commits = self._commits[queue]
-            if loss_ms is not None:
-                oldest_ms = crashed_ms - loss_ms - COMMIT_LOSS_MARGIN_MS
-                safe = max((o for at_ms, o in commits if at_ms <= oldest_ms), default=0)
-                if (loaded or 0) < safe:
-                    self.fail(f"{_name(queue)}: {loaded} after a restart, {safe} was safe")
+            saved = self._saved.get(queue)
+            allowed = {saved, *(offset for _, offset in self._unsaved[queue])}
+            if loaded not in allowed:
+                self.fail(f"{_name(queue)}: {loaded} after a restart, {saved} was written")
+            self._unsaved[queue].clear()
             if loaded is None:
                 del self._committed[queue]
-                commits.clear()
             else:
-                self._committed[queue] = loaded
-                commits[:] = [(crashed_ms, loaded)]
+                self._committed[queue] = self._saved[queue] = loaded
 
     # --- after the heal ---------------------------------------------------------------------
 
     def find_unfinished(self) -> str | None:
         """Return what the group still has to do, None if nothing."""
+        for queue, acked in self._acked_at.items():
+            if max(acked) >= len(self._copies.get(queue, ())):
+                return f"{_name(queue)} offset {max(acked)} is not readable"
         for queue in sorted(self._copies, key=queue_order):
             if queue.topic not in self._topics:
                 continue

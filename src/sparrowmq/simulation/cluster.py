@@ -32,8 +32,10 @@ NAME_SERVER = "10.0.0.1:9876"
 BROKER_PORT = 10_911
 # Members listen for as long as a queue that finds nothing may wait; shorter finds more.
 PULL_SUSPEND_MS = 15_000
-# More than any honest run has.
-EVENTS_MAX = 300_000
+# More than any honest run has, and more than it has within a millisecond.
+EVENTS_MAX = 400_000
+EVENTS_AT_ONCE_MAX = 3_000
+PROBE_PAUSE_MS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class Scenario:
         message_count: how many messages each producer tries to send.
         pause_ms_max: the longest pause between two sends.
         fault_ms: how long things go wrong.
+        probe_count: how many more messages are sent once all is well again.
         batch_size: messages that a listener gets at once.
     """
 
@@ -55,6 +58,7 @@ class Scenario:
     message_count: int
     pause_ms_max: int
     fault_ms: int
+    probe_count: int
     batch_size: int
     pull_batch_size: int
     consume_thread_count: int
@@ -105,8 +109,12 @@ class Cluster:
         scenario = self.scenario
         for _ in range(scenario.member_count):
             self.timeline.call_in(self.dice.randrange(0, 3_000), self.add_member)
-        for number in range(scenario.producer_count):
-            self._add_producer(number)
+        for _ in range(scenario.producer_count):
+            self._add_producer(scenario.message_count, scenario.pause_ms_max)
+
+    def probe(self) -> None:
+        """Send some more messages, to see whether they are consumed."""
+        self._add_producer(self.scenario.probe_count, PROBE_PAUSE_MS)
 
     def _make_broker(self, number: int, dice: Dice) -> BrokerHost:
         return BrokerHost(
@@ -141,8 +149,9 @@ class Cluster:
             self.run(until_ms=self.timeline.now_ms + 100)
         driver.close()
 
-    def _add_producer(self, number: int) -> None:
-        scenario, dice = self.scenario, self._make_dice(f"producer {number}")
+    def _add_producer(self, message_count: int, pause_ms_max: int) -> None:
+        number = len(self.producers)
+        dice = self._make_dice(f"producer {number}")
         producer = ProducerHost(
             f"producer-{number}",
             f"10.0.3.{number + 1}",
@@ -158,8 +167,8 @@ class Cluster:
                 produce,
                 topic=TOPIC,
                 name=f"p{number}",
-                count=scenario.message_count,
-                pause_ms_max=scenario.pause_ms_max,
+                count=message_count,
+                pause_ms_max=pause_ms_max,
                 checkers=self.checkers,
                 dice=dice,
             )
@@ -204,16 +213,23 @@ class Cluster:
     def run(self, *, until_ms: int) -> None:
         """Let events happen until an instant, or until a check fails."""
         timeline, checkers = self.timeline, self.checkers
+        count_before = timeline.event_count
         while checkers.violation is None:
             next_ms = timeline.next_ms()
             if next_ms is None or next_ms > until_ms:
                 timeline.now_ms = until_ms
                 return
+            if next_ms != timeline.now_ms:
+                count_before = timeline.event_count
             timeline.step()
             for member in self.members:
                 member.check()
-            if timeline.event_count > EVENTS_MAX:
-                checkers.fail(f"{EVENTS_MAX} events: somebody is busy with nothing")
+            at_once = timeline.event_count - count_before
+            if at_once > EVENTS_AT_ONCE_MAX or timeline.event_count > EVENTS_MAX:
+                checkers.fail(
+                    f"{timeline.event_count} events, {at_once} of them in this millisecond: "
+                    "somebody is busy with nothing"
+                )
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -254,6 +270,8 @@ class Cluster:
         self.network.heal()
         self.workload.heal()
         for broker in self.brokers:
+            if broker.storage.is_failing:
+                broker.kill()
             broker.is_slow = broker.storage.is_full = broker.storage.is_failing = False
             if broker.process is None:
                 broker.start()

@@ -59,7 +59,14 @@ class Faults:
     failing_listener: float = 0.0
     duplicate_ids: float = 0.0
 
+    @property
+    def are_graceful(self) -> bool:
+        """Whether there are none but `GRACEFUL_FAULTS`."""
+        return keep_only(self, GRACEFUL_FAULTS) == self
 
+
+# Those under which nothing is lost or late: members come and go, and listeners take their time.
+GRACEFUL_FAULTS = ("member_join", "member_leave", "slow_listener")
 # Those that happen at instants, by the name of the method of `Injector` that does them.
 TIMED_FAULTS = (
     "reset",
@@ -113,6 +120,15 @@ def draw_faults(dice: Dice) -> Faults:
         if enabled < _ENABLED_SHARE:
             rates[name] = highest * (0.2 + 0.8 * strength)
     return Faults(**rates)  # type: ignore[arg-type]
+
+
+def draw_graceful_faults(dice: Dice) -> Faults:
+    """Choose how often members join and leave, as they should, with nothing else going wrong."""
+    return Faults(
+        member_join=2 + 6 * dice.random(),
+        member_leave=2 + 6 * dice.random(),
+        slow_listener=dice.choice((0.0, 0.05)),
+    )
 
 
 def keep_only(faults: Faults, names: Iterable[str]) -> Faults:

@@ -58,6 +58,8 @@ from sparrowmq.store.message_store import MessageStore
 # The real one ticks every 100 ms; nothing that it does then is that urgent.
 BROKER_TICK_MS = 200
 NAME_SERVER_TICK_MS = 2_000
+# How late the broker may be to write its offsets: some ticks.
+SAVE_MARGIN_MS = 1_000
 # How long a sync lasts, at most.
 SYNC_MS_MAX = 6
 SLOW_SYNC_MS_MAX = 6_000
@@ -139,8 +141,6 @@ class BrokerHost:
         self.config = config
         self.storage = SimulatedStorage(dice)
         self.is_slow = False
-        # Since the disk failed, nothing can be said of what it kept.
-        self.has_failed = False
         self.process: Process | None = None
         self._timeline = timeline
         self._network = network
@@ -151,10 +151,12 @@ class BrokerHost:
         self._topics = (topic, retry_topic(group))
         self._wall_ms = START_TIMESTAMP_MS - START_MS + wall_ms
         self._work: FlushWork | None = None
-        self._stored_mark = (0, 0)
+        self._save: SaveWork | None = None
+        self._save_ms = 0
+        self._write_count = 0
         # Sends back under way: what is finished once they are confirmed.
         self._backs: dict[tuple[Connection, int], Callable[[], None]] = {}
-        self._stopped_ms: int | None = None
+        self._has_stopped = False
 
     @property
     def host(self) -> str:
@@ -217,31 +219,44 @@ class BrokerHost:
         self._tick()
 
     def kill(self) -> None:
-        """Kill the process; the machine, and what was written, stay."""
+        """Kill the process; the machine, and what was written, stay.
+
+        A disk that fails is replaced at this occasion, with what it is known to have.
+        """
         process = self._stop()
-        if process is not None:
-            self._network.drop_process(process)
+        if process is None:
+            return
+        self._network.drop_process(process)
+        if self.storage.is_failing:
+            self.storage.lose_power()
+        else:
             self.storage.stop_process()
 
     def power_off(self) -> None:
         """Cut the power, maybe in the midst of a sync."""
-        work = self._work
+        flush, save = self._work, self._save
         process = self._stop()
         if process is None:
             return
         self._network.power_off(process)
-        if work is not None and self._dice.random() < 0.5:
+        if flush is not None:
+            self._run_partly(flush.run)
+        if save is not None:
+            self._run_partly(partial(self._write_tables, save))
+        self.storage.lose_power()
+
+    def _run_partly(self, work: Callable[[], None]) -> None:
+        if self._dice.random() < 0.5:
             self.storage.syncs_left = self._dice.randrange(0, 4)
             with suppress(PowerCut, OSError):
-                work.run()
-        self.storage.lose_power()
+                work()
 
     def _stop(self) -> Process | None:
         process, self.process = self.process, None
         if process is not None:
             process.kill()
-            self._work = None
-            self._stopped_ms = self._timeline.now_ms
+            self._work = self._save = None
+            self._has_stopped = True
         return process
 
     # --- starting ---------------------------------------------------------------------------
@@ -262,16 +277,10 @@ class BrokerHost:
 
     def _check_start(self) -> None:
         self.broker.settle()
-        self._stored_mark = (0, 0)
         self._checkers.check_restarted(self.name, self._store)
-        if self._stopped_ms is not None:
-            self._checkers.check_reloaded(
-                self.name,
-                self._offset_tables(),
-                crashed_ms=self._stopped_ms,
-                loss_ms=None if self.has_failed else self.config.offsets_save_interval_ms,
-            )
-        self.has_failed = False
+        if self._has_stopped:
+            self._checkers.check_reloaded(self.name, self._offset_tables())
+        self._save_ms = self._timeline.now_ms
 
     def _offset_tables(self) -> Mapping[str, Mapping[int, int]]:
         offsets = self.broker.state.offsets
@@ -286,6 +295,14 @@ class BrokerHost:
             self.broker.tick(now_ms=process.monotonic_ms(), timestamp_ms=process.timestamp_ms())
         )
         self._server.end_turn()
+        if self._save is None:
+            self._checkers.check_saving(
+                self.name,
+                last_ms=self._save_ms,
+                latest_ms=self._timeline.now_ms
+                - self.config.offsets_save_interval_ms
+                - SAVE_MARGIN_MS,
+            )
         process.call_in(BROKER_TICK_MS, self._tick)
 
     def _turn(self) -> None:
@@ -299,18 +316,19 @@ class BrokerHost:
             process.call_in(self._sync_ms(), partial(self._flush, flush))
         save = broker.save_work(now_ms=now_ms)
         if save is not None:
-            process.call_in(self._sync_ms(), partial(self._save, save))
+            self._save, self._save_ms = save, now_ms
+            process.call_in(self._sync_ms(), partial(self._end_save, save, now_ms))
         registration = broker.registration_work()
         if registration is not None:
             self._driver.start(self._register(registration), name=f"register {self.name}")
         self._check()
 
     def _check(self) -> None:
-        store = self._store
-        mark = (store.flushed_position, store.appended_position)
-        if mark != self._stored_mark or self.storage.is_full:
-            self._stored_mark = mark
-            self._checkers.check_stored(self.name, store)
+        self._checkers.note_disk(self.name, is_full=self.storage.is_full)
+        # Every message that becomes readable is an entry that is written.
+        if self.storage.write_count != self._write_count:
+            self._write_count = self.storage.write_count
+            self._checkers.check_stored(self.name, self._store)
         self._checkers.check_commits(self.name, self._offset_tables(), now_ms=self._timeline.now_ms)
 
     def _sync_ms(self) -> int:
@@ -326,13 +344,19 @@ class BrokerHost:
         self._server.perform(self.broker.flushed(work, error))
         self._server.end_turn()
 
-    def _save(self, work: SaveWork) -> None:
+    def _write_tables(self, work: SaveWork) -> None:
+        for name, content in work.encode():
+            write_config(self.storage, f"{_CONFIG_DIRECTORY}/{name}", content)
+
+    def _end_save(self, work: SaveWork, begun_ms: int) -> None:
+        self._save, self._save_ms = None, self._timeline.now_ms
         error: Exception | None = None
         try:
-            for name, content in work.encode():
-                write_config(self.storage, f"{_CONFIG_DIRECTORY}/{name}", content)
+            self._write_tables(work)
         except OSError as failure:
             error = failure
+        else:
+            self._checkers.note_saved(self.name, begun_ms=begun_ms)
         self._server.perform(self.broker.saved(work, error))
         self._server.end_turn()
 

@@ -21,10 +21,14 @@ class Injector:
     Args:
         cluster: what to break.
         make_dice: see `Cluster`; each kind of fault has its own.
+
+    Attributes:
+        struck: how often each fault has happened.
     """
 
     def __init__(self, cluster: Cluster, make_dice: Callable[[str], Dice]) -> None:
         self._cluster = cluster
+        self.struck: dict[str, int] = {}
         self._is_stopped = False
         self._dice: Dice = make_dice("faults")
         self._make_dice = make_dice
@@ -55,6 +59,7 @@ class Injector:
         strike: Callable[[], str | None] = getattr(self, f"_{name}")
         done = strike()
         if done is not None:
+            self.struck[name] = self.struck.get(name, 0) + 1
             self._cluster.trace.add(done)
         self._plan(name, rate, dice)
 
@@ -184,7 +189,7 @@ class Injector:
         broker = self._draw_broker()
         if broker is None:
             return None
-        broker.storage.is_full = broker.has_failed = True
+        broker.storage.is_full = True
 
         def end() -> None:
             broker.storage.is_full = False
@@ -194,9 +199,9 @@ class Injector:
 
     def _disk_failure(self) -> str | None:
         broker = self._draw_broker()
-        if broker is None or not self._cluster.scenario.sync_flush:
+        if broker is None or not self._cluster.scenario.sync_flush or broker.storage.is_failing:
             return None
-        broker.storage.is_failing = broker.has_failed = True
+        broker.storage.is_failing = True
 
         def replace() -> None:
             if broker.process is not None:
@@ -237,9 +242,10 @@ class Injector:
         return f"{member.name} stands still for {duration_ms} ms"
 
     def _member_join(self) -> str | None:
-        if len(self._cluster.live_members) < MEMBERS_MAX:
-            self._cluster.add_member()
-        return None
+        if len(self._cluster.live_members) >= MEMBERS_MAX:
+            return None
+        self._cluster.add_member()
+        return "that was one more"
 
     def _member_leave(self) -> str | None:
         member = self._draw_member()

@@ -26,9 +26,20 @@ class _Content:
         self.data = bytearray(size)
         self.durable = bytearray()
         self.dirty: set[int] = set()
+        # Sectors that have room on the disk; the others are holes.
+        self.allocated: set[int] = set()
 
     def touch(self, begin: int, end: int) -> None:
-        self.dirty.update(range(begin // SECTOR_SIZE, -(-end // SECTOR_SIZE)))
+        sectors = range(begin // SECTOR_SIZE, -(-end // SECTOR_SIZE))
+        self.dirty.update(sectors)
+        self.allocated.update(sectors)
+
+    def room(self, begin: int, end: int) -> int:
+        """Return how many of these bytes can be written without another sector."""
+        for sector in range(begin // SECTOR_SIZE, -(-end // SECTOR_SIZE)):
+            if sector not in self.allocated:
+                return max(0, sector * SECTOR_SIZE - begin)
+        return end - begin
 
     def sync(self) -> None:
         self._persist(sorted(self.dirty))
@@ -86,7 +97,10 @@ class SimulatedFile:
     def write(self, position: int, data: Bytes) -> None:
         """Write bytes, or a part of them where the disk is full."""
         assert position + len(data) <= self.size
-        count = self._storage.take_room(len(data))
+        storage, count = self._storage, len(data)
+        storage.write_count += 1
+        if storage.is_full:
+            count = self._content.room(position, position + count)
         self._content.data[position : position + count] = data[:count]
         self._content.touch(position, position + count)
         if count < len(data):
@@ -123,9 +137,10 @@ class SimulatedStorage:
     """A disk.
 
     Attributes:
-        is_full: writes raise ENOSPC, after a part of the bytes.
+        is_full: what needs another sector raises ENOSPC, after a part of the bytes.
         is_failing: syncs raise EIO.
         syncs_left: power goes when so many syncs are done; None for never.
+        write_count: how many writes there were.
     """
 
     def __init__(self, dice: Dice) -> None:
@@ -138,12 +153,9 @@ class SimulatedStorage:
         self.is_full = False
         self.is_failing = False
         self.syncs_left: int | None = None
+        self.write_count = 0
 
     # --- faults -----------------------------------------------------------------------------
-
-    def take_room(self, size: int) -> int:
-        """Return how many of so many bytes there is room for. For `SimulatedFile`."""
-        return self._dice.randrange(0, size) if self.is_full and size else size
 
     def count_sync(self) -> None:
         """Let a sync begin, or not. For `SimulatedFile`."""

@@ -7,7 +7,7 @@ from zlib import crc32
 
 from sparrowmq.simulation.timeline import START_MS, Timeline
 
-LINES_MAX = 400
+LINES_MAX = 2_000
 
 
 class Trace:

@@ -25,6 +25,8 @@ from sparrowmq.simulation.faults import Faults
 LISTENER_MS_MAX = 30
 # Longer than the bound within which a queue that is given up waits for its listeners.
 SLOW_MS_MAX = 14_000
+# Half of all messages come in bursts: so many at most follow one another without a pause.
+BURST_MAX = 12
 # How often a message fails, at most, before it is consumed; a retry waits 10 s, then 30 s.
 FAILURES_MAX = 2
 
@@ -113,9 +115,13 @@ def produce(
     dice: Dice,
 ) -> Operation[int]:
     """Send messages, each with a body of its own; return how many were acknowledged."""
-    acked = 0
+    acked = left_in_burst = 0
     for number in range(count):
-        yield from sleep(dice.randrange(0, pause_ms_max))
+        if left_in_burst:
+            left_in_burst -= 1
+        else:
+            yield from sleep(dice.randrange(0, pause_ms_max))
+            left_in_burst = dice.choice((0, 0, 0, dice.randrange(1, BURST_MAX)))
         body = f"{name}-{number}".encode()
         key = f"k{number % 7}" if dice.random() < 0.2 else None
         try:

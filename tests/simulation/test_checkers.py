@@ -1,0 +1,221 @@
+"""Each check fails for what it is there for, and for nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.protocol.record import Record
+from sparrowmq.simulation.checkers import Checkers, judge_ownership
+from sparrowmq.simulation.storage import SimulatedStorage
+from sparrowmq.simulation.timeline import Timeline
+from sparrowmq.simulation.trace import Trace
+from sparrowmq.store.config import FlushMode, StoreConfig
+from sparrowmq.store.message_store import MessageStore
+
+TOPIC, BROKER = "T", "b"
+QUEUE = MessageQueue(TOPIC, BROKER, 0)
+
+
+def message(body: bytes, offset: int) -> MessageExt:
+    return MessageExt(
+        topic=TOPIC,
+        body=body,
+        properties={},
+        broker_name=BROKER,
+        queue_id=0,
+        queue_offset=offset,
+        commit_log_position=0,
+    )
+
+
+class Bench:
+    """Checkers that have seen a store with some messages of one queue."""
+
+    def __init__(self, dice: object, bodies: Sequence[bytes]) -> None:
+        self.checkers = Checkers("G", TOPIC, Trace(Timeline()))
+        self.store = MessageStore(
+            SimulatedStorage(dice),  # type: ignore[arg-type]
+            StoreConfig(flush=FlushMode.ASYNC, commit_log_file_size=8192, message_bytes_max=1024),
+        )
+        self.store.load(timestamp_ms=0)
+        for body in bodies:
+            self.store.put([Record(topic=TOPIC, queue_id=0, body=body)], timestamp_ms=1)
+        self.store.dispatch()
+        self.checkers.check_stored(BROKER, self.store)
+
+    def commit(self, offset: int, *, host: str = "m1", now_ms: int = 0) -> None:
+        self.checkers.note_committer(QUEUE, host)
+        tables = {TOPIC: {0: offset}, "%RETRY%G": {}}
+        self.checkers.check_commits(BROKER, tables, now_ms=now_ms)
+
+    def reload(self, offset: int | None) -> None:
+        table = {} if offset is None else {0: offset}
+        self.checkers.check_reloaded(BROKER, {TOPIC: table, "%RETRY%G": {}})
+
+
+@pytest.fixture
+def bench(dice: object) -> Bench:
+    return Bench(dice, [b"m0", b"m1", b"m2"])
+
+
+def test_acknowledged_message_must_be_readable_where_it_was_said_to_be(bench: Bench) -> None:
+    bench.checkers.note_acked(b"m1", QUEUE, 1)
+    assert bench.checkers.violation is None
+
+    bench.checkers.note_acked(b"m9", QUEUE, 2)
+    assert "T@b:0 offset 2: b'm9' acknowledged, holds b'm2'" == bench.checkers.violation
+
+
+def test_acknowledged_message_must_be_readable_at_once(bench: Bench) -> None:
+    bench.checkers.note_acked(b"m3", QUEUE, 3)
+
+    assert "T@b:0 offset 3: acknowledged and not readable" == bench.checkers.violation
+
+
+def test_acknowledged_message_may_wait_for_room_but_not_for_ever(bench: Bench) -> None:
+    checkers = bench.checkers
+    checkers.note_disk(BROKER, is_full=True)
+    checkers.note_acked(b"m3", QUEUE, 3)
+    checkers.note_consumed(QUEUE, [0, 1, 2])
+    bench.commit(3)
+
+    assert checkers.violation is None
+    assert "T@b:0 offset 3 is not readable" == checkers.find_unfinished()
+    bench.store.put([Record(topic=TOPIC, queue_id=0, body=b"other")], timestamp_ms=1)
+    bench.store.dispatch()
+    checkers.check_stored(BROKER, bench.store)
+    assert "T@b:0 offset 3: holds b'other' where b'm3' was acknowledged" == checkers.violation
+
+
+def test_readable_message_must_be_there_after_a_restart(bench: Bench, dice: object) -> None:
+    bench.checkers.note_acked(b"m2", QUEUE, 2)
+    bench.checkers.check_restarted(BROKER, bench.store)
+    assert bench.checkers.violation is None
+
+    bench.checkers.check_restarted(BROKER, Bench(dice, [b"m0", b"m1"]).store)
+    expected = "T@b:0 offset 2: no entry any more (message b'm2' was acknowledged)"
+    assert expected == bench.checkers.violation
+
+
+def test_message_must_be_the_same_after_a_restart(bench: Bench, dice: object) -> None:
+    bench.checkers.check_restarted(BROKER, Bench(dice, [b"m0", b"mx", b"m2"]).store)
+
+    assert bench.checkers.violation is not None
+    assert bench.checkers.violation.startswith("T@b:0 offset 1: holds ")
+
+
+def test_commit_must_not_pass_what_is_unfinished(bench: Bench) -> None:
+    bench.checkers.note_consumed(QUEUE, [0, 2])
+    bench.commit(1)
+    assert bench.checkers.violation is None
+
+    bench.commit(3)
+    assert "T@b:0: 3 committed, finished only up to 1" == bench.checkers.violation
+
+
+def test_message_that_is_stored_again_is_finished(bench: Bench) -> None:
+    entry = bench.store.consume_queue_entry(TOPIC, 0, 0)
+    assert entry is not None
+    bench.checkers.note_sent_back(BROKER, entry[0])
+    bench.commit(1)
+    assert bench.checkers.violation is None
+
+    bench.checkers.note_sent_back(BROKER, 1)
+    assert "b: sent back from position 1, where nothing stands" == bench.checkers.violation
+
+
+def test_commit_must_not_go_back_but_by_another_member(bench: Bench) -> None:
+    bench.checkers.note_consumed(QUEUE, [0, 1, 2])
+    bench.commit(3)
+    bench.commit(1, host="m2")
+    assert (None, 1) == (bench.checkers.violation, bench.checkers.steps_back)
+
+    bench.commit(0, host="m2")
+    assert "T@b:0: 0 committed after 1 by m2" == bench.checkers.violation
+
+
+@pytest.mark.parametrize("loaded", [2, 3])
+def test_crash_may_take_what_was_not_written(bench: Bench, loaded: int) -> None:
+    bench.checkers.note_consumed(QUEUE, [0, 1, 2])
+    bench.commit(1, now_ms=10)
+    bench.commit(2, now_ms=20)
+    bench.commit(3, now_ms=30)
+    bench.checkers.note_saved(BROKER, begun_ms=25)
+    bench.reload(loaded)
+
+    assert bench.checkers.violation is None
+
+
+@pytest.mark.parametrize("loaded", [None, 1])
+def test_crash_must_not_take_what_was_written(bench: Bench, loaded: int | None) -> None:
+    bench.checkers.note_consumed(QUEUE, [0, 1])
+    bench.commit(1, now_ms=10)
+    bench.commit(2, now_ms=20)
+    bench.checkers.note_saved(BROKER, begun_ms=25)
+    bench.reload(loaded)
+
+    assert f"T@b:0: {loaded} after a restart, 2 was written" == bench.checkers.violation
+
+
+def test_commits_must_be_written_in_time(bench: Bench) -> None:
+    bench.checkers.note_consumed(QUEUE, [0])
+    bench.commit(1, now_ms=100)
+    bench.checkers.check_saving(BROKER, last_ms=50, latest_ms=100)
+    bench.checkers.check_saving(BROKER, last_ms=101, latest_ms=101)
+    assert bench.checkers.violation is None
+
+    bench.checkers.check_saving(BROKER, last_ms=50, latest_ms=101)
+    assert "T@b:0: (100, 1) is not written" == bench.checkers.violation
+
+
+def test_message_must_be_stored_when_it_is_delivered_and_twice_is_counted(bench: Bench) -> None:
+    first = message(b"m0", 0)
+    bench.checkers.note_delivered(QUEUE, [first])
+    bench.checkers.note_consumed(QUEUE, [0])
+    bench.checkers.note_delivered(QUEUE, [first])
+    assert (None, 1) == (bench.checkers.violation, bench.checkers.duplicates)
+
+    bench.checkers.note_delivered(QUEUE, [message(b"m3", 3)])
+    assert "T@b:0 offset 3: delivered and not stored" == bench.checkers.violation
+
+
+class Nobody:
+    """A member that holds no queue."""
+
+    def holds(self, queue: MessageQueue) -> bool:
+        del queue
+        return False
+
+
+def test_queue_must_be_held_while_its_listener_runs(bench: Bench) -> None:
+    bench.checkers.check_release("m1", Nobody(), [QUEUE], {QUEUE})
+    assert bench.checkers.violation is None
+
+    bench.checkers.check_release("m1", Nobody(), [QUEUE], set())
+    assert "m1 released T@b:0 while its listener ran" == bench.checkers.violation
+
+
+def test_unfinished_is_what_is_not_consumed_not_committed_or_lost(bench: Bench) -> None:
+    checkers = bench.checkers
+    checkers.note_acked(b"m2", QUEUE, 2)
+    assert "T@b:0 finished up to 0 of 3" == checkers.find_unfinished()
+    checkers.note_consumed(QUEUE, [0, 1])
+    entry = bench.store.consume_queue_entry(TOPIC, 0, 2)
+    assert entry is not None
+    checkers.note_sent_back(BROKER, entry[0])
+    assert "T@b:0 committed None of 3" == checkers.find_unfinished()
+    bench.commit(3)
+    assert "message b'm2' consumed by nobody" == checkers.find_unfinished()
+    checkers.note_consumed(QUEUE, [2])
+    assert checkers.find_unfinished() is None
+
+
+def test_owners_are_counted_queue_by_queue() -> None:
+    q0, q1, q2 = (MessageQueue(TOPIC, BROKER, number) for number in range(3))
+
+    ownership = judge_ownership([q0, q1, q2], {"a": [q0, q1], "b": [q1]})
+    assert ((q2,), (q1,), False) == (*ownership, ownership.is_exact)
+    assert judge_ownership([q0, q1], {"a": [q0], "b": [q1]}).is_exact

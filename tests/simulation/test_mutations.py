@@ -1,0 +1,144 @@
+"""The simulation finds what is broken on purpose: each mistake here is caught within some seeds.
+
+A check that finds nothing proves nothing until it has found something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparrowmq.broker.broker import Broker
+from sparrowmq.broker.delay_schedule import DelaySchedule
+from sparrowmq.model import MessageExt
+from sparrowmq.rebalance.member import GroupMember
+from sparrowmq.rebalance.owned_queue import OwnedQueue
+from sparrowmq.rebalance.process_queue import ProcessQueue, ProcessQueueState
+from sparrowmq.simulation.__main__ import main
+from sparrowmq.simulation.faults import Faults
+from sparrowmq.store.flush import FlushWork
+
+pytestmark = pytest.mark.slow
+
+COME_AND_GO = Faults(member_join=10.0, member_leave=10.0)
+
+
+def commit_too_early(queue: ProcessQueue) -> int | None:
+    """Commit what was pulled, finished or not."""
+    return None if queue.state is ProcessQueueState.DROPPED else queue.pull_offset
+
+
+def drop_at_once(owned: OwnedQueue, now_ms: int, *, drain_timeout_ms: int) -> None:
+    """Release a queue without waiting for its listener."""
+    del now_ms, drain_timeout_ms
+    owned.process_queue.drop()
+    owned.is_released = True
+
+
+def do_nothing(*_: object, **__: object) -> None:
+    """Do nothing."""
+
+
+def test_offset_committed_too_early_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProcessQueue, "commit_offset", property(commit_too_early))
+
+    assert " committed, finished only up to " in run_calm(Faults(), seeds=3)[-1].violation
+
+
+def test_skipped_drain_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OwnedQueue, "revoke", drop_at_once)
+
+    assert " while its listener ran" in run_calm(COME_AND_GO, seeds=10)[-1].violation
+
+
+def test_skipped_message_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    add = ProcessQueue.add
+
+    def add_but_one(
+        queue: ProcessQueue, messages: Iterable[MessageExt], *, next_offset: int
+    ) -> int:
+        return add(queue, list(messages)[1:], next_offset=next_offset)
+
+    monkeypatch.setattr(ProcessQueue, "add", add_but_one)
+
+    assert " committed, finished only up to " in run_calm(Faults(), seeds=3)[-1].violation
+
+
+def test_missing_sync_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = FlushWork.run
+
+    def sync_no_log(work: FlushWork) -> None:
+        run(replace(work, log_files=()))
+
+    monkeypatch.setattr(FlushWork, "run", sync_no_log)
+
+    violation = run_calm(Faults(broker_power_cut=6.0), seeds=10)[-1].violation
+    assert " no entry any more" in violation or " CorruptRecord: " in violation
+
+
+def test_offsets_that_are_not_written_are_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_work = Broker.save_work
+
+    def save_no_offsets(broker: Broker, *, now_ms: int) -> Any:
+        work = save_work(broker, now_ms=now_ms)
+        tables = {} if work is None else {**work.tables}
+        tables.pop("consumerOffset.json", None)
+        return None if work is None else work._replace(tables=tables)
+
+    monkeypatch.setattr(Broker, "save_work", save_no_offsets)
+
+    outcome = run_calm(Faults(broker_kill=6.0), seeds=10)[-1]
+    assert " after a restart, " in outcome.violation
+
+
+def test_notification_without_effect_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GroupMember, "notified", do_nothing)
+
+    outcome = run_calm(COME_AND_GO, seeds=20)[-1]
+    assert " ms after the heal: Ownership(" in outcome.violation
+
+
+def test_retry_that_never_comes_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deliver_nothing(schedule: DelaySchedule, **_: object) -> int:
+        del schedule
+        return 0
+
+    monkeypatch.setattr(DelaySchedule, "deliver_due", deliver_nothing)
+
+    outcome = run_calm(Faults(failing_listener=0.2), seeds=3)[-1]
+    assert " consumed by nobody" in outcome.violation
+
+
+def test_member_that_asks_again_and_again_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def due_now(owned: OwnedQueue, now_ms: int) -> int:
+        del owned
+        return now_ms
+
+    monkeypatch.setattr(OwnedQueue, "next_due_ms", due_now)
+
+    assert "somebody is busy with nothing" in run_calm(Faults(), seeds=1)[-1].violation
+
+
+def test_command_prints_seed_and_trace_of_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ProcessQueue, "commit_offset", property(commit_too_early))
+
+    assert 1 == main(["--seeds", "1", "--start", "3", "--trace", "5"])
+    first, *trace, total, faults = capsys.readouterr().out.splitlines()
+    assert first.startswith("seed 3: FAILED ")
+    assert 5 == len(trace)
+    assert any("VIOLATION" in line for line in trace)
+    assert total.startswith("1 seeds, 1 failed; ")
+    assert faults.startswith("faults: reset ")
