@@ -12,8 +12,9 @@ from sparrowmq.pipeline.balance_group import (
     known_strategies,
     make_places,
 )
+from sparrowmq.rebalance.group_strategy import TopicView, is_group_strategy
 from sparrowmq.rebalance.kafka_assignors import KAFKA_ASSIGNORS
-from sparrowmq.rebalance.strategies import strategy_from
+from sparrowmq.rebalance.strategies import SPARROW_STRATEGIES, strategy_from
 from sparrowmq.rebalance.whatif import Plan, parse_events, simulate
 
 EIGHT = TopicLayout("orders", (("broker-a", 8),))
@@ -150,6 +151,44 @@ def test_strategies_that_need_rooms_say_so() -> None:
 
     with pytest.raises(ValueError, match="room@broker"):
         evaluate("MACHINE_ROOM", "GID", [EIGHT], places)
+
+
+def test_our_own_see_all_topics_at_once() -> None:
+    topics = [TopicLayout(f"t{n}", (("b", 1),)) for n in range(4)]
+    places = make_places(["a", "b"])
+
+    assert (4, 0) == evaluate("AVG", "GID", topics, places).loads
+    assert (2, 2) == evaluate("AVG_ACROSS_TOPICS", "GID", topics, places).loads
+    assert (2, 2) == evaluate("MINIMAL_MOVE", "GID", topics, places).loads
+
+
+def test_every_strategy_of_ours_is_compared() -> None:
+    ours = {name for name, family in known_strategies().items() if family == "SparrowMQ"}
+
+    assert SPARROW_STRATEGIES.keys() == ours
+
+
+@given(
+    counts=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    ids=st.lists(st.sampled_from(["a@1", "a@10", "b@1", "c@1", "d"]), min_size=1, max_size=6),
+    name=st.sampled_from(sorted(SPARROW_STRATEGIES)),
+)
+def test_dividing_at_once_equals_what_members_of_ours_compute(
+    counts: list[int], ids: list[str], name: str
+) -> None:
+    topics = [TopicLayout(f"t{n}", (("b", count),)) for n, count in enumerate(counts)]
+    places = make_places(ids)
+    strategy = strategy_from(name)
+
+    def load(cid: str) -> int:
+        if is_group_strategy(strategy):
+            views = [TopicView(topic.topic, topic.queues, places.now) for topic in topics]
+            return len(strategy.allocate_group("G", cid, views))
+        return sum(
+            len(strategy.allocate("G", cid, topic.queues, places.now) or ()) for topic in topics
+        )
+
+    assert tuple(map(load, places.now)) == evaluate(name, "G", topics, places).loads
 
 
 def test_rocketmq_comes_first_and_kafka_last() -> None:

@@ -16,18 +16,21 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order, queue_order
+from sparrowmq.rebalance.across_topics import divide_topics
 from sparrowmq.rebalance.by_config import AllocateMessageQueueByConfig
 from sparrowmq.rebalance.consistent_hash import (
     VIRTUAL_NODE_COUNT_DEFAULT,
     ConsistentHashRing,
     md5_hash,
 )
+from sparrowmq.rebalance.consistent_hash_bounded import AllocateMessageQueueConsistentHashBounded
+from sparrowmq.rebalance.group_strategy import Owners, TopicView, in_order, unique
 from sparrowmq.rebalance.kafka_assignors import KAFKA_ASSIGNORS
 from sparrowmq.rebalance.machine_room import AllocateMessageQueueByMachineRoom
-from sparrowmq.rebalance.strategies import STRATEGIES, strategy_from
+from sparrowmq.rebalance.minimal_move import divide
+from sparrowmq.rebalance.strategies import strategy_from
 from sparrowmq.rebalance.strategy import AllocateMessageQueueStrategy
 from sparrowmq.rebalance.whatif import ROCKETMQ_NAMES
 
@@ -103,11 +106,10 @@ class Figures(NamedTuple):
 
 
 def known_strategies() -> dict[str, str]:
-    """Return whose each strategy is, by name: those that run without settings of a cluster's."""
-    own = [name for name in STRATEGIES if name not in ROCKETMQ_NAMES and _is_complete(name)]
+    """Return whose each strategy is, by name: RocketMQ's, ours, Kafka's."""
     return {
         **dict.fromkeys(ROCKETMQ_NAMES, "RocketMQ"),
-        **dict.fromkeys(own, "SparrowMQ"),
+        **dict.fromkeys(_DIVIDERS, "SparrowMQ"),
         **dict.fromkeys(KAFKA_ASSIGNORS, "Kafka"),
     }
 
@@ -136,6 +138,9 @@ def evaluate(strategy: str, group: str, topics: Sequence[TopicLayout], places: P
     if strategy in _POSITIONAL:
         ranks = _ranks(places.now)
         return add_up([_of_places(strategy, topic.queue_count, ranks) for topic in topics])
+    if strategy in _DIVIDERS:
+        queues = [queue for topic in topics for queue in topic.queues]
+        return _of_shares(queues, places, _allocate_at_once(_DIVIDERS[strategy], topics))
     allocate = _allocator(strategy, group, topics, places)
     return add_up([_of_shares(topic.queues, places, allocate) for topic in topics])
 
@@ -150,14 +155,6 @@ def add_up(parts: Sequence[Figures]) -> Figures:
         leave_moved=sum(part.leave_moved for part in parts),
         leaver_queues=sum(part.leaver_queues for part in parts),
     )
-
-
-def _is_complete(name: str) -> bool:
-    try:
-        strategy_from(name)
-    except ConfigError:
-        return False
-    return True
 
 
 def _ranks(ids: Sequence[str]) -> tuple[int, ...]:
@@ -215,6 +212,42 @@ def _configured(
             raise ValueError("no broker is named room@broker")
         return AllocateMessageQueueByMachineRoom(rooms)
     return strategy_from(strategy)
+
+
+def _divide_minimal_move(topics: Sequence[TopicView]) -> Owners:
+    queues = [queue for view in in_order(topics) for queue in view.mq_all]
+    return divide(queues, unique(topics[0].cid_all))
+
+
+def _divide_bounded(topics: Sequence[TopicView]) -> Owners:
+    bounded = AllocateMessageQueueConsistentHashBounded()
+    owners: dict[MessageQueue, str] = {}
+    for view in topics:
+        owners |= bounded.divide(view.mq_all, unique(view.cid_all))
+    return owners
+
+
+# Our own strategies, which tell everybody's share at once.
+_DIVIDERS: Mapping[str, Callable[[Sequence[TopicView]], Owners]] = {
+    "MINIMAL_MOVE": _divide_minimal_move,
+    "CONSISTENT_HASH_BOUNDED": _divide_bounded,
+    "AVG_ACROSS_TOPICS": divide_topics,
+}
+
+
+def _allocate_at_once(
+    divide_all: Callable[[Sequence[TopicView]], Owners], topics: Sequence[TopicLayout]
+) -> Allocate:
+    by_topic = [(topic.topic, topic.queues) for topic in topics]
+
+    def allocate(queues: Sequence[MessageQueue], cid_all: Sequence[str]) -> Shares:
+        shares: dict[str, list[MessageQueue]] = {client_id: [] for client_id in cid_all}
+        views = [TopicView(topic, mine, cid_all) for topic, mine in by_topic]
+        for queue, owner in divide_all(views).items():
+            shares[owner].append(queue)
+        return shares
+
+    return allocate
 
 
 @lru_cache(maxsize=_TEXTS_MAX)

@@ -49,14 +49,19 @@ class AllocateMessageQueueAcrossTopics:
         owners: Owners = NO_OWNERS,
     ) -> list[MessageQueue]:
         """Return this member's share of all topics; see `GroupStrategy`."""
-        loads = {cid: 0 for view in topics for cid in view.cid_all}
-        mine: list[MessageQueue] = []
-        # Sorting is stable: among topics with as many subscribers the order stands.
-        for view in sorted(in_order(topics), key=lambda view: len(unique(view.cid_all))):
-            subscribers = unique(view.cid_all)
-            for queue in view.mq_all:
-                owner = min(subscribers, key=lambda cid: loads[cid])
-                loads[owner] += 1
-                if owner == current_cid:
-                    mine.append(queue)
-        return mine
+        owners_now = divide_topics(topics)
+        return [queue for queue, owner in owners_now.items() if owner == current_cid]
+
+
+def divide_topics(topics: Sequence[TopicView]) -> dict[MessageQueue, str]:
+    """Return the owner of every queue of all topics, in the order they are dealt out."""
+    loads = {cid: 0 for view in topics for cid in view.cid_all}
+    owners: dict[MessageQueue, str] = {}
+    # Sorting is stable: among topics with as many subscribers the order stands.
+    for view in sorted(in_order(topics), key=lambda view: len(unique(view.cid_all))):
+        subscribers = unique(view.cid_all)
+        for queue in view.mq_all:
+            owner = min(subscribers, key=lambda cid: loads[cid])
+            loads[owner] += 1
+            owners[queue] = owner
+    return owners

@@ -67,18 +67,23 @@ class AllocateMessageQueueConsistentHashBounded:
         Raises: ValueError if an argument is empty.
         """
         current, queues, cids = check_arguments(current_cid, mq_all, cid_all)
-        members = unique(cids)
-        ring = ConsistentHashRing(members, virtual_node_cnt=self.virtual_node_cnt)
-        load_max = math.ceil(self.load_factor * len(queues) / len(members))
+        owners = self.divide(queues, unique(cids))
+        return [queue for queue in queues if owners[queue] == current]
+
+    def divide(
+        self, queues: Sequence[MessageQueue], cids: Sequence[str]
+    ) -> dict[MessageQueue, str]:
+        """Return the owner of every queue; `cids` are the members, each once, at least one."""
+        ring = ConsistentHashRing(cids, virtual_node_cnt=self.virtual_node_cnt)
+        load_max = math.ceil(self.load_factor * len(queues) / len(cids))
         loads: Counter[str] = Counter()
-        mine: set[MessageQueue] = set()
+        owners: dict[MessageQueue, str] = {}
         # Not the list's order: a queue added to the topic comes anywhere, as a member does.
         for queue in sorted(queues, key=lambda queue: (md5_hash(str(queue)), queue)):
             # The members stand once more behind the ring: one whose every node fell together
             # with another's has no place on it, and its room may be the last.
-            walk = chain(ring.walk(str(queue)), members)
+            walk = chain(ring.walk(str(queue)), cids)
             owner = next(cid for cid in walk if loads[cid] < load_max)
             loads[owner] += 1
-            if owner == current:
-                mine.add(queue)
-        return [queue for queue in queues if queue in mine]
+            owners[queue] = owner
+        return owners
