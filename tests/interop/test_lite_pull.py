@@ -1,0 +1,82 @@
+"""Our lite pull consumer on Apache's name server and broker."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from sparrowmq import Admin, ConsumeFromWhere, LitePullConsumer, Message, Producer, PullStatus
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+PATIENCE_S = 60
+
+
+def make(cluster: Any, group: str, **settings: Any) -> LitePullConsumer:
+    settings = {"consume_from_where": FIRST} | settings
+    return LitePullConsumer(group, name_server=cluster.name_server, **settings)
+
+
+def fill(cluster: Any, topic: str, *, queues: int, count: int) -> list[bytes]:
+    with Admin(name_server=cluster.name_server) as admin:
+        admin.create_topic(topic, queues=queues)
+    bodies = [str(n).encode() for n in range(count)]
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        for body in bodies:
+            producer.send(Message(topic, body, tags="A" if body < b"5" else "B"))
+    return bodies
+
+
+def poll_all(consumer: LitePullConsumer, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} messages"
+        found += [message.body for message in consumer.getmany(timeout_ms=1_000)]
+    return found
+
+
+def test_members_share_the_queues_and_commit_what_is_done(apache_cluster: Any) -> None:
+    sent = fill(apache_cluster, "lite-share", queues=8, count=200)
+    with make(apache_cluster, "GID_lite") as first, make(apache_cluster, "GID_lite") as second:
+        for consumer in (first, second):
+            consumer.subscribe("lite-share")
+            consumer.start()
+        deadline = time.monotonic() + PATIENCE_S
+        found: list[bytes] = []
+        while len(set(found)) < 200 or not 4 == len(first.assignment()) == len(second.assignment()):
+            assert time.monotonic() < deadline, f"{len(set(found))} of 200 messages"
+            for consumer in (first, second):
+                found += [message.body for message in consumer.getmany(timeout_ms=50)]
+
+    assert sorted(sent) == sorted(set(found))
+    with Admin(name_server=apache_cluster.name_server) as admin:
+        assert 0 == sum(lag.lag for lag in admin.group_lag("GID_lite", "lite-share"))
+
+
+def test_assigned_queues_and_own_commits(apache_cluster: Any) -> None:
+    fill(apache_cluster, "lite-assign", queues=2, count=20)
+    with make(apache_cluster, "GID_lite_assign", auto_commit=False) as consumer:
+        queues = consumer.fetch_subscribe_queues("lite-assign")
+        consumer.assign(queues)
+        consumer.start()
+        poll_all(consumer, 20)
+        consumer.commit()
+
+        assert [10, 10] == [consumer.committed(queue) for queue in queues]
+
+
+def test_pulls_by_hand_tell_each_status(apache_cluster: Any) -> None:
+    fill(apache_cluster, "lite-pull", queues=1, count=8)
+    with make(apache_cluster, "GID_lite_pull") as consumer:
+        (queue,) = consumer.fetch_subscribe_queues("lite-pull")
+
+        found = consumer.pull(queue, 0, expression="A")
+        assert (PullStatus.FOUND, 8) == (found.status, found.next_offset)
+        assert [b"0", b"1", b"2", b"3", b"4"] == [message.body for message in found.messages]
+        assert PullStatus.NO_NEW_MSG is consumer.pull(queue, 8).status
+        assert PullStatus.NO_MATCHED_MSG is consumer.pull(queue, 0, expression="C").status
+        assert PullStatus.OFFSET_ILLEGAL is consumer.pull(queue, 9).status
