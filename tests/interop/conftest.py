@@ -26,8 +26,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-VERSION = "4.9.7"
-CACHE = ROOT / ".cache" / "interop" / f"rocketmq-{VERSION}"
+# The last of 4.x, and the newest of 5.x, whose brokers and clients behave otherwise in places.
+VERSIONS = ("4.9.7", "5.5.0")
+CACHE = ROOT / ".cache" / "interop"
 JAVA_OPTIONS = (
     "-Xms64m",
     "-Xmx512m",
@@ -137,9 +138,10 @@ class Lines:
 
 
 class Java:
-    """Apache RocketMQ's jars, and the JVM that runs them."""
+    """The jars of one version of Apache RocketMQ, and the JVM that runs them."""
 
-    def __init__(self, java: str, home: Path) -> None:
+    def __init__(self, java: str, home: Path, *, version: str) -> None:
+        self.version = version
         self._java = java
         self._home = home
         self._count = 0
@@ -157,8 +159,9 @@ class Java:
             # Logs and local offsets go to the user's home otherwise.
             f"-Duser.home={home}",
             f"-Drocketmq.home.dir={home}",
+            f"-Djava.io.tmpdir={home}",
             "-cp",
-            f"{CACHE / 'classes'}{os.pathsep}{CACHE / 'jars'}/*",
+            f"{cache_of(self.version) / 'classes'}{os.pathsep}{cache_of(self.version) / 'jars'}/*",
             main,
             *arguments,
         ]
@@ -344,37 +347,49 @@ def find_tool(name: str) -> str:
     return found
 
 
-def fetch_jars() -> None:
-    stamp = CACHE / "jars" / "complete"
+def cache_of(version: str) -> Path:
+    """Return where the jars and compiled classes of a version are kept."""
+    return CACHE / f"rocketmq-{version}"
+
+
+def fetch_jars(version: str) -> None:
+    jars = cache_of(version) / "jars"
+    stamp = jars / "complete"
     if stamp.exists():
         return
     command = [
         *(find_tool("mvn"), "-q", "-B", "-f", str(HERE / "pom.xml")),
         *("dependency:copy-dependencies", "-DincludeScope=runtime"),
-        f"-DoutputDirectory={CACHE / 'jars'}",
+        *(f"-Drocketmq.version={version}", f"-DoutputDirectory={jars}"),
     ]
     result = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
     if result.returncode != 0:
-        pytest.skip(f"Maven could not get RocketMQ {VERSION}: {result.stdout[-500:].strip()}")
+        pytest.skip(f"Maven could not get RocketMQ {version}: {result.stdout[-500:].strip()}")
     stamp.touch()
 
 
-def compile_peer(javac: str) -> None:
-    source, target = HERE / "java" / "Peer.java", CACHE / "classes" / "Peer.class"
+def compile_peer(javac: str, version: str) -> None:
+    cache = cache_of(version)
+    source, target = HERE / "java" / "Peer.java", cache / "classes" / "Peer.class"
     if target.exists() and target.stat().st_mtime > source.stat().st_mtime:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    command = [javac, "-nowarn", "-cp", f"{CACHE / 'jars'}/*", "-d", str(target.parent)]
+    command = [javac, "-nowarn", "-cp", f"{cache / 'jars'}/*", "-d", str(target.parent)]
     subprocess.run([*command, str(source)], check=True, timeout=120)
 
 
-@pytest.fixture(scope="session")
-def java(tmp_path_factory: pytest.TempPathFactory) -> Java:
-    """Java with RocketMQ's jars on its class path; skips where something is missing."""
+@pytest.fixture(scope="session", params=VERSIONS)
+def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Java:
+    """Java with RocketMQ's jars on its class path; skips where something is missing.
+
+    Each version in turn: all that a test starts is of one version. A test that is about one
+    version says `pytest.mark.parametrize("java", [version], indirect=True, scope="session")`.
+    """
+    version = str(request.param)
     executable, javac = find_tool("java"), find_tool("javac")
-    fetch_jars()
-    compile_peer(javac)
-    return Java(executable, tmp_path_factory.mktemp("java"))
+    fetch_jars(version)
+    compile_peer(javac, version)
+    return Java(executable, tmp_path_factory.mktemp("java"), version=version)
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,12 @@ from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.protocol.record import decode_messages
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.timeout(600),
+    # Our broker answers as 4.9 does.
+    pytest.mark.parametrize("java", ["4.9.7"], indirect=True, scope="session"),
+]
 
 GROUP = "GID_same"
 TOPIC = "same"
