@@ -1,4 +1,4 @@
-"""The data source `rocketmq`: what `spark.read` and `spark.readStream` find under this name.
+"""The data source `rocketmq`: what reads and writes of Spark find under this name.
 
 spark.readStream.format("rocketmq").option("nameServer", "127.0.0.1:9876")
     .option("topic", "flights").load()
@@ -6,17 +6,24 @@ spark.readStream.format("rocketmq").option("nameServer", "127.0.0.1:9876")
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.spark.failures import clear
 from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.schema import columns_ddl
+from sparrowmq.spark.sink_options import SinkOptions, check_columns, parse_sink_options
 
 
 class RocketMQDataSource(DataSource):
-    """Reads topics of RocketMQ: in a batch between two offsets, or as a stream."""
+    """Reads topics of RocketMQ, in a batch between two offsets or as a stream, and writes them."""
 
     @classmethod
     def name(cls) -> str:
@@ -46,6 +53,36 @@ class RocketMQDataSource(DataSource):
         from sparrowmq.spark.stream_reader import RocketMQStreamReader
 
         return RocketMQStreamReader(self._options(schema, scope="stream"))
+
+    @clear
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Make the writer of a batch."""
+        from sparrowmq.spark.writer import RocketMQWriter
+
+        return RocketMQWriter(self._sink_options(schema, overwrite=overwrite, scope="batch"))
+
+    @clear
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """Make the writer of a stream."""
+        from sparrowmq.spark.writer import RocketMQStreamWriter
+
+        return RocketMQStreamWriter(self._sink_options(schema, overwrite=overwrite, scope="stream"))
+
+    def _sink_options(self, schema: StructType, *, overwrite: bool, scope: str) -> SinkOptions:
+        if overwrite:
+            raise ConfigError("a topic cannot be overwritten; write with mode 'append'")
+        # Spark adds these two to every write of a stream.
+        given = {
+            name: text
+            for name, text in self.options.items()
+            if scope == "batch" or name.lower() not in ("checkpointlocation", "path")
+        }
+        options = parse_sink_options(given, scope=scope)
+        types = {each.name: each.dataType.simpleString() for each in schema.fields}
+        check_columns(types, topic=options.topic)
+        return options
 
     def _options(self, schema: StructType, *, scope: str) -> SourceOptions:
         options = parse_options(self.options, scope=scope)

@@ -1,0 +1,160 @@
+"""The options of a write, and the columns it takes: two tables, and the checks of both. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sparrowmq.client.name_servers import parse_name_servers
+from sparrowmq.errors import ConfigError
+from sparrowmq.model.names import NOT_ALLOWED_SEND_TOPICS, check_group, check_topic
+from sparrowmq.spark.option_table import (
+    Option,
+    parse_bool,
+    parse_given,
+    parse_text,
+    parse_whole,
+    with_defaults,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """The options of a write, checked. Each field is the option of the same name."""
+
+    name_servers: tuple[str, ...]
+    topic: str | None
+    group: str
+    write_id: bool
+    max_in_flight: int
+    send_timeout_ms: int
+    retry_times: int
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    security_token: str | None = field(default=None, repr=False)
+
+    @property
+    def request_timeout_ms(self) -> int:
+        """Patience for one answer that is no send's."""
+        return self.send_timeout_ms
+
+
+def _parse_topic(text: str) -> str:
+    topic = check_topic(text.strip())
+    if topic in NOT_ALLOWED_SEND_TOPICS:
+        raise ValueError("it belongs to the broker; nobody may send to it")
+    return topic
+
+
+SINK_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "nameServer", None, parse_name_servers, "name servers, host:port joined by ';'; required"
+    ),
+    Option("topic", None, _parse_topic, "the topic of rows that have none in a column topic"),
+    Option("group", "GID_SPARK_SINK", check_group, "the producer group"),
+    Option(
+        "writeId",
+        "false",
+        parse_bool,
+        "give each message the property WRITE_ID, which is the same when a task or a micro-batch "
+        "is repeated, so that readers can drop duplicates",
+    ),
+    Option(
+        "maxInFlight",
+        "4",
+        parse_whole(1, 256),
+        "requests of one task that may be under way at once",
+    ),
+    Option(
+        "sendTimeoutMs",
+        "60000",
+        parse_whole(1, 3_600_000),
+        "patience for one request with all its attempts, in ms",
+    ),
+    Option("retryTimes", "10", parse_whole(0, 100), "further attempts after a request has failed"),
+    Option("accessKey", None, parse_text, "who asks, for brokers with access control"),
+    Option("secretKey", None, parse_text, "the secret that belongs to accessKey", is_secret=True),
+    Option(
+        "securityToken", None, parse_text, "a token that comes with temporary keys", is_secret=True
+    ),
+)
+
+
+class SinkColumn(NamedTuple):
+    """A column that a write takes: its name, the types it may have, and what it becomes."""
+
+    name: str
+    types: tuple[str, ...]
+    help: str
+
+
+SINK_COLUMNS: tuple[SinkColumn, ...] = (
+    SinkColumn("body", ("binary", "string"), "the payload, 1 byte to 4 MiB; required"),
+    SinkColumn("topic", ("string",), "the topic; where it is null, option topic"),
+    SinkColumn("tags", ("string",), "the tag"),
+    SinkColumn("keys", ("string", "array<string>"), "the keys; a text joins them by blanks"),
+    SinkColumn("properties", ("map<string,string>",), "the user's own properties"),
+    SinkColumn("shardingKey", ("string",), "rows of one key go to one queue, in their order"),
+    SinkColumn("queueId", ("int",), "the queue; needs brokerName, and comes before shardingKey"),
+    SinkColumn("brokerName", ("string",), "the broker of queueId"),
+    SinkColumn("delayTimeLevel", ("int",), "deliver after the broker's delay of this level, 1-18"),
+    SinkColumn("flag", ("int",), "the producer's own 32 bits"),
+)
+
+
+def parse_sink_options(options: Mapping[str, str], *, scope: str) -> SinkOptions:
+    """Check the options of a write.
+
+    Raises: ConfigError naming the option, its value and what is allowed.
+    """
+    given = parse_given(SINK_OPTIONS, options, scope=scope)
+    if "nameServer" not in given:
+        raise ConfigError(
+            'option \'nameServer\' is missing; write .option("nameServer", "host:9876")'
+        )
+    if ("accessKey" in given) != ("secretKey" in given):
+        raise ConfigError("give both options 'accessKey' and 'secretKey', or neither")
+    values = with_defaults(SINK_OPTIONS, given)
+    return SinkOptions(name_servers=values.pop("name_server"), **values)
+
+
+def check_columns(types: Mapping[str, str], *, topic: str | None) -> None:
+    """Check the columns of the rows to write.
+
+    Args:
+        types: by column name, as Spark's `simpleString` has them.
+        topic: of the options.
+
+    Raises: ConfigError naming the column and what is allowed.
+    """
+    by_name = {column.name: column for column in SINK_COLUMNS}
+    for name, kind in types.items():
+        column = by_name.get(name)
+        if column is None:
+            raise ConfigError(_unknown(name, by_name))
+        if kind not in column.types:
+            raise ConfigError(
+                f"column {name!r} is {kind}, but {' or '.join(column.types)} is needed; "
+                f"cast it before the write"
+            )
+    if "body" not in types:
+        raise ConfigError(
+            f"column 'body' is missing; the rows have {', '.join(types) or 'no column'}; "
+            f'rename the payload, such as .withColumnRenamed("value", "body")'
+        )
+    if topic is None and "topic" not in types:
+        raise ConfigError("give option 'topic', or a column 'topic'")
+    if ("queueId" in types) != ("brokerName" in types):
+        raise ConfigError("columns 'queueId' and 'brokerName' name a queue together; give both")
+
+
+def _unknown(name: str, by_name: Mapping[str, SinkColumn]) -> str:
+    lowered = {each.lower(): each for each in by_name}
+    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    hint = f"did you mean {lowered[near[0]]!r}? " if near else ""
+    return (
+        f"a write takes no column {name!r}; {hint}Drop or rename it; the columns are "
+        f"{', '.join(by_name)}"
+    )

@@ -1,0 +1,326 @@
+"""The writers of a batch and of a stream: rows become messages, each at least once.
+
+A task sends its rows in batches of one queue, several requests under way at once, and ends when
+every one is acknowledged. Spark repeats tasks and micro-batches that fail, and what they had sent
+stays: so a message may be there twice. `writeId` makes the two the same for readers. There are no
+transactions here: half messages would need a broker that asks back, which ours cannot.
+
+Rows of one sharding key, and rows that name their queue, keep their order: requests to such a queue
+wait for one another.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from sparrowmq.client.assembly import make_publisher
+from sparrowmq.client.operations.send import (
+    fetch_publish_queues,
+    leave,
+    send,
+    send_encoded_batch,
+)
+from sparrowmq.client.outgoing import BATCH_COUNT_MAX
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.queue_selector import select_queue_by_key
+from sparrowmq.errors import SendFailed, SparrowError, UsageError
+from sparrowmq.model import Message, MessageQueue, SendStatus
+from sparrowmq.model.message import SendResult
+from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
+from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.runtime import clock
+from sparrowmq.runtime.effects import Operation, Task, cancel, join, spawn
+from sparrowmq.spark.cluster import Cluster, connect
+from sparrowmq.spark.failures import as_clear
+from sparrowmq.spark.row_encoding import EncodedRows, encode_rows
+from sparrowmq.spark.sink_options import SinkOptions
+
+_LOG = logging.getLogger("sparrowmq.spark")
+
+# A request's body; a message that is larger goes alone.
+REQUEST_BYTES_MAX = 512 * 1024
+# The broker stored the message, but not yet where its settings demand: it may be lost.
+_UNSAFE = frozenset({SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT})
+# Properties that the client gives to a message by itself.
+_OWN = frozenset({"UNIQ_KEY", "TAGS", "KEYS", "__SHARDINGKEY"})
+
+
+class SentMessages(WriterCommitMessage):
+    """What a task tells the driver: how many messages it has sent."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+class RocketMQWriter(DataSourceArrowWriter):
+    """Writes a batch.
+
+    Args:
+        options: of the write.
+    """
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        # The same in every attempt of a task, and another in every job.
+        self._job = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task, in an executor."""
+        return _write_task(self._options, iterator, job=self._job)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Do nothing: the brokers have acknowledged every message."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Say that messages stay."""
+        _warn_of_abort(messages)
+
+
+class RocketMQStreamWriter(DataSourceStreamArrowWriter):
+    """Writes a stream.
+
+    Args:
+        options: of the write.
+    """
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task of a micro-batch, in an executor."""
+        return _write_task(self._options, iterator, job=None)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing: the brokers have acknowledged every message."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Say that messages stay."""
+        _warn_of_abort(messages)
+
+
+def _warn_of_abort(messages: Sequence[WriterCommitMessage | None]) -> None:
+    count = sum(each.count for each in messages if isinstance(each, SentMessages))
+    if count:
+        _LOG.warning("the write failed; %d messages that tasks have sent stay in the topic", count)
+
+
+def _write_task(
+    options: SinkOptions, batches: Iterator[pa.RecordBatch], *, job: str | None
+) -> SentMessages:
+    context: Any = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    if job is None and context is not None:
+        query = context.getLocalProperty("sql.streaming.queryId")
+        job = f"{query}/{context.getLocalProperty('streaming.sql.batchId')}"
+    try:
+        return SentMessages(
+            write_rows(connect(options), options, batches, write_id=f"{job}/{partition}")
+        )
+    except SparrowError as error:
+        raise as_clear(error) from None
+
+
+def write_rows(
+    cluster: Cluster,
+    options: SinkOptions,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    write_id: str = "",
+) -> int:
+    """Send rows, and return how many once all are acknowledged.
+
+    Args:
+        write_id: what WRITE_ID begins with, before the row's number.
+
+    Raises: UsageError for a row that cannot be sent; SendFailed, RouteError, ConnectFailed,
+        BrokerError.
+    """
+    publisher = make_publisher(
+        options.group,
+        name_server=options.name_servers,
+        client_ip=None,
+        instance_name=None,
+        unit_name=None,
+        send_timeout_ms=options.send_timeout_ms,
+        retry_times=options.retry_times,
+    )
+    sender = _Sender(cluster, publisher, options, write_id)
+    count = 0
+    try:
+        for batch in batches:
+            requests = list(_requests(sender, batch, count))
+            cluster.run(_send_all(requests, in_flight_max=options.max_in_flight))
+            count += len(batch)
+    finally:
+        cluster.run(leave(publisher))
+    return count
+
+
+@dataclass(slots=True)
+class _Sender:
+    """What one task sends by; `queues` are those of topics whose rows have sharding keys."""
+
+    cluster: Cluster
+    publisher: Publisher
+    options: SinkOptions
+    write_id: str
+    queues: dict[str, list[MessageQueue]] = field(default_factory=dict)
+
+
+class _Request(NamedTuple):
+    """One request; `queue` is None where any will do."""
+
+    queue: MessageQueue | None
+    operation: Operation[SendResult]
+
+
+def _send_all(requests: Iterable[_Request], *, in_flight_max: int) -> Operation[None]:
+    """Send requests side by side, those of one named queue one after the other."""
+    under_way: deque[tuple[MessageQueue | None, Task]] = deque()
+    try:
+        for request in requests:
+            is_ordered = request.queue is not None
+            while len(under_way) >= in_flight_max or (
+                is_ordered and any(queue == request.queue for queue, _ in under_way)
+            ):
+                yield from _await_first(under_way)
+            under_way.append((request.queue, (yield from spawn(request.operation, name="send"))))
+        while under_way:
+            yield from _await_first(under_way)
+    except SparrowError:
+        for _, task in under_way:
+            yield from cancel(task)
+        raise
+
+
+def _await_first(under_way: deque[tuple[MessageQueue | None, Task]]) -> Operation[None]:
+    _, task = under_way.popleft()
+    result: SendResult = yield from join(task)
+    if result.status in _UNSAFE:
+        raise SendFailed(
+            f"broker {result.queue.broker_name!r} took a message of {result.queue.topic!r} but "
+            f"says {result.status.value}: it may be lost; see to the broker, and write again"
+        )
+
+
+def _requests(sender: _Sender, batch: pa.RecordBatch, first_row: int) -> Iterator[_Request]:
+    """Yield what is to be sent of a batch."""
+    publisher = sender.publisher
+    timestamp_ms = clock.timestamp_ms()
+    rows = range(first_row, first_row + len(batch))
+    msg_ids = pa.array([publisher.ids.next_id(timestamp_ms) for _ in rows], type=pa.string())
+    write_ids = None
+    if sender.options.write_id:
+        write_ids = pa.array([f"{sender.write_id}/{row}" for row in rows], type=pa.string())
+    encoded = encode_rows(batch, msg_ids, write_ids=write_ids)
+    sizes = np.asarray(pc.call_function("binary_length", [encoded.entries]))
+    is_single = sizes > REQUEST_BYTES_MAX
+    delays = _column(batch, "delayTimeLevel")
+    if delays is not None:
+        is_single |= np.asarray(delays.fill_null(0)) != 0
+    for topic, queue, indices in _targets(sender, batch):
+        alone = is_single[indices] | topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+        for run in np.split(indices, np.flatnonzero(alone[1:] != alone[:-1]) + 1):
+            if alone[np.searchsorted(indices, run[0])]:
+                for row in run.tolist():
+                    message = _message(batch, encoded, row, topic)
+                    yield _Request(queue, send(publisher, message, queue=queue))
+            else:
+                for body in _bodies(encoded.entries, sizes, run):
+                    operation = send_encoded_batch(publisher, topic, body, queue=queue)
+                    yield _Request(queue, operation)
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
+    return batch.column(name) if name in batch.schema.names else None
+
+
+def _bodies(entries: pa.Array, sizes: Any, rows: Any) -> Iterator[bytes]:
+    """Yield the bodies of requests that hold these rows, in order."""
+    if rows[-1] - rows[0] + 1 == len(rows):
+        taken = entries.slice(int(rows[0]), len(rows))
+    else:
+        taken = entries.take(pa.array(rows))
+    cuts = np.frombuffer(taken.buffers()[1], dtype=np.int32)
+    cuts = cuts[taken.offset : taken.offset + len(taken) + 1]
+    data = memoryview(taken.buffers()[2])
+    at = 0
+    while at < len(taken):
+        end = int(np.searchsorted(cuts, int(cuts[at]) + REQUEST_BYTES_MAX, side="right")) - 1
+        end = min(max(end, at + 1), at + BATCH_COUNT_MAX, len(taken))
+        yield bytes(data[int(cuts[at]) : int(cuts[end])])
+        at = end
+
+
+def _message(batch: pa.RecordBatch, encoded: EncodedRows, row: int, topic: str) -> Message:
+    """Return a row as a message of the client, which can delay and compress it."""
+    properties = parse_properties(encoded.properties[row].as_py().decode())
+    values = {
+        name: column[row].as_py()
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        if name in ("flag", "delayTimeLevel")
+    }
+    return Message(
+        topic,
+        encoded.bodies[row].as_py(),
+        tags=properties.get("TAGS"),
+        keys=tuple(properties.get("KEYS", "").split()),
+        sharding_key=properties.get("__SHARDINGKEY"),
+        delay_level=values.get("delayTimeLevel") or 0,
+        flag=values.get("flag") or 0,
+        properties={name: text for name, text in properties.items() if name not in _OWN},
+    )
+
+
+def _targets(
+    sender: _Sender, batch: pa.RecordBatch
+) -> Iterator[tuple[str, MessageQueue | None, Any]]:
+    """Yield topic, queue and row numbers of the rows that go to one queue, or to any."""
+    topics = _column(batch, "topic")
+    default = pa.scalar(sender.options.topic, pa.string())
+    topics = pa.repeat(default, len(batch)) if topics is None else topics.fill_null(default)
+    if topics.null_count:
+        raise UsageError("a row's topic is null, and option 'topic' is not given")
+    names = ("shardingKey", "brokerName", "queueId")
+    others = [_column(batch, name) for name in names]
+    if all(column is None for column in others) and len(topics.unique()) == 1:
+        yield topics[0].as_py(), None, np.arange(len(batch))
+        return
+    groups: dict[tuple[str, MessageQueue | None], list[int]] = {}
+    columns = [[None] * len(batch) if each is None else each.to_pylist() for each in others]
+    for row, target in enumerate(zip(topics.to_pylist(), *columns, strict=True)):
+        groups.setdefault((target[0], _queue_of(sender, *target)), []).append(row)
+    for (topic, queue), rows in groups.items():
+        yield topic, queue, np.array(rows)
+
+
+def _queue_of(
+    sender: _Sender,
+    topic: str,
+    sharding_key: str | None,
+    broker_name: str | None,
+    queue_id: int | None,
+) -> MessageQueue | None:
+    if broker_name is not None and queue_id is not None:
+        return MessageQueue(topic, broker_name, queue_id)
+    if not sharding_key:
+        return None
+    if topic not in sender.queues:
+        fetch = fetch_publish_queues(sender.publisher, topic)
+        sender.queues[topic] = sender.cluster.run(fetch)
+    return select_queue_by_key(sender.queues[topic], sharding_key)

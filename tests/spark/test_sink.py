@@ -1,0 +1,102 @@
+"""Writes through Spark, batch and stream, and what a failed micro-batch leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import PySparkException
+from pyspark.sql.functions import array, col, concat, expr, lit
+
+from sparrowmq.testing import EmbeddedCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(tmp_path_factory.mktemp("data")) as found:
+        for topic in ("in", "out"):
+            found.create_topic(topic, queues=2)
+        yield found
+
+
+def read(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> DataFrame:
+    given = {"nameServer": cluster.name_server, "topic": topic}
+    return spark.read.format("rocketmq").options(**given).load()
+
+
+def copy(
+    spark: SparkSession, cluster: EmbeddedCluster, checkpoint: Path, body: str, **given: str
+) -> None:
+    query = (
+        spark.readStream.format("rocketmq")
+        .options(nameServer=cluster.name_server, topic="in", startingOffsets="earliest")
+        .load()
+        .select(expr(body).alias("body"), "tags", "keys")
+        .writeStream.format("rocketmq")
+        .options(nameServer=cluster.name_server, topic="out", writeId="true", **given)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def test_a_batch_is_written_and_a_stream_copies_it_with_ids_that_last(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    numbers = spark.range(400).select(
+        col("id").cast("string").alias("body"),
+        lit("t").alias("tags"),
+        array(concat(lit("k"), col("id"))).alias("keys"),
+        (col("id") % 2).cast("int").alias("queueId"),
+        lit("broker-a").alias("brokerName"),
+    )
+    numbers.write.format("rocketmq").mode("append").options(
+        nameServer=cluster.name_server, topic="in"
+    ).save()
+    sent = {(f"k{n}", bytes(str(n), "ascii")) for n in range(400)}
+
+    # One task, which sends 100 rows at once.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    with pytest.raises(PySparkException) as caught:
+        copy(spark, cluster, tmp_path, "if(queueId = 1 and queueOffset = 199, null, body)")
+    half = read(spark, cluster, "out").count()
+    copy(spark, cluster, tmp_path, "body")
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+    assert "sparrowmq: the body of row 99 is null" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+    assert sent == {(row.keys, bytes(row.body)) for row in read(spark, cluster, "in").collect()}
+    rows = read(spark, cluster, "out").withColumn("id", expr("properties['WRITE_ID']"))
+    once = rows.dropDuplicates(["id"]).collect()
+    assert 300 == half
+    assert 400 + half == rows.count()
+    assert 400 == len(once)
+    assert sent == {(row.keys, bytes(row.body)) for row in once}
+
+
+def test_a_wrong_write_is_one_clear_line(spark: SparkSession, cluster: EmbeddedCluster) -> None:
+    given = {"nameServer": cluster.name_server, "topic": "out"}
+    bad = spark.range(3)
+    good = bad.selectExpr("cast(id as string) as body")
+    nowhere = given | {"nameServer": "127.0.0.1:1", "retryTimes": "0"}
+
+    for frame, mode, options, words in (
+        (bad, "append", given, "sparrowmq: a write takes no column 'id'"),
+        (good, "overwrite", given, "sparrowmq: a topic cannot be overwritten"),
+        (good, "append", nowhere, "sparrowmq: no name server answers at 127.0.0.1:1"),
+    ):
+        with pytest.raises(PySparkException) as caught:
+            frame.write.format("rocketmq").options(**options).mode(mode).save()
+        assert words in str(caught.value)
+        assert "Traceback" not in str(caught.value)

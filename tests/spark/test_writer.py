@@ -1,0 +1,253 @@
+"""Rows become messages: by the task's code, without Spark, on a broker of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from sparrowmq.errors import ConfigError, SendFailed, SparrowError, UsageError
+from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.protocol.record import decode_batch
+from sparrowmq.spark import writer
+from sparrowmq.spark.batch_reader import RocketMQReader
+from sparrowmq.spark.cluster import connect, disconnect
+from sparrowmq.spark.options import parse_options
+from sparrowmq.spark.row_encoding import encode_rows
+from sparrowmq.spark.sink_options import (
+    SINK_COLUMNS,
+    SINK_OPTIONS,
+    check_columns,
+    parse_sink_options,
+)
+from sparrowmq.testing import EmbeddedCluster
+
+pytestmark = pytest.mark.slow
+
+GOOD = {"nameServer": "127.0.0.1:9876", "topic": "out"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(tmp_path_factory.mktemp("data")) as found:
+        yield found
+        disconnect()
+
+
+def write(cluster: EmbeddedCluster, rows: pa.RecordBatch, **given: str) -> int:
+    options = parse_sink_options({"nameServer": cluster.name_server, **given}, scope="batch")
+    return writer.write_rows(connect(options), options, [rows], write_id="job/0")
+
+
+def read(cluster: EmbeddedCluster, topic: str) -> list[dict[str, Any]]:
+    given = {"nameServer": cluster.name_server, "topic": topic, "profile": "full"}
+    reader = RocketMQReader(parse_options(given, scope="batch"))
+    return [
+        row
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
+
+
+def rows_of(**columns: Any) -> pa.RecordBatch:
+    types = {
+        "body": pa.binary(),
+        "properties": pa.map_(pa.string(), pa.string()),
+        "delayTimeLevel": pa.int32(),
+        "flag": pa.int32(),
+        "queueId": pa.int32(),
+    }
+    arrays = [
+        values if isinstance(values, pa.Array) else pa.array(values, types.get(name, pa.string()))
+        for name, values in columns.items()
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def test_every_column_arrives(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("out", queues=4)
+    cluster.create_topic("other", queues=4)
+    rows = rows_of(
+        body=[b"a", b"b", b"c" * 600_000],
+        topic=["out", None, "other"],
+        tags=["t", None, ""],
+        keys=pa.array([["k1", "k2"], [], None], pa.list_(pa.string())),
+        properties=[[("p", "é"), ("q", "")], None, [("p", "1")]],
+        flag=[7, None, 0],
+    )
+
+    assert 3 == write(cluster, rows, topic="out", writeId="true")
+
+    out = sorted(read(cluster, "out"), key=lambda row: row["body"])
+    (other,) = read(cluster, "other")
+    assert [("t", "k1 k2", 7), (None, None, 0)] == [
+        (row["tags"], row["keys"], row["flag"]) for row in out
+    ]
+    assert ("é", "job/0/0") == (
+        dict(out[0]["properties"])["p"],
+        dict(out[0]["properties"])["WRITE_ID"],
+    )
+    assert out[0]["msgId"] != out[1]["msgId"]
+    assert (b"c" * 600_000, "1") == (other["body"], dict(other["properties"])["p"])
+    assert "job/0/2" == dict(other["properties"])["WRITE_ID"]
+
+
+def test_rows_of_a_sharding_key_keep_their_order_in_one_queue(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("sharded", queues=4)
+    numbers = range(3_000)
+    rows = rows_of(
+        body=[b"%d" % number for number in numbers],
+        shardingKey=[f"key{number % 7}" for number in numbers],
+    )
+
+    write(cluster, rows, topic="sharded")
+
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for row in read(cluster, "sharded"):
+        key = dict(row["properties"])["__SHARDINGKEY"]
+        found.setdefault(key, []).append((row["queueId"], row["queueOffset"], int(row["body"])))
+    assert {f"key{number}" for number in range(7)} == set(found)
+    for key, places in found.items():
+        assert 1 == len({queue_id for queue_id, _, _ in places}), key
+        assert list(numbers[int(key[3:]) :: 7]) == [number for _, _, number in sorted(places)]
+
+
+def test_rows_go_to_the_queue_they_name(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("named", queues=4)
+    count = 2_000
+    rows = rows_of(
+        body=[b"%d" % number for number in range(count)],
+        brokerName=["broker-a"] * count,
+        queueId=[number % 3 for number in range(count)],
+    )
+
+    write(cluster, rows, topic="named", maxInFlight="8")
+
+    found = sorted(
+        (row["queueId"], row["queueOffset"], int(row["body"])) for row in read(cluster, "named")
+    )
+    assert [
+        (queue, offset, queue + 3 * offset)
+        for queue in range(3)
+        for offset in range(len(range(queue, count, 3)))
+    ] == found
+
+
+def test_delayed_rows_wait(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("later", queues=1)
+    rows = rows_of(body=[b"now", b"later"], delayTimeLevel=[None, 18], keys=["a b", "c"])
+
+    write(cluster, rows, topic="later")
+
+    assert [(b"now", "a b")] == [(row["body"], row["keys"]) for row in read(cluster, "later")]
+    (waiting,) = read(cluster, "SCHEDULE_TOPIC_XXXX")
+    assert (b"later", "c") == (waiting["body"], waiting["keys"])
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"body": [b"ok", None]}, "the body of row 1 is null"),
+        ({"body": [b""]}, "the body of row 0 has 0 bytes"),
+        ({"body": [b"x" * (4 * 1024 * 1024 + 1)]}, "has 4194305 bytes; it must have 1 to 4194304"),
+        (
+            {"body": [b"x"], "tags": ["a\x01b"]},
+            "the TAGS of some row, 'a\\x01b', has the character",
+        ),
+        ({"body": [b"x"], "properties": [[("KEYS", "k")]]}, "property 'KEYS' is RocketMQ's own"),
+        ({"body": [b"x"], "properties": [[("p", "y" * 40_000)]]}, "32767 is the most"),
+        ({"body": [b"x"], "topic": [None]}, "a row's topic is null"),
+        ({"body": [b"x"], "topic": ["SCHEDULE_TOPIC_XXXX"]}, "nobody may send to it"),
+        ({"body": [b"x"], "topic": ["a b"]}, "'a b'"),
+        ({"body": [b"x"], "delayTimeLevel": [19], "topic": ["out"]}, "delay_level is 19"),
+        ({"body": [b"x"], "topic": ["out"], "brokerName": ["nope"], "queueId": [0]}, "'nope'"),
+    ],
+)
+def test_a_row_that_cannot_be_sent_is_one_clear_error(
+    cluster: EmbeddedCluster, columns: dict[str, Any], words: str
+) -> None:
+    given = {"retryTimes": "0"} | ({} if "topic" in columns else {"topic": "out"})
+
+    with pytest.raises(SparrowError) as caught:
+        write(cluster, rows_of(**columns), **given)
+
+    assert isinstance(caught.value, UsageError | ConfigError | SendFailed)
+    assert words in str(caught.value)
+
+
+def test_encoded_rows_are_what_the_protocol_reads() -> None:
+    rows = rows_of(
+        body=[b"x", b"yy", b"zzz"],
+        properties=[None, [("a", "1"), ("b", "2")], []],
+        flag=[1, 2, 3],
+        tags=["s", "t", None],
+    )
+    for part in (rows, rows.slice(1, 2)):
+        encoded = encode_rows(part, pa.array(["id"] * len(part)))
+        entries = [decode_batch(each)[0] for each in encoded.entries.to_pylist()]
+        expected = [
+            (row["flag"], row["body"], {"UNIQ_KEY": "id"} | dict(row["properties"] or []))
+            for row in part.to_pylist()
+        ]
+        assert [
+            (flag, body, properties | ({"TAGS": row["tags"]} if row["tags"] else {}))
+            for (flag, body, properties), row in zip(expected, part.to_pylist(), strict=True)
+        ] == [(e.flag, e.body, parse_properties(e.properties)) for e in entries]
+
+
+@pytest.mark.parametrize(
+    ("types", "words"),
+    [
+        ({"value": "binary"}, "takes no column 'value'"),
+        ({"boddy": "binary"}, "did you mean 'body'?"),
+        ({"tags": "string"}, "column 'body' is missing; the rows have tags"),
+        ({"body": "int"}, "column 'body' is int, but binary or string is needed"),
+        ({"body": "binary", "queueId": "int"}, "give both"),
+    ],
+)
+def test_wrong_columns_are_one_clear_error(types: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_columns(types, topic="out")
+
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"topik": "T"}, "did you mean 'topic'?"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "nobody may send to it"),
+        ({"maxInFlight": "0"}, "it must be from 1 to 256"),
+        ({"secretKey": "hush"}, "both options 'accessKey' and 'secretKey'"),
+    ],
+)
+def test_wrong_options_are_one_clear_error(change: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_sink_options({**GOOD, **change}, scope="batch")
+
+    assert words in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+def test_the_tables_are_complete() -> None:
+    assert all(each.help for each in (*SINK_OPTIONS, *SINK_COLUMNS))
+    with pytest.raises(ConfigError):
+        check_columns({"body": "binary"}, topic=None)
+
+
+def test_the_reference_describes_every_option_and_column() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "spark-sink.md"
+    rows = page.read_text().splitlines()
+
+    for option in SINK_OPTIONS:
+        default = "–" if option.default is None else f"`{option.default}`"
+        assert f"| `{option.name}` | {default} | {option.help} |" in rows
+    for column in SINK_COLUMNS:
+        types = " or ".join(f"`{each}`" for each in column.types)
+        assert f"| `{column.name}` | {types} | {column.help} |" in rows
