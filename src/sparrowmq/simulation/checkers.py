@@ -318,6 +318,8 @@ class Checkers:
             if loaded not in allowed:
                 self.fail(f"{_name(queue)}: {loaded} after a restart, {saved} was written")
             self._unsaved[queue].clear()
+            # Whose it is, the file does not tell.
+            self._committed_by.pop(queue, None)
             if loaded is None:
                 del self._committed[queue]
             else:
