@@ -58,6 +58,7 @@ class Lines:
     def __init__(self, command: list[str], *, cwd: Path, env: dict[str, str], log: Path) -> None:
         self._log = log
         self._lines: list[str] = []
+        self._events: list[dict[str, Any]] = []
         self._changed = threading.Condition()
         self._stderr = log.open("wb")
         self.process = subprocess.Popen(
@@ -78,6 +79,9 @@ class Lines:
         for line in self.process.stdout:
             with self._changed:
                 self._lines.append(line.rstrip("\n"))
+                # A process that is killed may leave half a line.
+                if line.startswith("{") and line.endswith("}\n"):
+                    self._events.append(json.loads(line))
                 self._changed.notify_all()
         with self._changed:
             self._changed.notify_all()
@@ -90,7 +94,8 @@ class Lines:
     @property
     def events(self) -> list[dict[str, Any]]:
         """The lines that are JSON objects."""
-        return [json.loads(line) for line in self.lines if line.startswith("{")]
+        with self._changed:
+            return list(self._events)
 
     def named(self, event: str) -> list[dict[str, Any]]:
         """The JSON objects that tell of one kind of event."""
@@ -174,6 +179,15 @@ class Java:
             for key, value in options.items()
         ]
         return self.start("Peer", verb, *pairs)
+
+    def python_peer(self, verb: str, **options: object) -> Lines:
+        """Start our own client as a process; it takes the same options."""
+        self._count += 1
+        home = self._home / f"{self._count}-python"
+        home.mkdir()
+        pairs = [f"{key}={value}" for key, value in options.items()]
+        command = [sys.executable, str(HERE / "python_peer.py"), verb, *pairs]
+        return Lines(command, cwd=home, env=dict(os.environ), log=home / "stderr.log")
 
     def run_peer(self, verb: str, **options: object) -> list[dict[str, Any]]:
         """Run Apache's client to its end and return what it told."""
@@ -437,6 +451,23 @@ def java_producer(java: Java) -> Callable[..., list[dict[str, Any]]]:
         return [line for line in told if line["event"] == "sent"]
 
     return produce
+
+
+@pytest.fixture
+def start_member(java: Java) -> Iterator[Callable[..., Lines]]:
+    """Start a member as a process: `start_member("java" | "python", cluster, topic=..., ...)`."""
+    running: list[Lines] = []
+
+    def start(language: str, cluster: Cluster, **options: object) -> Lines:
+        peer = {"java": java.peer, "python": java.python_peer}[language]
+        lines = peer("consume", nameServer=cluster.name_server, **options)
+        running.append(lines)
+        lines.wait_for("started consumer", lambda: lines.named("started"))
+        return lines
+
+    yield start
+    for lines in running:
+        lines.kill()
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -15,8 +17,11 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMachineRoomNearby;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueByConfig;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueByMachineRoom;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
 import org.apache.rocketmq.client.impl.consumer.ProcessQueue;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -61,6 +66,7 @@ public final class Peer {
     private static synchronized void tell(String event, Object... pairs) {
         Map<String, Object> line = new LinkedHashMap<>();
         line.put("event", event);
+        line.put("at", System.currentTimeMillis());
         for (int i = 0; i < pairs.length; i += 2) {
             line.put((String) pairs[i], pairs[i + 1]);
         }
@@ -120,10 +126,13 @@ public final class Peer {
         String topic = options.get("topic");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.get("group"));
         consumer.setNamesrvAddr(options.get("nameServer"));
-        consumer.setAllocateMessageQueueStrategy(strategy(options.getOrDefault("strategy", "AVG")));
+        consumer.setAllocateMessageQueueStrategy(strategy(options));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         if (options.containsKey("instance")) {
             consumer.setInstanceName(options.get("instance"));
+        }
+        if (options.containsKey("clientIp")) {
+            consumer.setClientIP(options.get("clientIp"));
         }
         if (options.containsKey("clientIP")) {
             consumer.setClientIP(options.get("clientIP"));
@@ -193,7 +202,7 @@ public final class Peer {
                 last = now;
             }
             try {
-                Thread.sleep(20);
+                Thread.sleep(2);
             } catch (InterruptedException e) {
                 return;
             }
@@ -208,16 +217,47 @@ public final class Peer {
         }
     }
 
-    private static AllocateMessageQueueStrategy strategy(String name) {
-        switch (name) {
+    /** CONFIG takes `queues=broker:id,...`, MACHINE_ROOM `rooms=room,...`. */
+    private static AllocateMessageQueueStrategy strategy(Map<String, String> options) {
+        switch (options.getOrDefault("strategy", "AVG")) {
             case "AVG":
                 return new AllocateMessageQueueAveragely();
             case "AVG_BY_CIRCLE":
                 return new AllocateMessageQueueAveragelyByCircle();
             case "CONSISTENT_HASH":
                 return new AllocateMessageQueueConsistentHash();
+            case "CONFIG": {
+                List<MessageQueue> queues = new ArrayList<>();
+                for (String name : options.get("queues").split(",")) {
+                    String[] parts = name.split(":");
+                    queues.add(new MessageQueue(options.get("topic"), parts[0], Integer.parseInt(parts[1])));
+                }
+                AllocateMessageQueueByConfig config = new AllocateMessageQueueByConfig();
+                config.setMessageQueueList(queues);
+                return config;
+            }
+            case "MACHINE_ROOM": {
+                AllocateMessageQueueByMachineRoom rooms = new AllocateMessageQueueByMachineRoom();
+                rooms.setConsumeridcs(new HashSet<>(Arrays.asList(options.get("rooms").split(","))));
+                return rooms;
+            }
+            case "MACHINE_ROOM_NEARBY-AVG":
+                return new AllocateMachineRoomNearby(new AllocateMessageQueueAveragely(), new PrefixResolver());
             default:
-                throw new IllegalArgumentException(name);
+                throw new IllegalArgumentException(options.get("strategy"));
+        }
+    }
+
+    /** The room is what stands before the first `-`. */
+    private static final class PrefixResolver implements AllocateMachineRoomNearby.MachineRoomResolver {
+        @Override
+        public String brokerDeployIn(MessageQueue queue) {
+            return queue.getBrokerName().split("-")[0];
+        }
+
+        @Override
+        public String consumerDeployIn(String clientId) {
+            return clientId.split("-")[0];
         }
     }
 }

@@ -1,0 +1,144 @@
+"""Our client as a process of its own: the counterpart of `java/Peer.java`.
+
+It is told what to do by arguments `key=value` and tells what happens as JSON lines on standard
+output, each with the wall-clock time `at`, in ms.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sparrowmq import (
+    ConsumeContext,
+    ConsumeFromWhere,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.errors import SparrowError
+from sparrowmq.rebalance import AllocateMessageQueueByConfig, AllocateMessageQueueByMachineRoom
+from sparrowmq.rebalance.process_queue import ProcessQueueState
+
+_output = threading.Lock()
+WATCH_PERIOD_S = 0.002
+
+
+def main(verb: str, *arguments: str) -> None:
+    options = dict(argument.split("=", 1) for argument in arguments)
+    {"produce": produce, "consume": consume}[verb](options)
+
+
+def tell(event: str, **facts: Any) -> None:
+    line = json.dumps({"event": event, "at": time.time() * 1000, **facts})
+    with _output:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def produce(options: Mapping[str, str]) -> None:
+    """Send `<prefix><number>`, `rate` a second, `count` in all or until standard input ends."""
+    stopped = threading.Event()
+    threading.Thread(target=lambda: (wait_for_stop(), stopped.set()), daemon=True).start()
+    prefix, period_s = options.get("prefix", "m-"), 1 / float(options.get("rate", "200"))
+    number, count = 0, int(options.get("count", sys.maxsize))
+    with Producer("GID_peer_producer", name_server=options["nameServer"]) as producer:
+        begun = time.monotonic()
+        while number < count and not stopped.is_set():
+            try:
+                producer.send(Message(options["topic"], f"{prefix}{number}".encode()))
+            except SparrowError as error:
+                # Sent again under the same name: a body may then be stored twice, never lost.
+                tell("failed", body=f"{prefix}{number}", error=str(error))
+                stopped.wait(0.1)
+                continue
+            tell("sent", body=f"{prefix}{number}")
+            number += 1
+            stopped.wait(max(0.0, begun + number * period_s - time.monotonic()))
+    tell("done", count=number)
+
+
+def consume(options: Mapping[str, str]) -> None:
+    """Run a push consumer until standard input says `stop` or ends."""
+
+    def listen(messages: list[MessageExt], _: ConsumeContext) -> None:
+        for message in messages:
+            tell(
+                "message",
+                body=message.body.decode(),
+                queueId=message.queue_id,
+                offset=message.queue_offset,
+                reconsumeTimes=message.reconsume_times,
+            )
+            time.sleep(float(options.get("workMs", "0")) / 1000)
+
+    consumer = PushConsumer(
+        options["group"],
+        name_server=options["nameServer"],
+        listener=listen,
+        strategy=strategy(options),
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        client_ip=options.get("clientIp"),
+        instance_name=options.get("instance"),
+    )
+    with consumer:
+        consumer.subscribe(options["topic"], "*")
+        tell("starting")
+        consumer.start()
+        tell("started", clientId=consumer.client_id)
+        watcher = threading.Thread(
+            target=watch_assignment, args=(consumer, options["topic"]), daemon=True
+        )
+        watcher.start()
+        wait_for_stop()
+        tell("stopping")
+    tell("stopped")
+
+
+def strategy(options: Mapping[str, str]) -> Any:
+    name = options.get("strategy", "AVG")
+    if name == "CONFIG":
+        pairs = [queue.split(":") for queue in options["queues"].split(",")]
+        return AllocateMessageQueueByConfig(
+            [MessageQueue(options["topic"], broker, int(queue_id)) for broker, queue_id in pairs]
+        )
+    if name == "MACHINE_ROOM":
+        return AllocateMessageQueueByMachineRoom(set(options["rooms"].split(",")))
+    return name
+
+
+def watch_assignment(consumer: PushConsumer, topic: str) -> None:
+    """Tell which queues are being consumed: what Java has in its table and not dropped."""
+    last: list[str] | None = None
+    while True:
+        # What a queue is doing is not public; a test may look.
+        try:
+            held = list(consumer._subscriber.member._queues.values())
+        except RuntimeError:  # The owner's thread changed it meanwhile.
+            continue
+        now = sorted(
+            f"{owned.queue.broker_name}:{owned.queue.queue_id}"
+            for owned in held
+            if owned.queue.topic == topic
+            and owned.process_queue.state is ProcessQueueState.CONSUMING
+        )
+        if now != last:
+            tell("assignment", queues=now)
+            last = now
+        time.sleep(WATCH_PERIOD_S)
+
+
+def wait_for_stop() -> None:
+    for line in sys.stdin:
+        if line == "stop\n":
+            return
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
