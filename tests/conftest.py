@@ -10,9 +10,10 @@ them in one of three ways:
   `golden_file`, a `Path`;
 - in a loop: the fixture `golden` with `cases(name, prefix=...)`, `json(name)` and `path(name)`.
 
-`x.jsonl` and `x.json` are found as `x.jsonl.gz` and `x.json.gz` too. `pytest --golden DIR` takes
-the files of another directory; a test whose file or cases are not there is skipped. (Without the
-plug-in of `tests/golden_option`, which `make setup` installs, write `pytest --golden=DIR`.)
+`x.jsonl` and `x.json` are found as `x.jsonl.gz` and `x.json.gz` too. `pytest --golden DIR` runs
+these tests alone, on the files of another directory; one whose file or cases are not there is
+skipped. (Without the plug-in of `tests/golden_option`, which `make setup` installs, write
+`pytest --golden=DIR`.)
 """
 
 from __future__ import annotations
@@ -93,8 +94,27 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "golden_files(pattern): run once per golden file (`golden_file`)"
     )
-    if not _directory(config).is_dir():
-        raise pytest.UsageError(f"--golden: {_directory(config)} is not a directory")
+    directory = _directory(config)
+    if not directory.is_dir():
+        raise pytest.UsageError(f"--golden: {directory} is not a directory")
+    names = sorted({path.name.removesuffix(".gz") for path in _HOME.glob("*.json*")})
+    if not any((directory / f"{name}{end}").is_file() for name in names for end in ("", ".gz")):
+        raise pytest.UsageError(
+            f"--golden: {directory} holds no golden file; it should hold some of {', '.join(names)}"
+        )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--golden") is None:
+        return
+    others = [item for item in items if not _is_golden(item)]
+    items[:] = [item for item in items if _is_golden(item)]
+    config.hook.pytest_deselected(items=others)
+
+
+def _is_golden(item: pytest.Item) -> bool:
+    asked = any(item.get_closest_marker(name) for name in ("golden", "golden_files"))
+    return asked or "golden" in getattr(item, "fixturenames", ())
 
 
 def _directory(config: pytest.Config) -> Path:
