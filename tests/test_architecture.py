@@ -95,6 +95,8 @@ def test_module_keeps_its_form(path: Path) -> None:
         if f.end_lineno is not None and f.end_lineno - f.lineno + 1 > FUNCTION_LINES_MAX
     ]
     assert ast.get_docstring(tree), "the module has no docstring"
+    unbound = re.findall(r"TODO(?!: (?:once|until|when) ).*", text)
+    assert [] == unbound, "a TODO says when it goes"
     assert "pickle" not in {module for _, module in imports(path)}
 
 

@@ -1,3 +1,3 @@
-"""TODO."""
+"""What clients do, step by step: sequences, retries and deadlines as operations. Pure."""
 
 from __future__ import annotations
