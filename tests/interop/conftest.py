@@ -24,6 +24,8 @@ from typing import Any
 
 import pytest
 
+from sparrowmq import Admin
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 # The last of 4.x, and the newest of 5.x, whose brokers and clients behave otherwise in places.
@@ -213,13 +215,8 @@ class Cluster:
         self._java = java
 
     def create_topic(self, topic: str, *, queues: int = 8) -> str:
-        self._java.run_peer(
-            "create-topic",
-            nameServer=self.name_server,
-            broker=self.broker,
-            topic=topic,
-            queues=queues,
-        )
+        with Admin(name_server=self.name_server) as admin:
+            admin.create_topic(topic, queues)
         return topic
 
 

@@ -22,9 +22,13 @@ def places(events: Events) -> dict[str, tuple[str, int, int]]:
 
 
 def test_every_message_arrives_once_with_its_properties(
-    our_cluster: Any, java_producer: Callable[..., Events], java_push_consumer: Callable[..., Any]
+    java: Any,
+    our_cluster: Any,
+    java_producer: Callable[..., Events],
+    java_push_consumer: Callable[..., Any],
 ) -> None:
-    topic = our_cluster.create_topic("java-all", queues=8)
+    topic, addresses = "java-all", (our_cluster.name_server, our_cluster.broker)
+    java.run_peer("create-topic", nameServer=addresses[0], broker=addresses[1], topic=topic)
     consumer = java_push_consumer(our_cluster, topic=topic, group="GID_java_all")
 
     sent = java_producer(our_cluster, topic=topic, count=200, tags="A,B,C")

@@ -406,8 +406,6 @@ ON_PURPOSE = {
     "send without a body": "a Java consumer fails at a message without a body",
     "send without a topic": "4.9.7 reads an absent field as null; we name the field",
     "send without a header": "the same",
-    "pull an empty queue": "only the remark: Java makes a queue when it is looked for",
-    "pull an empty queue at 5": "only the remark",
 }
 
 
