@@ -45,15 +45,6 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RebalanceEvent:
-    """Something happened to a group's membership."""
-
-    name: str
-    member: str
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class Recovery:
     """How a group came through an event.
 

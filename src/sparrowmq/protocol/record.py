@@ -66,8 +66,7 @@ POSITION_AT = 28
 STORE_TIMESTAMP_AT = 48
 
 TOPIC_BYTES_MAX = 127
-# DefaultMQProducer.compressMsgBodyOverHowmuch and rocketmq.message.compressLevel.
-COMPRESS_OVER_BYTES = 4_096
+# rocketmq.message.compressLevel.
 COMPRESS_LEVEL = 5
 # What a compressed body may grow to: four times the largest body a broker takes.
 INFLATED_BYTES_MAX = 16_777_216
@@ -251,14 +250,6 @@ def _decode_texts(
     except UnicodeDecodeError as error:
         raise RemoteProtocolError("a topic that is not UTF-8", position=topic_at) from error
     return topic, properties
-
-
-def record_to_message(record: Record, broker_name: str) -> MessageExt:
-    """Return a stored record as consumers get it, inflated.
-
-    Raises: RemoteProtocolError if the body cannot be inflated.
-    """
-    return _to_message(record, broker_name, {})
 
 
 def decode_messages(

@@ -30,8 +30,6 @@ from sparrowmq.protocol.bodies import (
     encode_body,
 )
 
-# MQVersion.Version.V3_0_11: the first that sends a RegisterBrokerBody.
-REGISTER_BODY_SINCE_VERSION = 37
 # 50,000 topics of 127 characters come to 8 MB.
 INFLATED_BYTES_MAX = 33_554_432
 _COMPRESS_LEVEL = 9

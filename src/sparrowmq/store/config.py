@@ -16,8 +16,6 @@ COMMIT_LOG_FILE_SIZE = 1 << 30
 ENTRY_SIZE = 20
 CONSUME_QUEUE_FILE_SIZE = 300_000 * ENTRY_SIZE
 MESSAGE_BYTES_MAX = 4 << 20
-# What a record may hold beside its body: 5.x's allowance for header, topic and properties.
-RECORD_OVERHEAD_BYTES_MAX = 64 << 10
 # MessageStoreConfig.messageDelayLevel.
 DELAY_LEVELS_MS = tuple(
     1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 601, 60), 20 * 60, 30 * 60, 3600, 7200)
