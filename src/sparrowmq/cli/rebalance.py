@@ -1,4 +1,4 @@
-"""`sparrowmq rebalance`: look at a consumer group of any RocketMQ cluster, and simulate one.
+"""`sparrowmq rebalance`: look at a consumer group of any RocketMQ cluster; simulate; drill.
 
 Data goes to stdout, prose to stderr. Exit code 0 is fine; 1 is a finding as bad as `--fail-on`; 2
 is a wrong argument, an unknown group or strategy included; 3 is a cluster that could not be
@@ -18,6 +18,7 @@ import typer
 from rich.live import Live
 
 from sparrowmq.cli import rebalance_json, rebalance_view
+from sparrowmq.cli.rebalance_drill import DrillKind, run_drill
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.errors import ConfigError, SparrowError, UsageError
@@ -213,6 +214,25 @@ def simulate(
         console = rebalance_view.make_console()
         rebalance_view.show(console, rebalance_view.render_course(plan, chosen))
         rebalance_view.show(console, rebalance_view.render_comparison(plan, courses))
+
+
+@rebalance.command()
+def drill(
+    kind: Annotated[DrillKind, typer.Argument(metavar="DRILL", help="what to stage")],
+    queues: Annotated[int, typer.Option("--queues", min=3, max=64, help="queues of the topic")] = 8,
+    rate: Annotated[
+        int, typer.Option("--rate", min=1, max=1_000, help="messages sent a second")
+    ] = 200,
+    as_json: AsJson = False,
+) -> None:
+    """Stage kill, join, leave, duplicate-id, partition or slow on a cluster of its own."""
+    with _reporting_errors():
+        report = run_drill(kind, queue_count=queues, rate=rate, tell=_say)
+        if as_json:
+            _print_json(rebalance_json.json_of_drill(report))
+            return
+        console = rebalance_view.make_console()
+        rebalance_view.show(console, rebalance_view.render_drill(report, console))
 
 
 @contextmanager

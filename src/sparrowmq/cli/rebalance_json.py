@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
+from sparrowmq.cli.rebalance_drill import Report
 from sparrowmq.model import MessageQueue
 from sparrowmq.rebalance.diagnosis.case import Case
 from sparrowmq.rebalance.diagnosis.explain import Explanation
@@ -124,6 +125,32 @@ def json_of_courses(plan: Plan, courses: Sequence[Course]) -> Json:
             }
             for course in courses
         ],
+    }
+
+
+def json_of_drill(report: Report) -> Json:
+    """Return what a drill showed."""
+    after = json_of_findings(report.after, report.findings)
+    return {
+        "drill": report.kind.value,
+        "phases": [
+            {
+                "event": phase.event,
+                "settled_ms": phase.episode.settled_ms,
+                "unowned_ms": phase.episode.unowned_ms,
+                "double_ms": phase.episode.double_ms,
+                "moved": phase.episode.moved,
+            }
+            for phase in report.phases
+        ],
+        "messages": {
+            "sent": report.sent,
+            "consumed": report.consumed,
+            "twice": report.twice,
+        },
+        "before": json_of_group(report.before),
+        "after": json_of_group(report.after),
+        "findings": after["findings"],
     }
 
 

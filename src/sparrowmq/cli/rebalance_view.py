@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from sparrowmq.cli.rebalance_drill import Report
 from sparrowmq.cli.rebalance_json import state_of
 from sparrowmq.model import MessageQueue
 from sparrowmq.rebalance.diagnosis.case import Case
@@ -241,6 +242,41 @@ def _spell_owners(owners: Sequence[str]) -> str:
             for client_id, count in counts.items()
         )
         or "nobody"
+    )
+
+
+def render_drill(report: Report, console: Console) -> RenderableType:
+    """Make a drill's report: the group before and after, how long it took, what the doctor says."""
+    figures = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    figures.add_column("event")
+    for name in ("one owner each after", "without owner", "with two owners", "moved"):
+        figures.add_column(name, justify="right")
+    for event, episode in report.phases:
+        settled = "never" if episode.settled_ms is None else f"{episode.settled_ms / 1000:.2f} s"
+        figures.add_row(
+            event,
+            _flag(episode.settled_ms is None, settled),
+            f"{episode.unowned_ms / 1000:.2f} s",
+            f"{episode.double_ms / 1000:.2f} s",
+            count_of(episode.moved, "queue"),
+        )
+    left = report.sent - report.consumed
+    messages = Text.assemble(
+        ("messages  ", "bold"),
+        f"{report.sent:,} sent, {report.consumed:,} consumed, ",
+        _flag(report.twice, f"{report.twice:,} of them more than once"),
+        ", ",
+        _flag(left, f"{left:,} not yet when it ended"),
+    )
+    return Group(
+        Text("before", "bold underline"),
+        render_group(report.before, console),
+        Text("\nafter", "bold underline"),
+        render_group(report.after, console),
+        figures,
+        messages,
+        Text("\nthe doctor says", "bold underline"),
+        render_findings(report.after, report.findings),
     )
 
 

@@ -6,6 +6,7 @@ The rebalance is not to blame for these; they are what stands behind most backlo
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.rebalance.diagnosis.case import Case
@@ -18,8 +19,8 @@ from sparrowmq.rebalance.diagnosis.finding import (
 )
 from sparrowmq.rebalance.diagnosis.membership_rules import user_loads
 
-# A group this little behind is not behind: messages are on their way.
-BEHIND_MIN = 1_000
+# A member this little behind is not behind: messages are on their way.
+BEHIND_MIN = 100
 # Nor is one that would be done with it this soon.
 BEHIND_S_MIN = 10
 
@@ -55,40 +56,35 @@ def find_standstill(case: Case) -> list[Finding]:
     ]
 
 
-def find_slow_group(case: Case) -> list[Finding]:
+def find_slow_members(case: Case) -> list[Finding]:
     """Q07: members work, and messages come faster; or a backlog is being worked off."""
-    queues = [queue for queue in _owned_backlog(case) if not case.stands_still(queue)]
-    rates = [case.rates[queue] for queue in queues if queue in case.rates]
-    produced = sum(rate.produced_per_s for rate in rates)
-    consumed = sum(rate.consumed_per_s for rate in rates)
-    lag = case.lag(queues)
-    if consumed <= 0 or lag < max(BEHIND_MIN, BEHIND_S_MIN * consumed):
+    paces = {client_id: _pace(case, mine) for client_id, mine in user_loads(case).items()}
+    behind = {c: pace for c, pace in paces.items() if pace is not None and pace.is_behind}
+    if not behind or case.snapshot.is_broadcasting:
         return []
+    produced = sum(pace.produced_per_s for pace in behind.values())
+    consumed = sum(pace.consumed_per_s for pace in behind.values())
+    lag = sum(pace.lag for pace in behind.values())
     growth = produced - consumed
-    is_growing = growth > 0.05 * consumed
-    evidence = [f"in {produced:,.1f} a second, out {consumed:,.1f} a second"]
-    evidence += [
-        _describe_pace(case, client_id, mine) for client_id, mine in user_loads(case).items()
-    ]
-    if is_growing:
+    severity = Severity.INFO if growth < -0.05 * consumed else Severity.WARN
+    if growth > 0.05 * consumed:
+        what = "messages come faster than"
         means = f"{count_of(round(growth * 3600), 'message')} more behind every hour"
-    elif growth < -0.05 * consumed:
-        means = f"at this pace the group has caught up in {describe_age(lag / -growth)}"
+    elif severity is Severity.INFO:
+        what = "a backlog is being worked off by"
+        means = f"at this pace they have caught up in {describe_age(lag / -growth)}"
     else:
-        means = "the backlog stays as it is"
+        what = "a backlog is not worked off by"
+        means = "it stays as it is"
     return [
         Finding(
             rule="Q07",
-            severity=Severity.WARN if growth > -0.05 * consumed else Severity.INFO,
-            title=(
-                "members consume more slowly than messages come"
-                if is_growing
-                else "the group works off a backlog"
-            ),
-            evidence=tuple(evidence),
-            consequence=f"{case.describe_backlog(queues)}: {means}",
-            remedy=_pace_remedy(case),
-            members=tuple(user_loads(case)),
+            severity=severity,
+            title=f"{what} {len(behind)} of {count_of(len(paces), 'member')}",
+            evidence=tuple(_describe_pace(case, c, paces[c]) for c in paces),
+            consequence=f"{count_of(lag, 'message')} behind: {means}",
+            remedy=_pace_remedy(case, are_all=len(behind) == len(paces)),
+            members=tuple(behind),
         )
     ]
 
@@ -150,22 +146,54 @@ def _describe_hands(case: Case, client_id: str) -> str:
     return text
 
 
-def _describe_pace(case: Case, client_id: str, queues: Iterable[MessageQueue]) -> str:
-    mine = [case.rates[queue] for queue in queues if queue in case.rates]
-    pace = sum(rate.consumed_per_s for rate in mine)
-    text = f"{client_id}: {pace:,.1f} a second from {count_of(len(mine), 'queue')}"
+class _Pace(NamedTuple):
+    """What goes into a member's queues and what comes out; without those that stand still."""
+
+    produced_per_s: float
+    consumed_per_s: float
+    lag: int
+
+    @property
+    def is_behind(self) -> bool:
+        return self.consumed_per_s > 0 and self.lag >= max(
+            BEHIND_MIN, BEHIND_S_MIN * self.consumed_per_s
+        )
+
+
+def _pace(case: Case, queues: Iterable[MessageQueue]) -> _Pace | None:
+    mine = [queue for queue in queues if queue in case.rates and not case.stands_still(queue)]
+    if not mine:
+        return None
+    return _Pace(
+        produced_per_s=sum(case.rates[queue].produced_per_s for queue in mine),
+        consumed_per_s=sum(case.rates[queue].consumed_per_s for queue in mine),
+        lag=case.lag(mine),
+    )
+
+
+def _describe_pace(case: Case, client_id: str, pace: _Pace | None) -> str:
+    if pace is None:
+        return f"{client_id}: nothing"
+    text = (
+        f"{client_id}: in {pace.produced_per_s:,.1f} a second, out {pace.consumed_per_s:,.1f}, "
+        f"{pace.lag:,} behind"
+    )
     report = case.snapshot.find_report(client_id)
     if report is not None:
         text += f", {count_of(sum(h.cached_count for h in report.held), 'message')} in hand"
     return text
 
 
-def _pace_remedy(case: Case) -> str:
-    queue_count = sum(len(topic.subscribe_queues) for topic in case.snapshot.user_topics)
-    member_count = len(user_loads(case))
+def _pace_remedy(case: Case, *, are_all: bool) -> str:
     faster = "give listeners more threads, or make them faster (batches, fewer remote calls)"
-    if member_count < queue_count:
+    if not are_all:
         return (
-            f"start more members ({queue_count - member_count} more can get a queue), or {faster}"
+            "compare these members with the others: machine, version, what their listeners call; "
+            f"queues are divided by number, so the rebalance does not relieve them. {faster}"
         )
+    spare = sum(len(topic.subscribe_queues) for topic in case.snapshot.user_topics) - len(
+        user_loads(case)
+    )
+    if spare > 0:
+        return f"start more members ({spare} more can get a queue), or {faster}"
     return f"{faster}; more members need more queues first"

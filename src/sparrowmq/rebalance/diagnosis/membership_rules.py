@@ -206,8 +206,8 @@ def find_ghosts(case: Case) -> list[Finding]:
                 evidence=tuple(evidence),
                 consequence=(
                     f"{describe_queues(waiting)} stand still ({case.describe_backlog(waiting)}) "
-                    "as long as brokers list it: two minutes after its last heartbeat, or as long "
-                    "as the process lives"
+                    "as long as brokers list it: up to two minutes after its last heartbeat, or "
+                    "as long as the process lives"
                 ),
                 remedy=(
                     "see what the process does (stopped, out of memory, a listener that never "

@@ -57,7 +57,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Q04": topic_rules.find_group_without_members,
         "Q05": topic_rules.find_unknown_strategy,
         "Q06": flow_rules.find_standstill,
-        "Q07": flow_rules.find_slow_group,
+        "Q07": flow_rules.find_slow_members,
         "Q08": flow_rules.find_offsets_gone_back,
         "Q09": membership_rules.find_own_strategy_in_mixed_group,
     }

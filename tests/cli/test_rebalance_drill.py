@@ -1,0 +1,88 @@
+"""`sparrowmq rebalance drill`: real processes, real failures, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sparrowmq.cli.main import build_app
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def drill(kind: str) -> Any:
+    result = CliRunner().invoke(build_app(["rebalance"]), ["rebalance", "drill", kind, "--json"])
+    assert 0 == result.exit_code, result.stderr
+    assert set() == member_processes()
+    return json.loads(result.stdout)
+
+
+def member_processes() -> set[str]:
+    """The command lines of drills' members that run."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if "-m sparrowmq.cli.rebalance_drill_member" in command:
+            found.add(command)
+    return found
+
+
+def rules(report: Any) -> set[str]:
+    return {finding["rule"] for finding in report["findings"]}
+
+
+@pytest.mark.parametrize("kind", ["kill", "join"])
+def test_group_agrees_again_soon(kind: str) -> None:
+    report = drill(kind)
+
+    (phase,) = report["phases"]
+    assert phase["settled_ms"] < 5_000
+    assert phase["moved"] > 0
+    assert report["messages"]["sent"] == report["messages"]["consumed"] > 100
+    assert {"owned"} == {queue["state"] for queue in report["after"]["queues"]}
+    counts = (len(report["before"]["members"]), len(report["after"]["members"]))
+    assert ((3, 2) if kind == "kill" else (2, 3)) == counts
+    assert not rules(report) & {"R01", "R02", "R28", "Q06"}
+
+
+def test_duplicate_id_is_diagnosed_and_cured() -> None:
+    report = drill("duplicate-id")
+
+    ill, cured = report["phases"]
+    assert ill["settled_ms"] is None
+    assert ill["unowned_ms"] > 5_000
+    assert ill["double_ms"] > 5_000
+    assert cured["settled_ms"] is not None
+    assert "R01" in rules(report)
+    assert {"double", "unowned"} <= {queue["state"] for queue in report["after"]["queues"]}
+    assert report["messages"]["sent"] == report["messages"]["consumed"]
+    assert report["messages"]["twice"] > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_drill_that_is_interrupted_leaves_no_process(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "sparrowmq.cli.main", "rebalance", "drill", "slow"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert "starting" in process.stderr.readline()
+        assert "5 s a message" in process.stderr.readline()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=40)
+    finally:
+        process.kill()
+        process.communicate()
+
+    assert 128 + number == process.returncode
+    assert "Traceback" not in err
+    assert set() == member_processes()

@@ -1,0 +1,56 @@
+"""The drills that take their time: a graceful leave, a member cut off, a slow listener."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sparrowmq.cli.main import build_app
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+
+
+def drill(kind: str) -> Any:
+    result = CliRunner().invoke(build_app(["rebalance"]), ["rebalance", "drill", kind, "--json"])
+    assert 0 == result.exit_code, result.stderr
+    return json.loads(result.stdout)
+
+
+def found(report: Any, rule: str) -> Any:
+    return next(finding for finding in report["findings"] if finding["rule"] == rule)
+
+
+def test_member_leaves_gracefully() -> None:
+    report = drill("leave")
+
+    assert report["phases"][0]["settled_ms"] < 5_000
+    assert (3, 2) == (len(report["before"]["members"]), len(report["after"]["members"]))
+    assert report["messages"]["sent"] == report["messages"]["consumed"]
+
+
+def test_member_is_cut_off_and_comes_back() -> None:
+    report = drill("partition")
+
+    cut, back = report["phases"]
+    assert 0 < cut["settled_ms"] < 30_000
+    assert back["settled_ms"] is not None
+    assert ["172.17.0.1@1"] == found(report, "R28")["members"]
+    assert report["messages"]["sent"] == report["messages"]["consumed"]
+
+
+def test_slow_listener_is_named_and_keeps_its_queues() -> None:
+    report = drill("slow")
+
+    assert 0 == report["phases"][0]["moved"]
+    assert ["172.17.0.1@1"] in [found(report, rule)["members"] for rule in slow_rules(report)]
+    assert report["messages"]["consumed"] < report["messages"]["sent"]
+
+
+def slow_rules(report: Any) -> list[str]:
+    """Whether a queue of a slow member moved between the looks is up to the moment."""
+    rules = [f["rule"] for f in report["findings"] if f["rule"] in ("Q07", "R28", "R30")]
+    assert rules, report["findings"]
+    return rules
