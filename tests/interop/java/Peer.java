@@ -155,12 +155,14 @@ public final class Peer {
                     : ConsumeConcurrentlyStatus.RECONSUME_LATER;
             });
         }
+        tell("starting");
         consumer.start();
         tell("started", "clientId", consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId());
         Thread watcher = new Thread(() -> watchAssignment(consumer, topic));
         watcher.setDaemon(true);
         watcher.start();
         waitForStop();
+        tell("stopping");
         consumer.shutdown();
         tell("stopped");
     }
