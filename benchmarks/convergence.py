@@ -5,11 +5,12 @@ on Apache's broker our client is no slower than Apache's.
 
 Every member is a process. Two members of a group share eight queues while 200 messages a second
 come in; a third joins and leaves, is killed, joins anew at once (`rejoin`: the broker may hold the
-locks of the one that was killed), and (`--frozen`) is stopped by SIGSTOP and wakes again. Time counts from the call that starts the consumer, from the call that
-closes it, and from the signal, to the last change of any living member's queues after which each
-queue has one owner. A queue is owned from when its owner may pull it to when it stops: Java's
-entry in the process queue table that is not dropped, ours that is CONSUMING; each member looks at
-its own every 2 ms. Duplicates are deliveries of a message beyond its first.
+locks of the one that was killed), and (`--frozen`) is stopped by SIGSTOP and wakes again. Time
+counts from the call that starts the consumer, from the call that closes it, and from the signal,
+to the last change of any living member's queues after which each queue has one owner. A queue is
+owned from when its owner may pull it to when it stops: Java's entry in the process queue table
+that is not dropped, ours that is CONSUMING; each member looks at its own every 2 ms. Duplicates
+are deliveries of a message beyond its first.
 
     python benchmarks/convergence.py [--repeats 5] [--version 4.9.7] [--frozen]
 
