@@ -194,7 +194,7 @@ def simulate(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate joins and leaves under RocketMQ's strategies and Kafka's."""
+    """Simulate joins and leaves under RocketMQ's strategies, SparrowMQ's and Kafka's."""
     with _reporting_errors():
         plan = Plan(
             queue_count=queues,

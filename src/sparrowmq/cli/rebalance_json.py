@@ -120,7 +120,7 @@ def json_of_courses(plan: Plan, courses: Sequence[Course]) -> Json:
         "strategies": [
             {
                 "strategy": course.strategy,
-                "of": "kafka" if course.is_kafka else "rocketmq",
+                "of": course.school,
                 "steps": [_step(step) for step in course.steps],
             }
             for course in courses

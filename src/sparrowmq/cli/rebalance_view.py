@@ -24,7 +24,7 @@ from sparrowmq.rebalance.diagnosis.explain import Explanation
 from sparrowmq.rebalance.diagnosis.finding import Finding, Severity, count_of, describe_runs
 from sparrowmq.rebalance.diagnosis.snapshot import Seat
 from sparrowmq.rebalance.member_marker import is_marked
-from sparrowmq.rebalance.whatif import Course, Plan, Step
+from sparrowmq.rebalance.whatif import SPARROW_NAMES, Course, Plan, Step
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # A matrix with more columns than this is no matrix any more; owners are then named only.
@@ -334,11 +334,9 @@ def render_comparison(plan: Plan, courses: Sequence[Course]) -> RenderableType:
         table.add_column(name, justify="right")
     for name in ("messages", "trips", "wait ≤", "stopped", "overlap", "split view"):
         table.add_column(name, justify="right")
-    is_kafka = False
-    for course in courses:
-        if course.is_kafka and not is_kafka:
+    for number, course in enumerate(courses):
+        if number and course.school != courses[number - 1].school:
             table.add_section()
-            is_kafka = True
         table.add_row(course.strategy, *_figures(course))
     return Group(
         Text(
@@ -350,7 +348,8 @@ def render_comparison(plan: Plan, courses: Sequence[Course]) -> RenderableType:
             "skew: largest − smallest share. nobody, several: queues with no owner, with two.\n"
             "trips: one-way delays until all agree; wait: what timers may add. stopped: queues\n"
             "that pause meanwhile; overlap: that two may consume meanwhile. split view: queues\n"
-            "with no owner + with two while every second member has not heard of the last one.",
+            "with no owner + with two while every second member has not heard of the last one.\n"
+            f"{', '.join(SPARROW_NAMES)}: every member must run SparrowMQ.",
             "dim",
         ),
     )

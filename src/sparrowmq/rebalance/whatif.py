@@ -1,4 +1,4 @@
-"""What would happen: members join, leave and die, under RocketMQ's six strategies and Kafka's four.
+"""What would happen: members join, leave and die, under RocketMQ's strategies, ours and Kafka's.
 
 Nothing runs here; strategies and assignors are called with the lists that members would have. One
 topic, queues spread over brokers (and machine rooms) in turn, ids such as `10.0.0.1@101`.
@@ -59,7 +59,10 @@ ROCKETMQ_NAMES = (
     "MACHINE_ROOM_NEARBY-AVG",
     "CONSISTENT_HASH",
 )
+# Only for groups whose members all run SparrowMQ. They cost and split as RocketMQ's do.
+SPARROW_NAMES = tuple(SPARROW_STRATEGIES)
 KAFKA_NAMES = tuple(KAFKA_ASSIGNORS)
+ALL_NAMES = (*ROCKETMQ_NAMES, *SPARROW_NAMES, *KAFKA_NAMES)
 
 # RebalanceService.waitInterval, BrokerController's scan and channel expiry; Kafka's defaults.
 REBALANCE_WAIT_MS = 20_000
@@ -174,8 +177,14 @@ class Course:
     """How one strategy fares through all events."""
 
     strategy: str
-    is_kafka: bool
     steps: tuple[Step, ...]
+
+    @property
+    def school(self) -> str:
+        """Whose strategy it is: rocketmq, sparrowmq or kafka."""
+        if self.strategy in KAFKA_ASSIGNORS:
+            return "kafka"
+        return "sparrowmq" if self.strategy in SPARROW_STRATEGIES else "rocketmq"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +261,7 @@ def check_strategy(name: str) -> str:
 
     Raises: ConfigError, with the nearest.
     """
-    known = {n.lower(): n for n in (*ROCKETMQ_NAMES, *SPARROW_STRATEGIES, *KAFKA_NAMES)}
+    known = {n.lower(): n for n in ALL_NAMES}
     known |= {"machine_room_nearby": "MACHINE_ROOM_NEARBY-AVG"}
     if name.lower() in known:
         return known[name.lower()]
@@ -260,7 +269,7 @@ def check_strategy(name: str) -> str:
         strategy_from(name)
         return name
     nearest = known[get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]]
-    names = ", ".join((*ROCKETMQ_NAMES, *SPARROW_STRATEGIES, *KAFKA_NAMES))
+    names = ", ".join(ALL_NAMES)
     raise ConfigError(f"unknown strategy {name!r}; the nearest is {nearest}, and all are {names}")
 
 
@@ -270,7 +279,6 @@ def simulate(plan: Plan, strategy: str) -> Course:
     Raises: ConfigError for an unknown strategy, or an event for a member that is not there.
     """
     name = check_strategy(strategy)
-    is_kafka = name in KAFKA_ASSIGNORS
     members = [plan.make_member(number) for number in range(plan.member_count)]
     steps: list[Step] = []
     for event in (None, *plan.events):
@@ -278,12 +286,12 @@ def simulate(plan: Plan, strategy: str) -> Course:
         if event is not None:
             members = _after(plan, members, event, born=_born(plan, steps))
         steps.append(_step(plan, name, event, _in_order(members), before))
-    return Course(strategy=name, is_kafka=is_kafka, steps=tuple(steps))
+    return Course(strategy=name, steps=tuple(steps))
 
 
 def simulate_all(plan: Plan) -> list[Course]:
-    """Run every strategy of RocketMQ and Kafka through the same events."""
-    return [simulate(plan, name) for name in (*ROCKETMQ_NAMES, *KAFKA_NAMES)]
+    """Run every strategy of RocketMQ, SparrowMQ and Kafka through the same events."""
+    return [simulate(plan, name) for name in ALL_NAMES]
 
 
 def _born(plan: Plan, steps: Sequence[Step]) -> int:
