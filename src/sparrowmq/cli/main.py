@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from typing import TYPE_CHECKING
 
-import typer
+if TYPE_CHECKING:
+    import typer
 
-from sparrowmq.cli import up
-
-# Subcommands whose modules are imported only when they are asked for: they need further packages.
+# Subcommands by name, each with its module. The late ones are imported only if they are asked for:
+# they need further packages, and servers should start soon.
+_SERVERS = dict.fromkeys(("up", "nameserver", "broker"), "sparrowmq.cli.up")
 _LATE = {
     "demo": "sparrowmq.cli.demo",
     "pipeline": "sparrowmq.cli.pipeline",
     "rebalance": "sparrowmq.cli.rebalance",
     "snapshot": "sparrowmq.cli.snapshot",
 }
+_MODULES = {**_SERVERS, **_LATE}
+# The extras that bring what a subcommand needs; all others need `cli` alone.
+_EXTRAS = {"demo": "demo", "pipeline": "cli,spark", "snapshot": "cli,spark"}
 
 
 def build_app(arguments: list[str]) -> typer.Typer:
-    """Make the application, with those late subcommands that the arguments may need."""
+    """Make the application, with the subcommand that is asked for, or with all.
+
+    Raises: ModuleNotFoundError if a package is missing that it needs.
+    """
+    import typer
+
     app = typer.Typer(
         name="sparrowmq",
         help="Apache RocketMQ for Python: broker, client, load balancing, Spark data source.",
@@ -27,18 +38,16 @@ def build_app(arguments: list[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    app.command("up")(up.up)
-    app.command("nameserver")(up.nameserver)
-    app.command("broker")(up.broker)
-    named = [argument for argument in arguments if argument in _LATE]
-    for name in named or _LATE:
+    asked = arguments[0] if arguments and arguments[0] in _MODULES else None
+    # The servers are always there: an application with one command would take its name for an
+    # argument of it.
+    for name in dict.fromkeys((*_SERVERS, asked) if asked else _MODULES):
         try:
-            module = importlib.import_module(_LATE[name])
+            found = getattr(importlib.import_module(_MODULES[name]), name)
         except ModuleNotFoundError:
-            if named:
+            if asked:
                 raise
             continue
-        found = getattr(module, name)
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name)
         else:
@@ -48,9 +57,14 @@ def build_app(arguments: list[str]) -> typer.Typer:
 
 def main() -> None:
     """Run the command line."""
-    import sys
-
-    build_app(sys.argv[1:])()
+    try:
+        build_app(sys.argv[1:])()
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "sparrowmq"):
+            raise
+        extras = _EXTRAS.get(next(iter(sys.argv[1:]), ""), "cli")
+        sys.exit(f"sparrowmq: {missing} is not installed; pip install 'sparrowmq[{extras}]'")
 
 
 if __name__ == "__main__":
