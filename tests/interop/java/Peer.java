@@ -173,7 +173,7 @@ public final class Peer {
             String body = new String(message.getBody(), StandardCharsets.UTF_8);
             boolean fails = failPrefix != null && body.startsWith(failPrefix)
                 && message.getReconsumeTimes() < failTimes;
-            tell("message", "body", body, "topic", message.getTopic(),
+            tell("message", "at", System.currentTimeMillis(), "body", body, "topic", message.getTopic(),
                 "broker", message.getBrokerName(), "queueId", message.getQueueId(),
                 "offset", message.getQueueOffset(), "msgId", message.getMsgId(),
                 "tags", message.getTags(), "keys", message.getKeys(),
