@@ -182,13 +182,13 @@ class Java:
         ]
         return self.start("Peer", verb, *pairs)
 
-    def python_peer(self, verb: str, **options: object) -> Lines:
-        """Start our own client as a process; it takes the same options."""
+    def python_peer(self, verb: str, *, prefix: tuple[str, ...] = (), **options: object) -> Lines:
+        """Start our own client as a process, `prefix` before the command; the same options."""
         self._count += 1
         home = self._home / f"{self._count}-python"
         home.mkdir()
         pairs = [f"{key}={value}" for key, value in options.items()]
-        command = [sys.executable, str(HERE / "python_peer.py"), verb, *pairs]
+        command = [*prefix, sys.executable, str(HERE / "python_peer.py"), verb, *pairs]
         return Lines(command, cwd=home, env=dict(os.environ), log=home / "stderr.log")
 
     def run_peer(self, verb: str, **options: object) -> list[dict[str, Any]]:
@@ -291,23 +291,37 @@ class ApacheCluster(Cluster):
 
 
 class OurCluster(Cluster):
-    """`sparrowmq up` as a process of its own."""
+    """`sparrowmq up` as a process of its own; a second start is on the same ports.
+
+    `prefix` stands before the command, and `options` behind it.
+    """
 
     name = "ours"
 
-    def __init__(self, java: Java, data: Path, *, flush: str = "sync") -> None:
+    def __init__(
+        self,
+        java: Java,
+        data: Path,
+        *,
+        host: str = "127.0.0.1",
+        prefix: tuple[str, ...] = (),
+        options: tuple[str, ...] = ("--flush", "sync"),
+    ) -> None:
         super().__init__(java)
         self._data = data
-        self._flush = flush
+        self._prefix = prefix
+        self._options = options
         self._lines: Lines | None = None
+        self.name_server = self.broker = f"{host}:0"
 
     def start(self) -> None:
         self._data.mkdir(parents=True, exist_ok=True)
+        host, _, name_server_port = self.name_server.rpartition(":")
+        broker_port = self.broker.rpartition(":")[2]
         command = [
-            str(Path(sys.executable).with_name("sparrowmq")),
-            "up",
-            *("--host", "127.0.0.1", "--nameserver-port", "0", "--broker-port", "0"),
-            *("--data", str(self._data), "--flush", self._flush),
+            *(*self._prefix, str(Path(sys.executable).with_name("sparrowmq")), "up"),
+            *("--host", host, "--nameserver-port", name_server_port),
+            *("--broker-port", broker_port, "--data", str(self._data), *self._options),
         ]
         log = self._data.parent / f"{self._data.name}-stderr.log"
         lines = Lines(command, cwd=self._data, env=dict(os.environ), log=log)
@@ -373,7 +387,10 @@ def fetch_jars(version: str) -> None:
         *("dependency:copy-dependencies", "-DincludeScope=runtime"),
         *(f"-Drocketmq.version={version}", f"-DoutputDirectory={jars}"),
     ]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"Maven did not get RocketMQ {version} within 300 s")
     if result.returncode != 0:
         pytest.skip(f"Maven could not get RocketMQ {version}: {result.stdout[-500:].strip()}")
     stamp.touch()
