@@ -72,9 +72,9 @@ class MemberHost:
         self._network = network
         self._checkers = checkers
         self._trace = trace
-        # Calls of the listener under way, by queue; and queues given up although one runs.
+        # Calls of the listener under way, with their queues; and those whose queue was given up.
         self._running: dict[object, MessageQueue] = {}
-        self._forgiven: set[MessageQueue] = set()
+        self._forgiven: set[object] = set()
         self.process = Process(name, host, timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS)
         timestamp_ms = self.process.timestamp_ms()
         topics = (topic, retry_topic(config.group))
@@ -145,9 +145,8 @@ class MemberHost:
     def check(self) -> None:
         """Check what concerns this member alone; call it after every event."""
         if self._running and self.process.is_alive:
-            self._checkers.check_release(
-                self.name, self.subscriber.member, self._running.values(), self._forgiven
-            )
+            running = [q for call, q in self._running.items() if call not in self._forgiven]
+            self._checkers.check_release(self.name, self.subscriber.member, running)
 
     def _serve(self, _: str, request: RemotingCommand) -> RemotingCommand | None:
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
@@ -163,6 +162,10 @@ class MemberHost:
             self.subscriber.member.connection_lost(names, self.process.monotonic_ms())
             self.subscriber.wake.set()
 
+    def _forgive(self, queue: MessageQueue) -> None:
+        """Let the listener's calls of a queue go on although it is not held any more."""
+        self._forgiven.update(call for call, q in self._running.items() if q == queue)
+
     def _tell(self, notice: Notice) -> None:
         if isinstance(notice, AssignmentChanged):
             shown = " ".join(_short(queue) for queue in notice.assigned) or "nothing"
@@ -173,7 +176,7 @@ class MemberHost:
             self.has_told_duplicate = True
             self._trace.add(f"{self.name} is listed {notice.times_listed} times")
         elif isinstance(notice, DrainTimedOut):
-            self._forgiven.add(notice.queue)
+            self._forgive(notice.queue)
             self._trace.add(f"{self.name} gave {_short(notice.queue)} up while its listener ran")
         elif isinstance(notice, CommitLost | NotListed | OffsetCorrected):
             self._trace.add(f"{self.name}: {notice!r}")
