@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparrowmq import (
+    Admin,
     ConsumeContext,
     ConsumeFromWhere,
     Message,
@@ -32,7 +33,8 @@ WATCH_PERIOD_S = 0.002
 
 def main(verb: str, *arguments: str) -> None:
     options = dict(argument.split("=", 1) for argument in arguments)
-    {"produce": produce, "consume": consume}[verb](options)
+    verbs = {"create-topic": create_topic, "produce": produce, "consume": consume}
+    verbs[verb](options)
 
 
 def tell(event: str, **facts: Any) -> None:
@@ -40,6 +42,12 @@ def tell(event: str, **facts: Any) -> None:
     with _output:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
+
+
+def create_topic(options: Mapping[str, str]) -> None:
+    with Admin(name_server=options["nameServer"]) as admin:
+        admin.create_topic(options["topic"], int(options["queues"]))
+    tell("created")
 
 
 def produce(options: Mapping[str, str]) -> None:

@@ -149,7 +149,10 @@ def test_a_member_cut_off_and_healed_loses_nothing_and_finds_its_place(
     cluster.start()
     try:
         options = {"nameServer": cluster.name_server, "topic": "cut"}
-        producer = start("produce", prefix=network.inside("hub"), rate=100, **options)
+        hub = network.inside("hub")
+        made = start("create-topic", prefix=hub, queues=QUEUE_COUNT, **options)
+        made.wait_for("made topic", lambda: made.named("created"))
+        producer = start("produce", prefix=hub, rate=100, **options)
         producer.wait_for("first message sent", lambda: producer.named("sent"))
         near, far = (
             start("consume", prefix=network.inside(host), group="GID_cut", **options)
