@@ -31,7 +31,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as found:
+    with EmbeddedCluster(flush="async") as found:
         found.create_topic("orders", queues=4)
         yield found
 

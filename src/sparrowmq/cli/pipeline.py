@@ -22,6 +22,9 @@ from sparrowmq.errors import ConfigError, SparrowError, UsageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from sparrowmq.pipeline.body_schema import BodySchema
+    from sparrowmq.pipeline.ingest import Batch, IngestSettings
+
 EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED = 2, 3, 130
 
 pipeline = typer.Typer(
@@ -99,6 +102,173 @@ def balance_command(
                 _say(f"{summary.strategy} refused {summary.failed:,} groups: {summary.failure}")
 
 
+@pipeline.command("ingest")
+def ingest_command(
+    topic: Annotated[str, typer.Option("--topic", "-t", help="topics, joined by ','")],
+    out: Annotated[str, typer.Option("--out", "-o", help="directory for tables and checkpoint")],
+    nameserver: Annotated[
+        str, typer.Option("--nameserver", "-n", help="host:port of name servers, joined by ';'")
+    ] = "127.0.0.1:9876",
+    ddl: Annotated[
+        str | None,
+        typer.Option("--schema", help="of bodies, as 'id BIGINT NOT NULL, name STRING'"),
+    ] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option("--json-schema", help="file with a JSON Schema of bodies")
+    ] = None,
+    date_column: Annotated[
+        str, typer.Option("--date-column", help="whose date is the partition")
+    ] = "storeTimestamp",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", help="NAME=VALUE for the data source; may be repeated"),
+    ] = None,
+    follow: Annotated[
+        float | None, typer.Option("--follow", min=0.0, help="go on, a batch every so many seconds")
+    ] = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="then make few large files of many small ones")
+    ] = False,
+    master: Master = "local[*]",
+    driver_memory: Memory = "1g",
+    as_json: AsJson = False,
+) -> None:
+    """Write topics to Parquet by date, each message once; what does not fit goes to quarantine."""
+    with _reporting_errors():
+        if ddl is not None and json_schema is not None:
+            raise ConfigError("give --schema or --json-schema, not both")
+        options = _parse_options(option or [])
+        with _session("ingest", master, driver_memory) as session:
+            from sparrowmq.pipeline.ingest import IngestSettings
+
+            settings = IngestSettings(
+                name_server=nameserver,
+                topic=topic,
+                out=out,
+                schema=_body_schema(ddl, json_schema),
+                date_column=date_column,
+                options=options,
+                follow_interval_s=follow,
+            )
+            _ingest(session, settings, compacts=compact, as_json=as_json)
+
+
+def _ingest(
+    session: SparkSession, settings: IngestSettings, *, compacts: bool, as_json: bool
+) -> None:
+    from sparrowmq.pipeline import ingest_report
+    from sparrowmq.pipeline.compaction import compact
+    from sparrowmq.pipeline.files import Files
+    from sparrowmq.pipeline.ingest import examine, ingest
+
+    batches = ingest(session, settings, on_batch=_tell_batch)
+    if compacts:
+        done = compact(session, settings.table, checkpoint=settings.checkpoint, partition_by="date")
+        compact(session, settings.quarantine, checkpoint=settings.checkpoint)
+        _say(f"compacted {done.files_before:,} files to {done.files_after:,}")
+    contents = examine(session, settings)
+    report = f"{settings.out.rstrip('/')}/report.html"
+    text = ingest_report.ingest_page(settings, batches, contents)
+    Files(session, settings.out).write_text(report, text)
+    _say(f"the report is {report}")
+    if as_json:
+        _print_json({"batches": [b._asdict() for b in batches], **contents._asdict()})
+        return
+    rows = [[reason.reason, _cell(reason.messages)] for reason in contents.reasons[:20]]
+    _print_table(
+        f"{contents.rows:,} rows of {len(contents.by_date):,} dates in {settings.out}",
+        ["quarantined because of", "messages"],
+        rows or [["nothing", "0"]],
+    )
+
+
+@pipeline.command("backlog")
+def backlog_command(
+    snapshots: Annotated[
+        str, typer.Option("--snapshots", help="directory that `sparrowmq snapshot` has filled")
+    ],
+    out: Out,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", "-g", help="only this one; may be repeated")
+    ] = None,
+    min_lag: Annotated[
+        int, typer.Option("--min-lag", min=1, help="messages behind that are worth telling")
+    ] = 100,
+    master: Master = "local[*]",
+    driver_memory: Memory = "1g",
+    as_json: AsJson = False,
+) -> None:
+    """Tell which queues piled up, since when, who owned them, and why."""
+    with _reporting_errors():
+        from sparrowmq.pipeline import backlog, backlog_report
+
+        with _session("backlog", master, driver_memory) as session:
+            queues = backlog.read_history(session, snapshots)
+            if group:
+                queues = queues.where(queues["consumerGroup"].isin(group))
+                if queues.isEmpty():
+                    raise ConfigError(f"no group of {', '.join(group)} is in {snapshots}")
+            backlog.explain_history(queues).write.mode("overwrite").parquet(f"{out}/history")
+            history = session.read.parquet(f"{out}/history")
+            path = f"{out}/accumulations"
+            backlog.find_accumulations(history, peak_min=min_lag).write.mode("overwrite").parquet(
+                path
+            )
+            found = backlog.list_accumulations(session.read.parquet(path))
+            totals = backlog.sum_up(history)
+            looks = {
+                each: backlog.list_looks(history, each)
+                for each in backlog_report.choose_plotted(found)
+            }
+        _write_page(out, backlog_report.backlog_page(totals, found, looks))
+        if as_json:
+            _print_json({**totals._asdict(), "accumulations": [f._asdict() for f in found]})
+            return
+        _print_table(
+            f"{len(found):,} accumulations in {totals.looks:,} looks at {totals.queues:,} queues",
+            ["queue", "cause", "since", "peak", "last", "owners"],
+            [
+                [
+                    f"{each.consumer_group} {each.queue_name}",
+                    each.cause,
+                    f"{each.since:%m-%d %H:%M:%S}",
+                    _cell(each.lag_peak),
+                    _cell(each.lag_last),
+                    ", ".join(each.owners),
+                ]
+                for each in found[:20]
+            ],
+        )
+
+
+def _tell_batch(batch: Batch) -> None:
+    bad = f", {batch.quarantined:,} of them to quarantine" if batch.quarantined else ""
+    _say(f"batch {batch.batch_id}: {batch.rows:,} messages{bad}, {batch.seconds:.1f} s")
+
+
+def _body_schema(ddl: str | None, json_schema: Path | None) -> BodySchema | None:
+    from sparrowmq.pipeline.body_schema import parse_ddl, parse_json_schema
+
+    if ddl is not None:
+        return parse_ddl(ddl)
+    if json_schema is None:
+        return None
+    try:
+        return parse_json_schema(json_schema.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {json_schema}: {error}") from None
+
+
+def _parse_options(texts: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"option {text!r}: write NAME=VALUE")
+        found[name] = value
+    return found
+
+
 @contextmanager
 def _session(job: str, master: str, driver_memory: str) -> Iterator[SparkSession]:
     """Give a Spark session that ends with the job."""
@@ -133,14 +303,29 @@ def _reporting_errors() -> Iterator[None]:
     except (ConfigError, UsageError) as error:
         _say(str(error))
         raise typer.Exit(EXIT_USAGE) from None
-    except SparrowError as error:
-        _say(str(error))
-        raise typer.Exit(EXIT_FAILED) from None
     except ModuleNotFoundError as error:
         _say(f"{error.name} is not installed: pip install 'sparrowmq[cli,spark]'")
         raise typer.Exit(EXIT_USAGE) from None
+    except SparrowError as error:
+        _say(str(error))
+        raise typer.Exit(EXIT_FAILED) from None
+    except Exception as error:
+        said = _spark_reason(error)
+        if said is None:
+            raise
+        _say(said)
+        raise typer.Exit(EXIT_FAILED) from None
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _spark_reason(error: Exception) -> str | None:
+    """Return the line in which the data source, or Spark, says what went wrong."""
+    if not type(error).__module__.startswith("pyspark."):
+        return None
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if "sparrowmq" in line and not line.startswith("File ")]
+    return ours[-1].partition("sparrowmq: ")[2] or ours[-1] if ours else lines[0]
 
 
 def _write_page(out: Path, text: str) -> None:

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.pipeline.body_schema import parse_ddl, parse_json_schema
+
+ORDER = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "required": ["id"],
+    "properties": {
+        "id": {"type": "integer", "description": "a number"},
+        "price": {"type": ["number", "null"]},
+        "paid": {"type": "boolean"},
+        "at": {"type": "string", "format": "date-time"},
+        "day": {"type": "string", "format": "date"},
+        "lines": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"sku": {"type": "string"}}},
+        },
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+}
+
+
+def test_a_json_schema_becomes_columns_and_required_fields() -> None:
+    found = parse_json_schema(json.dumps(ORDER))
+
+    assert (
+        "struct<id:bigint,price:double,paid:boolean,at:timestamp,day:date,"
+        "lines:array<struct<sku:string>>,labels:map<string,string>>"
+    ) == found.struct.simpleString()
+    assert ("id",) == found.required
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("{", "is not JSON"),
+        ('{"type": "string"}', "it has no 'properties'"),
+        ('{"properties": {"a": {"enum": [1]}}}', r"'enum' at \$.a, which cannot be checked"),
+        ('{"properties": {"a": {"type": ["string", "integer"]}}}', r"at \$.a; one type is needed"),
+        ('{"properties": {"a": {}}, "required": ["b"]}', "requires 'b', which is no property"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(schema: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_json_schema(schema)
+
+
+@pytest.mark.spark
+def test_ddl_says_what_is_required(spark: object) -> None:
+    found = parse_ddl("id BIGINT NOT NULL, name STRING")
+
+    assert ("struct<id:bigint,name:string>", ("id",)) == (
+        found.struct.simpleString(),
+        found.required,
+    )
+    with pytest.raises(ConfigError, match="is no DDL"):
+        parse_ddl("id BIGINTT")

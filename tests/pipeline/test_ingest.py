@@ -1,0 +1,150 @@
+"""Flights through the embedded cluster into Parquet, counted by a reader that is not Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow.dataset as ds
+from pyspark.errors import StreamingQueryException
+
+from sparrowmq.client.blocking import Producer
+from sparrowmq.demo.flights import load_flights
+from sparrowmq.errors import ConfigError
+from sparrowmq.model import Message
+from sparrowmq.pipeline.body_schema import parse_ddl
+from sparrowmq.pipeline.compaction import compact
+from sparrowmq.pipeline.ingest import Batch, IngestSettings, Reason, examine, ingest
+from sparrowmq.pipeline.ingest_report import ingest_page
+from sparrowmq.testing import EmbeddedCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+FLIGHTS = 240
+BAD = {
+    b" ": "empty body",
+    b"no flight": "not JSON",
+    b"[1]": "not a JSON object",
+    b"\xff\xfe{}": "not UTF-8",
+    b'{"carrier": "UA"}': "field flight: missing",
+    b'{"flight": "many", "carrier": "UA"}': "field flight: expected int, found 'many'",
+    b'{"flight": 1, "carrier": "UA", "air_time": 1.5}': (
+        "field air_time: expected int, found '1.5'"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(flush="async") as found:
+        found.create_topic("flights", queues=4)
+        bodies = list(load_flights(limit=FLIGHTS).bodies())
+        with Producer("GID_flights", name_server=found.name_server) as producer:
+            for body in (*bodies[:100], *BAD, *bodies[100:]):
+                producer.send(Message("flights", body))
+        yield found
+
+
+def settings_for(cluster: EmbeddedCluster, out: Path, **changes: object) -> IngestSettings:
+    ddl = "carrier STRING, flight INT NOT NULL, air_time INT, time_hour TIMESTAMP"
+    values: dict[str, object] = {
+        "name_server": cluster.name_server,
+        "topic": "flights",
+        "out": str(out),
+        "schema": parse_ddl(ddl),
+        "date_column": "time_hour",
+        "options": {"maxOffsetsPerTrigger": "130"},
+    }
+    return IngestSettings(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def read_table(out: Path) -> list[dict[str, object]]:
+    table = ds.dataset(out / "table", format="parquet", partitioning="hive").to_table()
+    return table.select(["brokerName", "queueId", "queueOffset", "carrier", "date"]).to_pylist()
+
+
+def test_each_message_is_once_in_the_table_or_the_quarantine_after_a_crash(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    settings = settings_for(cluster, tmp_path / "out")
+
+    def crash(batch: Batch) -> None:
+        if batch.batch_id == 0:
+            raise RuntimeError("killed between writing and the commit")
+
+    with pytest.raises(StreamingQueryException, match="killed between"):
+        ingest(spark, settings, on_batch=crash)
+    batches = ingest(spark, settings)
+
+    # Batch 0 was written twice and is there once.
+    assert [0, 1] == [batch.batch_id for batch in batches]
+    rows = read_table(tmp_path / "out")
+    places = {(row["brokerName"], row["queueId"], row["queueOffset"]) for row in rows}
+    assert (FLIGHTS, FLIGHTS) == (len(rows), len(places))
+    flights = load_flights(limit=FLIGHTS).table
+    assert Counter(flights["carrier"].to_pylist()) == Counter(row["carrier"] for row in rows)
+    assert {"2013-01-01"} == {str(row["date"]) for row in rows}
+    contents = examine(spark, settings)
+    assert (FLIGHTS, FLIGHTS, len(BAD)) == (contents.rows, contents.distinct, contents.quarantined)
+    assert sorted(Reason(reason, 1) for reason in BAD.values()) == sorted(contents.reasons)
+    quarantined = ds.dataset(
+        tmp_path / "out" / "quarantine", format="parquet", partitioning="hive"
+    ).to_table()
+    assert BAD == dict(
+        zip(quarantined["body"].to_pylist(), quarantined["reason"].to_pylist(), strict=True)
+    )
+
+    before = sorted(map(str, rows))
+    done = compact(spark, settings.table, checkpoint=settings.checkpoint, partition_by="date")
+
+    assert before == sorted(map(str, read_table(tmp_path / "out")))
+    assert (1, 1) == (done.batches_after, done.files_after)
+    assert done.files_before >= 2
+    assert [] == ingest(spark, settings)
+    text = ingest_page(settings, batches, examine(spark, settings))
+    assert "field flight: expected int, found &#x27;many&#x27;" in text
+    assert "<svg" in text
+
+
+def test_a_compaction_that_was_killed_is_finished_by_the_next_run(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    for number in range(3):
+        spark.range(number * 10, number * 10 + 10).coalesce(1).write.parquet(
+            f"{table}/batchId={number}"
+        )
+    spark.range(0, 20).coalesce(1).write.parquet(f"{table}/_writing/compacted")
+    (table / "_compaction.json").write_text("[0, 1]")
+    (table / "_compacted").mkdir()
+    # Killed after the first of the two old directories was moved away.
+    (table / "batchId=0").rename(table / "_compacted" / "batchId=0")
+
+    done = compact(spark, str(table), checkpoint=str(tmp_path / "checkpoint"))
+
+    assert (2, 2) == (done.batches_before, done.batches_after)
+    assert ["batchId=1", "batchId=2"] == sorted(p.name for p in table.iterdir() if p.name[0] == "b")
+    ids = ds.dataset(table, format="parquet", partitioning="hive").to_table()["id"].to_pylist()
+    assert list(range(30)) == sorted(ids)
+
+
+def test_wrong_settings_are_refused_before_anything_is_written(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="field 'keys' would clash"):
+        ingest(spark, settings_for(cluster, tmp_path, schema=parse_ddl("keys STRING")))
+    with pytest.raises(ConfigError, match="no column 'hour_time' to take the date from"):
+        ingest(spark, settings_for(cluster, tmp_path, date_column="hour_time"))
+    assert [] == list(tmp_path.iterdir())
+    (tmp_path / "ingest.json").write_text('{"topic": "other"}')
+    with pytest.raises(ConfigError, match="was begun with topic 'other', and this run has 'flig"):
+        ingest(spark, settings_for(cluster, tmp_path))
