@@ -41,6 +41,8 @@ RATE_PER_S = 200
 # No change for so long: the group is settled, and late deliveries have come.
 QUIET_S = 1.0
 PATIENCE_S = 60.0
+# Before a kill: what was consumed is committed, as far as it will be.
+COMMITTED_S = 3.0
 # A frozen member: broker expiry, its scan, and a rebalance period.
 FROZEN_PATIENCE_S = 200.0
 KINDS = ("join", "leave", "kill", "rejoin", "frozen", "thaw")
@@ -166,6 +168,7 @@ def measure(
                 group.leave()
                 group.join()
             for _ in range(repeats):
+                time.sleep(COMMITTED_S)
                 group.kill()
                 group.join("rejoin")
             if is_frozen:
@@ -188,7 +191,9 @@ def running(cluster: Any) -> Iterator[None]:
 
 def print_table(groups: dict[str, Group]) -> None:
     """Print medians and the longest, and the duplicates of all repetitions together."""
-    print(f"{'':34}{'change':8}{'n':>3}{'median':>9}{'longest':>9}{'target':>9}{'duplicates':>12}")
+    print(
+        f"{'':36}{'change':8}{'n':>3}{'median':>11}{'longest':>11}{'target':>10}{'duplicates':>12}"
+    )
     for label, group in groups.items():
         for kind in KINDS:
             times = group.times_ms.get(kind, [])
@@ -196,8 +201,8 @@ def print_table(groups: dict[str, Group]) -> None:
                 continue
             target = TARGETS_MS.get(kind)
             print(
-                f"{label:34}{kind:8}{len(times):>3}{statistics.median(times):>6.0f} ms"
-                f"{max(times):>6.0f} ms{f'{target:>6} ms' if target else '':>9}"
+                f"{label:36}{kind:8}{len(times):>3}{statistics.median(times):>8.0f} ms"
+                f"{max(times):>8.0f} ms{f'{target} ms' if target else '':>10}"
                 f"{sum(group.duplicates[kind]):>12}"
             )
 
