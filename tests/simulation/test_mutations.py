@@ -34,7 +34,8 @@ def commit_too_early(queue: ProcessQueue) -> int | None:
 def drop_at_once(owned: OwnedQueue, now_ms: int, *, drain_timeout_ms: int) -> None:
     """Release a queue without waiting for its listener."""
     del now_ms, drain_timeout_ms
-    owned._end()
+    owned.process_queue.drop()
+    owned.is_released = True
 
 
 def do_nothing(*_: object, **__: object) -> None:
