@@ -16,6 +16,7 @@ from sparrowmq.spark.offsets import EARLIEST
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
 from sparrowmq.spark.positions import find_offsets
+from sparrowmq.spark.shipping import Packed, pack
 
 
 class RocketMQReader(DataSourceReader):
@@ -27,6 +28,9 @@ class RocketMQReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+
+    def __reduce__(self) -> Packed:
+        return pack(RocketMQReader, self._options)
 
     @clear
     def partitions(self) -> Sequence[InputPartition]:

@@ -19,11 +19,15 @@ from sparrowmq.errors import ConfigError
 from sparrowmq.spark.failures import clear
 from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.schema import columns_ddl
+from sparrowmq.spark.shipping import Packed, pack
 from sparrowmq.spark.sink_options import SinkOptions, check_columns, parse_sink_options
 
 
 class RocketMQDataSource(DataSource):
     """Reads topics of RocketMQ, in a batch between two offsets or as a stream, and writes them."""
+
+    def __reduce__(self) -> Packed:
+        return pack(RocketMQDataSource, dict(self.options))
 
     @classmethod
     def name(cls) -> str:

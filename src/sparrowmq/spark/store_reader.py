@@ -42,6 +42,7 @@ from sparrowmq.spark.offsets import EARLIEST, number_queues
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import RangesPartition
 from sparrowmq.spark.planning import QueueRange
+from sparrowmq.spark.shipping import Packed, pack
 from sparrowmq.spark.store_files import StoredQueue, StoreFiles
 
 # A task reads about so much of the log, and so much at a time.
@@ -62,6 +63,9 @@ class StoreReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+
+    def __reduce__(self) -> Packed:
+        return pack(StoreReader, self._options)
 
     @clear
     def partitions(self) -> Sequence[InputPartition]:

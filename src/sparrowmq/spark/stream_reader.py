@@ -41,6 +41,7 @@ from sparrowmq.spark.offsets import LATEST, OffsetsJson, decode_offsets, encode_
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
 from sparrowmq.spark.positions import find_offsets, sample_sizes
+from sparrowmq.spark.shipping import Packed, pack
 
 _LOG = logging.getLogger("sparrowmq.spark")
 
@@ -59,6 +60,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_ms = clock.monotonic_ms()
         self._frozen: dict[MessageQueue, int] | None = None
         self._committed: dict[MessageQueue, int] = {}
+
+    def __reduce__(self) -> Packed:
+        return pack(RocketMQStreamReader, self._options)
 
     @clear
     def initialOffset(self) -> OffsetsJson:  # noqa: N802

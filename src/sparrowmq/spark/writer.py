@@ -48,6 +48,7 @@ from sparrowmq.runtime.effects import Operation, Task, cancel, join, spawn
 from sparrowmq.spark.cluster import Cluster, connect
 from sparrowmq.spark.failures import as_clear
 from sparrowmq.spark.row_encoding import EncodedRows, encode_rows
+from sparrowmq.spark.shipping import Packed, pack
 from sparrowmq.spark.sink_options import SinkOptions
 
 _LOG = logging.getLogger("sparrowmq.spark")
@@ -74,10 +75,13 @@ class RocketMQWriter(DataSourceArrowWriter):
         options: of the write.
     """
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, job: str | None = None) -> None:
         self._options = options
         # The same in every attempt of a task, and another in every job.
-        self._job = uuid.uuid4().hex
+        self._job = job or uuid.uuid4().hex
+
+    def __reduce__(self) -> Packed:
+        return pack(RocketMQWriter, self._options, self._job)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task, in an executor."""
@@ -100,6 +104,9 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+
+    def __reduce__(self) -> Packed:
+        return pack(RocketMQStreamWriter, self._options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task of a micro-batch, in an executor."""

@@ -1,0 +1,68 @@
+"""A user's job: batch, stream and sink on one master. Run by a Python of its own.
+
+Arguments: master, the package as a zip or "-", how to ship it ("files", "add" or "-"), name server,
+output directory. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+
+def main(master: str, package: str, shipping: str, name_server: str, out: str) -> None:
+    builder = (
+        SparkSession.builder.master(master)
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.executor.memory", "1g")
+        .config("spark.executor.cores", "1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.task.maxFailures", "1")
+    )
+    if shipping == "files":
+        builder = builder.config("spark.submit.pyFiles", package)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    if shipping == "add":
+        spark.sparkContext.addPyFile(package)
+    given = {"nameServer": name_server, "topic": "in", "minPartitions": "4"}
+    try:
+        result = run(spark, given, Path(out))
+    except Exception as error:
+        result = {"error": str(error)}
+    print(json.dumps(result))
+    spark.stop()
+
+
+def run(spark: SparkSession, given: dict[str, str], out: Path) -> dict[str, object]:
+    frame = spark.read.format("rocketmq").options(**given).load()
+    rows = frame.selectExpr("queueId", "queueOffset", "spark_partition_id() AS part").collect()
+    query = (
+        spark.readStream.format("rocketmq")
+        .options(startingOffsets="earliest", maxOffsetsPerTrigger="250", **given)
+        .load()
+        .selectExpr("body", "keys")
+        .writeStream.format("rocketmq")
+        .options(nameServer=given["nameServer"], topic="out")
+        .option("checkpointLocation", str(out / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    copied = spark.read.format("rocketmq").options(**(given | {"topic": "out"})).load()
+    return {
+        "rows": len({(row.queueId, row.queueOffset) for row in rows}),
+        "tasks": len({row.part for row in rows}),
+        "batches": len([each for each in query.recentProgress if each["numInputRows"]]),
+        "keys": copied.select("keys").distinct().count(),
+    }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
