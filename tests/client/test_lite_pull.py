@@ -161,11 +161,13 @@ def test_iteration_gives_messages_of_a_queue_in_order_and_ends_at_close(
     send(producer, topic, [str(n) for n in range(100)], queue_id=3)
     consumer = make_pull()
     found: list[int] = []
+    closes = threading.Thread(target=consumer.close)
 
     for message in consumer:
         found.append(int(message.body))
         if len(found) == 100:
-            threading.Thread(target=consumer.close).start()
+            closes.start()
+    closes.join(PATIENCE_S)
 
     assert list(range(100)) == found
     with pytest.raises(UsageError, match="is closed"):
