@@ -32,13 +32,14 @@ from sparrowmq.rebalance.member import GroupMember, MemberConfig, TopicShare
 from sparrowmq.rebalance.owned_queue import (
     LAST_COMMIT_MS,
     LOCAL_RETRY_MS,
-    LOST_MS,
     RETRY_FIRST_MS,
 )
 from sparrowmq.rebalance.process_queue import PULL_IDLE_MAX_MS, FlowLimits
 from sparrowmq.rebalance.reconcile import RebalancePlan
+from sparrowmq.rebalance.repeated_job import LOST_MS
 
-CONFIG = MemberConfig(group="G", client_id="c0", batch_size=2, deliveries_max=3)
+# Locks have tests of their own, in test_handover.py.
+CONFIG = MemberConfig(group="G", client_id="c0", batch_size=2, deliveries_max=3, locks_queues=False)
 TOPIC = "T"
 QUEUES = tuple(MessageQueue(TOPIC, "b", n) for n in range(4))
 Q0, Q1, Q2, Q3 = QUEUES
@@ -72,7 +73,7 @@ def joined(
     assert [Rebalance()] == member.due(0)
     member.rebalanced([share(*queues)], 0)
     acquires = [action for action in member.due(0) if isinstance(action, Acquire)]
-    for queue, epoch in acquires:
+    for queue, epoch, _ in acquires:
         member.acquired(queue, epoch, offset=start, is_committed=True, now_ms=0)
     return member, {action.queue: action.epoch for action in acquires}
 
@@ -152,12 +153,12 @@ def test_queues_given_are_acquired_and_then_pulled() -> None:
     assert RebalancePlan(revoke=(), acquire=(Q0, Q1), keep=()) == plan
     assert (Q0, Q1) == member.assigned
     assert [AssignmentChanged((Q0, Q1), (Q0, Q1), ())] == member.take_facts()
-    assert [Acquire(Q0, 1), Acquire(Q1, 2)] == member.due(0)
+    assert [Acquire(Q0, 1, False), Acquire(Q1, 2, False)] == member.due(0)
     member.acquired(Q0, 1, offset=7, is_committed=True, now_ms=1)
     member.acquire_failed(Q1, 2, now_ms=1)
     assert [Pull(Q0, 1, 7)] == member.due(1)
     assert [] == member.due(1)
-    assert [Acquire(Q1, 2)] == member.due(1 + RETRY_FIRST_MS)
+    assert [Acquire(Q1, 2, False)] == member.due(1 + RETRY_FIRST_MS)
 
 
 def test_start_that_nobody_committed_is_committed_at_once() -> None:
@@ -169,7 +170,7 @@ def test_start_that_nobody_committed_is_committed_at_once() -> None:
 
     member.acquired(Q0, acquire.epoch, offset=40, is_committed=False, now_ms=6)
 
-    assert [Pull(Q0, 1, 40), Commit(Q0, 1, 40, is_last=False)] == member.due(6)
+    assert [Commit(Q0, 1, 40, is_last=False), Pull(Q0, 1, 40)] == member.due(6)
 
 
 # --- rebalancing ----------------------------------------------------------------------------
@@ -399,7 +400,7 @@ def test_offset_ahead_of_the_queue_begins_anew_at_its_end_and_commits_that() -> 
 
     member.pull_moved(Q0, epochs[Q0], offset=100, corrected_offset=60, now_ms=2)
 
-    assert [Pull(Q0, 2, 60), Commit(Q0, 2, 60, is_last=False)] == member.due(2)
+    assert [Commit(Q0, 2, 60, is_last=False), Pull(Q0, 2, 60)] == member.due(2)
 
 
 # --- results of the listener ----------------------------------------------------------------
@@ -622,7 +623,7 @@ def test_queue_wanted_again_while_it_drains_is_acquired_after_its_release() -> N
     member.consumed(delivery, acked_count=2)
     assert [Commit(Q0, 1, 2, is_last=True)] == of_type(member.due(4), Commit)
     member.committed(Q0, epoch, offset=2, now_ms=5)
-    assert [Acquire(Q0, 2)] == member.due(5)
+    assert [Acquire(Q0, 2, False)] == member.due(5)
 
 
 def test_queue_not_wanted_after_all_while_it_drains_is_not_ours() -> None:

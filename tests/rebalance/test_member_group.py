@@ -27,10 +27,14 @@ from sparrowmq.rebalance.actions import (
     Pull,
     Rebalance,
     RefreshRoutes,
+    RenewLocks,
     SendBack,
+    Unlock,
 )
 from sparrowmq.rebalance.averagely import AllocateMessageQueueAveragely
 from sparrowmq.rebalance.member import GroupMember, MemberConfig, TopicShare
+from sparrowmq.rebalance.member_marker import MARKED_LEASE_MS
+from sparrowmq.rebalance.queue_lock_table import QueueLockTable
 
 TOPIC = "T"
 QUEUES = [MessageQueue(TOPIC, "b", n) for n in range(5)]
@@ -71,6 +75,7 @@ class World:
         self.joined_count = 0
         self.stuck_count: Counter[str] = Counter()
         self.is_healed = False
+        self.locks = QueueLockTable()
 
     # --- what happens -----------------------------------------------------------------------
 
@@ -113,6 +118,7 @@ class World:
             self.under_way += [(cid, action) for action in member.due(self.now_ms)]
             if member.is_done:
                 self.forget(cid)
+        self.check_leases()
         ready = [held for held in self.held if self.has_answer(*held)]
         self.held = [held for held in self.held if held not in ready]
         self.under_way += [(cid, action) for _, cid, action in ready]
@@ -139,6 +145,7 @@ class World:
 
     def forget(self, cid: str) -> None:
         self.members.pop(cid, None)
+        self.locks.shorten("G", cid, lease_ms=MARKED_LEASE_MS, now_ms=self.now_ms)
         self.listed = [other for other in self.listed if other != cid]
         self.notify()
 
@@ -163,10 +170,12 @@ class World:
             member.rebalanced([self.share_of(cid, is_good=is_good)], now_ms)
         elif isinstance(action, Leave):
             member.left()
+        elif isinstance(action, RenewLocks):
+            self.renew(cid, member, action, is_good=is_good)
         elif isinstance(action, Pull) and self.is_held(action):
             self.held.append((now_ms + HOLD_MS, cid, action))
         else:
-            self.carry_out_for_queue(member, action, is_good=is_good)
+            self.carry_out_for_queue(cid, member, action, is_good=is_good)
 
     def is_held(self, action: Pull) -> bool:
         return action.offset >= self.ends[action.queue] and self.chance.random() < 0.9
@@ -178,9 +187,11 @@ class World:
         queues = AllocateMessageQueueAveragely().allocate("G", cid, QUEUES, cids)
         return TopicShare(TOPIC, tuple(queues), tuple(cids))
 
-    def carry_out_for_queue(self, member: GroupMember, action: Action, *, is_good: bool) -> None:
+    def carry_out_for_queue(
+        self, cid: str, member: GroupMember, action: Action, *, is_good: bool
+    ) -> None:
         now_ms = self.now_ms
-        assert not isinstance(action, RefreshRoutes | Heartbeat | Rebalance | Leave)
+        assert not isinstance(action, RefreshRoutes | Heartbeat | Rebalance | Leave | RenewLocks)
         if isinstance(action, Deliver):
             count = len(action.messages) if is_good else self.chance.randrange(2)
             self.note_consumed(action.queue, [m.queue_offset for m in action.messages[:count]])
@@ -190,17 +201,11 @@ class World:
             return
         queue, epoch = action.queue, action.epoch
         if isinstance(action, Acquire):
+            self.acquire(cid, member, action, is_good=is_good)
+        elif isinstance(action, Unlock):
             if is_good:
-                stored = self.committed.get(queue)
-                member.acquired(
-                    queue,
-                    epoch,
-                    offset=stored or 0,
-                    is_committed=stored is not None,
-                    now_ms=now_ms,
-                )
-            else:
-                member.acquire_failed(queue, epoch, now_ms=now_ms)
+                self.locks.unlock_batch("G", [queue], cid)
+            member.unlocked(queue, epoch)
         elif isinstance(action, Pull):
             end = min(self.ends[queue], action.offset + PULL_COUNT)
             if is_good:
@@ -227,6 +232,41 @@ class World:
             )
         else:
             self.commit(member, action, is_good=is_good)
+
+    def acquire(self, cid: str, member: GroupMember, action: Acquire, *, is_good: bool) -> None:
+        queue, epoch, wants_lock = action
+        now_ms = self.now_ms
+        if not is_good:
+            if wants_lock and self.chance.random() < 0.5:
+                # The answer was lost, not the request.
+                self.locks.try_lock_batch("G", [queue], cid, now_ms=now_ms)
+            member.acquire_failed(queue, epoch, now_ms=now_ms)
+            return
+        if wants_lock and not self.locks.try_lock_batch("G", [queue], cid, now_ms=now_ms):
+            is_listed = self.locks.find_owner("G", queue, now_ms=now_ms) in self.listed
+            member.lock_refused(queue, epoch, is_owner_listed=is_listed, now_ms=now_ms)
+            return
+        stored = self.committed.get(queue)
+        member.acquired(
+            queue,
+            epoch,
+            offset=stored or 0,
+            is_committed=stored is not None,
+            lock_sent_ms=now_ms if wants_lock else None,
+            now_ms=now_ms,
+        )
+
+    def renew(self, cid: str, member: GroupMember, action: RenewLocks, *, is_good: bool) -> None:
+        held = self.locks.try_lock_batch("G", action.queues, cid, now_ms=self.now_ms)
+        member.locks_renewed(action, held=held if is_good else None, now_ms=self.now_ms)
+
+    def check_leases(self) -> None:
+        """No two members may believe in one lock."""
+        for queue in QUEUES:
+            believers = [
+                cid for cid, member in self.members.items() if member.is_sure_of(queue, self.now_ms)
+            ]
+            assert len(believers) < 2, f"{believers} believe in the lock of {queue}"
 
     def note_consumed(self, queue: MessageQueue, offsets: list[int]) -> None:
         self.consumed.update((queue, offset) for offset in offsets)

@@ -20,6 +20,7 @@ from sparrowmq.rebalance.actions import (
     DuplicateClientId,
     NotListed,
     OffsetCorrected,
+    QueueLost,
 )
 from sparrowmq.runtime import clock
 
@@ -63,6 +64,9 @@ class NoticeLog:
         elif isinstance(notice, DrainTimedOut):
             text = "%s given up while a listener still has %d messages; they come again elsewhere"
             self._warn((text, str(notice.queue)), text, *notice)
+        elif isinstance(notice, QueueLost):
+            text = "the lock of %s was lost; what listeners have of it comes again elsewhere"
+            self._warn((text, str(notice.queue)), text, notice.queue)
         elif isinstance(notice, CommitLost):
             text = "%s given up, but offset %d was not committed; messages come again elsewhere"
             self._warn((text, str(notice.queue)), text, *notice)

@@ -13,8 +13,9 @@ from typing import NamedTuple, TypeAlias
 
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.queue_history import QueueHistory
 from sparrowmq.client.route_cache import RouteCache
-from sparrowmq.errors import SparrowError
+from sparrowmq.errors import NoWritableQueue, SparrowError
 from sparrowmq.model import ConsumeContext, ConsumeStatus, MessageExt, MessageModel, MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
@@ -103,6 +104,7 @@ class Subscriber:
     tell: Callable[[Notice], None]
     member: GroupMember = field(init=False)
     routes: RouteCache = field(default_factory=RouteCache)
+    history: QueueHistory = field(default_factory=QueueHistory)
     wake: Event = field(default_factory=Event)
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)
     # Queues were chosen by hand: heartbeats tell of no subscription then.
@@ -135,9 +137,15 @@ class Subscriber:
         own = self.retry_topic
         return [queue for queue in queues if queue.topic != own]
 
-    def broker_address(self, queue: MessageQueue) -> str | None:
-        """Return where to ask about a queue: its master, or any while there is none."""
-        return self.routes.address(queue.broker_name)
+    def get_broker_address(self, queue: MessageQueue) -> str:
+        """Return where to ask about a queue: its master, or any while there is none.
+
+        Raises: NoWritableQueue if no address of its broker is known.
+        """
+        address = self.routes.address(queue.broker_name)
+        if address is None:
+            raise NoWritableQueue(f"no address of broker {queue.broker_name!r} is known")
+        return address
 
 
 def member_config_from(config: ConsumerConfig) -> MemberConfig:

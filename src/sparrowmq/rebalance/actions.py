@@ -25,7 +25,26 @@ class Rebalance(NamedTuple):
 
 
 class Acquire(NamedTuple):
-    """Find where to begin in a queue. Then `acquired` or `acquire_failed`."""
+    """Take a queue's lock if that is wanted, and then find where to begin in the queue.
+
+    Then `acquired`, `lock_refused` or `acquire_failed`.
+    """
+
+    queue: MessageQueue
+    epoch: int
+    wants_lock: bool
+
+
+class RenewLocks(NamedTuple):
+    """Ask one broker for the locks of queues again. Then `locks_renewed`."""
+
+    broker_name: str
+    queues: tuple[MessageQueue, ...]
+    sent_ms: int
+
+
+class Unlock(NamedTuple):
+    """Give a queue's lock back and wait for the answer. Then `unlocked`, whatever it was."""
 
     queue: MessageQueue
     epoch: int
@@ -88,6 +107,8 @@ Action: TypeAlias = (
     | Heartbeat
     | Rebalance
     | Acquire
+    | RenewLocks
+    | Unlock
     | Pull
     | AbandonPull
     | Deliver
@@ -142,6 +163,15 @@ class DrainTimedOut(NamedTuple):
     in_flight_count: int
 
 
+class QueueLost(NamedTuple):
+    """The lock of a queue ran out or went to another member, so its messages come again there.
+
+    What listeners still have of it is neither committed nor sent back.
+    """
+
+    queue: MessageQueue
+
+
 class CommitLost(NamedTuple):
     """The last commit of a queue that was given up failed; some messages will come again."""
 
@@ -150,5 +180,11 @@ class CommitLost(NamedTuple):
 
 
 Fact: TypeAlias = (
-    AssignmentChanged | DuplicateClientId | NotListed | OffsetCorrected | DrainTimedOut | CommitLost
+    AssignmentChanged
+    | DuplicateClientId
+    | NotListed
+    | OffsetCorrected
+    | DrainTimedOut
+    | QueueLost
+    | CommitLost
 )

@@ -9,7 +9,10 @@ Rules of this file:
 - A failed or empty list of members changes nothing; neither does a topic without a route.
 - A queue in the latest target that we do not hold is acquired; one that we hold and that is not
   in the target is released: pulls stop, what the listener has may finish within a bound, the
-  offset is committed and the answer awaited.
+  offset is committed and the answer awaited, and then its lock is given back.
+- A queue's lock is taken before its start position is read, and renewed for as long as it is ours;
+  `QueueLease` says what that is worth. Locks are taken pairwise: a queue that comes from a member
+  that takes none (Java's) is free, one that goes to such a member is taken without asking.
 - A notification commits first and rebalances then, so that whoever takes our queues over begins
   where we are and not where we were a second ago.
 
@@ -34,17 +37,24 @@ from sparrowmq.rebalance.actions import (
     Leave,
     NotListed,
     OffsetCorrected,
+    QueueLost,
     Rebalance,
     RefreshRoutes,
+    RenewLocks,
 )
-from sparrowmq.rebalance.member_marker import HEARTBEATS_PER_EXPIRY
-from sparrowmq.rebalance.owned_queue import LOST_MS, OwnedQueue
+from sparrowmq.rebalance.member_marker import (
+    HEARTBEATS_PER_EXPIRY,
+    MARKED_LEASE_RENEWAL_MS,
+)
+from sparrowmq.rebalance.owned_queue import OwnedQueue
 from sparrowmq.rebalance.process_queue import (
     CONSUME_TIMEOUT_MS,
     FlowLimits,
     ProcessQueueState,
 )
+from sparrowmq.rebalance.queue_lease import QueueLease
 from sparrowmq.rebalance.reconcile import RebalancePlan, reconcile
+from sparrowmq.rebalance.repeated_job import LOST_MS, RepeatedJob
 
 # RebalanceService.minInterval of 5.2 and later: between two rebalances while not balanced.
 REBALANCE_RETRY_MS = 1_000
@@ -52,6 +62,8 @@ REBALANCE_RETRY_MS = 1_000
 HEARTBEAT_RETRY_MS = 1_000
 # A topic without a route is looked for again after this, and then at doubled intervals.
 ROUTE_RETRY_FIRST_MS = 250
+# A lock that is not held is asked for again after this, beside consumption.
+LOCK_ASK_MS = 1_000
 # How often listeners are looked at that run too long.
 EXPIRY_CHECK_MS = 1_000
 
@@ -63,6 +75,8 @@ class MemberConfig:
     group: str
     client_id: str
     is_broadcasting: bool = False
+    # Whether queues are handed over by their locks; never in a BROADCASTING group.
+    locks_queues: bool = True
     batch_size: int = 1
     deliveries_max: int = 20
     flow: FlowLimits = field(default_factory=FlowLimits)
@@ -88,39 +102,6 @@ class TopicShare(NamedTuple):
     cid_all: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Job:
-    """Something done again and again, one at a time."""
-
-    due_ms: int
-    started_ms: int | None = None
-    is_wanted_again: bool = False
-
-    def begin(self, now_ms: int) -> bool:
-        """Begin if it is due and not under way; one that never answered counts as lost."""
-        if self.started_ms is not None and now_ms - self.started_ms <= LOST_MS:
-            return False
-        if now_ms < self.due_ms:
-            return False
-        self.started_ms = now_ms
-        return True
-
-    def ask(self, now_ms: int) -> None:
-        """Want it now, or once more when the one under way is done."""
-        self.due_ms = min(self.due_ms, now_ms)
-        self.is_wanted_again = self.started_ms is not None
-
-    def end(self, now_ms: int, *, next_in_ms: int) -> None:
-        """Note the end of the one under way."""
-        self.started_ms = None
-        self.due_ms = now_ms if self.is_wanted_again else now_ms + next_in_ms
-        self.is_wanted_again = False
-
-    def next_due_ms(self, now_ms: int) -> int:
-        """Return when it begins next, if nothing comes between."""
-        return now_ms + LOST_MS if self.started_ms is not None else self.due_ms
-
-
 class GroupMember:
     """See the module's text.
 
@@ -135,10 +116,14 @@ class GroupMember:
         self._topics = set(topics)
         self._queues: dict[MessageQueue, OwnedQueue] = {}
         self._wanted: dict[str, tuple[MessageQueue, ...]] = {}
-        self._routes = _Job(now_ms)
-        self._heartbeat = _Job(now_ms)
-        self._rebalance = _Job(now_ms)
+        self._routes = RepeatedJob(now_ms)
+        self._heartbeat = RepeatedJob(now_ms)
+        self._rebalance = RepeatedJob(now_ms)
         self._expiry_due_ms = now_ms + EXPIRY_CHECK_MS
+        self._locks_due_ms = now_ms
+        self.locks_queues = config.locks_queues and not config.is_broadcasting
+        # Pulls of queues that were lost.
+        self._abandoned: list[Action] = []
         self._route_retry_ms = ROUTE_RETRY_FIRST_MS
         # The order of the first steps: routes, then a heartbeat, then a rebalance.
         self._has_routes = False
@@ -159,9 +144,9 @@ class GroupMember:
 
     def due(self, now_ms: int) -> list[Action]:
         """Return what to begin now; it then counts as under way."""
-        actions: list[Action] = []
         if self.is_done:
-            return actions
+            return []
+        actions, self._abandoned = self._abandoned, []
         if not self._is_leaving:
             self._collect_jobs(now_ms, actions)
         if now_ms >= self._expiry_due_ms:
@@ -171,6 +156,8 @@ class GroupMember:
             owned.collect(now_ms, actions, self._facts, flow=self._config.flow)
             if owned.is_released:
                 self._release(owned, now_ms, actions)
+        if self.locks_queues and now_ms >= self._locks_due_ms:
+            self._collect_renewals(now_ms, actions)
         self._collect_deliveries(now_ms, actions)
         if self._is_leaving and not self._queues:
             self._collect_leave(now_ms, actions)
@@ -187,6 +174,8 @@ class GroupMember:
                 candidates.append(self._rebalance.next_due_ms(now_ms))
         if self._deliveries:
             candidates.append(self._expiry_due_ms)
+        if self.locks_queues and self._queues:
+            candidates.append(self._locks_due_ms)
         candidates += [owned.next_due_ms(now_ms) for owned in self._queues.values()]
         return min(candidates)
 
@@ -209,6 +198,11 @@ class GroupMember:
         """Tell whether a queue is in our hands, also while it starts or drains."""
         return queue in self._queues
 
+    def is_sure_of(self, queue: MessageQueue, now_ms: int) -> bool:
+        """Tell whether a queue's lock is ours, so that no other member may have the queue."""
+        owned = self._queues.get(queue)
+        return owned is not None and owned.is_sure(now_ms)
+
     def committed_offset(self, queue: MessageQueue) -> int | None:
         """Return the last offset of a queue of ours that the broker is known to have."""
         owned = self._queues.get(queue)
@@ -225,6 +219,18 @@ class GroupMember:
             actions.append(Heartbeat())
         if self._can_rebalance() and self._rebalance.begin(now_ms):
             actions.append(Rebalance())
+
+    def _collect_renewals(self, now_ms: int, actions: list[Action]) -> None:
+        """Ask for all our locks again, one request to each broker."""
+        asked: dict[str, list[MessageQueue]] = {}
+        has_all = True
+        for owned in self._queues.values():
+            if owned.begin_renewal(now_ms):
+                asked.setdefault(owned.queue.broker_name, []).append(owned.queue)
+                has_all = has_all and owned.lease.until_ms is not None
+        for broker_name, queues in asked.items():
+            actions.append(RenewLocks(broker_name, tuple(queues), now_ms))
+        self._locks_due_ms = now_ms + (MARKED_LEASE_RENEWAL_MS if has_all else LOCK_ASK_MS)
 
     def _collect_deliveries(self, now_ms: int, actions: list[Action]) -> None:
         """Give the listener messages, one batch of each queue in turn, while calls are free."""
@@ -312,6 +318,7 @@ class GroupMember:
     def connection_lost(self, broker_names: Collection[str], now_ms: int) -> None:
         """Register again, and commit again: the broker may have been started anew."""
         self._heartbeat.ask(now_ms)
+        self._locks_due_ms = min(self._locks_due_ms, now_ms + LOCK_ASK_MS)
         for owned in self._queues.values():
             if owned.queue.broker_name in broker_names:
                 owned.forget_committed()
@@ -387,9 +394,13 @@ class GroupMember:
             self._facts.append(AssignmentChanged(self.assigned, plan.acquire, plan.revoke))
         return plan
 
-    def _give(self, queue: MessageQueue, now_ms: int) -> OwnedQueue:
+    def _give(
+        self, queue: MessageQueue, now_ms: int, *, lease: QueueLease | None = None
+    ) -> OwnedQueue:
         self._epoch += 1
-        owned = self._queues[queue] = OwnedQueue(queue, epoch=self._epoch, now_ms=now_ms)
+        lease = QueueLease(is_wanted=self.locks_queues) if lease is None else lease
+        owned = OwnedQueue(queue, epoch=self._epoch, lease=lease, now_ms=now_ms)
+        self._queues[queue] = owned
         return owned
 
     def _release(self, owned: OwnedQueue, now_ms: int, actions: list[Action]) -> None:
@@ -401,12 +412,72 @@ class GroupMember:
     # --- what happened to a queue -----------------------------------------------------------
 
     def acquired(
-        self, queue: MessageQueue, epoch: int, *, offset: int, is_committed: bool, now_ms: int
+        self,
+        queue: MessageQueue,
+        epoch: int,
+        *,
+        offset: int,
+        is_committed: bool,
+        now_ms: int,
+        lock_sent_ms: int | None = None,
     ) -> None:
-        """The queue begins at an offset; `is_committed` tells whether the group has it there."""
+        """The queue begins at an offset.
+
+        Args:
+            is_committed: whether the group has committed the offset.
+            lock_sent_ms: when the request for its lock was sent; None without the lock.
+        """
+        owned = self._find(queue, epoch)
+        if owned is None:
+            return
+        if not owned.acquired(
+            offset, is_committed=is_committed, lock_sent_ms=lock_sent_ms, now_ms=now_ms
+        ):
+            self._lose(owned, now_ms)
+        if lock_sent_ms is None:
+            self._locks_due_ms = min(self._locks_due_ms, now_ms + LOCK_ASK_MS)
+
+    def lock_refused(
+        self, queue: MessageQueue, epoch: int, *, is_owner_listed: bool, now_ms: int
+    ) -> None:
+        """Another member has the queue's lock.
+
+        Args:
+            is_owner_listed: whether the member that had the queue before is still in the group.
+        """
+        owned = self._find(queue, epoch)
+        if owned is not None and not owned.lock_refused(
+            is_owner_listed=is_owner_listed,
+            drain_timeout_ms=self._config.drain_timeout_ms,
+            now_ms=now_ms,
+        ):
+            self._lose(owned, now_ms)
+
+    def locks_renewed(
+        self, action: RenewLocks, *, held: Collection[MessageQueue] | None, now_ms: int
+    ) -> None:
+        """The broker has answered which locks are ours; `held` is None if it has not."""
+        for queue in action.queues:
+            owned = self._queues.get(queue)
+            if owned is not None:
+                is_held = None if held is None else queue in held
+                owned.lock_renewed(action.sent_ms, is_held=is_held, now_ms=now_ms)
+        if held is None or len(held) < len(action.queues):
+            self._locks_due_ms = min(self._locks_due_ms, now_ms + LOCK_ASK_MS)
+
+    def unlocked(self, queue: MessageQueue, epoch: int) -> None:
+        """The queue's lock was given back, as far as it could be."""
         owned = self._find(queue, epoch)
         if owned is not None:
-            owned.acquired(offset, is_committed=is_committed, now_ms=now_ms)
+            owned.unlocked()
+
+    def _lose(self, owned: OwnedQueue, now_ms: int) -> None:
+        """Begin anew in a queue that another member may have had meanwhile."""
+        self._facts.append(QueueLost(owned.queue))
+        abandoned = owned.lose()
+        if abandoned is not None:
+            self._abandoned.append(abandoned)
+        self._give(owned.queue, now_ms)
 
     def acquire_failed(self, queue: MessageQueue, epoch: int, *, now_ms: int) -> None:
         """Where the queue begins could not be found out."""
@@ -441,7 +512,8 @@ class GroupMember:
             return
         owned.process_queue.drop()
         owned.is_released = True
-        self._give(queue, now_ms).acquired(corrected_offset, is_committed=False, now_ms=now_ms)
+        again = self._give(queue, now_ms, lease=owned.lease)
+        again.acquired(corrected_offset, is_committed=False, lock_sent_ms=None, now_ms=now_ms)
 
     def pull_failed(self, queue: MessageQueue, epoch: int, *, offset: int, now_ms: int) -> None:
         """The pull from `offset` came to nothing."""

@@ -1,10 +1,15 @@
 """One queue in the hands of a group member, from the moment it is given to its release.
 
 ```
-given ──> STARTING ──acquired──> CONSUMING ──revoke──> DRAINING ──committed──> released
-             │  ^ (again after a failure)                 │ deliveries end, or the bound passes
-             └──────────────revoke──> released            └ the last commit is answered
+given ──> STARTING ──acquired──> CONSUMING ──revoke──> DRAINING ──committed──> DROPPED ──> released
+             │  ^ (again after a failure,  │              │ deliveries end, or    │ the lock is
+             │     or a refused lock)      │ the lock     │ the bound passes; the │ given back
+             └───revoke──> DROPPED         └ is lost      └ last commit is answered
 ```
+
+What depends on the queue's lock is asked of its `QueueLease` first: a delivery, a commit, a message
+sent back. While it is fenced none of them begins; the lock is asked for again, and if nobody has
+committed anything meanwhile, consumption goes on as if nothing had been.
 
 What to do next is worked out from the state whenever it is asked (`collect`); nothing has to be
 remembered to be scheduled, so no queue can stop because somebody forgot. Whatever is under way
@@ -26,7 +31,9 @@ from sparrowmq.rebalance.actions import (
     DrainTimedOut,
     Fact,
     Pull,
+    QueueLost,
     SendBack,
+    Unlock,
 )
 from sparrowmq.rebalance.process_queue import (
     PULL_IDLE_MAX_MS,
@@ -34,18 +41,20 @@ from sparrowmq.rebalance.process_queue import (
     ProcessQueue,
     ProcessQueueState,
 )
+from sparrowmq.rebalance.queue_lease import QueueLease
+from sparrowmq.rebalance.repeated_job import LOST_MS
 
 # A failed request of a queue is repeated after the first, and then at doubled intervals up to the
 # second; RocketMQ waits a fixed second (pullTimeDelayMillsWhenException).
 RETRY_FIRST_MS = 100
 RETRY_MAX_MS = 1_000
-# An operation answers long before this; if it has not, it counts as lost.
-LOST_MS = 60_000
 # MQClientInstance persists every offset so often (persistConsumerOffsetInterval), changed or not.
 # So do we: a former owner whose commit came late may have lowered it.
 COMMIT_AGAIN_MS = 5_000
 # How long the last commit of a queue is tried once nothing is under way any more.
 LAST_COMMIT_MS = 3_000
+# How long giving a lock back is waited for; it then ends with its lease.
+UNLOCK_LOST_MS = 3_000
 # ConsumeMessageConcurrentlyService: what could not be sent back is consumed again after this.
 LOCAL_RETRY_MS = 5_000
 # ProcessQueue.cleanExpiredMsg sends messages back with this level.
@@ -63,6 +72,7 @@ class OwnedQueue:
     Args:
         queue: the queue.
         epoch: one number per time the member was given a queue.
+        lease: our side of its lock.
         now_ms: when it was given.
     """
 
@@ -82,15 +92,18 @@ class OwnedQueue:
         "_pull_due_ms",
         "_pull_sent_ms",
         "_retries",
+        "_unlock_sent_ms",
         "deliveries",
         "epoch",
         "is_released",
+        "lease",
         "process_queue",
         "queue",
     )
 
-    def __init__(self, queue: MessageQueue, *, epoch: int, now_ms: int) -> None:
+    def __init__(self, queue: MessageQueue, *, epoch: int, lease: QueueLease, now_ms: int) -> None:
         self.queue = queue
+        self.lease = lease
         self.epoch = epoch
         self.process_queue = ProcessQueue(queue, now_ms=now_ms)
         self.is_released = False
@@ -102,6 +115,7 @@ class OwnedQueue:
         self._acquire_sent_ms: int | None = None
         self._pull_sent_ms: int | None = None
         self._commit_sent_ms: int | None = None
+        self._unlock_sent_ms: int | None = None
         # None until a commit of ours was answered, or the broker said what is committed.
         self._committed_offset: int | None = None
         self._drain_deadline_ms: int | None = None
@@ -125,6 +139,14 @@ class OwnedQueue:
         """The last offset that the broker is known to have."""
         return self._committed_offset
 
+    def is_sure(self, now_ms: int) -> bool:
+        """Tell whether messages may be delivered and committed under the lock."""
+        is_ours = self.process_queue.state in (
+            ProcessQueueState.CONSUMING,
+            ProcessQueueState.DRAINING,
+        )
+        return is_ours and self.lease.until_ms is not None and not self.lease.is_fenced(now_ms)
+
     # --- what to do -------------------------------------------------------------------------
 
     def collect(
@@ -135,22 +157,48 @@ class OwnedQueue:
             self._has_abandoned_pull = False
             actions.append(AbandonPull(self.queue, self.epoch))
         state = self.process_queue.state
-        if state is ProcessQueueState.STARTING:
+        is_fenced = self.lease.is_fenced(now_ms)
+        if state is ProcessQueueState.STARTING or (
+            state is ProcessQueueState.CONSUMING and is_fenced
+        ):
             self._collect_acquire(now_ms, actions)
         elif state is ProcessQueueState.CONSUMING:
+            # The start position is committed before anything is taken.
+            self._collect_commit(now_ms, actions)
             self._collect_pull(now_ms, actions, flow)
             self._collect_backs(now_ms, actions)
             self._collect_retries(now_ms)
-            self._collect_commit(now_ms, actions)
+        elif state is ProcessQueueState.DRAINING and is_fenced:
+            facts.append(QueueLost(self.queue))
+            self._end()
         elif state is ProcessQueueState.DRAINING:
             self._collect_backs(now_ms, actions)
             self._collect_release(now_ms, actions, facts)
+        if self.process_queue.state is ProcessQueueState.DROPPED:
+            self._collect_unlock(now_ms, actions)
 
     def _collect_acquire(self, now_ms: int, actions: list[Action]) -> None:
         if _is_under_way(self._acquire_sent_ms, now_ms) or now_ms < self._acquire_due_ms:
             return
         self._acquire_sent_ms = now_ms
-        actions.append(Acquire(self.queue, self.epoch))
+        wants_lock = self.lease.asks_first
+        if wants_lock:
+            self.lease.ask()
+        actions.append(Acquire(self.queue, self.epoch, wants_lock))
+
+    def _collect_unlock(self, now_ms: int, actions: list[Action]) -> None:
+        """Give the lock back, if there may be one, when no request for it is under way."""
+        lease = self.lease
+        is_asked_for = _is_under_way(self._acquire_sent_ms, now_ms) or lease.is_renewing(now_ms)
+        if is_asked_for and lease.may_hold:
+            return
+        if not lease.may_hold:
+            self.is_released = True
+        elif self._unlock_sent_ms is None:
+            self._unlock_sent_ms = now_ms
+            actions.append(Unlock(self.queue, self.epoch))
+        elif now_ms - self._unlock_sent_ms > UNLOCK_LOST_MS:
+            self.is_released = True
 
     def _collect_pull(self, now_ms: int, actions: list[Action], flow: FlowLimits) -> None:
         process_queue = self.process_queue
@@ -213,8 +261,12 @@ class OwnedQueue:
             facts.append(CommitLost(self.queue, offset))
         if in_flight > 0:
             facts.append(DrainTimedOut(self.queue, in_flight))
+        self._end()
+
+    def _end(self) -> None:
+        """Have nothing more to do with its messages; it is released when its lock is."""
         self.process_queue.drop()
-        self.is_released = True
+        self.is_released = not self.lease.may_hold
 
     def _waiting_retry_count(self) -> int:
         return sum(len(offsets) for _, offsets in self._retries)
@@ -225,7 +277,12 @@ class OwnedQueue:
         state = self.process_queue.state
         if state is ProcessQueueState.STARTING and self._acquire_sent_ms is None:
             candidates.append(self._acquire_due_ms)
+        elif state is ProcessQueueState.CONSUMING and self.lease.is_fenced(now_ms):
+            if self._acquire_sent_ms is None:
+                candidates.append(self._acquire_due_ms)
         elif state is ProcessQueueState.CONSUMING:
+            if self.lease.until_ms is not None:
+                candidates.append(self.lease.until_ms)
             if self._pull_sent_ms is None and self._pull_due_ms > now_ms:
                 candidates.append(self._pull_due_ms)
             candidates += [due_ms for due_ms, _ in self._retries]
@@ -240,7 +297,11 @@ class OwnedQueue:
             waits_ms = [self._drain_deadline_ms, self._commit_due_ms]
             if self._drained_ms is not None:
                 waits_ms.append(self._drained_ms + LAST_COMMIT_MS)
+            if self.lease.until_ms is not None:
+                waits_ms.append(self.lease.until_ms)
             candidates += [wait_ms for wait_ms in waits_ms if wait_ms > now_ms]
+        elif state is ProcessQueueState.DROPPED:
+            candidates.append(now_ms + UNLOCK_LOST_MS)
         return min(candidates)
 
     def _is_dirty(self) -> bool:
@@ -249,16 +310,82 @@ class OwnedQueue:
 
     # --- what happened ----------------------------------------------------------------------
 
-    def acquired(self, offset: int, *, is_committed: bool, now_ms: int) -> None:
-        """Begin at an offset; `is_committed` tells whether the broker has it as the group's."""
+    def acquired(
+        self, offset: int, *, is_committed: bool, lock_sent_ms: int | None, now_ms: int
+    ) -> bool:
+        """Begin at an offset, or go on after the lock had run out.
+
+        Args:
+            is_committed: whether the broker has the offset as the group's.
+            lock_sent_ms: when the request for the lock was sent; None without the lock.
+
+        Returns: False if others may have consumed meanwhile, so that the queue must be begun anew.
+        """
+        was_asked = self._acquire_sent_ms is not None
+        self._acquire_sent_ms = None
+        if self.process_queue.state is ProcessQueueState.CONSUMING and was_asked:
+            if lock_sent_ms is None or not is_committed or offset != self._committed_offset:
+                return False
+            self.lease.grant(lock_sent_ms)
+            return True
         if self.process_queue.state is not ProcessQueueState.STARTING:
-            return
+            return True
+        if lock_sent_ms is not None:
+            self.lease.grant(lock_sent_ms)
         self.process_queue.start(offset, now_ms=now_ms)
         self._committed_offset = offset if is_committed else None
         self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
-        self._acquire_sent_ms = None
         self._failures = 0
         self._pull_due_ms = self._commit_due_ms = now_ms
+        return True
+
+    def lock_refused(self, *, is_owner_listed: bool, drain_timeout_ms: int, now_ms: int) -> bool:
+        """Ask again a little later, or go on without the lock.
+
+        Returns: False if it was ours before, so that the queue must be begun anew.
+        """
+        self._acquire_sent_ms = None
+        if self.process_queue.state is ProcessQueueState.CONSUMING:
+            return False
+        again_ms = self.lease.wait_or_go_on(
+            now_ms, is_owner_listed=is_owner_listed, drain_timeout_ms=drain_timeout_ms
+        )
+        self._acquire_due_ms = now_ms if again_ms is None else again_ms
+        return True
+
+    def begin_renewal(self, now_ms: int) -> bool:
+        """Tell whether the lock is to be asked for again now; it then counts as asked for."""
+        state, lease = self.process_queue.state, self.lease
+        is_ours = state in (ProcessQueueState.CONSUMING, ProcessQueueState.DRAINING)
+        if not (is_ours and lease.is_wanted) or lease.is_fenced(now_ms):
+            return False
+        if lease.is_renewing(now_ms):
+            return False
+        lease.ask()
+        lease.renewing_ms = now_ms
+        return True
+
+    def lock_renewed(self, sent_ms: int, *, is_held: bool | None, now_ms: int) -> None:
+        """Note what became of a renewal; `is_held` is None if that is not known."""
+        lease = self.lease
+        if lease.renewing_ms != sent_ms:
+            return
+        lease.renewing_ms = None
+        if is_held:
+            lease.grant(sent_ms)
+        elif is_held is not None:
+            lease.refuse(sent_ms, now_ms)
+
+    def unlocked(self) -> None:
+        """Note that the lock was given back."""
+        self.lease.may_hold = False
+
+    def lose(self) -> AbandonPull | None:
+        """Give the queue up at once, since another member may have it; return what to abandon."""
+        is_pulling = self._pull_sent_ms is not None
+        self.process_queue.drop()
+        self.is_released = True
+        return AbandonPull(self.queue, self.epoch) if is_pulling else None
 
     def acquire_failed(self, now_ms: int) -> None:
         """Try again a little later."""
@@ -337,15 +464,16 @@ class OwnedQueue:
         self._drain_deadline_ms = now_ms + drain_timeout_ms
         self._commit_due_ms = min(self._commit_due_ms, now_ms)
         if was_starting:
-            self.process_queue.drop()
-            self.is_released = True
+            self._end()
         else:
             self.process_queue.revoke()
 
     # --- deliveries -------------------------------------------------------------------------
 
     def take(self, delivery_id: int, count_max: int, now_ms: int) -> Deliver | None:
-        """Take the next messages for the listener, if there are any."""
+        """Take the next messages for the listener, if there are any and the lock is ours."""
+        if self.lease.is_fenced(now_ms):
+            return None
         messages = self.process_queue.take_batch(count_max, now_ms=now_ms)
         if not messages:
             return None

@@ -28,6 +28,7 @@ from sparrowmq.rebalance.actions import (
     DuplicateClientId,
     NotListed,
     OffsetCorrected,
+    QueueLost,
 )
 from sparrowmq.rebalance.strategies import strategy_from
 from sparrowmq.runtime.effects import Operation
@@ -178,6 +179,10 @@ class MemberHost:
         elif isinstance(notice, DrainTimedOut):
             self._forgive(notice.queue)
             self._trace.add(f"{self.name} gave {_short(notice.queue)} up while its listener ran")
+        elif isinstance(notice, QueueLost):
+            # Another member may have it; nobody waits for a listener then.
+            self._forgive(notice.queue)
+            self._trace.add(f"{self.name} lost the lock of {_short(notice.queue)}")
         elif isinstance(notice, CommitLost | NotListed | OffsetCorrected):
             self._trace.add(f"{self.name}: {notice!r}")
 

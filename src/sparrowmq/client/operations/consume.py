@@ -14,17 +14,13 @@ from typing import Any, TypeAlias
 import msgspec
 
 from sparrowmq.client.operations.gather import gather_outcomes
+from sparrowmq.client.operations.handover import acquire, renew_locks, unlock
 from sparrowmq.client.operations.membership import (
     consumer_connections,
     heartbeat_all,
     unregister,
 )
-from sparrowmq.client.operations.offsets import (
-    max_offset,
-    query_offset,
-    search_offset,
-    update_offset,
-)
+from sparrowmq.client.operations.offsets import update_offset
 from sparrowmq.client.operations.pull import PullStatus, corrected_offset, make_pull_header, pull
 from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.operations.routes import refresh_route
@@ -38,7 +34,6 @@ from sparrowmq.client.subscriber import (
 )
 from sparrowmq.errors import (
     BrokerError,
-    NoWritableQueue,
     RemoteProtocolError,
     SparrowError,
     TopicRouteNotFound,
@@ -66,9 +61,10 @@ from sparrowmq.rebalance.actions import (
     Pull,
     Rebalance,
     RefreshRoutes,
+    RenewLocks,
     SendBack,
+    Unlock,
 )
-from sparrowmq.rebalance.start_position import AskByTimestamp, UseOffset, choose_start_position
 from sparrowmq.runtime.effects import (
     Call,
     Cancel,
@@ -228,50 +224,6 @@ def _rebalance(subscriber: Subscriber, _: Rebalance) -> Operation[None]:
     subscriber.wake.set()
 
 
-def _acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
-    queue, epoch = action
-    try:
-        offset, is_committed = yield from _find_start(subscriber, queue)
-    except SparrowError as error:
-        subscriber.tell(RequestFailed("start offset", queue, error))
-        now_ms: int = yield Now()
-        subscriber.member.acquire_failed(queue, epoch, now_ms=now_ms)
-    else:
-        now_ms = yield Now()
-        subscriber.member.acquired(
-            queue, epoch, offset=offset, is_committed=is_committed, now_ms=now_ms
-        )
-    subscriber.wake.set()
-
-
-def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[tuple[int, bool]]:
-    """Return where a queue begins, and whether the group has committed that."""
-    config = subscriber.config
-    timeout_ms = config.times.invoke_timeout_ms
-    address = _address_of(subscriber, queue)
-    if subscriber.is_broadcasting:
-        committed = subscriber.local_offsets.get(queue)
-    else:
-        committed = yield from query_offset(
-            address, config.group, queue=queue, timeout_ms=timeout_ms
-        )
-    start = choose_start_position(
-        config.consume_from_where,
-        committed,
-        topic=queue.topic,
-        consume_timestamp_ms=config.consume_timestamp_ms,
-    )
-    if isinstance(start, UseOffset):
-        return start.offset, committed is not None
-    if isinstance(start, AskByTimestamp):
-        offset = yield from search_offset(
-            address, queue, timestamp_ms=start.timestamp_ms, timeout_ms=timeout_ms
-        )
-    else:
-        offset = yield from max_offset(address, queue, timeout_ms=timeout_ms)
-    return offset, False
-
-
 def _pull(subscriber: Subscriber, action: Pull) -> Operation[None]:
     queue, epoch, offset = action
     member = subscriber.member
@@ -304,7 +256,7 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
         expression=subscription.sub_string if is_active else None,
         sub_version=subscription.sub_version,
     )
-    address = _address_of(subscriber, queue)
+    address = subscriber.get_broker_address(queue)
     result = yield from pull(address, header, timeout_ms=config.pull_timeout_ms)
     now_ms: int = yield Now()
     if result.status is PullStatus.OFFSET_ILLEGAL:
@@ -401,7 +353,7 @@ def _send_back_one(
     message = _with_own_topic(message)
     try:
         yield from send_back(
-            _address_of(subscriber, message.queue),
+            subscriber.get_broker_address(message.queue),
             config.group,
             message=message,
             delay_level=delay_level,
@@ -437,7 +389,7 @@ def _commit(subscriber: Subscriber, action: Commit) -> Operation[None]:
             subscriber.local_offsets[queue] = offset
         else:
             yield from update_offset(
-                _address_of(subscriber, queue),
+                subscriber.get_broker_address(queue),
                 config.group,
                 queue=queue,
                 offset=offset,
@@ -472,19 +424,14 @@ def _leave(subscriber: Subscriber, _: Leave) -> Operation[None]:
     subscriber.wake.set()
 
 
-def _address_of(subscriber: Subscriber, queue: MessageQueue) -> str:
-    address = subscriber.broker_address(queue)
-    if address is None:
-        raise NoWritableQueue(f"no address of broker {queue.broker_name!r} is known")
-    return address
-
-
 _OPERATIONS: Mapping[type, Carrier] = MappingProxyType(
     {
         RefreshRoutes: _refresh_routes,
         Heartbeat: _heartbeat,
         Rebalance: _rebalance,
-        Acquire: _acquire,
+        Acquire: acquire,
+        RenewLocks: renew_locks,
+        Unlock: unlock,
         Pull: _pull,
         Deliver: _deliver,
         SendBack: _send_back,

@@ -172,6 +172,7 @@ def assign(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
     now_ms: int = yield Now()
     state.assigned = tuple(queues)
     state.subscriber.is_assigned = True
+    member.locks_queues = False
     topics = {queue.topic for queue in queues}
     for topic in set(member.topics) - topics:
         del subscriptions[topic]

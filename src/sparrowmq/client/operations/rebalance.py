@@ -33,9 +33,12 @@ def find_shares(subscriber: Subscriber) -> Operation[list[TopicShare]]:
             continue
         mq_all = sorted(route.subscribe_queues, key=queue_order)
         if subscriber.is_broadcasting or not mq_all:
+            subscriber.history.note(topic, mq_all)
             shares.append(TopicShare(topic, tuple(mq_all)))
             continue
         cid_all = yield from _find_members(subscriber, sorted(route.brokers), lists)
+        if cid_all:
+            subscriber.history.note(topic, mq_all, cid_all=cid_all)
         views.append(TopicView(topic, mq_all, cid_all))
     strategy = subscriber.strategy
     if is_group_strategy(strategy):

@@ -1,0 +1,129 @@
+"""Take queues over and give them back: their locks, and where to begin.
+
+The start position is read after the lock is held, so it is the former owner's last word. Where no
+master answers, nobody can hold a lock: the queue is taken without (`acquired` without a lock).
+Source: RebalanceImpl.lock, RebalancePushImpl.computePullFromWhere.
+"""
+
+from __future__ import annotations
+
+from sparrowmq.client.operations.locks import lock_batch, unlock_batch
+from sparrowmq.client.operations.offsets import max_offset, query_offset, search_offset
+from sparrowmq.client.subscriber import RequestFailed, Subscriber
+from sparrowmq.errors import BrokerError, ConnectFailed, SparrowError
+from sparrowmq.model import MessageQueue
+from sparrowmq.rebalance.actions import Acquire, RenewLocks, Unlock
+from sparrowmq.rebalance.start_position import AskByTimestamp, UseOffset, choose_start_position
+from sparrowmq.runtime.effects import Now, Operation
+
+
+def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
+    """Carry out `Acquire`."""
+    queue, epoch, wants_lock = action
+    config, member = subscriber.config, subscriber.member
+    sent_ms: int = yield Now()
+    try:
+        is_held = (yield from _try_lock(subscriber, queue)) if wants_lock else None
+        if is_held is False:
+            is_listed = subscriber.history.is_owner_listed(
+                queue, subscriber.strategy, group=config.group, client_id=config.client_id
+            )
+            now_ms: int = yield Now()
+            member.lock_refused(queue, epoch, is_owner_listed=is_listed, now_ms=now_ms)
+        else:
+            offset, is_committed = yield from _find_start(subscriber, queue)
+            now_ms = yield Now()
+            member.acquired(
+                queue,
+                epoch,
+                offset=offset,
+                is_committed=is_committed,
+                lock_sent_ms=sent_ms if is_held else None,
+                now_ms=now_ms,
+            )
+    except SparrowError as error:
+        subscriber.tell(RequestFailed("start offset", queue, error))
+        now_ms = yield Now()
+        member.acquire_failed(queue, epoch, now_ms=now_ms)
+    subscriber.wake.set()
+
+
+def _try_lock(subscriber: Subscriber, queue: MessageQueue) -> Operation[bool | None]:
+    """Ask for a queue's lock; None where nobody can have it.
+
+    Raises: TransportError if the broker may have it, but does not answer.
+    """
+    address = subscriber.routes.master_address(queue.broker_name)
+    if address is None:
+        return None
+    config = subscriber.config
+    try:
+        held = yield from lock_batch(
+            address, config.group, client_id=config.client_id, queues=[queue]
+        )
+    except (ConnectFailed, BrokerError) as error:
+        subscriber.tell(RequestFailed("lock", queue, error))
+        return None
+    return queue in held
+
+
+def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[tuple[int, bool]]:
+    """Return where a queue begins, and whether the group has committed that."""
+    config = subscriber.config
+    timeout_ms = config.times.invoke_timeout_ms
+    address = subscriber.get_broker_address(queue)
+    if subscriber.is_broadcasting:
+        committed = subscriber.local_offsets.get(queue)
+    else:
+        committed = yield from query_offset(
+            address, config.group, queue=queue, timeout_ms=timeout_ms
+        )
+    start = choose_start_position(
+        config.consume_from_where,
+        committed,
+        topic=queue.topic,
+        consume_timestamp_ms=config.consume_timestamp_ms,
+    )
+    if isinstance(start, UseOffset):
+        return start.offset, committed is not None
+    if isinstance(start, AskByTimestamp):
+        offset = yield from search_offset(
+            address, queue, timestamp_ms=start.timestamp_ms, timeout_ms=timeout_ms
+        )
+    else:
+        offset = yield from max_offset(address, queue, timeout_ms=timeout_ms)
+    return offset, False
+
+
+def renew_locks(subscriber: Subscriber, action: RenewLocks) -> Operation[None]:
+    """Carry out `RenewLocks`."""
+    config, member = subscriber.config, subscriber.member
+    address = subscriber.routes.master_address(action.broker_name)
+    held: frozenset[MessageQueue] | None = None
+    if address is not None:
+        try:
+            held = yield from lock_batch(
+                address, config.group, client_id=config.client_id, queues=action.queues
+            )
+        except SparrowError as error:
+            subscriber.tell(RequestFailed("lock", None, error))
+    now_ms: int = yield Now()
+    member.locks_renewed(action, held=held, now_ms=now_ms)
+    subscriber.wake.set()
+
+
+def unlock(subscriber: Subscriber, action: Unlock) -> Operation[None]:
+    """Carry out `Unlock`."""
+    queue, epoch = action
+    config = subscriber.config
+    address = subscriber.routes.master_address(queue.broker_name)
+    if address is not None:
+        try:
+            yield from unlock_batch(
+                address, config.group, client_id=config.client_id, queues=[queue]
+            )
+        except SparrowError as error:
+            # The lock ends with its lease.
+            subscriber.tell(RequestFailed("unlock", queue, error))
+    subscriber.member.unlocked(queue, epoch)
+    subscriber.wake.set()

@@ -1,0 +1,83 @@
+"""Former owners and added queues, from the views a member has had."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparrowmq.client.queue_history import QueueHistory
+from sparrowmq.model import MessageQueue
+from sparrowmq.rebalance.strategies import strategy_from
+
+QUEUES = [MessageQueue("T", "b", n) for n in range(4)]
+
+
+def is_owner_listed(history: QueueHistory, queue_id: int, *, strategy: str = "AVG") -> bool:
+    return history.is_owner_listed(
+        QUEUES[queue_id], strategy_from(strategy), group="G", client_id="me"
+    )
+
+
+@pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
+def test_owner_that_was_killed_is_not_listed(strategy: str) -> None:
+    history = QueueHistory()
+    history.note("T", QUEUES, cid_all=["dead", "me"])
+    history.note("T", QUEUES, cid_all=["me"])
+    share = strategy_from(strategy).allocate("G", "dead", QUEUES, ["dead", "me"]) or []
+
+    assert share
+    assert not any(is_owner_listed(history, q.queue_id, strategy=strategy) for q in share)
+
+
+def test_owner_that_shrinks_is_listed() -> None:
+    history = QueueHistory()
+    history.note("T", QUEUES, cid_all=["dead", "alive", "me"])
+    history.note("T", QUEUES, cid_all=["alive", "me"])
+
+    # AVG: dead had 0 and 1, alive 2, me 3; now me has 2 and 3.
+    assert [False, False, True] == [is_owner_listed(history, n) for n in range(3)]
+
+
+def test_newcomer_finds_owners_in_the_list_without_itself() -> None:
+    history = QueueHistory()
+    history.note("T", QUEUES, cid_all=["me", "other"])
+
+    assert is_owner_listed(history, 0)
+
+
+def test_nobody_is_waited_for_who_is_alone() -> None:
+    history = QueueHistory()
+
+    assert not is_owner_listed(history, 0)
+    history.note("T", QUEUES, cid_all=["me"])
+    assert not is_owner_listed(history, 0)
+
+
+def test_same_view_again_keeps_the_one_before() -> None:
+    history = QueueHistory()
+    history.note("T", QUEUES, cid_all=["dead", "me", "other"])
+    for _ in range(3):
+        history.note("T", QUEUES, cid_all=["me", "other"])
+
+    assert not is_owner_listed(history, 0)
+
+
+def test_strategy_that_raises_leaves_any_other_member() -> None:
+    class Broken:
+        name = "BROKEN"
+
+        def allocate(self, *_: object) -> list[MessageQueue]:
+            raise RuntimeError("no")
+
+    history = QueueHistory()
+    history.note("T", QUEUES, cid_all=["me", "other"])
+
+    assert history.is_owner_listed(QUEUES[0], Broken(), group="G", client_id="me")
+
+
+def test_queue_is_new_that_came_after_the_first_view() -> None:
+    history = QueueHistory()
+    history.note("T", QUEUES[:2], cid_all=["me"])
+    history.note("T", QUEUES, cid_all=["me"])
+
+    assert [False, False, True, True] == [history.is_new(queue) for queue in QUEUES]
+    assert not history.is_new(MessageQueue("other", "b", 0))
