@@ -46,6 +46,8 @@ def test_balance_prints_its_summary_and_writes_table_and_page(
         (["balance", "--generate", "0"], "groups is 0; it must be from 1 to 10,000,000"),
         (["balance", "--generate", "9", "-s", "AVGG"], "the nearest is AVG,"),
         (["backlog", "--snapshots", "/nowhere"], "cannot read /nowhere/queues: "),
+        (["duplicates"], "give either --consumed PATH or --trace HOST:PORT"),
+        (["duplicates", "--consumed", "/no.jsonl"], "cannot read /no.jsonl: "),
         (["ingest", "-t", "t", "--option", "x"], "option 'x': write NAME=VALUE"),
         (["ingest", "-t", "t", "--schema", "a INTT"], "schema 'a INTT' is no DDL: "),
         (["ingest", "-t", "t", "--json-schema", "/nowhere.json"], "cannot read /nowhere.json: "),

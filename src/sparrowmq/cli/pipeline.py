@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from sparrowmq.errors import ConfigError, SparrowError, UsageError
+from sparrowmq.model.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from sparrowmq.pipeline.body_schema import BodySchema
     from sparrowmq.pipeline.ingest import Batch, IngestSettings
@@ -239,6 +240,91 @@ def backlog_command(
                 for each in found[:20]
             ],
         )
+
+
+@pipeline.command("duplicates")
+def duplicates_command(
+    out: Out,
+    consumed: Annotated[
+        str | None, typer.Option("--consumed", help="consumption records, Parquet or JSON lines")
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option("--trace", help="host:port of name servers: read message trace")
+    ] = None,
+    trace_topic: Annotated[str, typer.Option("--trace-topic", help="its topic")] = TRACE_TOPIC,
+    produced: Annotated[
+        str | None, typer.Option("--produced", help="what was produced, such as ingest's table")
+    ] = None,
+    events: Annotated[
+        str | None, typer.Option("--events", help="rebalance events; found if not given")
+    ] = None,
+    master: Master = "local[*]",
+    driver_memory: Memory = "2g",
+    as_json: AsJson = False,
+) -> None:
+    """Tell which messages were consumed more than once or never, by whom, after which event."""
+    with _reporting_errors():
+        if (consumed is None) == (trace is None):
+            raise ConfigError("give either --consumed PATH or --trace HOST:PORT")
+        if trace is not None and produced is not None:
+            raise ConfigError("--trace tells what was produced itself; leave out --produced")
+        with _session("duplicates", master, driver_memory) as session:
+            from sparrowmq.pipeline import consumption
+
+            if trace is not None:
+                source = session.read.format("rocketmq").option("nameServer", trace)
+                source = source.option("topic", trace_topic).option("columns", "body,bornHost")
+                records, made = consumption.split_trace(source.load())
+                known: DataFrame | None = made
+            else:
+                records = consumption.read_records(session, consumed or "")
+                known = None if produced is None else consumption.read_produced(session, produced)
+            told = None if events is None else consumption.read_events(session, events)
+            _duplicates(session, records, known, told, out=out, as_json=as_json)
+
+
+def _duplicates(
+    session: SparkSession,
+    records: DataFrame,
+    produced: DataFrame | None,
+    events: DataFrame | None,
+    *,
+    out: Path,
+    as_json: bool,
+) -> None:
+    from sparrowmq.pipeline import duplicates
+    from sparrowmq.pipeline.duplicates_report import duplicates_page
+
+    def keep(frame: DataFrame, name: str) -> DataFrame:
+        frame.write.mode("overwrite").parquet(f"{out}/{name}")
+        return session.read.parquet(f"{out}/{name}")
+
+    happened = keep(duplicates.find_events(records) if events is None else events, "events")
+    deliveries = keep(duplicates.attribute(records, happened), "deliveries")
+    keep(deliveries.where("nth > 1"), "duplicates")
+    missing = None
+    if produced is not None:
+        missing = keep(duplicates.find_missing(records, produced), "missing")
+    groups = duplicates.list_groups(deliveries, missing)
+    by_event = duplicates.list_events(deliveries)
+    by_strategy = duplicates.list_strategies(deliveries)
+    text = duplicates_page(groups, by_event, by_strategy, knows_produced=produced is not None)
+    _write_page(out, text)
+    if as_json:
+        _print_json(
+            {
+                "groups": [each._asdict() for each in groups],
+                "events": [each._asdict() for each in by_event],
+                "strategies": [each._asdict() for each in by_strategy],
+            }
+        )
+        return
+    names = ["deliveries", "messages", "duplicates", "most_often", "lost", "pending"]
+    _print_table(
+        "deliveries, duplicates and losses",
+        ["group", *names],
+        [[g.consumer_group, *(_cell(getattr(g, name)) for name in names)] for g in groups],
+    )
 
 
 def _tell_batch(batch: Batch) -> None:

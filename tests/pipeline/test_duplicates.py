@@ -1,0 +1,170 @@
+"""Two members, two queues; at second 30 queue 1 moves from a to b, who reads three again."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.pipeline import consumption, duplicates
+from sparrowmq.pipeline.duplicates import GroupFigures, StrategyFigures
+from sparrowmq.pipeline.duplicates_report import duplicates_page
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+BEGIN = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def write_records(path: Path) -> None:
+    rows: list[tuple[str, float, int, int]] = []
+    rows += [("a", float(n), 0, n) for n in range(10)]
+    rows += [("a", n + 0.5, 1, n) for n in range(10)]
+    rows += [("b", 30.0 + n, 1, 7 + n) for n in range(8) if n != 5]
+    # a has one message of its own queue twice.
+    rows += [("a", 40.0, 0, 9)]
+    lines = [
+        json.dumps(
+            {
+                "consumerGroup": "GID",
+                "clientId": client_id,
+                "consumedTimestamp": (BEGIN + timedelta(seconds=at)).isoformat(),
+                "topic": "orders",
+                "brokerName": "broker-a",
+                "queueId": queue_id,
+                "queueOffset": offset,
+            }
+        )
+        for client_id, at, queue_id, offset in rows
+    ]
+    # It was sent back, so that its second delivery was asked for.
+    back = json.loads(lines[0])
+    lines += [
+        json.dumps({**back, "reconsumeTimes": 1, "consumedTimestamp": "2026-01-01T12:00:50Z"})
+    ]
+    path.write_text("\n".join(lines))
+
+
+def test_duplicates_are_put_down_to_the_event_before_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_records(tmp_path / "consumed.jsonl")
+    produced = spark.range(16).selectExpr(
+        "'orders' as topic", "'broker-a' as brokerName", "1 as queueId", "id as queueOffset"
+    )
+    produced.write.parquet(f"{tmp_path}/produced")
+
+    records = consumption.read_records(spark, f"{tmp_path}/consumed.jsonl").cache()
+    events = duplicates.find_events(records)
+    deliveries = duplicates.attribute(records, events).cache()
+    missing = duplicates.find_missing(
+        records, consumption.read_produced(spark, f"{tmp_path}/produced")
+    ).cache()
+
+    again = deliveries.where("nth > 1").orderBy("consumedTimestamp").collect()
+    assert [(1, 7, "b", "a"), (1, 8, "b", "a"), (1, 9, "b", "a"), (0, 9, "a", "a")] == [
+        (row["queueId"], row["queueOffset"], row["clientId"], row["firstClientId"]) for row in again
+    ]
+    assert [(12, "lost"), (15, "pending")] == sorted(
+        (row["queueOffset"], row["state"]) for row in missing.collect()
+    )
+    found = duplicates.list_events(deliveries)
+    assert [
+        ("before the first event", 20, 0, 0, None),
+        ("1 queue moved", 9, 4, 1, BEGIN + timedelta(seconds=30)),
+    ] == [(e.event, e.deliveries, e.duplicates, e.by_same_member, e.at) for e in found]
+    groups = duplicates.list_groups(deliveries, missing)
+    assert [GroupFigures("GID", 29, 24, 4, 2, 1, 1)] == groups
+    strategies = duplicates.list_strategies(deliveries)
+    assert [StrategyFigures("unknown", 1, 29, 4)] == strategies
+    text = duplicates_page(groups, found, strategies, knows_produced=True)
+    assert "Messages were lost" in text
+    assert "1. 1 queue moved" in text
+
+
+def test_events_that_are_told_name_the_strategy(spark: SparkSession, tmp_path: Path) -> None:
+    write_records(tmp_path / "consumed.jsonl")
+    (tmp_path / "events.jsonl").write_text(
+        "\n".join(
+            json.dumps(
+                {
+                    "consumerGroup": "GID",
+                    "eventTimestamp": at,
+                    "event": event,
+                    "strategy": strategy,
+                }
+            )
+            for at, event, strategy in (
+                ("2026-01-01T12:00:00Z", "a starts", "AVG"),
+                ("2026-01-01T12:00:31.500Z", "b joins", "MINIMAL_MOVE"),
+            )
+        )
+    )
+
+    deliveries = duplicates.attribute(
+        consumption.read_records(spark, f"{tmp_path}/consumed.jsonl"),
+        consumption.read_events(spark, f"{tmp_path}/events.jsonl"),
+    )
+
+    assert [
+        StrategyFigures("MINIMAL_MOVE", 1, 7, 2),
+        StrategyFigures("AVG", 1, 22, 2),
+    ] == duplicates.list_strategies(deliveries)
+
+
+def test_message_trace_in_javas_format_tells_the_same(spark: SparkSession) -> None:
+    def entry(*fields: object) -> str:
+        return "\x01".join(map(str, fields)) + "\x02"
+
+    def pub(msg_id: str, ok: str) -> str:
+        return entry(
+            *("Pub", 1767268800000, "DefaultRegion", "GID_p", "orders", msg_id, "tag", "key"),
+            *("10.0.0.9:10911", 12, 3, 0, "0A000009", ok),
+        )
+
+    def before(at: int, msg_id: str, times: int) -> str:
+        head = ("SubBefore", 1767268800000 + at, "DefaultRegion", "GID", "request")
+        return entry(*head, msg_id, times, "key")
+
+    after = entry("SubAfter", "request", "M1", 5, "true", "key", 0, 1767268800005, "GID")
+    trace = spark.createDataFrame(
+        [
+            (
+                (pub("M1", "true") + pub("M2", "true") + pub("M3", "false")).encode(),
+                "10.0.0.1:50000",
+            ),
+            ((before(10, "M1", 0) + after + before(99, "M1", 1)).encode(), "10.0.0.2:50000"),
+            (before(50, "M1", 0).encode(), "10.0.0.3:50000"),
+        ],
+        "body binary, bornHost string",
+    )
+
+    records, produced = consumption.split_trace(trace)
+    deliveries = duplicates.attribute(records, duplicates.find_events(records))
+    missing = duplicates.find_missing(records, produced)
+
+    (again,) = deliveries.where("nth > 1").collect()
+    assert ("orders", "M1", "10.0.0.3:50000", "10.0.0.2:50000") == (
+        again["topic"],
+        again["msgId"],
+        again["clientId"],
+        again["firstClientId"],
+    )
+    # M3 was not sent; M2 may still come.
+    assert [("M2", "pending")] == [(row["msgId"], row["state"]) for row in missing.collect()]
+
+
+def test_records_must_name_messages(spark: SparkSession, tmp_path: Path) -> None:
+    line = {"consumerGroup": "G", "clientId": "a", "consumedTimestamp": "2026-01-01T12:00:00Z"}
+    (tmp_path / "consumed.jsonl").write_text(json.dumps(line))
+
+    with pytest.raises(ConfigError, match="neither queueOffset"):
+        consumption.read_records(spark, f"{tmp_path}/consumed.jsonl")
