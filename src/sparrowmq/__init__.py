@@ -11,6 +11,8 @@ from sparrowmq.client.operations.pull import PullStatus
 from sparrowmq.model import (
     ConsumeContext,
     ConsumeFromWhere,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
     ConsumeStatus,
     Message,
     MessageExt,
@@ -28,6 +30,8 @@ __all__ = [
     "AsyncPushConsumer",
     "ConsumeContext",
     "ConsumeFromWhere",
+    "ConsumeOrderlyContext",
+    "ConsumeOrderlyStatus",
     "ConsumeStatus",
     "LitePullConsumer",
     "Message",

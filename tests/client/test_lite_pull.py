@@ -301,6 +301,53 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_assigned", [False, True], ids=["subscribed", "assigned"])
+def test_seek_goes_on_where_it_says_and_drops_what_had_arrived(
+    make_pull: Callable[..., Any], producer: Producer, topic: str, is_assigned: bool
+) -> None:
+    send(producer, topic, [str(n) for n in range(100)], queue_id=0)
+    consumer = make_pull(subscribes=not is_assigned, starts=False)
+    queues = consumer.fetch_subscribe_queues(topic)
+    if is_assigned:
+        consumer.assign(queues[:1])
+    consumer.start()
+    queue = queues[0]
+
+    assert [0, 1, 2] == numbers_of([consumer.getone(PATIENCE_MS) for _ in range(3)])
+    consumer.seek(queue, 97)
+    assert [97, 98, 99] == numbers_of([consumer.getone(PATIENCE_MS) for _ in range(3)])
+    consumer.seek_to_begin(queue)
+    assert list(range(100)) == numbers_of(poll_all(consumer, 100))
+    consumer.seek(queue, 50)
+    consumer.seek_to_end(queue)
+    assert [] == consumer.getmany(timeout_ms=200)
+    send(producer, topic, ["100"], queue_id=0)
+    assert [100] == numbers_of(poll_all(consumer, 1))
+    eventually(lambda: consumer.committed(queue) == 100, "the commit of what was given before")
+    with pytest.raises(UsageError, match="has the offsets 0 to 101; 102 is not among them"):
+        consumer.seek(queue, 102)
+    with pytest.raises(UsageError, match="is not assigned"):
+        consumer.seek(MessageQueue(topic, "nowhere", 0), 0)
+
+
+@pytest.mark.slow
+def test_seek_to_the_offset_of_a_time(
+    make_pull: Callable[..., Any], producer: Producer, topic: str
+) -> None:
+    send(producer, topic, ["0", "1"], queue_id=0)
+    consumer = make_pull()
+    first, second = (consumer.getone(PATIENCE_MS) for _ in range(2))
+    queue = first.queue
+
+    offset = consumer.offset_for_timestamp(queue, first.store_timestamp_ms)
+    consumer.seek(queue, offset)
+
+    assert 0 == offset
+    assert [0, 1] == numbers_of(poll_all(consumer, 2))
+    assert second.queue == queue
+
+
+@pytest.mark.slow
 def test_only_subscribed_tags_are_given(
     make_pull: Callable[..., Any], producer: Producer, topic: str
 ) -> None:

@@ -16,7 +16,8 @@ from sparrowmq.rebalance.actions import (
     RenewLocks,
     Unlock,
 )
-from sparrowmq.rebalance.member import LOCK_ASK_MS, GroupMember, MemberConfig, TopicShare
+from sparrowmq.rebalance.member import LOCK_ASK_MS, GroupMember, TopicShare
+from sparrowmq.rebalance.member_config import MemberConfig
 from sparrowmq.rebalance.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
 from sparrowmq.rebalance.owned_queue import UNLOCK_LOST_MS
 from sparrowmq.rebalance.queue_lease import LOCK_RETRY_MS, PATIENCE_MARGIN_MS

@@ -28,7 +28,8 @@ from sparrowmq.rebalance.actions import (
     SendBack,
 )
 from sparrowmq.rebalance.averagely import AllocateMessageQueueAveragely
-from sparrowmq.rebalance.member import GroupMember, MemberConfig, TopicShare
+from sparrowmq.rebalance.member import GroupMember, TopicShare
+from sparrowmq.rebalance.member_config import MemberConfig
 from sparrowmq.rebalance.owned_queue import (
     LAST_COMMIT_MS,
     LOCAL_RETRY_MS,

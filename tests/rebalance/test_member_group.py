@@ -32,7 +32,8 @@ from sparrowmq.rebalance.actions import (
     Unlock,
 )
 from sparrowmq.rebalance.averagely import AllocateMessageQueueAveragely
-from sparrowmq.rebalance.member import GroupMember, MemberConfig, TopicShare
+from sparrowmq.rebalance.member import GroupMember, TopicShare
+from sparrowmq.rebalance.member_config import MemberConfig
 from sparrowmq.rebalance.member_marker import MARKED_LEASE_MS
 from sparrowmq.rebalance.queue_lock_table import QueueLockTable
 

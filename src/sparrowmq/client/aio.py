@@ -27,13 +27,20 @@ from sparrowmq.client.assembly import (
     make_subscription,
     note_connection_lost,
     remove_subscription,
+    resume,
     serve_request,
+    suspend,
 )
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.operations import administer, send
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.route_cache import TopicRoute
-from sparrowmq.client.subscriber import ConsumeCounters, Listener, RebalanceListener
+from sparrowmq.client.subscriber import (
+    ConsumeCounters,
+    Listener,
+    OrderlyListener,
+    RebalanceListener,
+)
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import ConsumeFromWhere, Message, MessageModel, MessageQueue, SendResult
 from sparrowmq.protocol.bodies import ConsumerConnection
@@ -131,7 +138,8 @@ class AsyncPushConsumer:
         group: str,
         *,
         name_server: str | Sequence[str],
-        listener: Listener,
+        listener: Listener | OrderlyListener,
+        orderly: bool = False,
         strategy: StrategyChoice = "AVG",
         consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
@@ -150,6 +158,7 @@ class AsyncPushConsumer:
             group,
             name_server=name_server,
             listener=listener,
+            orderly=orderly,
             strategy=strategy,
             consume_from_where=consume_from_where,
             consume_timestamp_ms=consume_timestamp_ms,
@@ -216,6 +225,16 @@ class AsyncPushConsumer:
             raise UsageError(f"consumer {self.client_id} was started before; make a new one")
         name = f"sparrowmq-consumer-{self.group}"
         self._task = asyncio.create_task(self._serve_loop(), name=name)
+
+    async def suspend(self) -> None:
+        """Begin no pull and no call of the listener until `resume`; the queues stay ours."""
+        self._check_open()
+        suspend(self._subscriber)
+
+    async def resume(self) -> None:
+        """Go on after `suspend`."""
+        self._check_open()
+        resume(self._subscriber)
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues this member has now, in order, without those of the retry topic."""

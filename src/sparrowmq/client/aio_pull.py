@@ -177,6 +177,18 @@ class AsyncLitePullConsumer:
         """Give messages of these queues again."""
         await self._member.driver.run(poll.resume(self._state, queues))
 
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at another offset of a queue."""
+        await self._member.driver.run(poll.seek(self._state, queue, offset))
+
+    async def seek_to_begin(self, *queues: MessageQueue) -> None:
+        """Go on at the oldest message of each queue."""
+        await self._member.driver.run(poll.seek_to_begin(self._state, queues))
+
+    async def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Go on behind the newest message of each queue."""
+        await self._member.driver.run(poll.seek_to_end(self._state, queues))
+
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a wall-clock time."""
         return await self._member.driver.run(

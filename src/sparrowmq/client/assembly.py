@@ -12,7 +12,13 @@ from sparrowmq.client.name_servers import NameServers, parse_name_servers
 from sparrowmq.client.notices import NoticeLog
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
-from sparrowmq.client.subscriber import Listener, Notice, RebalanceListener, Subscriber
+from sparrowmq.client.subscriber import (
+    Listener,
+    Notice,
+    OrderlyListener,
+    RebalanceListener,
+    Subscriber,
+)
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel
 from sparrowmq.model.names import check_topic, retry_topic
@@ -67,7 +73,8 @@ def make_subscriber(
     group: str,
     *,
     name_server: str | Sequence[str],
-    listener: Listener,
+    listener: Listener | OrderlyListener,
+    orderly: bool,
     strategy: StrategyChoice,
     consume_from_where: ConsumeFromWhere,
     consume_timestamp_ms: int | None,
@@ -97,6 +104,7 @@ def make_subscriber(
             message_model=message_model,
         ),
         message_model=message_model,
+        orderly=orderly,
         consume_from_where=consume_from_where,
         consume_timestamp_ms=consume_timestamp_ms,
         pull_batch_size=pull_batch_size,
@@ -179,6 +187,17 @@ def make_lite_pull(
 
 def _no_listener(*_: object) -> None:
     raise AssertionError("a lite pull consumer has no listener")
+
+
+def suspend(subscriber: Subscriber) -> None:
+    """Begin no pull and no call of the listener. On the driver's thread."""
+    subscriber.member.is_suspended = True
+
+
+def resume(subscriber: Subscriber) -> None:
+    """Go on after `suspend`. On the driver's thread."""
+    subscriber.member.is_suspended = False
+    subscriber.wake.set()
 
 
 def make_subscription(topic: str, expression: str) -> SubscriptionData:

@@ -26,13 +26,20 @@ from sparrowmq.client.assembly import (
     make_subscription,
     note_connection_lost,
     remove_subscription,
+    resume,
     serve_request,
+    suspend,
 )
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.operations import administer, send
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.route_cache import TopicRoute
-from sparrowmq.client.subscriber import ConsumeCounters, Listener, RebalanceListener
+from sparrowmq.client.subscriber import (
+    ConsumeCounters,
+    Listener,
+    OrderlyListener,
+    RebalanceListener,
+)
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import ConsumeFromWhere, Message, MessageModel, MessageQueue, SendResult
 from sparrowmq.protocol.bodies import ConsumerConnection
@@ -160,6 +167,10 @@ class PushConsumer:
         listener: called with a list of messages of one queue and a `ConsumeContext`, in up to
             `consume_thread_count` threads at once. None or CONSUME_SUCCESS means done;
             RECONSUME_LATER or an exception has the messages delivered again later.
+        orderly: consume each queue in order, one call at a time, under its lock at the broker. The
+            context is a `ConsumeOrderlyContext`; None or SUCCESS means done,
+            SUSPEND_CURRENT_QUEUE_A_MOMENT or an exception has the same messages delivered again
+            after a moment, before any later one of their queue.
         strategy: how queues are divided: a name, a strategy, or a function. All members of the
             group must use the same.
         consume_from_where: where to begin in a queue without a committed offset.
@@ -169,7 +180,8 @@ class PushConsumer:
         pull_batch_size: messages asked for at once.
         consume_message_batch_max_size: messages the listener gets at once, at most.
         consume_thread_count: how many calls of the listener run at once.
-        max_reconsume_times: attempts before a message goes to the dead letter queue; None: 16.
+        max_reconsume_times: attempts before a message goes to the dead letter queue; None: 16,
+            or, in order, no end.
         drain_timeout_ms: how long a queue that is given up waits for listeners that run.
         client_ip: the address in the client id; None finds this machine's.
         instance_name: the instance in the client id; None makes one that is unique.
@@ -185,7 +197,8 @@ class PushConsumer:
         group: str,
         *,
         name_server: str | Sequence[str],
-        listener: Listener,
+        listener: Listener | OrderlyListener,
+        orderly: bool = False,
         strategy: StrategyChoice = "AVG",
         consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
@@ -204,6 +217,7 @@ class PushConsumer:
             group,
             name_server=name_server,
             listener=listener,
+            orderly=orderly,
             strategy=strategy,
             consume_from_where=consume_from_where,
             consume_timestamp_ms=consume_timestamp_ms,
@@ -280,6 +294,14 @@ class PushConsumer:
         name = f"sparrowmq-consumer-{self.group}"
         self._thread = threading.Thread(target=self._serve_loop, name=name, daemon=True)
         self._thread.start()
+
+    def suspend(self) -> None:
+        """Begin no pull and no call of the listener until `resume`; the queues stay ours."""
+        self._in_loop(partial(suspend, self._subscriber))
+
+    def resume(self) -> None:
+        """Go on after `suspend`."""
+        self._in_loop(partial(resume, self._subscriber))
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues this member has now, in order, without those of the retry topic."""

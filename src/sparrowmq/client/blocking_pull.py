@@ -231,6 +231,25 @@ class LitePullConsumer:
         """Give messages of these queues again."""
         self._member.driver.run(poll.resume(self._state, queues))
 
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at another offset of a queue.
+
+        What has arrived is dropped, and what was given does not count any more: with `auto_commit`
+        the new offset is committed.
+
+        Raises: UsageError if the queue is not ours, or has no such offset; RouteError,
+        TransportError, BrokerError.
+        """
+        self._member.driver.run(poll.seek(self._state, queue, offset))
+
+    def seek_to_begin(self, *queues: MessageQueue) -> None:
+        """Go on at the oldest message of each queue."""
+        self._member.driver.run(poll.seek_to_begin(self._state, queues))
+
+    def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Go on behind the newest message of each queue."""
+        self._member.driver.run(poll.seek_to_end(self._state, queues))
+
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a wall-clock time.
 

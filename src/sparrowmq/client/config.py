@@ -89,8 +89,12 @@ class ConsumerConfig:
         client_id: how the members of the group tell each other apart.
         message_model: CLUSTERING shares the queues, BROADCASTING gives every member all.
         consume_type: CONSUME_ACTIVELY for one that polls; each pull says then what it subscribes.
+        orderly: consume each queue in order, under its lock at the broker.
         consume_from_where: where to begin in a queue without a committed offset.
         consume_timestamp_ms: the wall-clock time of CONSUME_FROM_TIMESTAMP.
+        added_queues_from_first: begin at the first message in queues that are added to a topic
+            while we consume it, also under CONSUME_FROM_LAST_OFFSET. Differs from RocketMQ, whose
+            members lose what is sent there before they notice the queue.
         pull_batch_size: messages asked for at once.
         pull_suspend_ms: how long a broker may hold a pull that finds nothing.
         pull_timeout_ms: how long to wait for its answer.
@@ -98,7 +102,7 @@ class ConsumerConfig:
         consume_thread_count: how many calls of the listener run at once. Differs from RocketMQ:
             one number, as Java's pool with its unbounded queue never grows past its minimum.
         max_reconsume_times: attempts before a message goes to the dead letter queue; None leaves
-            it to the group's setting at the broker, 16.
+            it to the group's setting at the broker, 16; in order there is no end then.
         flow: how much one queue may cache.
         drain_timeout_ms: how long a queue that is given up waits for listeners that run.
         consume_timeout_ms: a listener that runs longer has its messages sent back.
@@ -112,8 +116,10 @@ class ConsumerConfig:
     client_id: str
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    orderly: bool = False
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     consume_timestamp_ms: int = 0
+    added_queues_from_first: bool = True
     pull_batch_size: int = 32
     pull_suspend_ms: int = 15_000
     pull_timeout_ms: int = 30_000

@@ -24,7 +24,7 @@ from sparrowmq.client.operations.pull import PullStatus
 from sparrowmq.client.subscriber import Notice, Subscriber, member_config_from
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageQueue
-from sparrowmq.rebalance.actions import AssignmentChanged, Deliver, OffsetCorrected
+from sparrowmq.rebalance.actions import AssignmentChanged, Deliver, OffsetCorrected, QueueLost
 from sparrowmq.rebalance.member import GroupMember
 from sparrowmq.runtime.effects import Event
 
@@ -174,7 +174,9 @@ class LitePull:
             self.forget(notice.gained)
             self.withdraw(notice.revoked)
             self.paused.difference_update(notice.revoked)
-        elif isinstance(notice, OffsetCorrected) and notice.corrected_offset < notice.wanted_offset:
+        elif isinstance(notice, QueueLost) or (
+            isinstance(notice, OffsetCorrected) and notice.corrected_offset < notice.wanted_offset
+        ):
             self.forget((notice.queue,))
             self.withdraw((notice.queue,))
 

@@ -16,17 +16,30 @@ from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.queue_history import QueueHistory
 from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.errors import NoWritableQueue, SparrowError
-from sparrowmq.model import ConsumeContext, ConsumeStatus, MessageExt, MessageModel, MessageQueue
+from sparrowmq.model import (
+    ConsumeContext,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    ConsumeStatus,
+    MessageExt,
+    MessageModel,
+    MessageQueue,
+)
 from sparrowmq.model.names import retry_topic
 from sparrowmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from sparrowmq.rebalance.actions import AssignmentChanged, Fact
-from sparrowmq.rebalance.member import GroupMember, MemberConfig
+from sparrowmq.rebalance.member import GroupMember
+from sparrowmq.rebalance.member_config import MemberConfig
 from sparrowmq.rebalance.strategy import AllocateMessageQueueStrategy
 from sparrowmq.runtime.effects import Event, Task
 
 Listener: TypeAlias = Callable[
     [list[MessageExt], ConsumeContext],
     ConsumeStatus | Awaitable[ConsumeStatus | None] | None,
+]
+OrderlyListener: TypeAlias = Callable[
+    [list[MessageExt], ConsumeOrderlyContext],
+    ConsumeOrderlyStatus | Awaitable[ConsumeOrderlyStatus | None] | None,
 ]
 RebalanceListener: TypeAlias = Callable[
     [list[MessageQueue], list[MessageQueue]], Awaitable[None] | None
@@ -99,7 +112,7 @@ class Subscriber:
     name_servers: NameServers
     strategy: AllocateMessageQueueStrategy
     subscriptions: dict[str, SubscriptionData]
-    listener: Listener
+    listener: Listener | OrderlyListener
     on_rebalance: RebalanceListener | None
     tell: Callable[[Notice], None]
     member: GroupMember = field(init=False)
@@ -154,6 +167,8 @@ def member_config_from(config: ConsumerConfig) -> MemberConfig:
         group=config.group,
         client_id=config.client_id,
         is_broadcasting=config.message_model is MessageModel.BROADCASTING,
+        is_orderly=config.orderly,
+        orderly_reconsume_times_max=config.max_reconsume_times,
         batch_size=config.consume_message_batch_max_size,
         deliveries_max=config.consume_thread_count,
         flow=config.flow,

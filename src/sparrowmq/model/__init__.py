@@ -5,6 +5,8 @@ from __future__ import annotations
 from sparrowmq.model.group import ConsumeFromWhere, ConsumeType, MessageModel
 from sparrowmq.model.message import (
     ConsumeContext,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
     ConsumeStatus,
     Message,
     MessageExt,
@@ -16,6 +18,8 @@ from sparrowmq.model.queue import MessageQueue
 __all__ = [
     "ConsumeContext",
     "ConsumeFromWhere",
+    "ConsumeOrderlyContext",
+    "ConsumeOrderlyStatus",
     "ConsumeStatus",
     "ConsumeType",
     "Message",

@@ -133,6 +133,31 @@ class ConsumeStatus(Enum):
     RECONSUME_LATER = "RECONSUME_LATER"
 
 
+class ConsumeOrderlyStatus(Enum):
+    """What a listener in order says of a batch. Source: ConsumeOrderlyStatus.java.
+
+    COMMIT and ROLLBACK are for listeners that set `auto_commit` to False in their context.
+    """
+
+    SUCCESS = "SUCCESS"
+    ROLLBACK = "ROLLBACK"
+    COMMIT = "COMMIT"
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+
+
+@dataclass(slots=True)
+class ConsumeOrderlyContext:
+    """What a listener in order may set beside its status.
+
+    `auto_commit`: False holds what succeeds until COMMIT, or ROLLBACK, is returned.
+    `suspend_ms`: how long a queue waits before its messages come again, 10 to 30,000.
+    """
+
+    queue: MessageQueue
+    auto_commit: bool = True
+    suspend_ms: int = 1_000
+
+
 @dataclass(slots=True)
 class ConsumeContext:
     """What a listener may set beside its status.

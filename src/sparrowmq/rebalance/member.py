@@ -22,7 +22,6 @@ Source: RebalanceImpl.java, MQClientInstance.java, DefaultMQPushConsumerImpl.jav
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparrowmq.model import MessageExt, MessageQueue
@@ -42,16 +41,15 @@ from sparrowmq.rebalance.actions import (
     RefreshRoutes,
     RenewLocks,
 )
+from sparrowmq.rebalance.deliveries import Deliveries
+from sparrowmq.rebalance.in_order import InOrder, OrderlyOutcome
+from sparrowmq.rebalance.member_config import MemberConfig
 from sparrowmq.rebalance.member_marker import (
     HEARTBEATS_PER_EXPIRY,
     MARKED_LEASE_RENEWAL_MS,
 )
 from sparrowmq.rebalance.owned_queue import OwnedQueue
-from sparrowmq.rebalance.process_queue import (
-    CONSUME_TIMEOUT_MS,
-    FlowLimits,
-    ProcessQueueState,
-)
+from sparrowmq.rebalance.process_queue import ProcessQueueState
 from sparrowmq.rebalance.queue_lease import QueueLease
 from sparrowmq.rebalance.reconcile import RebalancePlan, reconcile
 from sparrowmq.rebalance.repeated_job import LOST_MS, RepeatedJob
@@ -66,27 +64,6 @@ ROUTE_RETRY_FIRST_MS = 250
 LOCK_ASK_MS = 1_000
 # How often listeners are looked at that run too long.
 EXPIRY_CHECK_MS = 1_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberConfig:
-    """What a member is and how it behaves; `client.config.ConsumerConfig` explains the fields."""
-
-    group: str
-    client_id: str
-    is_broadcasting: bool = False
-    # Whether queues are handed over by their locks; never in a BROADCASTING group.
-    locks_queues: bool = True
-    batch_size: int = 1
-    deliveries_max: int = 20
-    flow: FlowLimits = field(default_factory=FlowLimits)
-    heartbeat_ms: int = 30_000
-    rebalance_ms: int = 20_000
-    route_refresh_ms: int = 30_000
-    route_retry_max_ms: int = 30_000
-    commit_ms: int = 1_000
-    drain_timeout_ms: int = 10_000
-    consume_timeout_ms: int = CONSUME_TIMEOUT_MS
 
 
 class TopicShare(NamedTuple):
@@ -131,12 +108,16 @@ class GroupMember:
         self._not_listed_count = 0
         self._has_told_duplicate = False
         self._epoch = 0
-        self._delivery_id = 0
-        # Deliveries under way, also of queues that were released meanwhile: each uses a thread.
-        self._deliveries: dict[int, OwnedQueue] = {}
+        self._deliveries = Deliveries(
+            count_max=config.deliveries_max,
+            batch_size=config.batch_size,
+            is_in_order=config.is_orderly,
+        )
         self._facts: list[Fact] = []
         self._is_leaving = False
         self._leave_sent_ms: int | None = None
+        # Whether no pull and no delivery begins; queues stay ours.
+        self.is_suspended = False
         self.is_done = False
         self.assigned: tuple[MessageQueue, ...] = ()
 
@@ -153,12 +134,14 @@ class GroupMember:
             self._expiry_due_ms = now_ms + EXPIRY_CHECK_MS
             self._send_back_expired(now_ms)
         for owned in tuple(self._queues.values()):
-            owned.collect(now_ms, actions, self._facts, flow=self._config.flow)
+            flow = None if self.is_suspended else self._config.flow
+            owned.collect(now_ms, actions, self._facts, flow=flow)
             if owned.is_released:
                 self._release(owned, now_ms, actions)
         if self.locks_queues and now_ms >= self._locks_due_ms:
             self._collect_renewals(now_ms, actions)
-        self._collect_deliveries(now_ms, actions)
+        if not self.is_suspended:
+            actions += self._deliveries.begin(self._queues, now_ms)
         if self._is_leaving and not self._queues:
             self._collect_leave(now_ms, actions)
         return actions
@@ -231,25 +214,6 @@ class GroupMember:
         for broker_name, queues in asked.items():
             actions.append(RenewLocks(broker_name, tuple(queues), now_ms))
         self._locks_due_ms = now_ms + (MARKED_LEASE_RENEWAL_MS if has_all else LOCK_ASK_MS)
-
-    def _collect_deliveries(self, now_ms: int, actions: list[Action]) -> None:
-        """Give the listener messages, one batch of each queue in turn, while calls are free."""
-        config = self._config
-        free = config.deliveries_max - len(self._deliveries)
-        waiting = [o for o in self._queues.values() if o.process_queue.pending_count]
-        while free > 0 and waiting:
-            # Queues that were served last go to the end, so that none starves.
-            owned = waiting.pop(0)
-            delivery = owned.take(self._delivery_id + 1, config.batch_size, now_ms)
-            if delivery is None:
-                continue
-            self._delivery_id = delivery.delivery_id
-            self._deliveries[delivery.delivery_id] = owned
-            actions.append(delivery)
-            free -= 1
-            self._queues[owned.queue] = self._queues.pop(owned.queue)
-            if owned.process_queue.pending_count:
-                waiting.append(owned)
 
     def _collect_leave(self, now_ms: int, actions: list[Action]) -> None:
         if self._leave_sent_ms is None:
@@ -398,8 +362,18 @@ class GroupMember:
         self, queue: MessageQueue, now_ms: int, *, lease: QueueLease | None = None
     ) -> OwnedQueue:
         self._epoch += 1
-        lease = QueueLease(is_wanted=self.locks_queues) if lease is None else lease
-        owned = OwnedQueue(queue, epoch=self._epoch, lease=lease, now_ms=now_ms)
+        config = self._config
+        if lease is None:
+            is_required = self.locks_queues and config.is_orderly
+            lease = QueueLease(is_wanted=self.locks_queues, is_required=is_required)
+        order = InOrder(max_reconsume_times=config.orderly_reconsume_times_max)
+        owned = OwnedQueue(
+            queue,
+            epoch=self._epoch,
+            lease=lease,
+            now_ms=now_ms,
+            in_order=order if config.is_orderly else None,
+        )
         self._queues[queue] = owned
         return owned
 
@@ -474,9 +448,7 @@ class GroupMember:
     def _lose(self, owned: OwnedQueue, now_ms: int) -> None:
         """Begin anew in a queue that another member may have had meanwhile."""
         self._facts.append(QueueLost(owned.queue))
-        abandoned = owned.lose()
-        if abandoned is not None:
-            self._abandoned.append(abandoned)
+        self._abandon(owned)
         self._give(owned.queue, now_ms)
 
     def acquire_failed(self, queue: MessageQueue, epoch: int, *, now_ms: int) -> None:
@@ -512,8 +484,26 @@ class GroupMember:
             return
         owned.process_queue.drop()
         owned.is_released = True
-        again = self._give(queue, now_ms, lease=owned.lease)
-        again.acquired(corrected_offset, is_committed=False, lock_sent_ms=None, now_ms=now_ms)
+        self._begin_at(owned, corrected_offset, now_ms)
+
+    def seek(self, queue: MessageQueue, offset: int, *, now_ms: int) -> bool:
+        """Go on at another offset; False if the queue is not being consumed."""
+        owned = self._queues.get(queue)
+        if owned is None or owned.process_queue.state is not ProcessQueueState.CONSUMING:
+            return False
+        self._abandon(owned)
+        self._begin_at(owned, offset, now_ms)
+        return True
+
+    def _begin_at(self, owned: OwnedQueue, offset: int, now_ms: int) -> None:
+        """Begin a queue of ours anew, keeping its lock."""
+        again = self._give(owned.queue, now_ms, lease=owned.lease)
+        again.acquired(offset, is_committed=False, lock_sent_ms=None, now_ms=now_ms)
+
+    def _abandon(self, owned: OwnedQueue) -> None:
+        abandoned = owned.lose()
+        if abandoned is not None:
+            self._abandoned.append(abandoned)
 
     def pull_failed(self, queue: MessageQueue, epoch: int, *, offset: int, now_ms: int) -> None:
         """The pull from `offset` came to nothing."""
@@ -529,13 +519,22 @@ class GroupMember:
         delay_level: int = 0,
     ) -> None:
         """The listener has returned: the first `acked_count` messages are done, the others not."""
-        owned = self._deliveries.pop(delivery.delivery_id, None)
+        owned = self._deliveries.end(delivery.delivery_id)
         if owned is not None:
             owned.consumed(
                 delivery.delivery_id,
                 acked_count=acked_count,
                 delay_level=delay_level,
                 sends_back=not self._config.is_broadcasting,
+            )
+
+    def consumed_in_order(self, delivery: Deliver, outcome: OrderlyOutcome, now_ms: int) -> None:
+        """The listener in order has returned."""
+        owned = self._deliveries.end(delivery.delivery_id)
+        if owned is not None:
+            sends_back = not self._config.is_broadcasting
+            owned.consumed_in_order(
+                delivery.delivery_id, outcome, sends_back=sends_back, now_ms=now_ms
             )
 
     def sent_back(
@@ -569,7 +568,7 @@ class GroupMember:
         return owned if owned is not None and owned.epoch == epoch else None
 
     def _send_back_expired(self, now_ms: int) -> None:
-        if self._config.is_broadcasting:
+        if self._config.is_broadcasting or self._config.is_orderly:
             return
         for owned in self._queues.values():
             if owned.process_queue.state is ProcessQueueState.CONSUMING:

@@ -35,6 +35,7 @@ from sparrowmq.rebalance.actions import (
     SendBack,
     Unlock,
 )
+from sparrowmq.rebalance.in_order import InOrder, OrderlyOutcome
 from sparrowmq.rebalance.process_queue import (
     PULL_IDLE_MAX_MS,
     FlowLimits,
@@ -59,6 +60,8 @@ UNLOCK_LOST_MS = 3_000
 LOCAL_RETRY_MS = 5_000
 # ProcessQueue.cleanExpiredMsg sends messages back with this level.
 EXPIRED_DELAY_LEVEL = 3
+# The broker takes a message that is sent back with this level for a dead letter.
+DEAD_LETTER_LEVEL = -1
 
 
 def backoff_ms(failures: int) -> int:
@@ -73,6 +76,7 @@ class OwnedQueue:
         queue: the queue.
         epoch: one number per time the member was given a queue.
         lease: our side of its lock.
+        in_order: set where it is consumed in order.
         now_ms: when it was given.
     """
 
@@ -95,14 +99,24 @@ class OwnedQueue:
         "_unlock_sent_ms",
         "deliveries",
         "epoch",
+        "in_order",
         "is_released",
         "lease",
         "process_queue",
         "queue",
     )
 
-    def __init__(self, queue: MessageQueue, *, epoch: int, lease: QueueLease, now_ms: int) -> None:
+    def __init__(
+        self,
+        queue: MessageQueue,
+        *,
+        epoch: int,
+        lease: QueueLease,
+        now_ms: int,
+        in_order: InOrder | None = None,
+    ) -> None:
         self.queue = queue
+        self.in_order = in_order
         self.lease = lease
         self.epoch = epoch
         self.process_queue = ProcessQueue(queue, now_ms=now_ms)
@@ -150,9 +164,13 @@ class OwnedQueue:
     # --- what to do -------------------------------------------------------------------------
 
     def collect(
-        self, now_ms: int, actions: list[Action], facts: list[Fact], *, flow: FlowLimits
+        self, now_ms: int, actions: list[Action], facts: list[Fact], *, flow: FlowLimits | None
     ) -> None:
-        """Add what is to be done now, deliveries excepted; note release when it comes."""
+        """Add what is to be done now, deliveries excepted; note release when it comes.
+
+        Args:
+            flow: how much may be cached; None while nothing is to be pulled.
+        """
         if self._has_abandoned_pull:
             self._has_abandoned_pull = False
             actions.append(AbandonPull(self.queue, self.epoch))
@@ -165,7 +183,8 @@ class OwnedQueue:
         elif state is ProcessQueueState.CONSUMING:
             # The start position is committed before anything is taken.
             self._collect_commit(now_ms, actions)
-            self._collect_pull(now_ms, actions, flow)
+            if flow is not None:
+                self._collect_pull(now_ms, actions, flow)
             self._collect_backs(now_ms, actions)
             self._collect_retries(now_ms)
         elif state is ProcessQueueState.DRAINING and is_fenced:
@@ -207,7 +226,8 @@ class OwnedQueue:
         if now_ms < self._pull_due_ms:
             return
         process_queue.mark_pull(now_ms)
-        if process_queue.flow_control(flow) is not None:
+        in_order = self.in_order is not None
+        if process_queue.flow_control(flow, in_order=in_order) is not None:
             # Every completed delivery leads here again: no timer is needed.
             return
         assert process_queue.pull_offset is not None
@@ -242,6 +262,13 @@ class OwnedQueue:
 
     def _collect_release(self, now_ms: int, actions: list[Action], facts: list[Fact]) -> None:
         assert self._drain_deadline_ms is not None
+        is_at_work = self.in_order is not None and bool(self.deliveries)
+        if is_at_work:
+            # Order counts for more than time: nobody else may begin while our listener runs.
+            return
+        if self.in_order is not None:
+            # What is held without being committed comes again elsewhere.
+            self.process_queue.rollback_in_order()
         in_flight = self.process_queue.in_flight_count - self._waiting_retry_count()
         if (in_flight > 0 or self._backs_under_way) and now_ms < self._drain_deadline_ms:
             return
@@ -286,6 +313,8 @@ class OwnedQueue:
             if self._pull_sent_ms is None and self._pull_due_ms > now_ms:
                 candidates.append(self._pull_due_ms)
             candidates += [due_ms for due_ms, _ in self._retries]
+            if self.in_order is not None and self.in_order.resume_ms > now_ms:
+                candidates.append(self.in_order.resume_ms)
             if self._commit_sent_ms is None:
                 due_ms = self._commit_due_ms
                 if not self._is_dirty():
@@ -321,6 +350,10 @@ class OwnedQueue:
 
         Returns: False if others may have consumed meanwhile, so that the queue must be begun anew.
         """
+        if lock_sent_ms is None and self.lease.is_required and self.lease.until_ms is None:
+            # No master answers: in order nothing is consumed until one does.
+            self.acquire_failed(now_ms)
+            return True
         was_asked = self._acquire_sent_ms is not None
         self._acquire_sent_ms = None
         if self.process_queue.state is ProcessQueueState.CONSUMING and was_asked:
@@ -472,7 +505,7 @@ class OwnedQueue:
 
     def take(self, delivery_id: int, count_max: int, now_ms: int) -> Deliver | None:
         """Take the next messages for the listener, if there are any and the lock is ours."""
-        if self.lease.is_fenced(now_ms):
+        if self.lease.is_fenced(now_ms) or not self._may_go_on(now_ms):
             return None
         messages = self.process_queue.take_batch(count_max, now_ms=now_ms)
         if not messages:
@@ -497,6 +530,27 @@ class OwnedQueue:
                 self._backs.append((failed, delay_level))
             messages = messages[:acked_count]
         self.process_queue.complete([message.queue_offset for message in messages])
+
+    def consumed_in_order(
+        self, delivery_id: int, outcome: OrderlyOutcome, *, sends_back: bool, now_ms: int
+    ) -> None:
+        """Take in the result of a listener in order."""
+        messages = self.deliveries.pop(delivery_id, None)
+        if messages is None or self.process_queue.state is ProcessQueueState.DROPPED:
+            return
+        assert self.in_order is not None
+        dead = self.in_order.settle(self.process_queue, messages, outcome, now_ms=now_ms)
+        if dead and sends_back:
+            self._backs.append((dead, DEAD_LETTER_LEVEL))
+        elif dead:
+            self.process_queue.complete([message.queue_offset for message in dead])
+
+    def _may_go_on(self, now_ms: int) -> bool:
+        """Tell whether nothing earlier holds up the next batch, where order counts."""
+        if self.in_order is None:
+            return True
+        is_unsettled = self._backs or self._backs_under_way or self._retries
+        return not is_unsettled and now_ms >= self.in_order.resume_ms
 
     def _is_ours(self, message: MessageExt) -> bool:
         """Tell whether a message is neither done nor being sent back."""

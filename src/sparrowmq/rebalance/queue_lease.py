@@ -22,6 +22,8 @@ from sparrowmq.rebalance.queue_lock_table import QUEUE_LEASE_BROKER_MS
 
 # Between two requests for a lock that is refused.
 LOCK_RETRY_MS = 50
+# ConsumeMessageOrderlyService.tryLockLaterAndReconsume, where consumption needs the lock.
+ORDERLY_LOCK_RETRY_MS = 100
 # A renewal is answered long before this, or it never is.
 RENEWAL_LOST_MS = 3_000
 # Beyond the former owner's drain: its last commit and the release of the lock.
@@ -35,11 +37,13 @@ class QueueLease:
 
     Args:
         is_wanted: whether the queue is to be locked at all.
+        is_required: whether it may be consumed with the lock only, as in order.
     """
 
     __slots__ = (
         "_refused_ms",
         "asks_first",
+        "is_required",
         "is_wanted",
         "may_hold",
         "renewing_ms",
@@ -47,8 +51,9 @@ class QueueLease:
         "until_ms",
     )
 
-    def __init__(self, *, is_wanted: bool) -> None:
+    def __init__(self, *, is_wanted: bool, is_required: bool = False) -> None:
         self.is_wanted = is_wanted
+        self.is_required = is_required
         # Whether consumption begins with the lock; not so once patience has ended.
         self.asks_first = is_wanted
         # When the renewal under way was sent.
@@ -100,6 +105,8 @@ class QueueLease:
         self.may_hold = False
         if self._refused_ms is None:
             self._refused_ms = now_ms
+        if self.is_required:
+            return now_ms + ORDERLY_LOCK_RETRY_MS
         patience_ms = drain_timeout_ms + PATIENCE_MARGIN_MS
         if not is_owner_listed or now_ms - self._refused_ms >= patience_ms:
             self.asks_first = False

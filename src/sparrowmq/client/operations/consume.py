@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-import msgspec
-
+from sparrowmq.client.operations.deliver import deliver, deliver_in_order, with_own_topic
 from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.handover import acquire, renew_locks, unlock
 from sparrowmq.client.operations.membership import (
@@ -26,7 +25,6 @@ from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.operations.send_back import send_again, send_back
 from sparrowmq.client.subscriber import (
-    ListenerFailed,
     RebalanceListenerFailed,
     RequestFailed,
     Subscriber,
@@ -40,13 +38,10 @@ from sparrowmq.errors import (
     UsageError,
 )
 from sparrowmq.model import (
-    ConsumeContext,
-    ConsumeStatus,
     ConsumeType,
     MessageExt,
     MessageQueue,
 )
-from sparrowmq.model.message import PROPERTY_RETRY_TOPIC
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.record import decode_messages
 from sparrowmq.rebalance.actions import (
@@ -99,7 +94,8 @@ def consume(
     Args:
         carriers: operations in the place of those of this module, by the action's type.
     """
-    operations = {**_OPERATIONS, **carriers}
+    carry_delivery = deliver_in_order if subscriber.config.orderly else deliver
+    operations = {**_OPERATIONS, Deliver: carry_delivery, **carriers}
     member, wake = subscriber.member, subscriber.wake
     while not member.is_done:
         wake.clear()
@@ -292,43 +288,6 @@ def read_records(
     return messages, messages[-1].queue_offset + 1
 
 
-def _deliver(subscriber: Subscriber, action: Deliver) -> Operation[None]:
-    messages, counters = action.messages, subscriber.counters
-    if action.queue.topic == subscriber.retry_topic:
-        messages = [_with_own_topic(message) for message in messages]
-    context = ConsumeContext(action.queue)
-    counters.delivered += len(messages)
-    acked_count = 0
-    try:
-        # A list of its own: the listener may change it.
-        status = yield Call(subscriber.listener, (list(messages), context))
-        acked_count = _acked_count(status, context, len(messages))
-    except Exception as error:
-        # The user's code may raise anything.
-        subscriber.tell(ListenerFailed(action.queue, len(messages), error))
-    counters.succeeded += acked_count
-    counters.failed += len(messages) - acked_count
-    subscriber.member.consumed(action, acked_count=acked_count, delay_level=context.delay_level)
-    subscriber.wake.set()
-
-
-def _acked_count(status: Any, context: ConsumeContext, count: int) -> int:
-    """Return how many of the messages are done."""
-    if status is ConsumeStatus.RECONSUME_LATER:
-        return 0
-    if status is not None and status is not ConsumeStatus.CONSUME_SUCCESS:
-        raise UsageError(
-            f"the listener returned {status!r}; return a ConsumeStatus, or None for success"
-        )
-    return count if context.ack_index is None else max(0, min(context.ack_index + 1, count))
-
-
-def _with_own_topic(message: MessageExt) -> MessageExt:
-    """Give a message that comes again the topic it had at first."""
-    topic = message.properties.get(PROPERTY_RETRY_TOPIC)
-    return message if topic is None else msgspec.structs.replace(message, topic=topic)
-
-
 def _send_back(subscriber: Subscriber, action: SendBack) -> Operation[None]:
     done: list[int] = []
     offsets = [message.queue_offset for message in action.messages]
@@ -350,7 +309,7 @@ def _send_back_one(
     subscriber: Subscriber, message: MessageExt, *, delay_level: int
 ) -> Operation[None]:
     config, routes = subscriber.config, subscriber.routes
-    message = _with_own_topic(message)
+    message = with_own_topic(message)
     try:
         yield from send_back(
             subscriber.get_broker_address(message.queue),
@@ -433,7 +392,6 @@ _OPERATIONS: Mapping[type, Carrier] = MappingProxyType(
         RenewLocks: renew_locks,
         Unlock: unlock,
         Pull: _pull,
-        Deliver: _deliver,
         SendBack: _send_back,
         Commit: _commit,
         Leave: _leave,

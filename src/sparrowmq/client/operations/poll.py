@@ -15,6 +15,8 @@ from sparrowmq.client.operations.administer import (
     committed_offset,
     get_broker_address,
     get_route,
+    queue_max_offset,
+    queue_min_offset,
     set_committed_offset,
 )
 from sparrowmq.client.operations.consume import Carrier, consume, read_records
@@ -22,14 +24,17 @@ from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.pull import PULL_TIMEOUT_MS, make_pull_header, pull
 from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
-from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.errors import InvokeTimeout, SparrowError, UsageError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
 from sparrowmq.protocol.subscription import parse_subscription
 from sparrowmq.rebalance.actions import Commit, Deliver, Rebalance, SendBack
 from sparrowmq.rebalance.member import TopicShare
-from sparrowmq.runtime.effects import Now, Operation, Wait
+from sparrowmq.runtime.effects import Now, Operation, Sleep, Wait
 
+# How long `seek` waits for a queue that has just become ours, and how often it looks.
+SEEK_TIMEOUT_MS = 10_000
+SEEK_RETRY_MS = 10
 # DefaultLitePullConsumer.pollTimeoutMillis.
 POLL_TIMEOUT_MS = 5_000
 
@@ -136,6 +141,50 @@ def resume(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
     state.paused.difference_update(queues)
     state.arrived.set()
     yield from ()
+
+
+def seek(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
+    """Go on at another offset of a queue; what has arrived of it is dropped.
+
+    Raises: UsageError if the queue is not ours, or has no such offset; RouteError,
+    TransportError, BrokerError.
+    """
+    state.check_ours(queue)
+    begin = yield from queue_min_offset(state.directory, queue)
+    end = yield from queue_max_offset(state.directory, queue)
+    if not begin <= offset <= end:
+        raise UsageError(f"{queue} has the offsets {begin} to {end}; {offset} is not among them")
+    yield from _go_on_at(state, queue, offset)
+
+
+def seek_to_begin(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
+    """Go on at the oldest message of each queue. Raises: as `seek`."""
+    for queue in queues:
+        state.check_ours(queue)
+        yield from _go_on_at(state, queue, (yield from queue_min_offset(state.directory, queue)))
+
+
+def seek_to_end(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
+    """Go on behind the newest message of each queue. Raises: as `seek`."""
+    for queue in queues:
+        state.check_ours(queue)
+        yield from _go_on_at(state, queue, (yield from queue_max_offset(state.directory, queue)))
+
+
+def _go_on_at(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
+    subscriber = state.subscriber
+    now_ms: int = yield Now()
+    deadline_ms = now_ms + SEEK_TIMEOUT_MS
+    while not subscriber.member.seek(queue, offset, now_ms=now_ms):
+        # A queue of ours that does not say yet where it begins.
+        state.check_ours(queue)
+        if now_ms >= deadline_ms:
+            raise InvokeTimeout(f"{queue} could not be begun within {SEEK_TIMEOUT_MS} ms")
+        yield Sleep(SEEK_RETRY_MS)
+        now_ms = yield Now()
+    state.forget((queue,))
+    state.withdraw((queue,))
+    subscriber.wake.set()
 
 
 def commit(state: LitePull, offsets: Mapping[MessageQueue, int] | None) -> Operation[None]:

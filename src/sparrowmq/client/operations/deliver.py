@@ -1,0 +1,94 @@
+"""Give messages to the listener, and tell the member what it made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sparrowmq.client.subscriber import ListenerFailed, Subscriber
+from sparrowmq.errors import UsageError
+from sparrowmq.model import (
+    ConsumeContext,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    ConsumeStatus,
+    MessageExt,
+)
+from sparrowmq.model.message import PROPERTY_RETRY_TOPIC
+from sparrowmq.rebalance.actions import Deliver
+from sparrowmq.rebalance.in_order import OrderlyOutcome
+from sparrowmq.runtime.effects import Call, Now, Operation
+
+
+def deliver(subscriber: Subscriber, action: Deliver) -> Operation[None]:
+    """Carry out `Deliver` for a concurrent listener."""
+    messages = _messages_of(subscriber, action)
+    context = ConsumeContext(action.queue)
+    acked_count = 0
+    try:
+        # A list of its own: the listener may change it.
+        status = yield Call(subscriber.listener, (list(messages), context))
+        acked_count = _acked_count(status, context, len(messages))
+    except Exception as error:
+        # The user's code may raise anything.
+        subscriber.tell(ListenerFailed(action.queue, len(messages), error))
+    subscriber.counters.succeeded += acked_count
+    subscriber.counters.failed += len(messages) - acked_count
+    subscriber.member.consumed(action, acked_count=acked_count, delay_level=context.delay_level)
+    subscriber.wake.set()
+
+
+def deliver_in_order(subscriber: Subscriber, action: Deliver) -> Operation[None]:
+    """Carry out `Deliver` for a listener in order."""
+    messages = _messages_of(subscriber, action)
+    context = ConsumeOrderlyContext(action.queue)
+    status = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+    try:
+        returned = yield Call(subscriber.listener, (list(messages), context))
+        status = _orderly_status(returned)
+    except Exception as error:
+        # The user's code may raise anything.
+        subscriber.tell(ListenerFailed(action.queue, len(messages), error))
+    if status is ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
+        subscriber.counters.failed += len(messages)
+    elif context.auto_commit or status is not ConsumeOrderlyStatus.ROLLBACK:
+        subscriber.counters.succeeded += len(messages)
+    outcome = OrderlyOutcome(status, context.auto_commit, context.suspend_ms)
+    now_ms: int = yield Now()
+    subscriber.member.consumed_in_order(action, outcome, now_ms)
+    subscriber.wake.set()
+
+
+def with_own_topic(message: MessageExt) -> MessageExt:
+    """Give a message that comes again the topic it had at first."""
+    topic = message.properties.get(PROPERTY_RETRY_TOPIC)
+    return message if topic is None else msgspec.structs.replace(message, topic=topic)
+
+
+def _messages_of(subscriber: Subscriber, action: Deliver) -> list[MessageExt]:
+    subscriber.counters.delivered += len(action.messages)
+    if action.queue.topic != subscriber.retry_topic:
+        return action.messages
+    return [with_own_topic(message) for message in action.messages]
+
+
+def _acked_count(status: Any, context: ConsumeContext, count: int) -> int:
+    """Return how many of the messages are done."""
+    if status is ConsumeStatus.RECONSUME_LATER:
+        return 0
+    if status is not None and status is not ConsumeStatus.CONSUME_SUCCESS:
+        raise UsageError(
+            f"the listener returned {status!r}; return a ConsumeStatus, or None for success"
+        )
+    return count if context.ack_index is None else max(0, min(context.ack_index + 1, count))
+
+
+def _orderly_status(status: Any) -> ConsumeOrderlyStatus:
+    if status is None:
+        return ConsumeOrderlyStatus.SUCCESS
+    if not isinstance(status, ConsumeOrderlyStatus):
+        raise UsageError(
+            f"the listener returned {status!r}; return a ConsumeOrderlyStatus, or None for success"
+        )
+    return status

@@ -1,0 +1,372 @@
+"""Push consumers in order against a real broker: order over retries, joins, leaves and kills."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from sparrowmq import (
+    Admin,
+    AsyncPushConsumer,
+    ConsumeFromWhere,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    Message,
+    MessageExt,
+    MessageModel,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.model.names import dlq_topic
+from sparrowmq.testing.embedded import EmbeddedCluster
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+SUSPEND = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+PATIENCE_S = 30
+
+
+def eventually(condition: Callable[[], Any], what: str) -> None:
+    """Wait until another thread has made the condition true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
+        time.sleep(0.005)
+
+
+class Log:
+    """What the listeners of a group were given, by queue, in the order of the calls' ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.offsets: dict[MessageQueue, list[int]] = defaultdict(list)
+        self.at_work: dict[MessageQueue, int] = defaultdict(int)
+        self.most_at_work = 0
+
+    def __call__(self, messages: list[MessageExt], context: ConsumeOrderlyContext) -> None:
+        queue = context.queue
+        with self._lock:
+            self.at_work[queue] += 1
+            self.most_at_work = max(self.most_at_work, self.at_work[queue])
+        time.sleep(0.0005)
+        with self._lock:
+            self.at_work[queue] -= 1
+            self.offsets[queue] += [message.queue_offset for message in messages]
+
+    @property
+    def count(self) -> int:
+        with self._lock:
+            return sum(len(set(offsets)) for offsets in self.offsets.values())
+
+    def is_in_order(self) -> bool:
+        """Tell whether no queue ever went back."""
+        return all(offsets == sorted(offsets) for offsets in self.offsets.values())
+
+    def first_times(self) -> dict[MessageQueue, list[int]]:
+        """Return the offsets of each queue in the order in which they were first seen."""
+        return {queue: list(dict.fromkeys(offsets)) for queue, offsets in self.offsets.items()}
+
+
+@pytest.fixture
+def make_consumer(
+    cluster: EmbeddedCluster, topic: str, group: str
+) -> Iterator[Callable[..., PushConsumer]]:
+    """Start consumers in order of this test's topic and group; they are closed at the end."""
+    with ExitStack() as stack:
+
+        def make(listener: Any, **settings: Any) -> PushConsumer:
+            settings = {"consume_from_where": FIRST, "orderly": True} | settings
+            consumer = PushConsumer(
+                group, name_server=cluster.name_server, listener=listener, **settings
+            )
+            stack.enter_context(consumer)
+            consumer.subscribe(topic)
+            consumer.start()
+            return consumer
+
+        yield make
+
+
+def fill(producer: Producer, topic: str, per_queue: int) -> int:
+    queues = producer.fetch_publish_queues(topic)
+    for queue in queues:
+        for at in range(0, per_queue, 50):
+            count = min(50, per_queue - at)
+            bodies = [b"%d" % n for n in range(at, at + count)]
+            producer.send_batch([Message(topic, body) for body in bodies], queue=queue)
+    return per_queue * len(queues)
+
+
+def counts(consumers: list[PushConsumer]) -> list[int]:
+    return sorted(len(consumer.assignment()) for consumer in consumers)
+
+
+@pytest.mark.slow
+def test_order_is_kept_and_nothing_repeated_over_joins_and_leaves(
+    make_consumer: Callable[..., PushConsumer],
+    producer: Producer,
+    admin: Admin,
+    topic: str,
+    group: str,
+) -> None:
+    log = Log()
+    total = fill(producer, topic, 300)
+    first = make_consumer(log, consume_message_batch_max_size=4)
+    eventually(lambda: log.count > 100, "the first messages")
+    second = make_consumer(log)
+    eventually(lambda: counts([first, second]) == [4, 4], "a share of 4 for each")
+    third = make_consumer(log)
+    first.close()
+    eventually(lambda: log.count == total, "all messages")
+
+    assert 1 == log.most_at_work
+    assert log.is_in_order()
+    assert {queue: list(range(300)) for queue in log.offsets} == dict(log.offsets)
+    for consumer in (second, third):
+        consumer.close()
+    assert [0] * 8 == [lag.lag for lag in admin.group_lag(group, topic)]
+
+
+KILLED = """
+import sys, time
+from sparrowmq import ConsumeFromWhere, PushConsumer
+def listener(messages, context):
+    for message in messages:
+        sys.stdout.write(f"{message.queue_id} {message.queue_offset}\\n")
+        sys.stdout.flush()
+consumer = PushConsumer(sys.argv[2], name_server=sys.argv[1], listener=listener, orderly=True,
+    consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+consumer.subscribe(sys.argv[3])
+consumer.start()
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_after_a_kill_the_next_owner_goes_on_in_order(
+    make_consumer: Callable[..., PushConsumer],
+    cluster: EmbeddedCluster,
+    producer: Producer,
+    topic: str,
+    group: str,
+) -> None:
+    log = Log()
+    total = fill(producer, topic, 40)
+    command = [sys.executable, "-c", KILLED, cluster.name_server, group, topic]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        seen: dict[int, list[int]] = defaultdict(list)
+        try:
+            for _ in range(100):
+                queue_id, offset = map(int, process.stdout.readline().split())
+                seen[queue_id].append(offset)
+        finally:
+            process.kill()
+    make_consumer(log)
+    eventually(
+        lambda: (
+            sum(
+                len({*offsets, *seen.get(queue.queue_id, ())})
+                for queue, offsets in log.offsets.items()
+            )
+            == total
+        ),
+        "all messages",
+    )
+
+    assert log.is_in_order()
+    for queue, offsets in log.offsets.items():
+        # The next owner begins at most one past what the killed one had been given.
+        assert offsets == list(range(offsets[0], 40))
+        assert offsets[0] <= len(seen.get(queue.queue_id, ()))
+
+
+@pytest.mark.slow
+def test_suspended_queue_gets_the_same_messages_again_before_any_other(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    calls: list[tuple[bytes, int]] = []
+
+    def listener(
+        messages: list[MessageExt], context: ConsumeOrderlyContext
+    ) -> ConsumeOrderlyStatus | None:
+        (message,) = messages
+        calls.append((message.body, message.reconsume_times))
+        context.suspend_ms = 10
+        if message.body == b"1" and message.reconsume_times == 0:
+            raise ValueError("cannot digest this")
+        if message.body == b"1" and message.reconsume_times < 3:
+            return SUSPEND
+        return None
+
+    queue = producer.fetch_publish_queues(topic)[0]
+    producer.send_batch([Message(topic, b"%d" % n) for n in range(3)], queue=queue)
+    make_consumer(listener)
+    eventually(lambda: len(calls) >= 6, "all messages")
+
+    assert [(b"0", 0), *((b"1", n) for n in range(4)), (b"2", 0)] == calls
+
+
+@pytest.mark.slow
+def test_message_that_may_not_come_again_is_a_dead_letter_and_the_queue_goes_on(
+    make_consumer: Callable[..., PushConsumer],
+    producer: Producer,
+    admin: Admin,
+    topic: str,
+    group: str,
+) -> None:
+    calls: list[bytes] = []
+
+    def listener(
+        messages: list[MessageExt], context: ConsumeOrderlyContext
+    ) -> ConsumeOrderlyStatus | None:
+        calls.extend(message.body for message in messages)
+        context.suspend_ms = 10
+        return SUSPEND if messages[0].body == b"1" else None
+
+    queue = producer.fetch_publish_queues(topic)[0]
+    producer.send_batch([Message(topic, b"%d" % n) for n in range(3)], queue=queue)
+    consumer = make_consumer(listener, max_reconsume_times=2)
+    eventually(lambda: len(calls) >= 5, "all messages")
+    eventually(lambda: admin.committed_offset(group, queue) == 3, "the commit")
+
+    assert [b"0", b"1", b"1", b"1", b"2"] == calls
+    assert 1 == consumer.counters.sent_back
+    dead = MessageQueue(dlq_topic(group), queue.broker_name, 0)
+    eventually(lambda: admin.route(dead.topic).subscribe_queues, "the topic of the dead letters")
+    assert 1 == admin.max_offset(dead)
+
+
+@pytest.mark.slow
+def test_without_auto_commit_a_rollback_repeats_what_was_held(
+    make_consumer: Callable[..., PushConsumer],
+    producer: Producer,
+    admin: Admin,
+    topic: str,
+    group: str,
+) -> None:
+    answers = ["SUCCESS", "SUCCESS", "ROLLBACK", "SUCCESS", "SUCCESS", "COMMIT", "SUCCESS"]
+    calls: list[bytes] = []
+
+    def listener(
+        messages: list[MessageExt], context: ConsumeOrderlyContext
+    ) -> ConsumeOrderlyStatus:
+        context.auto_commit, context.suspend_ms = False, 10
+        calls.append(messages[0].body)
+        return ConsumeOrderlyStatus[answers[len(calls) - 1]]
+
+    queue = producer.fetch_publish_queues(topic)[0]
+    producer.send_batch([Message(topic, b"%d" % n) for n in range(4)], queue=queue)
+    consumer = make_consumer(listener)
+    eventually(lambda: len(calls) >= 7, "all messages")
+    consumer.close()
+
+    assert [b"0", b"1", b"2", b"0", b"1", b"2", b"3"] == calls
+    # What was held when the consumer was closed comes again elsewhere.
+    assert 3 == admin.committed_offset(group, queue)
+
+
+@pytest.mark.slow
+def test_queue_is_consumed_as_soon_as_it_is_locked_and_others_wait(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    log, gate = Log(), threading.Event()
+    entered = threading.Event()
+
+    def holds(messages: list[MessageExt], context: ConsumeOrderlyContext) -> None:
+        entered.set()
+        gate.wait(PATIENCE_S)
+        log(messages, context)
+
+    queues = producer.fetch_publish_queues(topic)
+    for queue in queues:
+        producer.send(Message(topic, b"0"), queue=queue)
+    first = make_consumer(holds, drain_timeout_ms=50)
+    eventually(entered.is_set, "a listener at work")
+    second = make_consumer(log)
+    eventually(lambda: counts([first, second]) == [4, 4], "a share of 4 for each")
+    mine = second.assignment()
+    for queue in queues:
+        producer.send(Message(topic, b"1"), queue=queue)
+    # The bound of the drain is long past; while the listener runs nobody else begins.
+    assert not gate.wait(1)
+    assert not any(log.offsets.get(queue) for queue in mine)
+
+    begin = time.monotonic()
+    gate.set()
+    eventually(lambda: log.count == 16, "all messages")
+
+    # Java's clients up to 4.9.4 wait for the next renewal of all locks, up to 20 s.
+    assert time.monotonic() - begin < 5
+    assert {queue: [0, 1] for queue in queues} == dict(log.offsets)
+
+
+@pytest.mark.slow
+def test_broadcasting_in_order_needs_no_lock(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    total = fill(producer, topic, 30)
+    logs = [Log(), Log()]
+    for number, log in enumerate(logs):
+        make_consumer(log, message_model=MessageModel.BROADCASTING, instance_name=f"I{number}")
+    eventually(lambda: [log.count for log in logs] == [total] * 2, "all messages at both")
+
+    for log in logs:
+        assert {queue: list(range(30)) for queue in log.offsets} == dict(log.offsets)
+
+
+@pytest.mark.slow
+def test_suspend_stops_deliveries_and_resume_goes_on(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    log = Log()
+    consumer = make_consumer(log, orderly=False)
+    eventually(lambda: len(consumer.assignment()) == 8, "assignment")
+    consumer.suspend()
+    producer.send(Message(topic, b"0"))
+    # A pull under way may still be answered; nothing is delivered.
+    eventually(lambda: consumer.counters.pulled == 1, "the answer to the pull under way")
+    producer.send_batch([Message(topic, b"1")] * 8)
+    assert 0 == log.count
+    consumer.resume()
+
+    eventually(lambda: log.count == 9, "the messages")
+    assert 8 == len(consumer.assignment())
+
+
+@pytest.mark.slow
+async def test_coroutine_listeners_in_order(
+    cluster: EmbeddedCluster, producer: Producer, topic: str, group: str
+) -> None:
+    total = fill(producer, topic, 50)
+    offsets: dict[MessageQueue, list[int]] = defaultdict(list)
+    done = asyncio.Event()
+
+    async def listener(messages: list[MessageExt], context: ConsumeOrderlyContext) -> None:
+        await asyncio.sleep(0)
+        offsets[context.queue] += [message.queue_offset for message in messages]
+        if sum(map(len, offsets.values())) == total:
+            done.set()
+
+    async with AsyncPushConsumer(
+        group,
+        name_server=cluster.name_server,
+        listener=listener,
+        orderly=True,
+        consume_from_where=FIRST,
+    ) as consumer:
+        await consumer.subscribe(topic)
+        await consumer.start()
+        async with asyncio.timeout(PATIENCE_S):
+            await done.wait()
+
+    assert {queue: list(range(50)) for queue in offsets} == dict(offsets)
