@@ -309,6 +309,28 @@ def test_locks_stay_if_another_connection_of_the_client_is_there(rig: Any) -> No
     assert [] == lock(rig, other, "b", 0)
 
 
+def test_only_a_change_of_locks_is_written(rig: Any) -> None:
+    connection, state = rig.connect(), rig.broker.state
+    beat(rig, connection, "a")
+    steps: list[bool] = []
+
+    def note() -> None:
+        steps.append(state.locks_changed)
+        state.locks_changed = False
+
+    for queue_id in (0, 0, 1):
+        lock(rig, connection, "a", queue_id)
+        note()
+    rig.broker.connection_closed(connection, now_ms=rig.now_ms, timestamp_ms=0)
+    note()
+    for _ in range(2):
+        lock(rig, rig.connect(), "a", 0)
+        note()
+
+    # Taken, renewed, another taken, cut by the closed connection, renewed in full, renewed.
+    assert [True, False, True, True, True, False] == steps
+
+
 def test_locks_outlive_a_restart(rig: Any, make_rig: Callable[..., Any]) -> None:
     rig.advance(1_000)
     rig.holds_work = True

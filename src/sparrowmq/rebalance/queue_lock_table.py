@@ -39,6 +39,10 @@ class _Lease:
     refreshed_ms: int
     expires_ms: int
 
+    @property
+    def is_cut(self) -> bool:
+        return self.expires_ms < self.refreshed_ms + QUEUE_LEASE_BROKER_MS
+
 
 @dataclass(frozen=True, slots=True)
 class SavedLock:
@@ -55,6 +59,9 @@ class QueueLockTable:
     """Group and queue to the lease on it."""
 
     _leases: dict[str, dict[MessageQueue, _Lease]] = field(default_factory=dict)
+    # Counts changes of who holds what, and the renewals of a lease that was cut; another renewal
+    # is none.
+    changes: int = 0
 
     def try_lock_batch(
         self, group: str, queues: Iterable[MessageQueue], client_id: str, *, now_ms: int
@@ -68,6 +75,8 @@ class QueueLockTable:
         for queue in dict.fromkeys(queues):
             lease = leases.get(queue)
             if lease is None or lease.client_id == client_id or lease.expires_ms < now_ms:
+                if lease is None or lease.client_id != client_id or lease.is_cut:
+                    self.changes += 1
                 leases[queue] = _Lease(client_id, now_ms, now_ms + QUEUE_LEASE_BROKER_MS)
                 locked.append(queue)
         if not leases:
@@ -81,6 +90,7 @@ class QueueLockTable:
             lease = leases.get(queue)
             if lease is not None and lease.client_id == client_id:
                 del leases[queue]
+                self.changes += 1
         if group in self._leases and not leases:
             del self._leases[group]
 

@@ -9,8 +9,8 @@
 Beginning at 0 where the queue's min offset is higher is right: the first pull is answered with the
 min offset. A failed query is not "nothing committed": it is asked again, and nothing is decided.
 
-Differs from RocketMQ: a queue that appeared after the group's first commit on the topic begins at
-0 under LAST_OFFSET (`queue_is_new`). Java skips to the max offset and so loses what was sent
+Differs from RocketMQ: a queue that was added while the member consumed the topic begins at 0
+under LAST_OFFSET (`queue_is_new`). Java skips to the max offset and so loses what was sent
 before the member learnt of the queue.
 
 Source: RebalancePushImpl.computePullFromWhere.
@@ -58,8 +58,7 @@ def choose_start_position(
         committed_offset: what the broker answered; None if it knows no offset.
         topic: the queue's topic.
         consume_timestamp_ms: the wall-clock time of CONSUME_FROM_TIMESTAMP.
-        queue_is_new: whether the group has committed to other queues of this topic before, so
-            that this one was added later.
+        queue_is_new: whether the queue was added to the topic since the member saw that first.
     """
     if committed_offset is not None:
         return UseOffset(committed_offset)

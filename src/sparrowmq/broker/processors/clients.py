@@ -209,10 +209,12 @@ def lock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
     """Lock queues for a client; answers with those it holds now."""
     body = decode_body(LockBatchRequestBody, request.command.body or b"")
     _check_lock_count(len(body.mq_set))
+    before = state.locks.changes
     locked = state.locks.try_lock_batch(
         body.consumer_group, body.mq_set, body.client_id, now_ms=request.now_ms
     )
-    state.locks_changed = state.locks_changed or bool(locked)
+    # A renewal need not be written: what a restart restores is then as long as it was at first.
+    state.locks_changed = state.locks_changed or state.locks.changes != before
     return answer(request, body=encode_body(LockBatchResponseBody(lock_ok_mq_set=locked)))
 
 
@@ -220,8 +222,9 @@ def unlock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
     """Release those of the queues that the client holds."""
     body = decode_body(UnlockBatchRequestBody, request.command.body or b"")
     _check_lock_count(len(body.mq_set))
+    before = state.locks.changes
     state.locks.unlock_batch(body.consumer_group, body.mq_set, body.client_id)
-    state.locks_changed = True
+    state.locks_changed = state.locks_changed or state.locks.changes != before
     return answer(request)
 
 

@@ -83,6 +83,7 @@ def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[tuple[
         committed,
         topic=queue.topic,
         consume_timestamp_ms=config.consume_timestamp_ms,
+        queue_is_new=config.added_queues_from_first and subscriber.history.is_new(queue),
     )
     if isinstance(start, UseOffset):
         return start.offset, committed is not None
