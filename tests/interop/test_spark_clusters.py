@@ -20,9 +20,12 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyspark
+from pyspark import cloudpickle
 
 from sparrowmq import Message, MessageQueue, Producer
 from sparrowmq.spark import find_java
+from sparrowmq.spark.batch_reader import RocketMQReader
+from sparrowmq.spark.options import parse_options
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -180,22 +183,19 @@ def test_a_shipped_package_reads_streams_and_writes(
     )
 
 
-def test_an_executor_without_the_package_is_told_in_words(
-    cluster: EmbeddedCluster, master: str, package: Path, bare_python: Path, tmp_path: Path
-) -> None:
-    found = run_job(
-        bare_python,
-        tmp_path,
-        master,
-        str(package),
-        "-",
-        cluster.name_server,
-        PYTHONPATH=str(package),
+def test_an_executor_without_the_package_is_told_in_words(bare_python: Path) -> None:
+    options = parse_options({"nameServer": "127.0.0.1:9876", "topic": "in"}, scope="batch")
+    packed = cloudpickle.dumps(RocketMQReader(options))
+    code = "import pickle, sys; pickle.loads(bytes.fromhex(sys.argv[1]))"
+
+    answer = subprocess.run(
+        [str(bare_python), "-c", code, packed.hex()], capture_output=True, text=True, check=False
     )
 
-    assert "sparrowmq: the package 'sparrowmq" in found["error"]
-    assert "is missing on" in found["error"]
-    assert "ship it" in found["error"]
+    last_line = answer.stderr.splitlines()[-1]
+    assert "ModuleNotFoundError: sparrowmq: the package 'sparrowmq' is missing on " in last_line
+    assert f"in {bare_python} (Python 3." in last_line
+    assert "ship it (rename the wheel to .zip" in last_line
 
 
 def test_a_driver_without_the_package_finds_no_source(
