@@ -13,6 +13,7 @@ from sparrowmq.protocol.bodies import (
     KVTable,
     ProducerConnection,
     SubscriptionGroupTable,
+    TopicConfig,
     TopicConfigTable,
     TopicList,
     TopicStatsTable,
@@ -248,6 +249,15 @@ def test_groups_of_a_topic_are_those_online_and_those_with_offsets(rig: Any) -> 
     assert ["GID_c", "GID_old"] == decode_body(GroupList, reply.body).group_list
 
 
+def test_topic_tells_its_settings(rig: Any) -> None:
+    known = ask(rig, RequestCode.GET_TOPIC_CONFIG, topic="T")
+    unknown = ask(rig, RequestCode.GET_TOPIC_CONFIG, topic="U")
+
+    expected = rig.broker.state.topics.find("T")
+    assert expected == decode_body(TopicConfig, known.body)
+    assert ResponseCode.TOPIC_NOT_EXIST == unknown.code
+
+
 def test_message_is_found_by_its_position(rig: Any) -> None:
     rig.send(rig.connect(), body=b"one")
     rig.send(rig.connect(), body=b"two")
@@ -267,6 +277,8 @@ def test_runtime_info_counts(rig: Any) -> None:
     table = decode_body(KVTable, ask(rig, RequestCode.GET_BROKER_RUNTIME_INFO).body).table
 
     assert ("1", "1") == (table["putMessageTimesTotal"], table["msgGetTotalTodayNow"])
+    # Apache's clusterList divides the first of three numbers.
+    assert [3, 3] == [len(table[name].split(" ")) for name in ("putTps", "getTransferedTps")]
     assert all(isinstance(value, str) for value in table.values())
 
 

@@ -81,6 +81,7 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.UPDATE_AND_CREATE_TOPIC: admin.update_and_create_topic,
         RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
         RequestCode.GET_ALL_TOPIC_CONFIG: admin.all_topic_configs,
+        RequestCode.GET_TOPIC_CONFIG: admin.topic_config,
         RequestCode.UPDATE_BROKER_CONFIG: admin.refuse_config_update,
         RequestCode.GET_BROKER_CONFIG: admin.get_broker_config,
         RequestCode.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
@@ -217,6 +218,7 @@ class Broker:
         state.counters.puts += state.delays.deliver_due(
             timestamp_ms=timestamp_ms, has_topic=lambda topic: state.topics.find(topic) is not None
         )
+        state.rates.note(now_ms, puts=state.counters.puts, gets=state.counters.gets)
         if now_ms >= self._offsets_due_ms:
             self._offsets_due_ms = now_ms + state.config.offsets_save_interval_ms
             if state.offsets.is_changed or state.delays.is_changed or state.locks_changed:

@@ -133,6 +133,8 @@ class RequestCode(IntEnum):
     SEND_REPLY_MESSAGE_V2 = 325
     PUSH_REPLY_MESSAGE_TO_CLIENT = 326
     ADD_WRITE_PERM_OF_BROKER = 327
+    # RocketMQ 5.x: what its mqadmin asks before a topic's and a group's statistics.
+    GET_TOPIC_CONFIG = 351
     # RocketMQ 5.x: PULL_MESSAGE as its lite pull consumers send it.
     LITE_PULL_MESSAGE = 361
 

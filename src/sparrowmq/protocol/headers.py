@@ -444,6 +444,12 @@ class QueryConsumeQueueRequestHeader(Struct, frozen=True, kw_only=True, rename=w
     consumer_group: str | None = None
 
 
+class GetTopicConfigRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_TOPIC_CONFIG."""
+
+    topic: str
+
+
 class GetTopicStatsInfoRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """GET_TOPIC_STATS_INFO."""
 

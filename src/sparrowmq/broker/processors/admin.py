@@ -37,6 +37,7 @@ from sparrowmq.protocol.headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
+    GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
     ViewMessageRequestHeader,
@@ -127,6 +128,17 @@ def _answer_when_safe(state: BrokerState, request: Request, *, registers: bool) 
 def all_topic_configs(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the table of topics."""
     return answer(request, ext_fields={}, body=encode_body(state.topics.table()))
+
+
+def topic_config(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with one topic's settings."""
+    header = decode_header(GetTopicConfigRequestHeader, request.command.ext_fields)
+    topic = state.topics.find(header.topic)
+    if topic is None:
+        raise Refusal(
+            ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {header.topic}"
+        )
+    return answer(request, body=encode_body(topic))
 
 
 def all_groups(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -259,7 +271,11 @@ def view_message(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with what the broker has done, under the names RocketMQ's tools print."""
+    """Answer with what the broker has done, under the names RocketMQ's tools print.
+
+    Some of these a tool of theirs cannot do without, though here is no pool of threads and no
+    page cache to wait for. Totals of the morning are 0, as of a broker that started today.
+    """
     counters, store = state.counters, state.store
     table = {
         "brokerVersion": str(MQ_VERSION),
@@ -272,9 +288,20 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
         "putMessageTimesTotal": str(counters.puts),
         "putMessageSizeTotal": str(counters.put_bytes),
         "putMessageAverageSize": str(counters.put_bytes / max(1, counters.puts)),
+        "putTps": state.rates.puts_per_second(request.now_ms, puts=counters.puts),
+        "getTransferedTps": state.rates.gets_per_second(request.now_ms, gets=counters.gets),
+        "msgPutTotalYesterdayMorning": "0",
+        "msgPutTotalTodayMorning": "0",
         "msgPutTotalTodayNow": str(counters.puts),
+        "msgGetTotalYesterdayMorning": "0",
+        "msgGetTotalTodayMorning": "0",
         "msgGetTotalTodayNow": str(counters.gets),
         "duplicateClientIdTotal": str(counters.duplicate_client_ids),
+        "sendThreadPoolQueueSize": "0",
+        "sendThreadPoolQueueHeadWaitTimeMills": "0",
+        "pullThreadPoolQueueSize": "0",
+        "pullThreadPoolQueueHeadWaitTimeMills": "0",
+        "pageCacheLockTimeMills": "0",
         "pullHeldCount": str(len(state.holds)),
         "pendingReplyCount": str(len(state.pending)),
     }

@@ -1,0 +1,129 @@
+"""Apache's `mqadmin` against our name server and broker: what operators type every day."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sparrowmq import Message, Producer, PushConsumer
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+TOPIC, GROUP, SENDERS = "mqadmin-topic", "GID_mqadmin", "GID_mqadmin_senders"
+MESSAGE_COUNT = 40
+Admin = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def stage(our_cluster: Any) -> Iterator[Any]:
+    """Our cluster with a topic, a producer, and a consumer that has consumed everything."""
+    our_cluster.create_topic(TOPIC, queues=4)
+    got: list[Any] = []
+    consumer = PushConsumer(
+        GROUP,
+        name_server=our_cluster.name_server,
+        listener=lambda messages, context: got.extend(messages),
+    )
+    consumer.subscribe(TOPIC)
+    consumer.start()
+    with consumer, Producer(SENDERS, name_server=our_cluster.name_server) as producer:
+        for number in range(MESSAGE_COUNT):
+            producer.send(Message(TOPIC, b"%d" % number))
+        yield our_cluster
+
+
+@pytest.fixture
+def mqadmin(stage: Any, java: Any, rig: ModuleType, tmp_path: Path) -> Admin:
+    """Run `mqadmin COMMAND` and return what it prints; an exception in it is a failure."""
+
+    def run(command: str) -> str:
+        lines = java.start(
+            "org.apache.rocketmq.tools.command.MQAdminStartup",
+            *command.split(),
+            *("-n", stage.name_server),
+        )
+        try:
+            code = lines.process.wait(60)
+            lines.wait_for("last line", lambda: not lines._reader.is_alive())
+            printed = "\n".join(lines.lines)
+            assert "Exception" not in printed + lines._tail(), lines._tail()
+            assert 0 == code
+            # What logback of 5.x says of itself goes before.
+            return "\n".join(line for line in lines.lines if not re.match(r"[\d:,]+ \|-", line))
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"mqadmin {command} does not end")
+        finally:
+            lines.kill()
+
+    return run
+
+
+def test_cluster_list_names_the_broker_and_its_load(mqadmin: Admin) -> None:
+    words = mqadmin("clusterList").splitlines()[1].split()
+    totals = mqadmin("clusterList -m").splitlines()[1].split()
+
+    assert ["DefaultCluster", "broker-a", "0"] == words[:3]
+    assert re.fullmatch(r"\d+\.\d\d\(0,0ms\)", words[5])
+    assert re.fullmatch(r"\d+\.\d\d\(0,0ms\)", words[6])
+    assert int(totals[-2]) >= MESSAGE_COUNT
+
+
+def test_topic_list_and_route(mqadmin: Admin) -> None:
+    assert TOPIC in mqadmin("topicList").split()
+    assert re.search(rf"DefaultCluster +{TOPIC} +{GROUP}", mqadmin("topicList -c"))
+    assert "DefaultCluster" == mqadmin(f"topicClusterList -t {TOPIC}").strip()
+    assert '"writeQueueNums":4' in mqadmin(f"topicRoute -t {TOPIC}")
+
+
+def test_topic_status_adds_up(mqadmin: Admin) -> None:
+    rows = [line.split() for line in mqadmin(f"topicStatus -t {TOPIC}").splitlines()[1:]]
+
+    assert ["0", "1", "2", "3"] == [row[1] for row in rows]
+    assert MESSAGE_COUNT == sum(int(row[3]) for row in rows)
+
+
+def test_consumer_progress_and_connection(mqadmin: Admin) -> None:
+    progress = mqadmin(f"consumerProgress -g {GROUP}")
+    everybody = mqadmin("consumerProgress")
+    connection = mqadmin(f"consumerConnection -g {GROUP}")
+
+    rows = [line.split() for line in progress.splitlines() if line.startswith(TOPIC)]
+    assert MESSAGE_COUNT == sum(int(row[3]) for row in rows)
+    assert re.search(rf"^{GROUP} +1 .* CLUSTERING ", everybody, re.M)
+    assert re.search(r"@.* 127\.0\.0\.1:\d+ +PYTHON", connection)
+    assert "MessageModel: CLUSTERING" in connection
+
+
+def test_producer_connection(mqadmin: Admin) -> None:
+    assert "PYTHON" in mqadmin(f"producerConnection -g {SENDERS} -t {TOPIC}")
+
+
+def test_broker_status_counts(mqadmin: Admin, stage: Any) -> None:
+    one = mqadmin(f"brokerStatus -b {stage.broker}")
+    all_of_them = mqadmin("brokerStatus -c DefaultCluster")
+
+    found = dict(re.findall(r"^(\w+) +: (.*)$", one, re.M))
+    assert int(found["putMessageTimesTotal"]) >= MESSAGE_COUNT
+    assert re.fullmatch(r"[\d.]+ [\d.]+ [\d.]+ *", found["putTps"])
+    assert f"{stage.broker}" in all_of_them
+
+
+def test_stats_of_all_topics(mqadmin: Admin) -> None:
+    printed = mqadmin("statsAll")
+
+    assert re.search(rf"^{TOPIC} +{GROUP} ", printed, re.M)
+
+
+def test_allocation_gives_each_queue_once(mqadmin: Admin) -> None:
+    shares = json.loads(mqadmin(f"allocateMQ -t {TOPIC} -i a,b"))["result"]
+
+    # The tool does not sort the queues, as members do: which two each gets is up to chance.
+    assert {"a": 2, "b": 2} == {client_id: len(mine) for client_id, mine in shares.items()}
+    assert [0, 1, 2, 3] == sorted(queue["queueId"] for mine in shares.values() for queue in mine)
