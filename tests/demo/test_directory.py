@@ -45,6 +45,21 @@ def test_file_is_refused(tmp_path: Path) -> None:
         pass
 
 
+def test_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "out"
+
+    with pytest.raises(ConfigError, match=f"{out} cannot be used: .*another --out"):
+        claim_directory(out).__enter__()
+
+
+def test_disk_without_space_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparrowmq.demo.directory._FREE_BYTES_MIN", 1 << 62)
+
+    with pytest.raises(ConfigError, match="MiB of space and the demo needs"):
+        claim_directory(tmp_path / "out").__enter__()
+
+
 def test_directory_of_a_running_demo_is_refused(tmp_path: Path) -> None:
     with (
         claim_directory(tmp_path / "out"),

@@ -137,6 +137,18 @@ def test_process_that_ends_early_is_reported_with_its_output(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("exit_code", "has_failed"), [(0, False), (1, True)])
+def test_process_that_may_finish_fails_by_its_exit_code(
+    tmp_path: Path, exit_code: int, has_failed: bool
+) -> None:
+    with Crew(tmp_path) as crew:
+        child = crew.start("brief", ["-c", f"raise SystemExit({exit_code})"], may_finish=True)
+        assert child.wait(20)
+
+        assert has_failed == child.has_failed
+
+
+@pytest.mark.slow
 def test_child_reads_the_lines_it_is_sent(tmp_path: Path) -> None:
     with Crew(tmp_path) as crew:
         child = crew.start("echo", ["-c", "print(input())"], has_input=True)

@@ -39,8 +39,9 @@ def demo(
     except ConfigError as error:
         typer.echo(f"sparrowmq: {error}", err=True)
         raise typer.Exit(EXIT_USAGE) from None
-    except SparrowError as error:
+    except (SparrowError, OSError) as error:
         typer.echo(f"sparrowmq: the demo failed: {error}", err=True)
+        typer.echo(f"What its processes printed is in {out / 'run' / 'output'}", err=True)
         raise typer.Exit(EXIT_FAILURE) from None
     except KeyboardInterrupt:
         typer.echo("sparrowmq: interrupted; every process of the demo was ended", err=True)

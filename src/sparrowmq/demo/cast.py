@@ -56,6 +56,7 @@ class Cast:
                 *("--topic", TOPIC, "--logbooks", str(self.directory.logbooks), *limit),
             ],
             has_input=True,
+            may_finish=True,
         )
 
     def start_member(

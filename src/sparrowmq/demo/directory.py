@@ -15,7 +15,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from sparrowmq.errors import ConfigError
 
 _MARKER = ".sparrowmq-demo"
 _OWN_NAMES = ("report.html", "figures.json", "parquet", "broker", "run")
+# A whole run leaves 260 MB behind; Spark's temporary files come to it.
+_FREE_BYTES_MIN = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,21 @@ class DemoDirectory:
 def claim_directory(root: Path) -> Iterator[DemoDirectory]:
     """Empty the directory of an earlier demo, and hold it while the block runs.
 
-    Raises: ConfigError if it is no directory, holds something that is not a demo's, or another
-        demo runs in it.
+    Raises: ConfigError if it is no directory, holds something that is not a demo's, cannot be
+        written to, has too little space, or another demo runs in it.
     """
+    with ExitStack() as stack:
+        try:
+            directory = stack.enter_context(_claim(root))
+        except OSError as error:
+            raise ConfigError(
+                f"{root} cannot be used: {error.strerror or error}; choose another --out"
+            ) from error
+        yield directory
+
+
+@contextmanager
+def _claim(root: Path) -> Iterator[DemoDirectory]:
     root = root.absolute()
     marker = root / _MARKER
     if root.exists() and not root.is_dir():
@@ -105,6 +119,12 @@ def claim_directory(root: Path) -> Iterator[DemoDirectory]:
             raise ConfigError(f"another demo runs in {root}; choose another --out") from None
         directory = DemoDirectory(root)
         _clear(directory)
+        free = shutil.disk_usage(root).free
+        if free < _FREE_BYTES_MIN:
+            raise ConfigError(
+                f"{root} has {free >> 20:,} MiB of space and the demo needs "
+                f"{_FREE_BYTES_MIN >> 20}; free some, or choose another --out"
+            )
         yield directory
 
 

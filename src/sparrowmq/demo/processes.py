@@ -29,12 +29,27 @@ class ProcessFailed(SparrowError):
 
 
 class Child:
-    """A process that leads a session of its own."""
+    """A process that leads a session of its own.
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes], *, output: Path) -> None:
+    Args:
+        name: what it is called.
+        process: the process itself.
+        output: the file with what it printed.
+        may_finish: whether its end with exit code 0 is no failure.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        process: subprocess.Popen[bytes],
+        *,
+        output: Path,
+        may_finish: bool = False,
+    ) -> None:
         self.name = name
         self.output = output
         self._process = process
+        self._may_finish = may_finish
 
     @property
     def pid(self) -> int:
@@ -45,6 +60,11 @@ class Child:
     def exit_code(self) -> int | None:
         """None while it runs; minus the signal's number if a signal ended it."""
         return self._process.poll()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended when it should have run."""
+        return self.exit_code is not None and not (self._may_finish and self.exit_code == 0)
 
     def ask_to_end(self) -> None:
         """Send SIGTERM to the process itself, which ends what it started."""
@@ -132,6 +152,7 @@ class Crew:
         *,
         environment: Mapping[str, str] | None = None,
         has_input: bool = False,
+        may_finish: bool = False,
     ) -> Child:
         """Start `python ARGUMENTS`, its output appended to NAME.log."""
         path = self._directory / f"{name}.log"
@@ -147,14 +168,14 @@ class Crew:
             )
             self._sessions.add(process.pid)
             self._tell_keeper(f"+{process.pid}")
-            child = Child(name, process, output=path)
+            child = Child(name, process, output=path, may_finish=may_finish)
             self._children.append(child)
         return child
 
     def check(self, children: Sequence[Child]) -> None:
-        """Raise ProcessFailed if one of these does not run."""
+        """Raise ProcessFailed if one of these ended when it should have run."""
         for child in children:
-            if child.exit_code is not None:
+            if child.has_failed:
                 raise ProcessFailed(
                     f"{child.name} ended with exit code {child.exit_code}; the end of its output "
                     f"({child.output}):\n{child.output_tail()}"

@@ -107,6 +107,8 @@ class FlightSender:
         for target, own in sorted(by_queue.items()):
             for begin in range(0, len(own), _BATCH_MESSAGES):
                 self._send_batch(own[begin : begin + _BATCH_MESSAGES], target)
+        # The producer may stand still now: whoever waits for a share must know all of it.
+        self.report()
 
     def report(self, *, is_done: bool = False) -> None:
         """Write down how many flights are acknowledged."""

@@ -125,6 +125,7 @@ class Stages:
         """Start the servers, and beside them what takes long: loading flights, and Spark."""
         name_server = self._cast.start_name_server()
         producer = self._cast.start_producer()
+        self._lookout.vital.append(producer)
         self._cast.name_server = self._wait_until_ready(name_server)
         broker = self._cast.start_broker()
         self._pipeline.start()
@@ -247,6 +248,7 @@ class Stages:
             "all flights are produced",
             timeout_s=_PRODUCE_PATIENCE_S,
         )
+        self._lookout.vital.remove(producer)
         self._lookout.wait_for(
             self._have_twins_consumed_their_share,
             "the twins have consumed the queues they took",
