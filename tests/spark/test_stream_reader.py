@@ -311,6 +311,7 @@ def test_no_permission_is_one_clear_error(fake_cluster: FakeCluster) -> None:
         list(batch.read(partition))
 
     assert str(caught.value).startswith("sparrowmq: answer code 16 from 127.0.0.1:")
+    assert "see the permissions of the topic and the group" in str(caught.value)
 
 
 def test_a_pattern_finds_topics_also_later(fake_cluster: FakeCluster) -> None:

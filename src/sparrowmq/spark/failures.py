@@ -15,11 +15,18 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
-from sparrowmq.errors import ConfigError, SparrowError
+from sparrowmq.errors import BrokerError, ConfigError, SparrowError
+from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.spark.bounds import Loss, Offsets
 
 _LOG = logging.getLogger("sparrowmq.spark")
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
+
+# What to try after an answer whose remark does not say.
+_HINTS = {
+    ResponseCode.NO_PERMISSION: "; see the permissions of the topic and the group, and whether the "
+    "broker wants options accessKey and secretKey",
+}
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,7 +59,8 @@ def as_clear(error: SparrowError) -> RocketMQError:
         os.environ[_HIDE_TRACEBACK] = "1"
     if isinstance(error, RocketMQError):
         return error
-    return RocketMQError(f"sparrowmq: {error}")
+    hint = _HINTS.get(error.code, "") if isinstance(error, BrokerError) else ""
+    return RocketMQError(f"sparrowmq: {error}{hint}")
 
 
 def report_losses(losses: Iterable[Loss], *, fail: bool) -> None:
