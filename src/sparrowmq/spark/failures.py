@@ -23,7 +23,7 @@ _LOG = logging.getLogger("sparrowmq.spark")
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 # What to try after an answer whose remark does not say.
-_HINTS = {
+_HINTS: dict[int, str] = {
     ResponseCode.NO_PERMISSION: "; see the permissions of the topic and the group, and whether the "
     "broker wants options accessKey and secretKey",
 }
