@@ -65,9 +65,14 @@ def mqadmin(stage: Any, java: Any, rig: ModuleType, tmp_path: Path) -> Admin:
     return run
 
 
+def rows(printed: str, first: str) -> list[list[str]]:
+    """The words of the lines whose first word it is."""
+    return [line.split() for line in printed.splitlines() if line.startswith(f"{first} ")]
+
+
 def test_cluster_list_names_the_broker_and_its_load(mqadmin: Admin) -> None:
-    words = mqadmin("clusterList").splitlines()[1].split()
-    totals = mqadmin("clusterList -m").splitlines()[1].split()
+    words = rows(mqadmin("clusterList"), "DefaultCluster")[0]
+    totals = rows(mqadmin("clusterList -m"), "DefaultCluster")[0]
 
     assert ["DefaultCluster", "broker-a", "0"] == words[:3]
     assert re.fullmatch(r"\d+\.\d\d\(0,0ms\)", words[5])
@@ -83,10 +88,10 @@ def test_topic_list_and_route(mqadmin: Admin) -> None:
 
 
 def test_topic_status_adds_up(mqadmin: Admin) -> None:
-    rows = [line.split() for line in mqadmin(f"topicStatus -t {TOPIC}").splitlines()[1:]]
+    status = rows(mqadmin(f"topicStatus -t {TOPIC}"), "broker-a")
 
-    assert ["0", "1", "2", "3"] == [row[1] for row in rows]
-    assert MESSAGE_COUNT == sum(int(row[3]) for row in rows)
+    assert ["0", "1", "2", "3"] == [row[1] for row in status]
+    assert MESSAGE_COUNT == sum(int(row[3]) for row in status)
 
 
 def test_consumer_progress_and_connection(mqadmin: Admin) -> None:
@@ -94,8 +99,7 @@ def test_consumer_progress_and_connection(mqadmin: Admin) -> None:
     everybody = mqadmin("consumerProgress")
     connection = mqadmin(f"consumerConnection -g {GROUP}")
 
-    rows = [line.split() for line in progress.splitlines() if line.startswith(TOPIC)]
-    assert MESSAGE_COUNT == sum(int(row[3]) for row in rows)
+    assert MESSAGE_COUNT == sum(int(row[3]) for row in rows(progress, TOPIC))
     assert re.search(rf"^{GROUP} +1 .* CLUSTERING ", everybody, re.M)
     assert re.search(r"@.* 127\.0\.0\.1:\d+ +PYTHON", connection)
     assert "MessageModel: CLUSTERING" in connection
