@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,34 @@ def test_small_answers_are_joined(fake_cluster: FakeCluster, cluster: Cluster) -
     batches = list(read_ranges(cluster, options_of(fake_cluster), [(queue_range, 0)]))
 
     assert [1024, 1024, 952] == [batch.num_rows for batch in batches]
+
+
+def test_several_small_pulls_are_under_way_at_once(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    fake_cluster.append("T", 0, 3_000)
+    fake_cluster.pulls_max = 32
+    queue_range = QueueRange(MessageQueue("T", "broker-a", 0), 0, 3_000)
+
+    next(iter(read_ranges(cluster, options_of(fake_cluster), [(queue_range, 0)])))
+
+    assert 1_024 // 32 + 8 == fake_cluster.pull_count
+
+
+@pytest.mark.parametrize("sizes", [(32, 32, 5), (7, 8), (1, 1, 9, 9, 9, 2)])
+def test_answers_that_do_not_go_on_alike_are_read_whole(
+    fake_cluster: FakeCluster, cluster: Cluster, sizes: tuple[int, ...]
+) -> None:
+    fake_cluster.append("T", 0, 300)
+    give, turn = fake_cluster._pull, itertools.cycle(sizes)
+
+    def pull(*args: Any) -> Any:
+        fake_cluster.pulls_max = next(turn)
+        return give(*args)
+
+    fake_cluster._pull = pull  # type: ignore[method-assign]
+
+    assert [(0, n) for n in range(3, 299)] == read(cluster, options_of(fake_cluster), (0, 3, 299))
 
 
 def test_a_broker_that_gives_more_than_asked_for_is_cut(

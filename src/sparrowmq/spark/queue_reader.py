@@ -1,8 +1,10 @@
 """Read a range of a queue from its broker, whole or not at all.
 
-While one answer is decoded the next pull is under way already. Each answer is held against the
-range: what is read is every offset from `start` to `end` once, or what is missing is a loss, which
-is an error unless `failOnDataLoss` is false.
+While one answer is decoded the next pull is under way already. Where two answers running held
+equally many messages, and fewer than asked for (Apache's brokers give 32), several pulls are, each
+for so many; as soon as one answer holds fewer, those behind it are dropped. Each answer is held
+against the range: what is read is every offset from `start` to `end` once, or what is missing is
+a loss, which is an error unless `failOnDataLoss` is false.
 
 | answer                          | meaning                                                     |
 |---------------------------------|-------------------------------------------------------------|
@@ -15,6 +17,7 @@ is an error unless `failOnDataLoss` is false.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
@@ -24,7 +27,7 @@ from msgspec import structs
 
 from sparrowmq.client.operations.pull import PullResult, PullStatus, make_pull_header, pull
 from sparrowmq.errors import RemoteProtocolError, SparrowError
-from sparrowmq.runtime.effects import Operation, Task, join, sleep, spawn
+from sparrowmq.runtime.effects import Operation, Task, cancel, join, sleep, spawn
 from sparrowmq.spark.bounds import Loss
 from sparrowmq.spark.cluster import Cluster, Patience, is_passing, persist
 from sparrowmq.spark.columns import (
@@ -43,6 +46,8 @@ from sparrowmq.spark.positions import DEFAULT_GROUP
 # Small answers (Apache's brokers give 32 messages) are joined until a batch is worth its cost.
 BATCH_ROWS_MIN = 1_024
 BATCH_BYTES_MIN = 4 * 1024 * 1024
+# Pulls of one queue under way at once where answers are small.
+SMALL_PULLS_MAX = 8
 
 
 class QueueReader:
@@ -59,7 +64,11 @@ class QueueReader:
         self._cluster = cluster
         self._options = options
         self._patience = Patience(options.fetch_retries, options.retry_interval_ms)
-        self._pending: Task | None = None
+        # The pulls under way, in order, with the offset at which each begins.
+        self._pending: deque[tuple[int, Task]] = deque()
+        # How many messages the last answer held, and whether the one before held as many.
+        self._count = 0
+        self._is_alike = False
         self._fruitless = 0
 
     @property
@@ -68,37 +77,53 @@ class QueueReader:
         return self._offset >= self._end
 
     def begin(self) -> Operation[None]:
-        """Send the next pull, unless one is under way or nothing is left to read."""
-        if self._pending is None and not self.is_done:
-            self._pending = yield from spawn(self._pull(), name=f"pull {self.queue}")
+        """Send the next pulls, unless enough are under way or nothing is left to read."""
+        stride, pulls_max = self._options.pull_batch_size, 1
+        if self._is_alike and self._count < stride:
+            stride, pulls_max = self._count, SMALL_PULLS_MAX
+        at = self._pending[-1][0] + stride if self._pending else self._offset
+        while len(self._pending) < pulls_max and at < self._end:
+            task = yield from spawn(self._pull(at, stride), name=f"pull {self.queue}")
+            self._pending.append((at, task))
+            at += stride
 
     def advance(self) -> Operation[tuple[bytes, Ints]]:
-        """Return the next records and where they begin in them; maybe none. Send the next pull.
+        """Return the next records and where they begin in them; maybe none. Send the next pulls.
 
         Raises: DataLossError, RemoteProtocolError, TransportError, BrokerError.
         """
         result = yield from self._answer()
         if result.status is not PullStatus.FOUND:
+            yield from self._drop_pending()
             yield from self._judge(result)
             yield from self.begin()
             return b"", np.empty(0, dtype=np.int64)
         asked, self._offset = self._offset, min(result.next_offset, self._end)
         self._fruitless = 0
+        if self._pending and self._pending[0][0] != self._offset:
+            yield from self._drop_pending()
+        count = result.next_offset - asked
+        self._is_alike = count == self._count and not self._options.is_filtered
+        self._count = count
         yield from self.begin()
         return result.records, self._check(result, asked)
 
     def abandon(self) -> None:
-        """Forget the pull under way."""
-        if self._pending is not None:
-            self._cluster.driver.cancel(self._pending)  # type: ignore[arg-type]
-            self._pending = None
+        """Forget the pulls under way."""
+        for _, task in self._pending:
+            self._cluster.driver.cancel(task)  # type: ignore[arg-type]
+        self._pending.clear()
 
-    def _pull(self) -> Operation[PullResult]:
+    def _drop_pending(self) -> Operation[None]:
+        while self._pending:
+            yield from cancel(self._pending.popleft()[1])
+
+    def _pull(self, offset: int, count_max: int) -> Operation[PullResult]:
         header = make_pull_header(
             self._options.group or DEFAULT_GROUP,
             self.queue,
-            offset=self._offset,
-            count_max=min(self._options.pull_batch_size, self._end - self._offset),
+            offset=offset,
+            count_max=min(count_max, self._end - offset),
             expression=self._options.sub_expression,
             expression_type=self._options.filter_type,
         )
@@ -114,11 +139,12 @@ class QueueReader:
 
     def _answer(self) -> Operation[PullResult]:
         yield from self.begin()
-        assert self._pending is not None
-        pending, self._pending = self._pending, None
+        at, pending = self._pending.popleft()
+        assert at == self._offset
         try:
             result: PullResult = yield from join(pending)
         except SparrowError as error:
+            yield from self._drop_pending()
             if not is_passing(error) or self._patience.retries == 0:
                 raise
             yield from sleep(self._patience.pause_ms(1))
@@ -129,7 +155,7 @@ class QueueReader:
     def _pull_afresh(self) -> Operation[PullResult]:
         """Pull after a failure: the broker may have another address now."""
         yield from self._cluster.refresh((self.queue.topic,))
-        return (yield from self._pull())
+        return (yield from self._pull(self._offset, self._options.pull_batch_size))
 
     def _check(self, result: PullResult, asked: int) -> Ints:
         """Return where the wanted records begin, which must be without a gap."""
