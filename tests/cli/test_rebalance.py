@@ -60,7 +60,7 @@ class Stage:
         self._members: list[PushConsumer] = []
 
     def join(self, group: str, instances: Sequence[str], *, listener: Any = None) -> None:
-        """Start members `172.17.0.1@INSTANCE` and wait until brokers list them all."""
+        """Start members `172.17.0.1@INSTANCE` and wait until all are listed and have queues."""
         for instance in instances:
             member = PushConsumer(
                 group,
@@ -73,6 +73,7 @@ class Stage:
             member.subscribe(TOPIC)
             member.start()
             self._members.append(member)
+        wait_until("a share for each", lambda: all(m.assignment() for m in self._members))
         wait_until(
             f"{instances} members of {group}",
             lambda: (
