@@ -75,8 +75,8 @@ def test_cluster_list_names_the_broker_and_its_load(mqadmin: Admin) -> None:
     totals = rows(mqadmin("clusterList -m"), "DefaultCluster")[0]
 
     assert ["DefaultCluster", "broker-a", "0"] == words[:3]
-    assert re.fullmatch(r"\d+\.\d\d\(0,0ms\)", words[5])
-    assert re.fullmatch(r"\d+\.\d\d\(0,0ms\)", words[6])
+    assert re.fullmatch(r"\d+\.\d\d\(0,0ms.*\)", words[5])
+    assert re.fullmatch(r"\d+\.\d\d\(0,0ms.*\)", words[6])
     assert int(totals[-2]) >= MESSAGE_COUNT
 
 
