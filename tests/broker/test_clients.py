@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -64,10 +65,15 @@ def client_ids(rig: Any) -> list[str]:
     return decode_body(ConsumerListBody, reply.body).consumer_id_list
 
 
-def lock(rig: Any, connection: Any, client_id: str, *queue_ids: int) -> list[int]:
+def lock_body(client_id: str, *queue_ids: int) -> bytes:
     queues = [{"topic": "T", "brokerName": "broker-a", "queueId": n} for n in queue_ids]
     body = {"clientId": client_id, "consumerGroup": "GID_c", "mqSet": queues}
-    reply = rig.call(connection, RequestCode.LOCK_BATCH_MQ, None, json.dumps(body).encode())
+    return json.dumps(body).encode()
+
+
+def lock(rig: Any, connection: Any, client_id: str, *queue_ids: int) -> list[int]:
+    body = lock_body(client_id, *queue_ids)
+    reply = rig.call(connection, RequestCode.LOCK_BATCH_MQ, None, body)
     return [q.queue_id for q in decode_body(LockBatchResponseBody, reply.body).lock_ok_mq_set]
 
 
@@ -310,32 +316,44 @@ def test_locks_stay_if_another_connection_of_the_client_is_there(rig: Any) -> No
 
 
 def test_only_a_change_of_locks_is_written(rig: Any) -> None:
-    connection, state = rig.connect(), rig.broker.state
+    connection, saves = rig.connect(), rig.broker.state.saves
     beat(rig, connection, "a")
-    steps: list[bool] = []
+    steps: list[int] = []
 
     def note() -> None:
-        steps.append(state.locks_changed)
-        state.locks_changed = False
+        steps.append(saves.begun)
 
+    note()
     for queue_id in (0, 0, 1):
         lock(rig, connection, "a", queue_id)
         note()
     rig.broker.connection_closed(connection, now_ms=rig.now_ms, timestamp_ms=0)
-    note()
     for _ in range(2):
         lock(rig, rig.connect(), "a", 0)
         note()
 
-    # Taken, renewed, another taken, cut by the closed connection, renewed in full, renewed.
-    assert [True, False, True, True, True, False] == steps
+    # Taken, renewed, another taken, renewed after it was cut by the closed connection, renewed.
+    assert [1, 0, 1, 1, 0] == [after - before for before, after in pairwise(steps)]
+
+
+def test_nobody_is_told_of_a_lock_before_it_is_written(rig: Any) -> None:
+    rig.advance(1_000)
+    rig.holds_work = True
+    command = RemotingCommand(code=RequestCode.LOCK_BATCH_MQ, body=lock_body("a", 0))
+    for _ in range(2):
+        # The second asks again since the answer is late.
+        assert [] == rig.replies(rig.handle(rig.connect(), command))
+
+    before = len(rig.outputs)
+    rig.work()
+    assert 2 == len(rig.replies(rig.outputs[before:]))
 
 
 def test_locks_outlive_a_restart(rig: Any, make_rig: Callable[..., Any]) -> None:
     rig.advance(1_000)
     rig.holds_work = True
-    lock(rig, rig.connect(), "a", 0)
-    rig.broker.ask_last_save()
+    command = RemotingCommand(code=RequestCode.LOCK_BATCH_MQ, body=lock_body("a", 0))
+    rig.handle(rig.connect(), command)
     work = rig.broker.save_work(now_ms=rig.now_ms)
     content = dict(work.encode())["queueLock.json"]
     restored = QueueLockTable()

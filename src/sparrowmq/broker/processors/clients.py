@@ -38,7 +38,7 @@ from sparrowmq.protocol.headers import (
 from sparrowmq.protocol.subscription import EXPRESSION_TYPE_TAG
 from sparrowmq.rebalance.member_marker import EXPIRY_FIELD, MARKED_LEASE_MS, is_marked
 from sparrowmq.rebalance.queue_lock_table import QUEUE_LEASE_CLIENT_MS
-from sparrowmq.runtime.connections import Connection, Fact, Output
+from sparrowmq.runtime.connections import Connection, Fact, Output, Reply
 from sparrowmq.runtime.requests import Refusal, Request, answer
 
 LOCKS_PER_REQUEST_MAX = 1_024
@@ -214,8 +214,21 @@ def lock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
         body.consumer_group, body.mq_set, body.client_id, now_ms=request.now_ms
     )
     # A renewal need not be written: what a restart restores is then as long as it was at first.
-    state.locks_changed = state.locks_changed or state.locks.changes != before
-    return answer(request, body=encode_body(LockBatchResponseBody(lock_ok_mq_set=locked)))
+    if state.locks.changes != before:
+        state.note_locks_changed()
+    outputs = answer(request, body=encode_body(LockBatchResponseBody(lock_ok_mq_set=locked)))
+    if state.saves.finished >= state.locks_save_round:
+        return outputs
+    # A lock must outlive a crash from the moment that its owner believes in it. What it renews may
+    # be a lock whose first answer was lost, so that waits too.
+    return [
+        late
+        for reply in outputs
+        if isinstance(reply, Reply)
+        for late in state.pending.add_for_rounds(
+            reply, save_round=state.locks_save_round, now_ms=request.now_ms
+        )
+    ]
 
 
 def unlock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
