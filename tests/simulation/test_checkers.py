@@ -34,8 +34,10 @@ def message(body: bytes, offset: int) -> MessageExt:
 class Bench:
     """Checkers that have seen a store with some messages of one queue."""
 
-    def __init__(self, dice: object, bodies: Sequence[bytes]) -> None:
-        self.checkers = Checkers("G", TOPIC, Trace(Timeline()))
+    def __init__(
+        self, dice: object, bodies: Sequence[bytes], *, may_redeliver: bool = True
+    ) -> None:
+        self.checkers = Checkers("G", TOPIC, Trace(Timeline()), may_redeliver=may_redeliver)
         self.store = MessageStore(
             SimulatedStorage(dice),  # type: ignore[arg-type]
             StoreConfig(flush=FlushMode.ASYNC, commit_log_file_size=8192, message_bytes_max=1024),
@@ -182,20 +184,52 @@ def test_message_must_be_stored_when_it_is_delivered_and_twice_is_counted(bench:
     assert "T@b:0 offset 3: delivered and not stored" == bench.checkers.violation
 
 
-class Nobody:
-    """A member that holds no queue."""
+class Owner:
+    """A member that holds no queue but may take a lock for its own."""
+
+    def __init__(self, *, until_ms: int = 0) -> None:
+        self._until_ms = until_ms
 
     def holds(self, queue: MessageQueue) -> bool:
         del queue
         return False
 
+    def is_sure_of(self, queue: MessageQueue, now_ms: int) -> bool:
+        del queue
+        return now_ms < self._until_ms
+
 
 def test_queue_must_be_held_while_its_listener_runs(bench: Bench) -> None:
-    bench.checkers.check_release("m1", Nobody(), [])
+    bench.checkers.check_release("m1", Owner(), [])
     assert bench.checkers.violation is None
 
-    bench.checkers.check_release("m1", Nobody(), [QUEUE])
+    bench.checkers.check_release("m1", Owner(), [QUEUE])
     assert "m1 released T@b:0 while its listener ran" == bench.checkers.violation
+
+
+def test_two_members_must_not_have_one_lock_at_once(bench: Bench) -> None:
+    members = [("m1", Owner(until_ms=50)), ("m2", Owner()), ("m3", Owner(until_ms=60))]
+    bench.checkers.check_leases(members, [QUEUE], now_ms=50)
+    assert bench.checkers.violation is None
+
+    bench.checkers.check_leases(members, [QUEUE], now_ms=49)
+    assert "T@b:0: locked by m1 and m3 at once" == bench.checkers.violation
+
+
+def test_where_members_only_come_and_go_nothing_comes_again_and_no_commit_goes_back(
+    dice: object,
+) -> None:
+    bench = Bench(dice, [b"m0", b"m1"], may_redeliver=False)
+    bench.checkers.note_consumed(QUEUE, [0, 1])
+    bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)])
+    expected = "T@b:0 offset 1: delivered again after a handover"
+    assert expected == bench.checkers.violation
+
+    bench = Bench(dice, [b"m0", b"m1"], may_redeliver=False)
+    bench.checkers.note_consumed(QUEUE, [0, 1])
+    bench.commit(2)
+    bench.commit(1, host="m2")
+    assert "T@b:0: 1 committed after 2 by m2" == bench.checkers.violation
 
 
 def test_unfinished_is_what_is_not_consumed_not_committed_or_lost(bench: Bench) -> None:

@@ -13,10 +13,14 @@ import pytest
 
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.delay_schedule import DelaySchedule
-from sparrowmq.model import MessageExt
+from sparrowmq.client.operations import handover
+from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.rebalance.member import GroupMember
 from sparrowmq.rebalance.owned_queue import OwnedQueue
 from sparrowmq.rebalance.process_queue import ProcessQueue, ProcessQueueState
+from sparrowmq.rebalance.queue_lease import QueueLease
+from sparrowmq.runtime.effects import Operation, now
 from sparrowmq.simulation.__main__ import main
 from sparrowmq.simulation.faults import Faults
 from sparrowmq.store.flush import FlushWork
@@ -53,7 +57,70 @@ def test_offset_committed_too_early_is_caught(
 def test_skipped_drain_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OwnedQueue, "revoke", drop_at_once)
 
-    assert " while its listener ran" in run_calm(COME_AND_GO, seeds=30)[-1].violation
+    violation = run_calm(COME_AND_GO, seeds=30)[-1].violation
+    assert " while its listener ran" in violation or ": delivered again" in violation
+
+
+def test_lock_taken_without_asking_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def believe(*_: object) -> Operation[bool]:
+        yield from now()
+        return True
+
+    monkeypatch.setattr(handover, "_try_lock", believe)
+
+    violation = run_calm(COME_AND_GO, seeds=20, message_count=400)[-1].violation
+    assert ": locked by " in violation or ": delivered again" in violation
+
+
+def test_lease_that_never_ends_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(lease: QueueLease, now_ms: int) -> bool:
+        del lease, now_ms
+        return False
+
+    monkeypatch.setattr(QueueLease, "is_fenced", never)
+
+    outcome = run_calm(Faults(member_freeze=20.0), seeds=20)[-1]
+    assert ": locked by member-" in outcome.violation
+
+
+def test_lock_given_back_before_the_last_commit_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_dirty = OwnedQueue._is_dirty
+
+    def is_dirty_unless_draining(owned: OwnedQueue) -> bool:
+        return not owned.is_draining and is_dirty(owned)
+
+    monkeypatch.setattr(OwnedQueue, "_is_dirty", is_dirty_unless_draining)
+
+    outcome = run_calm(COME_AND_GO, seeds=20)[-1]
+    assert ": delivered again after a handover" in outcome.violation
+
+
+def test_start_read_before_the_lock_is_held_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: dict[MessageQueue, tuple[int, bool]] = {}
+    try_lock, find_start = handover._try_lock, handover._find_start
+
+    def read_first(subscriber: Subscriber, queue: MessageQueue) -> Operation[bool | None]:
+        starts[queue] = yield from find_start(subscriber, queue)
+        return (yield from try_lock(subscriber, queue))
+
+    def use_what_was_read(
+        subscriber: Subscriber, queue: MessageQueue
+    ) -> Operation[tuple[int, bool]]:
+        del subscriber
+        yield from now()
+        return starts[queue]
+
+    monkeypatch.setattr(handover, "_try_lock", read_first)
+    monkeypatch.setattr(handover, "_find_start", use_what_was_read)
+
+    outcome = run_calm(COME_AND_GO, seeds=20, message_count=400)[-1]
+    assert ": delivered again after a handover" in outcome.violation
 
 
 def test_skipped_message_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,8 +170,9 @@ def test_notification_without_effect_is_caught(
 ) -> None:
     monkeypatch.setattr(GroupMember, "notified", do_nothing)
 
-    outcome = run_calm(COME_AND_GO, seeds=20)[-1]
-    assert " ms after the heal: Ownership(" in outcome.violation
+    # A newcomer that is refused a queue's lock goes on without it after a while.
+    violation = run_calm(COME_AND_GO, seeds=20)[-1].violation
+    assert " ms after the heal: Ownership(" in violation or ": delivered again" in violation
 
 
 def test_retry_that_never_comes_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:

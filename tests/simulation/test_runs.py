@@ -40,16 +40,16 @@ def test_equal_seeds_are_equal_runs_whatever_the_order_of_sets() -> None:
     for hash_seed in ("1", "2"):
         outputs.append(
             subprocess.run(
-                [sys.executable, "-m", "sparrowmq.simulation", "--seeds", "8", "--verbose"],
+                [sys.executable, "-m", "sparrowmq.simulation", "--seeds", "5", "--verbose"],
                 env={**os.environ, "PYTHONHASHSEED": hash_seed},
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=300,
                 check=True,
             ).stdout
         )
 
-    assert "8 seeds, 0 failed" in outputs[0]
+    assert "5 seeds, 0 failed" in outputs[0]
     assert outputs[0] == outputs[1]
 
 

@@ -11,8 +11,10 @@ nothing from the clients' own books.
 4. A committed offset never goes back, but for what a crash may take (commits since the broker last
    wrote them, which it does in intervals), and for the late commit of a former owner, which
    a group without locks must bear and repair (`find_unfinished`).
-5. A queue is released when its listeners have ended or the bound for that has passed, not before.
-6. Whatever operation or request fails in a way that nobody handles.
+5. Where members only come and go, nothing that is finished is delivered again.
+6. No two members take a queue's lock for their own at once.
+7. A queue is released when its listeners have ended or the bound for that has passed, not before.
+8. Whatever operation or request fails in a way that nobody handles.
 
 After the heal (`judge_ownership`, `find_unfinished`): every queue has exactly one owner, and every
 message is finished.
@@ -58,6 +60,10 @@ class Holder(Protocol):
         """Tell whether a queue is the member's, also while it drains."""
         ...
 
+    def is_sure_of(self, queue: MessageQueue, now_ms: int) -> bool:
+        """Tell whether the member takes the queue's lock for its own."""
+        ...
+
 
 class Checkers:
     """The model, and the first thing that contradicts it.
@@ -68,16 +74,25 @@ class Checkers:
         trace: gets the violation too.
         may_share_queues: members share a client id, so that two consume one queue for long and
             set each other's offsets back.
+        may_redeliver: a finished message may come again, and a former owner may commit late. Not
+            so where members only come and go, and hand their queues over.
     """
 
     def __init__(
-        self, group: str, topic: str, trace: Trace, *, may_share_queues: bool = False
+        self,
+        group: str,
+        topic: str,
+        trace: Trace,
+        *,
+        may_share_queues: bool = False,
+        may_redeliver: bool = True,
     ) -> None:
         self._group = group
         self._topics = (topic, retry_topic(group))
         self._dlq = dlq_topic(group)
         self._trace = trace
         self._may_share_queues = may_share_queues
+        self._may_redeliver = may_redeliver
         self.violation: str | None = None
         self.duplicates = 0
         self.steps_back = 0
@@ -202,6 +217,8 @@ class Checkers:
                 self.fail(f"{_name(queue)} offset {offset}: delivered and not stored")
             elif offset in self._finished.get(queue, ()) or offset < self.prefix(queue):
                 self.duplicates += 1
+                if not self._may_redeliver:
+                    self.fail(f"{_name(queue)} offset {offset}: delivered again after a handover")
 
     def note_consumed(self, queue: MessageQueue, offsets: Iterable[int]) -> None:
         """A listener has finished messages."""
@@ -257,6 +274,17 @@ class Checkers:
             if not member.holds(queue):
                 self.fail(f"{name} released {_name(queue)} while its listener ran")
 
+    def check_leases(
+        self, members: Sequence[tuple[str, Holder]], queues: Iterable[MessageQueue], *, now_ms: int
+    ) -> None:
+        """Check that no two members take one queue's lock for their own; names go with members."""
+        if self._may_share_queues:
+            return
+        for queue in queues:
+            owners = [name for name, member in members if member.is_sure_of(queue, now_ms)]
+            if len(owners) > 1:
+                self.fail(f"{_name(queue)}: locked by {' and '.join(owners)} at once")
+
     # --- offsets ----------------------------------------------------------------------------
 
     def note_committer(self, queue: MessageQueue, host: str) -> None:
@@ -287,7 +315,8 @@ class Checkers:
 
     def _check_step_back(self, queue: MessageQueue, offset: int, known: int) -> None:
         committer = self._committer.get(queue, "")
-        if self._may_share_queues or self._committed_by.get(queue) != committer:
+        is_other = self._committed_by.get(queue) != committer and self._may_redeliver
+        if self._may_share_queues or is_other:
             self._trace.add(f"{committer} sets {_name(queue)} back from {known} to {offset}")
             self.steps_back += 1
         else:

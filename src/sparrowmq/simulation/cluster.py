@@ -13,6 +13,7 @@ from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.administer import create_topic
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import retry_topic
 from sparrowmq.runtime.effects import Operation
 from sparrowmq.simulation.checkers import Checkers, Ownership, judge_ownership
 from sparrowmq.simulation.dice import Dice
@@ -81,7 +82,12 @@ class Cluster:
         self.timeline = Timeline()
         self.trace = Trace(self.timeline)
         self.checkers = Checkers(
-            GROUP, TOPIC, self.trace, may_share_queues=scenario.faults.duplicate_ids > 0
+            GROUP,
+            TOPIC,
+            self.trace,
+            may_share_queues=scenario.faults.duplicate_ids > 0,
+            # A listener that outlasts the drain has its message delivered to the next owner too.
+            may_redeliver=scenario.faults.slow_listener > 0 or not scenario.faults.are_graceful,
         )
         self.network = Network(self.timeline, make_dice("network"))
         self.dice = make_dice("cluster")
@@ -91,6 +97,9 @@ class Cluster:
             self._make_broker(number, make_dice(f"broker {number}"))
             for number in range(scenario.broker_count)
         ]
+        # The group's retry topic has a queue on each broker.
+        retries = [MessageQueue(retry_topic(GROUP), broker.name, 0) for broker in self.brokers]
+        self.all_queues = (*self.queues, *retries)
         self.members: list[MemberHost] = []
         self.producers: list[ProducerHost] = []
         self._make_dice = make_dice
@@ -222,14 +231,24 @@ class Cluster:
             if next_ms != timeline.now_ms:
                 count_before = timeline.event_count
             timeline.step()
-            for member in self.members:
-                member.check()
+            self._check_members()
             at_once = timeline.event_count - count_before
             if at_once > EVENTS_AT_ONCE_MAX or timeline.event_count > EVENTS_MAX:
                 checkers.fail(
                     f"{timeline.event_count} events, {at_once} of them in this millisecond: "
                     "somebody is busy with nothing"
                 )
+
+    def _check_members(self) -> None:
+        alive = [member for member in self.members if member.process.is_alive]
+        for member in alive:
+            member.check()
+        # A frozen member counts: it may wake within the millisecond, and must not find itself sure.
+        self.checkers.check_leases(
+            [(member.name, member.subscriber.member) for member in alive],
+            self.all_queues,
+            now_ms=self.timeline.now_ms,
+        )
 
     @property
     def queues(self) -> list[MessageQueue]:
