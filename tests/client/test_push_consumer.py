@@ -150,7 +150,7 @@ consumer = PushConsumer(
     name_server=name_server,
     listener=lambda messages, context: None,
     consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-    on_rebalance=lambda assigned, revoked: print(len(assigned), flush=True),
+    on_assign=lambda queues: print(len(queues), flush=True),
 )
 consumer.subscribe(topic)
 consumer.start()
@@ -302,25 +302,71 @@ def test_broker_can_refuse_a_client_id_in_use(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.slow
-def test_on_rebalance_hears_of_each_change_in_order(
-    make_consumer: Callable[..., PushConsumer], topic: str
+def test_callbacks_hear_of_queues_before_the_first_and_after_the_last_delivery(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
 ) -> None:
-    changes: list[tuple[list[int], list[int]]] = []
+    heard: list[tuple[str, list[int]]] = []
+    lock = threading.Lock()
 
-    def on_rebalance(assigned: list[MessageQueue], revoked: list[MessageQueue]) -> None:
-        assert {topic} >= {queue.topic for queue in assigned + revoked}
-        changes.append(([q.queue_id for q in assigned], [q.queue_id for q in revoked]))
+    def hear(what: str) -> Callable[[list[MessageQueue]], None]:
+        def note(queues: list[MessageQueue]) -> None:
+            assert {topic} == {queue.topic for queue in queues}
+            with lock:
+                heard.append((what, [queue.queue_id for queue in queues]))
 
-    first = make_consumer(Seen(), on_rebalance=on_rebalance, instance_name="1")
+        return note
+
+    def listener(messages: list[MessageExt], context: ConsumeContext) -> None:
+        with lock:
+            heard.append(("message", [context.queue.queue_id]))
+
+    first = make_consumer(
+        listener, on_assign=hear("assign"), on_revoke=hear("revoke"), instance_name="1"
+    )
     second = make_consumer(Seen(), instance_name="2")
+    send_numbers(producer, topic, 400)
     first.start()
-    eventually(lambda: len(changes) == 1, "the first assignment")
+    eventually(lambda: 400 == sum(what == "message" for what, _ in heard), "all messages")
     second.start()
-    eventually(lambda: len(changes) == 2, "the second assignment")
+    eventually(lambda: counts([first, second]) == [4, 4], "balance of 4/4")
     first.close()
 
-    everything, half = list(range(8)), [0, 1, 2, 3]
-    assert [(everything, []), (half, [4, 5, 6, 7]), ([], half)] == changes
+    for queue_id in range(8):
+        told = [what for what, queue_ids in heard if queue_id in queue_ids]
+        assert ["assign", "revoke"] == [told[0], told[-1]]
+        assert {"message"} == set(told[1:-1])
+    revoked = [queue_ids for what, queue_ids in heard if what == "revoke"]
+    assert [4, 5, 6, 7] == sorted(q for queue_ids in revoked[:-1] for q in queue_ids)
+    assert [0, 1, 2, 3] == sorted(revoked[-1])
+
+
+@pytest.mark.slow
+def test_next_owner_begins_when_on_revoke_has_returned(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    entered, proceed, seen = threading.Event(), threading.Event(), Seen()
+
+    def on_revoke(queues: list[MessageQueue]) -> None:
+        if len(queues) == 4:
+            entered.set()
+            assert proceed.wait(PATIENCE_S)
+
+    first = make_consumer(Seen(), on_revoke=on_revoke, instance_name="1")
+    first.start()
+    eventually(lambda: counts([first]) == [8], "the first")
+    send_numbers(producer, topic, 8)
+    second = make_consumer(seen, instance_name="2")
+    second.start()
+    assert entered.wait(PATIENCE_S)
+    sent = {
+        producer.send(Message(topic, b"late-%d" % n), queue=MessageQueue(topic, "broker-a", n))
+        for n in range(4, 8)
+    }
+
+    assert 4 == len(sent)
+    assert 0 == len(seen.messages)
+    proceed.set()
+    eventually(lambda: 4 == len(seen.messages), "the queues handed over")
 
 
 @pytest.mark.slow

@@ -33,11 +33,10 @@ from sparrowmq.rebalance.member_config import MemberConfig
 from sparrowmq.rebalance.owned_queue import (
     LAST_COMMIT_MS,
     LOCAL_RETRY_MS,
-    RETRY_FIRST_MS,
 )
 from sparrowmq.rebalance.process_queue import PULL_IDLE_MAX_MS, FlowLimits
 from sparrowmq.rebalance.reconcile import RebalancePlan
-from sparrowmq.rebalance.repeated_job import LOST_MS
+from sparrowmq.rebalance.repeated_job import LOST_MS, RETRY_FIRST_MS
 
 # Locks have tests of their own, in test_handover.py.
 CONFIG = MemberConfig(group="G", client_id="c0", batch_size=2, deliveries_max=3, locks_queues=False)

@@ -40,8 +40,15 @@ def main() -> None:
         tell("messages", queue_id=context.queue.queue_id, ids=[m.queue_offset for m in messages])
         pause.wait(options.listener_ms / 1000)
 
-    def on_rebalance(owned: Sequence[MessageQueue], revoked: Sequence[MessageQueue]) -> None:
-        tell("holds", queue_ids=[queue.queue_id for queue in owned])
+    held: set[int] = set()
+
+    def gain(queues: Sequence[MessageQueue]) -> None:
+        held.update(queue.queue_id for queue in queues)
+        tell("holds", queue_ids=sorted(held))
+
+    def give_up(queues: Sequence[MessageQueue]) -> None:
+        held.difference_update(queue.queue_id for queue in queues)
+        tell("holds", queue_ids=sorted(held))
 
     consumer = PushConsumer(
         options.group,
@@ -50,7 +57,9 @@ def main() -> None:
         client_ip=options.ip,
         instance_name=options.instance,
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        on_rebalance=on_rebalance,
+        on_assign=gain,
+        on_revoke=give_up,
+        on_lost=give_up,
     )
     consumer.subscribe(options.topic)
     tell("starts")

@@ -39,6 +39,7 @@ from sparrowmq.client.subscriber import (
     ConsumeCounters,
     Listener,
     OrderlyListener,
+    RebalanceCallbacks,
     RebalanceListener,
 )
 from sparrowmq.errors import SparrowError, UsageError
@@ -152,7 +153,9 @@ class AsyncPushConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
-        on_rebalance: RebalanceListener | None = None,
+        on_assign: RebalanceListener | None = None,
+        on_revoke: RebalanceListener | None = None,
+        on_lost: RebalanceListener | None = None,
     ) -> None:
         self._subscriber = make_subscriber(
             group,
@@ -171,12 +174,12 @@ class AsyncPushConsumer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
-            on_rebalance=on_rebalance,
+            callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
         self._driver = AsyncDriver(
             on_request=self._serve,
             on_connection_lost=partial(note_connection_lost, self._subscriber),
-            # One more than listeners, so that slow ones do not hold up `on_rebalance`.
+            # One more than listeners, so that slow ones do not hold up the callbacks.
             pool_size=consume_thread_count + 1,
         )
         self._task: asyncio.Task[None] | None = None

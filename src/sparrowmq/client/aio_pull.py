@@ -21,12 +21,12 @@ from sparrowmq.client.lite_pull import PullResult
 from sparrowmq.client.member_task import MemberTask
 from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
-from sparrowmq.client.subscriber import ConsumeCounters, RebalanceListener
+from sparrowmq.client.subscriber import ConsumeCounters, RebalanceCallbacks, RebalanceListener
 from sparrowmq.errors import UsageError
 from sparrowmq.model import ConsumeFromWhere, MessageExt, MessageModel, MessageQueue
 from sparrowmq.rebalance.strategies import StrategyChoice
 
-# Only `on_rebalance` is called.
+# Only callbacks on queues are called.
 POOL_SIZE = 1
 
 
@@ -52,7 +52,9 @@ class AsyncLitePullConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
-        on_rebalance: RebalanceListener | None = None,
+        on_assign: RebalanceListener | None = None,
+        on_revoke: RebalanceListener | None = None,
+        on_lost: RebalanceListener | None = None,
     ) -> None:
         self._state = make_lite_pull(
             group,
@@ -68,7 +70,7 @@ class AsyncLitePullConsumer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
-            on_rebalance=on_rebalance,
+            callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
         self._member = MemberTask(
             self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE

@@ -16,7 +16,7 @@ from sparrowmq.client.subscriber import (
     Listener,
     Notice,
     OrderlyListener,
-    RebalanceListener,
+    RebalanceCallbacks,
     Subscriber,
 )
 from sparrowmq.errors import ConfigError
@@ -87,7 +87,7 @@ def make_subscriber(
     client_ip: str | None,
     instance_name: str | None,
     unit_name: str | None,
-    on_rebalance: RebalanceListener | None,
+    callbacks: RebalanceCallbacks,
 ) -> Subscriber:
     """Make the state of a new push consumer. Raises: ConfigError."""
     addresses = parse_name_servers(name_server)
@@ -123,7 +123,7 @@ def make_subscriber(
         strategy=strategy_from(strategy),
         subscriptions=subscriptions,
         listener=listener,
-        on_rebalance=on_rebalance,
+        callbacks=callbacks,
         tell=NoticeLog(group).tell,
     )
 
@@ -143,7 +143,7 @@ def make_lite_pull(
     client_ip: str | None,
     instance_name: str | None,
     unit_name: str | None,
-    on_rebalance: RebalanceListener | None,
+    callbacks: RebalanceCallbacks,
 ) -> LitePull:
     """Make the state of a new lite pull consumer. Raises: ConfigError."""
     addresses = parse_name_servers(name_server)
@@ -172,7 +172,7 @@ def make_lite_pull(
         strategy=strategy_from(strategy),
         subscriptions={},
         listener=_no_listener,
-        on_rebalance=on_rebalance,
+        callbacks=callbacks,
         tell=log.tell,
     )
     state = LitePull(subscriber=subscriber, is_auto_commit=auto_commit)

@@ -38,6 +38,7 @@ from sparrowmq.client.subscriber import (
     ConsumeCounters,
     Listener,
     OrderlyListener,
+    RebalanceCallbacks,
     RebalanceListener,
 )
 from sparrowmq.errors import SparrowError, UsageError
@@ -186,8 +187,12 @@ class PushConsumer:
         client_ip: the address in the client id; None finds this machine's.
         instance_name: the instance in the client id; None makes one that is unique.
         unit_name: the unit in the client id.
-        on_rebalance: called after each change with all queues we have now and those we have just
-            given up; without those of the retry topic.
+        on_assign: called with queues that are ours from now on (those of the retry topic are never
+            told); nothing of them is delivered before it returns, for 10 s at most.
+        on_revoke: called with queues that are given up, after their last delivery; they go to the
+            next owner once it has returned, or after 10 s.
+        on_lost: called with queues that went to another member while this one stood still or was
+            cut off; what was not committed comes again there.
 
     Raises: ConfigError.
     """
@@ -211,7 +216,9 @@ class PushConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
-        on_rebalance: RebalanceListener | None = None,
+        on_assign: RebalanceListener | None = None,
+        on_revoke: RebalanceListener | None = None,
+        on_lost: RebalanceListener | None = None,
     ) -> None:
         self._subscriber = make_subscriber(
             group,
@@ -230,12 +237,12 @@ class PushConsumer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
-            on_rebalance=on_rebalance,
+            callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
         self._driver = BlockingDriver(
             on_request=self._serve,
             on_connection_lost=partial(note_connection_lost, self._subscriber),
-            # One more than listeners, so that slow ones do not hold up `on_rebalance`.
+            # One more than listeners, so that slow ones do not hold up the callbacks.
             pool_size=consume_thread_count + 1,
         )
         self._thread: threading.Thread | None = None

@@ -18,12 +18,12 @@ from sparrowmq.client.lite_pull import PullResult
 from sparrowmq.client.member_thread import MemberThread
 from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
-from sparrowmq.client.subscriber import ConsumeCounters, RebalanceListener
+from sparrowmq.client.subscriber import ConsumeCounters, RebalanceCallbacks, RebalanceListener
 from sparrowmq.errors import UsageError
 from sparrowmq.model import ConsumeFromWhere, MessageExt, MessageModel, MessageQueue
 from sparrowmq.rebalance.strategies import StrategyChoice
 
-# Only `on_rebalance` is called.
+# Only callbacks on queues are called.
 POOL_SIZE = 1
 
 
@@ -51,8 +51,9 @@ class LitePullConsumer:
         client_ip: the address in the client id; None finds this machine's.
         instance_name: the instance in the client id; None makes one that is unique.
         unit_name: the unit in the client id.
-        on_rebalance: called after each change with all queues we have now and those we have just
-            given up, in a thread of its own.
+        on_assign: called with queues that are ours from now on, before anything of them comes.
+        on_revoke: called with queues that are given up, once nothing of them comes any more.
+        on_lost: called with queues that went to another member while this one stood still.
 
     Raises: ConfigError.
     """
@@ -73,7 +74,9 @@ class LitePullConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
-        on_rebalance: RebalanceListener | None = None,
+        on_assign: RebalanceListener | None = None,
+        on_revoke: RebalanceListener | None = None,
+        on_lost: RebalanceListener | None = None,
     ) -> None:
         self._state = make_lite_pull(
             group,
@@ -89,7 +92,7 @@ class LitePullConsumer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
-            on_rebalance=on_rebalance,
+            callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
         self._member = MemberThread(
             self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE

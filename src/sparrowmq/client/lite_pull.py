@@ -96,7 +96,7 @@ class LitePull:
         )
         subscriber.member = GroupMember(
             dataclasses.replace(
-                member_config_from(subscriber.config),
+                member_config_from(subscriber.config, tells_user=any(subscriber.callbacks)),
                 batch_size=PARCEL_MESSAGES_MAX,
                 # Flow control bounds the inbox, by queue.
                 deliveries_max=DELIVERIES_MAX,

@@ -95,7 +95,7 @@ class NoticeLog:
             key = (text, str(notice.queue), type(error).__name__)
             self._warn(key, text, notice.message_count, notice.queue, error, error=error)
         elif isinstance(notice, RebalanceListenerFailed):
-            text = "on_rebalance failed: %r"
+            text = "a callback on queues that came or went failed: %r"
             self._warn((text, repr(error)), text, error, error=error)
         elif isinstance(notice, RequestFailed):
             self._warn_request(notice)

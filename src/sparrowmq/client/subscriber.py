@@ -27,7 +27,7 @@ from sparrowmq.model import (
 )
 from sparrowmq.model.names import retry_topic
 from sparrowmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
-from sparrowmq.rebalance.actions import AssignmentChanged, Fact
+from sparrowmq.rebalance.actions import Fact, QueueLost, TellAssigned, TellRevoked
 from sparrowmq.rebalance.member import GroupMember
 from sparrowmq.rebalance.member_config import MemberConfig
 from sparrowmq.rebalance.strategy import AllocateMessageQueueStrategy
@@ -41,9 +41,29 @@ OrderlyListener: TypeAlias = Callable[
     [list[MessageExt], ConsumeOrderlyContext],
     ConsumeOrderlyStatus | Awaitable[ConsumeOrderlyStatus | None] | None,
 ]
-RebalanceListener: TypeAlias = Callable[
-    [list[MessageQueue], list[MessageQueue]], Awaitable[None] | None
-]
+RebalanceListener: TypeAlias = Callable[[list[MessageQueue]], Awaitable[None] | None]
+
+
+class RebalanceCallbacks(NamedTuple):
+    """Whom to tell of queues that come and go; each is called with queues in order.
+
+    Args:
+        on_assign: queues are ours; nothing of them is delivered before it returns.
+        on_revoke: queues are given up, and nothing of them is delivered any more; the next owner
+            begins after it has returned.
+        on_lost: queues went to another member without that: their lock ran out while this member
+            stood still or was cut off. What was not committed comes again elsewhere.
+    """
+
+    on_assign: RebalanceListener | None = None
+    on_revoke: RebalanceListener | None = None
+    on_lost: RebalanceListener | None = None
+
+    def of(self, kind: type) -> RebalanceListener | None:
+        """Return whom to tell of a change of this kind."""
+        if kind is TellAssigned:
+            return self.on_assign
+        return self.on_revoke if kind is TellRevoked else self.on_lost
 
 
 class ListenerFailed(NamedTuple):
@@ -55,7 +75,7 @@ class ListenerFailed(NamedTuple):
 
 
 class RebalanceListenerFailed(NamedTuple):
-    """`on_rebalance` raised; consumption goes on."""
+    """`on_assign`, `on_revoke` or `on_lost` raised; consumption goes on."""
 
     error: BaseException
 
@@ -102,7 +122,7 @@ class Subscriber:
         strategy: divides the queues.
         subscriptions: by topic, the group's retry topic included.
         listener: gets the messages.
-        on_rebalance: told of each change, or None.
+        callbacks: told of queues that come and go.
         tell: told what is worth a line in the log.
         member: decides what is done next.
         wake: set whenever something has happened.
@@ -113,7 +133,7 @@ class Subscriber:
     strategy: AllocateMessageQueueStrategy
     subscriptions: dict[str, SubscriptionData]
     listener: Listener | OrderlyListener
-    on_rebalance: RebalanceListener | None
+    callbacks: RebalanceCallbacks
     tell: Callable[[Notice], None]
     member: GroupMember = field(init=False)
     routes: RouteCache = field(default_factory=RouteCache)
@@ -124,15 +144,17 @@ class Subscriber:
     is_assigned: bool = False
     # Pulls under way, to abandon them.
     pulls: dict[MessageQueue, Task] = field(default_factory=dict)
-    # Changes that `on_rebalance` is yet to hear of, in order, and the task that tells it.
-    changes: deque[AssignmentChanged] = field(default_factory=deque)
+    # Changes that the user is yet to hear of, in order, and the task that tells them.
+    calls: deque[TellAssigned | TellRevoked | QueueLost] = field(default_factory=deque)
     telling: Task | None = None
     # BROADCASTING: each member's offsets are its own.
     local_offsets: dict[MessageQueue, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.member = GroupMember(
-            member_config_from(self.config), topics=self.subscriptions, now_ms=0
+            member_config_from(self.config, tells_user=any(self.callbacks)),
+            topics=self.subscriptions,
+            now_ms=0,
         )
 
     @property
@@ -161,7 +183,7 @@ class Subscriber:
         return address
 
 
-def member_config_from(config: ConsumerConfig) -> MemberConfig:
+def member_config_from(config: ConsumerConfig, *, tells_user: bool) -> MemberConfig:
     """Return what the group-member machine needs of a consumer's configuration."""
     return MemberConfig(
         group=config.group,
@@ -169,6 +191,7 @@ def member_config_from(config: ConsumerConfig) -> MemberConfig:
         is_broadcasting=config.message_model is MessageModel.BROADCASTING,
         is_orderly=config.orderly,
         orderly_reconsume_times_max=config.max_reconsume_times,
+        tells_user=tells_user,
         batch_size=config.consume_message_batch_max_size,
         deliveries_max=config.consume_thread_count,
         flow=config.flow,

@@ -45,6 +45,8 @@ class LoggedMember:
         self._topic = topic
         self._counts = [0] * queue_count
         self._counts_reported: tuple[int, ...] = ()
+        # One callback is called at a time.
+        self._owned: set[int] = set()
         # Listeners run in several threads.
         self._lock = threading.Lock()
 
@@ -64,10 +66,19 @@ class LoggedMember:
         with self._lock:
             self._counts[context.queue.queue_id] += len(messages)
 
-    def on_rebalance(self, owned: Sequence[MessageQueue], revoked: Sequence[MessageQueue]) -> None:
+    def on_assign(self, queues: Sequence[MessageQueue]) -> None:
         """Write down which queues are owned from now on."""
-        queue_ids = sorted(queue.queue_id for queue in owned if queue.topic == self._topic)
-        self.events.write_event(Assigned(at_ms=monotonic_ms(), queue_ids=tuple(queue_ids)))
+        self._owned |= {queue.queue_id for queue in queues if queue.topic == self._topic}
+        self._write_owned()
+
+    def on_revoke(self, queues: Sequence[MessageQueue]) -> None:
+        """Write down which queues are left."""
+        self._owned -= {queue.queue_id for queue in queues if queue.topic == self._topic}
+        self._write_owned()
+
+    def _write_owned(self) -> None:
+        queue_ids = tuple(sorted(self._owned))
+        self.events.write_event(Assigned(at_ms=monotonic_ms(), queue_ids=queue_ids))
 
     def report_counts(self) -> None:
         """Write down how much was consumed, if that changed."""
@@ -100,7 +111,9 @@ def _consume(member: LoggedMember, options: argparse.Namespace, stop: threading.
         options.group,
         name_server=options.name_server,
         listener=member.on_messages,
-        on_rebalance=member.on_rebalance,
+        on_assign=member.on_assign,
+        on_revoke=member.on_revoke,
+        on_lost=member.on_revoke,
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
         consume_message_batch_max_size=_MESSAGES_PER_CALL,
         consume_thread_count=_LISTENER_THREADS,

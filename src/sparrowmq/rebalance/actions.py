@@ -98,6 +98,20 @@ class Commit(NamedTuple):
     is_last: bool
 
 
+class TellAssigned(NamedTuple):
+    """Tell the user that a queue is ours, before its first delivery. Then `told`."""
+
+    queue: MessageQueue
+    epoch: int
+
+
+class TellRevoked(NamedTuple):
+    """Tell the user that a queue is given up, after its last delivery. Then `told`."""
+
+    queue: MessageQueue
+    epoch: int
+
+
 class Leave(NamedTuple):
     """Tell every broker that we leave the group. Then `left`."""
 
@@ -114,6 +128,8 @@ Action: TypeAlias = (
     | Deliver
     | SendBack
     | Commit
+    | TellAssigned
+    | TellRevoked
     | Leave
 )
 

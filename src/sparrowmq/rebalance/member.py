@@ -50,6 +50,7 @@ from sparrowmq.rebalance.member_marker import (
 )
 from sparrowmq.rebalance.owned_queue import OwnedQueue
 from sparrowmq.rebalance.process_queue import ProcessQueueState
+from sparrowmq.rebalance.queue_calls import QueueCalls
 from sparrowmq.rebalance.queue_lease import QueueLease
 from sparrowmq.rebalance.reconcile import RebalancePlan, reconcile
 from sparrowmq.rebalance.repeated_job import LOST_MS, RepeatedJob
@@ -359,18 +360,19 @@ class GroupMember:
         return plan
 
     def _give(
-        self, queue: MessageQueue, now_ms: int, *, lease: QueueLease | None = None
+        self, queue: MessageQueue, now_ms: int, *, former: OwnedQueue | None = None
     ) -> OwnedQueue:
+        """Begin with a queue; of a `former` time that it was ours, lock and calls go on."""
         self._epoch += 1
         config = self._config
-        if lease is None:
-            is_required = self.locks_queues and config.is_orderly
-            lease = QueueLease(is_wanted=self.locks_queues, is_required=is_required)
+        is_required = self.locks_queues and config.is_orderly
+        lease = QueueLease(is_wanted=self.locks_queues, is_required=is_required)
         order = InOrder(max_reconsume_times=config.orderly_reconsume_times_max)
         owned = OwnedQueue(
             queue,
             epoch=self._epoch,
-            lease=lease,
+            lease=lease if former is None else former.lease,
+            calls=QueueCalls(is_wanted=config.tells_user) if former is None else former.calls,
             now_ms=now_ms,
             in_order=order if config.is_orderly else None,
         )
@@ -439,6 +441,12 @@ class GroupMember:
         if held is None or len(held) < len(action.queues):
             self._locks_due_ms = min(self._locks_due_ms, now_ms + LOCK_ASK_MS)
 
+    def told(self, queue: MessageQueue, epoch: int) -> None:
+        """The user has been told that the queue came, or that it goes."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.calls.told()
+
     def unlocked(self, queue: MessageQueue, epoch: int) -> None:
         """The queue's lock was given back, as far as it could be."""
         owned = self._find(queue, epoch)
@@ -497,7 +505,7 @@ class GroupMember:
 
     def _begin_at(self, owned: OwnedQueue, offset: int, now_ms: int) -> None:
         """Begin a queue of ours anew, keeping its lock."""
-        again = self._give(owned.queue, now_ms, lease=owned.lease)
+        again = self._give(owned.queue, now_ms, former=owned)
         again.acquired(offset, is_committed=False, lock_sent_ms=None, now_ms=now_ms)
 
     def _abandon(self, owned: OwnedQueue) -> None:

@@ -33,6 +33,8 @@ from sparrowmq.rebalance.actions import (
     Pull,
     QueueLost,
     SendBack,
+    TellAssigned,
+    TellRevoked,
     Unlock,
 )
 from sparrowmq.rebalance.in_order import InOrder, OrderlyOutcome
@@ -42,13 +44,10 @@ from sparrowmq.rebalance.process_queue import (
     ProcessQueue,
     ProcessQueueState,
 )
+from sparrowmq.rebalance.queue_calls import QueueCalls
 from sparrowmq.rebalance.queue_lease import QueueLease
-from sparrowmq.rebalance.repeated_job import LOST_MS
+from sparrowmq.rebalance.repeated_job import LOST_MS, RETRY_FIRST_MS, RETRY_MAX_MS, backoff_ms
 
-# A failed request of a queue is repeated after the first, and then at doubled intervals up to the
-# second; RocketMQ waits a fixed second (pullTimeDelayMillsWhenException).
-RETRY_FIRST_MS = 100
-RETRY_MAX_MS = 1_000
 # MQClientInstance persists every offset so often (persistConsumerOffsetInterval), changed or not.
 # So do we: a former owner whose commit came late may have lowered it.
 COMMIT_AGAIN_MS = 5_000
@@ -64,11 +63,6 @@ EXPIRED_DELAY_LEVEL = 3
 DEAD_LETTER_LEVEL = -1
 
 
-def backoff_ms(failures: int) -> int:
-    """Return how long to wait after so many failures in a row (1 for the first)."""
-    return min(RETRY_FIRST_MS << min(failures - 1, 10), RETRY_MAX_MS)
-
-
 class OwnedQueue:
     """See the module's text.
 
@@ -76,6 +70,7 @@ class OwnedQueue:
         queue: the queue.
         epoch: one number per time the member was given a queue.
         lease: our side of its lock.
+        calls: what the user is told of it.
         in_order: set where it is consumed in order.
         now_ms: when it was given.
     """
@@ -97,6 +92,7 @@ class OwnedQueue:
         "_pull_sent_ms",
         "_retries",
         "_unlock_sent_ms",
+        "calls",
         "deliveries",
         "epoch",
         "in_order",
@@ -112,12 +108,14 @@ class OwnedQueue:
         *,
         epoch: int,
         lease: QueueLease,
+        calls: QueueCalls,
         now_ms: int,
         in_order: InOrder | None = None,
     ) -> None:
         self.queue = queue
         self.in_order = in_order
         self.lease = lease
+        self.calls = calls
         self.epoch = epoch
         self.process_queue = ProcessQueue(queue, now_ms=now_ms)
         self.is_released = False
@@ -183,6 +181,8 @@ class OwnedQueue:
         elif state is ProcessQueueState.CONSUMING:
             # The start position is committed before anything is taken.
             self._collect_commit(now_ms, actions)
+            if self.calls.begin_assign(now_ms):
+                actions.append(TellAssigned(self.queue, self.epoch))
             if flow is not None:
                 self._collect_pull(now_ms, actions, flow)
             self._collect_backs(now_ms, actions)
@@ -272,6 +272,10 @@ class OwnedQueue:
         in_flight = self.process_queue.in_flight_count - self._waiting_retry_count()
         if (in_flight > 0 or self._backs_under_way) and now_ms < self._drain_deadline_ms:
             return
+        if self.calls.begin_revoke(now_ms):
+            actions.append(TellRevoked(self.queue, self.epoch))
+        if not self.calls.may_release(now_ms):
+            return
         if self._drained_ms is None:
             self._drained_ms = now_ms
         may_commit = now_ms < self._drained_ms + LAST_COMMIT_MS
@@ -300,7 +304,7 @@ class OwnedQueue:
 
     def next_due_ms(self, now_ms: int) -> int:
         """Return when `collect` may have something without an event; at most a minute ahead."""
-        candidates = [now_ms + LOST_MS]
+        candidates = [now_ms + LOST_MS, *self.calls.next_due_ms(now_ms)]
         state = self.process_queue.state
         if state is ProcessQueueState.STARTING and self._acquire_sent_ms is None:
             candidates.append(self._acquire_due_ms)
@@ -506,6 +510,8 @@ class OwnedQueue:
     def take(self, delivery_id: int, count_max: int, now_ms: int) -> Deliver | None:
         """Take the next messages for the listener, if there are any and the lock is ours."""
         if self.lease.is_fenced(now_ms) or not self._may_go_on(now_ms):
+            return None
+        if not self.calls.may_deliver(now_ms):
             return None
         messages = self.process_queue.take_batch(count_max, now_ms=now_ms)
         if not messages:

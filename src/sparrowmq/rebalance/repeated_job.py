@@ -9,6 +9,15 @@ from dataclasses import dataclass
 
 # An operation answers long before this; if it has not, it counts as lost.
 LOST_MS = 60_000
+# A failed request of a queue is repeated after the first, and then at doubled intervals up to the
+# second; RocketMQ waits a fixed second (pullTimeDelayMillsWhenException).
+RETRY_FIRST_MS = 100
+RETRY_MAX_MS = 1_000
+
+
+def backoff_ms(failures: int) -> int:
+    """Return how long to wait after so many failures in a row (1 for the first)."""
+    return min(RETRY_FIRST_MS << min(failures - 1, 10), RETRY_MAX_MS)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,13 @@ from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
-from sparrowmq.client.subscriber import AllocationFailed, Listener, Notice, Subscriber
+from sparrowmq.client.subscriber import (
+    AllocationFailed,
+    Listener,
+    Notice,
+    RebalanceCallbacks,
+    Subscriber,
+)
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.protocol.codes import RequestCode
@@ -86,7 +92,7 @@ class MemberHost:
             strategy=strategy_from(strategy),
             subscriptions={t: parse_subscription(t, "*", sub_version=timestamp_ms) for t in topics},
             listener=listener,
-            on_rebalance=None,
+            callbacks=RebalanceCallbacks(),
             tell=self._tell,
         )
         self._driver = SimulatedDriver(

@@ -11,7 +11,7 @@ from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.handover import acquire
 from sparrowmq.client.route_cache import route_from
-from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
 from sparrowmq.errors import ConnectFailed, InvokeTimeout
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
@@ -49,7 +49,7 @@ def subscriber() -> Subscriber:
         strategy=strategy_from("AVG"),
         subscriptions={},
         listener=lambda *_: None,
-        on_rebalance=None,
+        callbacks=RebalanceCallbacks(),
         tell=lambda _: None,
     )
     route = TopicRouteData(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from sparrowmq.client.operations.callbacks import tell_user
 from sparrowmq.client.operations.deliver import deliver, deliver_in_order, with_own_topic
 from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.handover import acquire, renew_locks, unlock
@@ -47,21 +48,22 @@ from sparrowmq.protocol.record import decode_messages
 from sparrowmq.rebalance.actions import (
     AbandonPull,
     Acquire,
-    AssignmentChanged,
     Commit,
     Deliver,
     DuplicateClientId,
     Heartbeat,
     Leave,
     Pull,
+    QueueLost,
     Rebalance,
     RefreshRoutes,
     RenewLocks,
     SendBack,
+    TellAssigned,
+    TellRevoked,
     Unlock,
 )
 from sparrowmq.runtime.effects import (
-    Call,
     Cancel,
     Now,
     Operation,
@@ -74,7 +76,7 @@ from sparrowmq.runtime.effects import (
 
 # Carries out the actions of one type.
 Carrier: TypeAlias = Callable[[Subscriber, Any], Operation[None]]
-# How long the end waits for `on_rebalance` to hear of the last change.
+# How long the end waits for the user to hear of the last change.
 LAST_CHANGE_MS = 2_000
 # A broker that answers a pull so does not know us, or knows an older subscription of ours.
 _REGISTRATION_CODES = frozenset(
@@ -125,10 +127,8 @@ def _tell_facts(subscriber: Subscriber) -> Operation[None]:
             yield Spawn(_tell_duplicate(subscriber, fact), "duplicate client id")
             continue
         subscriber.tell(fact)
-        if isinstance(fact, AssignmentChanged) and subscriber.on_rebalance is not None:
-            subscriber.changes.append(fact)
-    if subscriber.changes and (subscriber.telling is None or subscriber.telling.done):
-        subscriber.telling = yield Spawn(_tell_changes(subscriber), "on_rebalance")
+        if isinstance(fact, QueueLost) and subscriber.callbacks.on_lost is not None:
+            yield from tell_user(subscriber, fact)
 
 
 def _tell_duplicate(subscriber: Subscriber, fact: DuplicateClientId) -> Operation[None]:
@@ -149,23 +149,6 @@ def _tell_duplicate(subscriber: Subscriber, fact: DuplicateClientId) -> Operatio
         if len(addresses) > 1:
             break
     subscriber.tell(fact._replace(addresses=tuple(sorted(addresses))))
-
-
-def _tell_changes(subscriber: Subscriber) -> Operation[None]:
-    """Call `on_rebalance` for each change, one after the other."""
-    while subscriber.changes:
-        change = subscriber.changes.popleft()
-        assigned = subscriber.user_queues(change.assigned)
-        gained = subscriber.user_queues(change.gained)
-        revoked = subscriber.user_queues(change.revoked)
-        if not gained and not revoked:
-            continue
-        assert subscriber.on_rebalance is not None
-        try:
-            yield Call(subscriber.on_rebalance, (assigned, revoked))
-        except Exception as error:
-            # The user's code may raise anything.
-            subscriber.tell(RebalanceListenerFailed(error))
 
 
 def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]:
@@ -391,6 +374,8 @@ _OPERATIONS: Mapping[type, Carrier] = MappingProxyType(
         Acquire: acquire,
         RenewLocks: renew_locks,
         Unlock: unlock,
+        TellAssigned: tell_user,
+        TellRevoked: tell_user,
         Pull: _pull,
         SendBack: _send_back,
         Commit: _commit,

@@ -1,0 +1,43 @@
+"""Tell the user which queues came and went: one call after the other, queues of one kind together.
+
+A callback that raises is told in the log, and counts as done.
+"""
+
+from __future__ import annotations
+
+from sparrowmq.client.subscriber import RebalanceListenerFailed, Subscriber
+from sparrowmq.model.queue import queue_order
+from sparrowmq.rebalance.actions import QueueLost, TellAssigned, TellRevoked
+from sparrowmq.runtime.effects import Call, Operation, Sleep, Spawn
+
+
+def tell_user(
+    subscriber: Subscriber, change: TellAssigned | TellRevoked | QueueLost
+) -> Operation[None]:
+    """Carry out `TellAssigned` or `TellRevoked`, or tell of a queue that is lost."""
+    subscriber.calls.append(change)
+    if subscriber.telling is None or subscriber.telling.done:
+        subscriber.telling = yield Spawn(_tell_in_order(subscriber), "callbacks")
+
+
+def _tell_in_order(subscriber: Subscriber) -> Operation[None]:
+    # What became due at the same time goes into one call.
+    yield Sleep(0)
+    calls, member = subscriber.calls, subscriber.member
+    while calls:
+        kind = type(calls[0])
+        changes = []
+        while calls and type(calls[0]) is kind:
+            changes.append(calls.popleft())
+        function = subscriber.callbacks.of(kind)
+        queues = subscriber.user_queues(tuple(change.queue for change in changes))
+        if function is not None and queues:
+            try:
+                yield Call(function, (sorted(queues, key=queue_order),))
+            except Exception as error:
+                # The user's code may raise anything.
+                subscriber.tell(RebalanceListenerFailed(error))
+        for change in changes:
+            if not isinstance(change, QueueLost):
+                member.told(change.queue, change.epoch)
+        subscriber.wake.set()

@@ -1,0 +1,67 @@
+"""Whether the user has been told of a queue: `on_assign` before its first delivery, `on_revoke`
+between its last and the commit that gives it up. Pure.
+
+Both are waited for, within a bound: what the user does in `on_revoke` is done before another
+member begins.
+"""
+
+from __future__ import annotations
+
+# A callback is waited for at most so long.
+CALL_WAIT_MAX_MS = 10_000
+
+
+class QueueCalls:
+    """See the module's text.
+
+    Args:
+        is_wanted: whether there is anybody to tell.
+    """
+
+    __slots__ = ("_assign_ms", "_is_assigned", "_is_revoked", "_is_wanted", "_revoke_ms")
+
+    def __init__(self, *, is_wanted: bool) -> None:
+        self._is_wanted = is_wanted
+        self._is_assigned = self._is_revoked = not is_wanted
+        # When each call was asked for.
+        self._assign_ms: int | None = None
+        self._revoke_ms: int | None = None
+
+    def begin_assign(self, now_ms: int) -> bool:
+        """Tell whether to tell now that the queue is ours; it then counts as asked for."""
+        if not self._is_wanted or self._assign_ms is not None:
+            return False
+        self._assign_ms = now_ms
+        return True
+
+    def begin_revoke(self, now_ms: int) -> bool:
+        """Tell whether to tell now that the queue is given up; it then counts as asked for."""
+        if not self._is_wanted or self._assign_ms is None or self._revoke_ms is not None:
+            return False
+        self._revoke_ms = now_ms
+        return True
+
+    def may_deliver(self, now_ms: int) -> bool:
+        """Tell whether the user knows of the queue, or has had the time."""
+        return self._is_assigned or _is_over(self._assign_ms, now_ms)
+
+    def may_release(self, now_ms: int) -> bool:
+        """Tell whether the user knows that the queue is given up, or has had the time."""
+        return self._is_revoked or self._assign_ms is None or _is_over(self._revoke_ms, now_ms)
+
+    def next_due_ms(self, now_ms: int) -> list[int]:
+        """Return when waiting for a call ends."""
+        asked = (None if self._is_assigned else self._assign_ms, self._revoke_ms)
+        ends = [asked_ms + CALL_WAIT_MAX_MS for asked_ms in asked if asked_ms is not None]
+        return [end_ms for end_ms in ends if end_ms > now_ms]
+
+    def told(self) -> None:
+        """Note that the call asked for last has returned."""
+        if self._revoke_ms is None:
+            self._is_assigned = True
+        else:
+            self._is_revoked = True
+
+
+def _is_over(asked_ms: int | None, now_ms: int) -> bool:
+    return asked_ms is not None and now_ms - asked_ms >= CALL_WAIT_MAX_MS
