@@ -372,6 +372,8 @@ def _session(job: str, master: str, driver_memory: str) -> Iterator[SparkSession
         f"sparrowmq pipeline {job}",
         master=master,
         driver_memory=driver_memory,
+        # Only an ingest may run for hours.
+        short_lived=job != "ingest",
         conf={"spark.log.level": "ERROR"},
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -135,7 +135,7 @@ def ingest(
         what the data source raises.
     """
     _check_columns(settings)
-    _claim_directory(session, settings)
+    _check_claim(session, settings)
     recover(session, settings.table)
     recover(session, settings.quarantine)
     messages = (
@@ -229,6 +229,9 @@ class _Sink:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         begin = time.monotonic()
         settings = self._settings
+        if not self.batches:
+            # Not before: a run that a wrong topic has stopped must not claim the directory.
+            _write_claim(batch.sparkSession, settings)
         batch.persist()
         try:
             is_good = f"{_REASON} is null"
@@ -303,28 +306,36 @@ def _check_columns(settings: IngestSettings) -> None:
         )
 
 
-def _claim_directory(session: SparkSession, settings: IngestSettings) -> None:
-    """Write down what the directory is for, or check that it is for this.
-
-    Raises: ConfigError if it is for something else.
-    """
+def _claim(settings: IngestSettings) -> dict[str, Any]:
     schema = settings.schema
-    claim: dict[str, Any] = {
+    return {
         "topic": settings.topic,
         "dateColumn": settings.date_column,
         "schema": None if schema is None else schema.struct.simpleString(),
         "required": [] if schema is None else list(schema.required),
     }
-    path = f"{settings.out.rstrip('/')}/ingest.json"
-    files = Files(session, settings.out)
-    found = files.read_text(path)
-    if found is None:
-        files.write_text(path, json.dumps(claim, indent=2))
-        return
-    before = json.loads(found)
-    changed = [name for name, value in claim.items() if before.get(name) != value]
-    if changed:
-        raise ConfigError(
-            f"{settings.out} was begun with {changed[0]} {before.get(changed[0])!r}, and this run "
-            f"has {claim[changed[0]]!r}; choose another directory"
-        )
+
+
+def _claim_path(settings: IngestSettings) -> str:
+    return f"{settings.out.rstrip('/')}/ingest.json"
+
+
+def _check_claim(session: SparkSession, settings: IngestSettings) -> None:
+    """Check that the directory is new or for this.
+
+    Raises: ConfigError if it is for something else.
+    """
+    found = Files(session, settings.out).read_text(_claim_path(settings))
+    before: dict[str, Any] = json.loads(found) if found is not None else _claim(settings)
+    for name, value in _claim(settings).items():
+        if before.get(name) != value:
+            raise ConfigError(
+                f"{settings.out} was begun with {name} {before.get(name)!r}, and this run has "
+                f"{value!r}; choose another directory"
+            )
+
+
+def _write_claim(session: SparkSession, settings: IngestSettings) -> None:
+    """Write down what the directory is for."""
+    text = json.dumps(_claim(settings), indent=2)
+    Files(session, settings.out).write_text(_claim_path(settings), text)
