@@ -1,8 +1,9 @@
-"""Our lite pull consumer on Apache's name server and broker."""
+"""Our lite pull consumer on Apache's name server and broker, and beside Java's in one group."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +24,10 @@ def make(cluster: Any, group: str, **settings: Any) -> LitePullConsumer:
 def fill(cluster: Any, topic: str, *, queues: int, count: int) -> list[bytes]:
     with Admin(name_server=cluster.name_server) as admin:
         admin.create_topic(topic, queues=queues)
+    return send(cluster, topic, count)
+
+
+def send(cluster: Any, topic: str, count: int) -> list[bytes]:
     bodies = [str(n).encode() for n in range(count)]
     with Producer("GID_p", name_server=cluster.name_server) as producer:
         for body in bodies:
@@ -80,3 +85,49 @@ def test_pulls_by_hand_tell_each_status(apache_cluster: Any) -> None:
         assert PullStatus.NO_NEW_MSG is consumer.pull(queue, 8).status
         assert PullStatus.NO_MATCHED_MSG is consumer.pull(queue, 0, expression="C").status
         assert PullStatus.OFFSET_ILLEGAL is consumer.pull(queue, 9).status
+
+
+@pytest.fixture
+def java_member(java: Any) -> Iterator[Any]:
+    """Start Apache's lite pull consumer: `java_member(cluster, topic=..., group=...)`."""
+    running: list[Any] = []
+
+    def start(cluster: Any, **options: object) -> Any:
+        lines = java.peer("poll", nameServer=cluster.name_server, **options)
+        running.append(lines)
+        lines.wait_for("started consumer", lambda: lines.named("started"))
+        return lines
+
+    yield start
+    for lines in running:
+        lines.kill()
+
+
+def test_java_and_python_share_the_queues(cluster: Any, java_member: Any) -> None:
+    topic = cluster.create_topic("lite-mixed", queues=8)
+    java = java_member(cluster, topic=topic, group="GID_lite_mixed")
+    ours: list[tuple[int, int]] = []
+    with make(cluster, "GID_lite_mixed") as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        deadline = time.monotonic() + PATIENCE_S
+        while len(consumer.assignment()) != 4:
+            assert time.monotonic() < deadline, consumer.assignment()
+            consumer.getmany(timeout_ms=50)
+        sent = send(cluster, topic, 400)
+
+        def of_java() -> list[tuple[int, int]]:
+            return [(event["queueId"], event["offset"]) for event in java.named("message")]
+
+        while len({*ours, *of_java()}) < len(sent):
+            assert time.monotonic() < deadline, f"{len({*ours, *of_java()})} of {len(sent)}"
+            ours += [(m.queue_id, m.queue_offset) for m in consumer.getmany(timeout_ms=50)]
+        shares = {queue_id for queue_id, _ in ours[-50:]}
+        assert shares == {queue.queue_id for queue in consumer.assignment()}
+
+        java.stop()
+        while len(consumer.assignment()) != 8:
+            assert time.monotonic() < deadline, consumer.assignment()
+            consumer.getmany(timeout_ms=50)
+    with Admin(name_server=cluster.name_server) as admin:
+        assert 0 == sum(lag.lag for lag in admin.group_lag("GID_lite_mixed", topic))

@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeSet;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
@@ -55,6 +56,9 @@ public final class Peer {
                 break;
             case "consume":
                 consume(options);
+                break;
+            case "poll":
+                poll(options);
                 break;
             default:
                 throw new IllegalArgumentException(arguments[0]);
@@ -163,6 +167,29 @@ public final class Peer {
         watcher.start();
         waitForStop();
         tell("stopping");
+        consumer.shutdown();
+        tell("stopped");
+    }
+
+    /** Runs a lite pull consumer until standard input says `stop` or ends. */
+    private static void poll(Map<String, String> options) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.get("group"));
+        consumer.setNamesrvAddr(options.get("nameServer"));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(options.get("topic"), "*");
+        consumer.start();
+        tell("started");
+        Thread poller = new Thread(() -> {
+            while (!Thread.currentThread().isInterrupted()) {
+                tellMessages(consumer.poll(100), null, 0);
+            }
+        });
+        poller.setDaemon(true);
+        poller.start();
+        waitForStop();
+        poller.interrupt();
+        poller.join(5_000);
+        consumer.commitSync();
         consumer.shutdown();
         tell("stopped");
     }
