@@ -19,7 +19,6 @@ NOT_SERVED = {
     RequestCode.END_TRANSACTION,
     RequestCode.QUERY_CONSUME_TIME_SPAN,
     RequestCode.QUERY_CONSUME_QUEUE,
-    RequestCode.GET_CONSUMER_RUNNING_INFO,
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
     RequestCode.CLONE_GROUP_OFFSET,
@@ -98,6 +97,9 @@ async def test_answers_have_the_shape_of_rocketmqs(live: Any, golden: Any) -> No
             # The broker that was recorded chose queue 0 at random.
             command.ext_fields = {**(command.ext_fields or {}), "e": "0"}
         if case["note"].startswith("held pull answered on arrival"):
+            continue
+        if command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            # Passed on to a client, which nobody plays here: test_relays.py.
             continue
         peers[case["conn"]].write(command)
         if command.is_oneway:

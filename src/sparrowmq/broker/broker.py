@@ -23,7 +23,7 @@ from sparrowmq.broker import lock_file
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.lock_file import LockTable
-from sparrowmq.broker.processors import admin, clients, offsets, pull, send, send_back
+from sparrowmq.broker.processors import admin, clients, offsets, pull, relay, send, send_back
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
@@ -93,6 +93,7 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.GET_CONSUMER_CONNECTION_LIST: admin.consumer_connections,
         RequestCode.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
         RequestCode.GET_CONSUME_STATS: admin.consume_stats,
+        RequestCode.GET_CONSUMER_RUNNING_INFO: relay.consumer_running_info,
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: admin.topic_consumed_by,
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: admin.system_topics,
     }
@@ -179,8 +180,7 @@ class Broker:
     ) -> Sequence[Output]:
         """Take one command and return what to do."""
         if command.is_response:
-            # We send one-way requests alone, so nothing waits for an answer.
-            return ()
+            return self.state.relays.answered(command, connection)
         body = command.body
         if body is not None and len(body) > self.state.config.message_bytes_max:
             return answer(
@@ -198,7 +198,10 @@ class Broker:
         del timestamp_ms
         self.state.holds.discard(connection)
         self.state.pending.forget(connection)
-        return clients.forget_connection(self.state, connection, now_ms=now_ms)
+        return [
+            *self.state.relays.forget(connection),
+            *clients.forget_connection(self.state, connection, now_ms=now_ms),
+        ]
 
     def settle(self) -> list[Output]:
         """Make what can be read now visible, and answer the pulls that wait for it."""
@@ -215,6 +218,7 @@ class Broker:
         state = self.state
         outputs: list[Output] = pull.answer_held(state, state.holds.due(now_ms))
         outputs += state.pending.expire_flush(now_ms)
+        outputs += state.relays.expire(now_ms)
         state.counters.puts += state.delays.deliver_due(
             timestamp_ms=timestamp_ms, has_topic=lambda topic: state.topics.find(topic) is not None
         )

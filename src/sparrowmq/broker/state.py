@@ -16,6 +16,7 @@ from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.pending_replies import PendingReplies
 from sparrowmq.broker.pull_hold import PullHold
 from sparrowmq.broker.rates import Rates
+from sparrowmq.broker.relays import Relays
 from sparrowmq.broker.rounds import Rounds
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
@@ -64,6 +65,7 @@ class BrokerState:
     registrations: Rounds = field(default_factory=Rounds)
     counters: Counters = field(default_factory=Counters)
     rates: Rates = field(default_factory=Rates)
+    relays: Relays = field(default_factory=Relays)
     topics_changed: bool = False
     groups_changed: bool = False
     locks_changed: bool = False

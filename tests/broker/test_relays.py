@@ -1,0 +1,119 @@
+"""What a tool asks of a consumer goes through the broker, and never waits for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparrowmq.broker.relays import RELAY_TIMEOUT_MS, RELAYS_MAX
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.runtime.connections import Connection, Push
+
+CODE = RequestCode.GET_CONSUMER_RUNNING_INFO
+FIELDS = {"consumerGroup": "GID_c", "clientId": "a", "jstackEnable": "false"}
+
+
+@pytest.fixture
+def consumer(rig: Any) -> Connection:
+    """A member `a` of GID_c, connected."""
+    connection: Connection = rig.connect()
+    body = b'{"clientID":"a","consumerDataSet":[{"groupName":"GID_c"}],"producerDataSet":[]}'
+    assert 0 == rig.call(connection, RequestCode.HEART_BEAT, None, body).code
+    return connection
+
+
+def ask(rig: Any, tool: Connection, opaque: int = 7, **fields: str) -> list[Any]:
+    request = RemotingCommand(code=CODE, ext_fields={**FIELDS, **fields}, opaque=opaque)
+    return list(rig.handle(tool, request))
+
+
+def test_question_is_passed_on_and_the_answer_back(rig: Any, consumer: Connection) -> None:
+    tool = rig.connect()
+
+    (question,) = ask(rig, tool, opaque=7)
+    back = response_to(question.command, 0, body=b"{}", remark="ok")
+    (answer,) = rig.handle(consumer, back)
+
+    assert isinstance(question, Push)
+    assert consumer is question.connection
+    assert (CODE, FIELDS) == (question.command.code, question.command.ext_fields)
+    assert not question.command.is_oneway
+    assert tool is answer.connection
+    assert (7, 0, b"{}") == (answer.command.opaque, answer.command.code, answer.command.body)
+    # A second answer is nobody's.
+    assert [] == list(rig.handle(consumer, back))
+
+
+def test_answer_counts_from_the_one_who_was_asked_only(rig: Any, consumer: Connection) -> None:
+    (question,) = ask(rig, rig.connect())
+
+    assert [] == list(rig.handle(rig.connect(), response_to(question.command, 0)))
+    assert 1 == len(list(rig.handle(consumer, response_to(question.command, 0))))
+
+
+def test_client_that_does_not_answer_is_an_error_in_time(rig: Any, consumer: Connection) -> None:
+    ask(rig, rig.connect())
+
+    assert [] == rig.replies(rig.advance(RELAY_TIMEOUT_MS - 200))
+    (late,) = rig.replies(rig.advance(400))
+    assert ResponseCode.CONSUME_MSG_TIMEOUT == late.code
+    assert 0 == len(rig.broker.state.relays)
+
+
+def test_client_that_goes_away_is_an_error_at_once(rig: Any, consumer: Connection) -> None:
+    ask(rig, rig.connect())
+
+    outputs = rig.broker.connection_closed(
+        consumer, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms
+    )
+
+    assert [ResponseCode.SYSTEM_ERROR] == [reply.code for reply in rig.replies(outputs)]
+
+
+def test_tool_that_goes_away_is_forgotten(rig: Any, consumer: Connection) -> None:
+    tool = rig.connect()
+    ask(rig, tool)
+
+    rig.broker.connection_closed(tool, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+
+    assert 0 == len(rig.broker.state.relays)
+    assert [] == rig.replies(rig.advance(RELAY_TIMEOUT_MS + 200))
+
+
+@pytest.mark.parametrize("fields", [{"clientId": "b"}, {"consumerGroup": "GID_d"}])
+def test_consumer_that_is_not_there_is_an_error(
+    rig: Any, consumer: Connection, fields: dict[str, str]
+) -> None:
+    (reply,) = rig.replies(ask(rig, rig.connect(), **fields))
+
+    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert (reply.remark or "").endswith("not online")
+
+
+def test_questions_under_way_are_bounded(rig: Any, consumer: Connection) -> None:
+    tool = rig.connect()
+    for number in range(RELAYS_MAX):
+        ask(rig, tool, opaque=number)
+
+    (reply,) = rig.replies(ask(rig, tool, opaque=9_999))
+
+    assert ResponseCode.SYSTEM_BUSY == reply.code
+
+
+def test_question_is_passed_on_as_rocketmqs_broker_does(rig: Any, golden: Any) -> None:
+    (case,) = [
+        case
+        for case in golden.cases("wire.jsonl")
+        if case.get("request", {}).get("fields", {}).get("code") == CODE
+    ]
+    asked, pushed = case["request"]["fields"], case["push"]["fields"]
+    group, client_id = asked["extFields"]["consumerGroup"], asked["extFields"]["clientId"]
+    body = f'{{"clientID":"{client_id}","consumerDataSet":[{{"groupName":"{group}"}}]}}'
+    rig.call(rig.connect(), RequestCode.HEART_BEAT, None, body.encode())
+
+    (question,) = ask(rig, rig.connect(), **asked["extFields"])
+
+    assert pushed["extFields"] == question.command.ext_fields
+    assert (pushed["code"], pushed["flag"]) == (question.command.code, question.command.flag)
