@@ -1,11 +1,12 @@
 # Everything a developer or user runs. `make demo` and `make test` set up what they need.
 PYTHON ?= python3
 OUT ?= demo-out
+SPARK_KILLS ?= 100
 SEEDS ?= 1000
 START ?= 0
 BIN := .venv/bin
 
-.PHONY: setup demo test simulate check format bench interop interop-smoke soak lock clean
+.PHONY: setup demo test simulate check format bench interop interop-smoke soak soak-spark lock clean
 
 setup: .venv/ready
 
@@ -43,6 +44,11 @@ interop-smoke: setup
 # namespaces; what needs the right to make them is skipped without it. About five minutes.
 soak: setup
 	$(BIN)/python -m pytest -m interop -rsP tests/interop/test_soak.py
+
+# A query to Parquet whose driver, executors, Python workers and broker are killed at random moments,
+# SPARK_KILLS times; about half a minute each.
+soak-spark: setup
+	SPARK_KILLS=$(SPARK_KILLS) $(BIN)/python -m pytest -m interop -rsP tests/interop/test_spark_kills.py
 
 check: setup
 	$(BIN)/ruff format --check src tests benchmarks
