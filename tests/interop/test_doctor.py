@@ -132,19 +132,19 @@ def test_members_that_subscribe_different_things(
 
 
 def test_more_members_than_queues_and_what_each_of_them_tells(
-    apache_cluster: Any, java_push_consumer: JavaConsumer
+    cluster: Any, java_push_consumer: JavaConsumer
 ) -> None:
-    topic, group = apache_cluster.create_topic("doctor-idle", queues=2), "GID_doctor_idle"
+    topic, group = cluster.create_topic("doctor-idle", queues=2), "GID_doctor_idle"
     options = {"topic": topic, "group": group, "strategy": "AVG_BY_CIRCLE"}
-    members = [java_push_consumer(apache_cluster, **options) for _ in range(3)]
+    members = [java_push_consumer(cluster, **options) for _ in range(3)]
     wait_until(
         "one queue, one queue, none",
         lambda: sorted(queue_ids(m) for m in members if m.named("assignment")) == [[], [0], [1]],
     )
 
-    snapshot = look(apache_cluster, group)
-    finding = diagnose(apache_cluster, group)["R14"]
-    shown = json.loads(run(apache_cluster, "show", group, "--json", "--interval", "0").stdout)
+    snapshot = look(cluster, group)
+    finding = diagnose(cluster, group)["R14"]
+    shown = json.loads(run(cluster, "show", group, "--json", "--interval", "0").stdout)
 
     idle = [client_id(member) for member in members if not queue_ids(member)]
     assert idle == finding["members"]
