@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 from sparrowmq import Admin
+from sparrowmq.errors import SparrowError
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -238,9 +239,23 @@ class ApacheCluster(Cluster):
         try:
             self._start("namesrv.NamesrvStartup", self._name_server_settings())
             self._start("broker.BrokerStartup", self._broker_settings())
+            self._wait_for_registration()
         except BaseException:
             self.kill()
             raise
+
+    def _wait_for_registration(self) -> None:
+        """Wait until the name server knows the broker: 5.x says that it is up before that."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        with Admin(name_server=self.name_server) as admin:
+            while True:
+                try:
+                    admin.route("SELF_TEST_TOPIC")
+                    return
+                except SparrowError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.05)
 
     def _start(self, main: str, settings: dict[str, object]) -> None:
         self._store.mkdir(parents=True, exist_ok=True)
