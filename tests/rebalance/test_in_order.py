@@ -351,3 +351,19 @@ def test_broadcasting_needs_no_lock() -> None:
 
     assert isinstance(acquire, Acquire)
     assert not acquire.wants_lock
+
+
+@pytest.mark.parametrize("is_orderly", [False, True])
+def test_suspended_member_begins_no_pull_and_no_call_and_keeps_its_queues(
+    is_orderly: bool,
+) -> None:
+    world = given(Q0, config=dataclasses.replace(CONFIG, is_orderly=is_orderly))
+    world.member.is_suspended = True
+    world.pass_ms(30_000)
+
+    assert [] == world.due(Pull)
+    assert [] == world.deliveries()
+    assert world.member.holds(Q0)
+    world.member.is_suspended = False
+    assert [0] == offsets(world.deliveries()[0])
+    assert 1 == len(world.due(Pull))
