@@ -12,6 +12,7 @@ from sparrowmq.client.name_servers import NameServers, parse_name_servers
 from sparrowmq.client.notices import NoticeLog
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
+from sparrowmq.client.running_info import answer_about
 from sparrowmq.client.subscriber import (
     Listener,
     Notice,
@@ -23,8 +24,8 @@ from sparrowmq.errors import ConfigError
 from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel
 from sparrowmq.model.names import check_topic, retry_topic
 from sparrowmq.protocol.bodies import SubscriptionData
-from sparrowmq.protocol.codes import RequestCode, ResponseCode
-from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, decode_header
 from sparrowmq.protocol.subscription import parse_subscription
 from sparrowmq.rebalance.process_queue import FlowLimits
@@ -124,6 +125,7 @@ def make_subscriber(
         subscriptions=subscriptions,
         listener=listener,
         callbacks=callbacks,
+        start_timestamp_ms=clock.timestamp_ms(),
         tell=NoticeLog(group).tell,
     )
 
@@ -173,6 +175,7 @@ def make_lite_pull(
         subscriptions={},
         listener=_no_listener,
         callbacks=callbacks,
+        start_timestamp_ms=clock.timestamp_ms(),
         tell=log.tell,
     )
     state = LitePull(subscriber=subscriber, is_auto_commit=auto_commit)
@@ -234,12 +237,8 @@ def serve_request(subscriber: Subscriber, request: RemotingCommand) -> RemotingC
             subscriber.member.notified(clock.monotonic_ms())
             subscriber.wake.set()
         return None
-    if request.is_oneway:
-        return None
-    return response_to(
-        request,
-        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-        remark=f" request type {request.code} not supported",
+    return answer_about(
+        subscriber, request, now_ms=clock.monotonic_ms(), timestamp_ms=clock.timestamp_ms()
     )
 
 

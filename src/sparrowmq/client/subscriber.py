@@ -124,6 +124,7 @@ class Subscriber:
         listener: gets the messages.
         callbacks: told of queues that come and go.
         tell: told what is worth a line in the log.
+        start_timestamp_ms: when the consumer was made, by the wall clock.
         member: decides what is done next.
         wake: set whenever something has happened.
     """
@@ -135,6 +136,7 @@ class Subscriber:
     listener: Listener | OrderlyListener
     callbacks: RebalanceCallbacks
     tell: Callable[[Notice], None]
+    start_timestamp_ms: int = 0
     member: GroupMember = field(init=False)
     routes: RouteCache = field(default_factory=RouteCache)
     history: QueueHistory = field(default_factory=QueueHistory)

@@ -11,8 +11,7 @@ Rules of this file:
   in the target is released: pulls stop, what the listener has may finish within a bound, the
   offset is committed and the answer awaited, and then its lock is given back.
 - A queue's lock is taken before its start position is read, and renewed for as long as it is ours;
-  `QueueLease` says what that is worth. Locks are taken pairwise: a queue that comes from a member
-  that takes none (Java's) is free, one that goes to such a member is taken without asking.
+  `QueueLease` says what that is worth. A queue that comes from one of Java's members is free.
 - A notification commits first and rebalances then, so that whoever takes our queues over begins
   where we are and not where we were a second ago.
 
@@ -134,7 +133,7 @@ class GroupMember:
         if now_ms >= self._expiry_due_ms:
             self._expiry_due_ms = now_ms + EXPIRY_CHECK_MS
             self._send_back_expired(now_ms)
-        for owned in tuple(self._queues.values()):
+        for owned in self.owned_queues():
             flow = None if self.is_suspended else self._config.flow
             owned.collect(now_ms, actions, self._facts, flow=flow)
             if owned.is_released:
@@ -181,6 +180,10 @@ class GroupMember:
     def holds(self, queue: MessageQueue) -> bool:
         """Tell whether a queue is in our hands, also while it starts or drains."""
         return queue in self._queues
+
+    def owned_queues(self) -> tuple[OwnedQueue, ...]:
+        """Return the queues in our hands, to be looked at."""
+        return tuple(self._queues.values())
 
     def is_sure_of(self, queue: MessageQueue, now_ms: int) -> bool:
         """Tell whether a queue's lock is ours, so that no other member may have the queue."""

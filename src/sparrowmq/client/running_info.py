@@ -1,0 +1,128 @@
+"""What a consumer tells of itself when a broker asks, and the offsets it takes from there. Pure.
+
+Brokers pass on what an administrator's tools ask: `mqadmin consumerStatus`, `resetOffsetByTime`.
+Source: ClientRemotingProcessor.java, ConsumerRunningInfo.java, MQClientInstance.resetOffset.
+"""
+
+from __future__ import annotations
+
+from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.protocol.bodies import (
+    ConsumerRunningInfo,
+    ConsumeStatus,
+    GetConsumerStatusBody,
+    ProcessQueueInfo,
+    ResetOffsetBody,
+    decode_body,
+    encode_body,
+)
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.headers import (
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
+    decode_header,
+)
+from sparrowmq.rebalance.owned_queue import OwnedQueue
+from sparrowmq.rebalance.process_queue import ProcessQueueState
+
+
+def answer_about(
+    subscriber: Subscriber, request: RemotingCommand, *, now_ms: int, timestamp_ms: int
+) -> RemotingCommand | None:
+    """Answer a request about the consumer; None for one that wants no answer.
+
+    Raises: RemoteProtocolError for a header or body that cannot be read.
+    """
+    if request.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+        _reset_offsets(subscriber, request, now_ms=now_ms)
+        return None
+    if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+        running = decode_header(GetConsumerRunningInfoRequestHeader, request.ext_fields)
+        if running.consumer_group != subscriber.config.group:
+            return _unknown_group(subscriber, request, running.consumer_group)
+        info = describe(subscriber, now_ms=now_ms, timestamp_ms=timestamp_ms)
+        return response_to(request, body=encode_body(info))
+    if request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+        status = decode_header(GetConsumerStatusRequestHeader, request.ext_fields)
+        if status.group != subscriber.config.group:
+            return _unknown_group(subscriber, request, status.group)
+        offsets = {
+            owned.queue: owned.process_queue.commit_offset
+            for owned in subscriber.member.owned_queues()
+            if owned.queue.topic == status.topic
+        }
+        known = {queue: offset for queue, offset in offsets.items() if offset is not None}
+        return response_to(
+            request, body=encode_body(GetConsumerStatusBody(message_queue_table=known))
+        )
+    return response_to(
+        request,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        remark=f" request type {request.code} not supported",
+    )
+
+
+def _unknown_group(subscriber: Subscriber, request: RemotingCommand, group: str) -> RemotingCommand:
+    return response_to(
+        request,
+        ResponseCode.SYSTEM_ERROR,
+        remark=f"The Consumer Group <{group}> not exist in this consumer, "
+        f"which is of {subscriber.config.group}",
+    )
+
+
+def _reset_offsets(subscriber: Subscriber, request: RemotingCommand, *, now_ms: int) -> None:
+    """Go on elsewhere in the queues named that are ours; the others' owners are told as well."""
+    header = decode_header(ResetOffsetRequestHeader, request.ext_fields)
+    if header.group != subscriber.config.group:
+        return
+    wanted = decode_body(ResetOffsetBody, request.body).offset_table
+    for queue, offset in sorted(wanted.items()):
+        if queue.topic == header.topic and offset >= 0:
+            subscriber.member.seek(queue, offset, now_ms=now_ms)
+    subscriber.wake.set()
+
+
+def describe(subscriber: Subscriber, *, now_ms: int, timestamp_ms: int) -> ConsumerRunningInfo:
+    """Return what the consumer is doing, under the names that RocketMQ's tools read."""
+    config = subscriber.config
+    boot_timestamp_ms = timestamp_ms - now_ms
+    return ConsumerRunningInfo(
+        properties={
+            "PROP_NAMESERVER_ADDR": ";".join(subscriber.name_servers.in_order()),
+            "PROP_CONSUME_TYPE": config.consume_type.name,
+            "PROP_CONSUMEORDERLY": "true" if config.orderly else "false",
+            "PROP_THREADPOOL_CORE_SIZE": str(config.consume_thread_count),
+            "PROP_CLIENT_VERSION": "SparrowMQ",
+            "PROP_CONSUMER_START_TIMESTAMP": str(subscriber.start_timestamp_ms),
+        },
+        subscription_set=[
+            subscriber.subscriptions[topic] for topic in sorted(subscriber.subscriptions)
+        ],
+        mq_table={
+            owned.queue: _describe_queue(owned, boot_timestamp_ms)
+            for owned in subscriber.member.owned_queues()
+        },
+        status_table={topic: ConsumeStatus() for topic in sorted(subscriber.subscriptions)},
+    )
+
+
+def _describe_queue(owned: OwnedQueue, boot_timestamp_ms: int) -> ProcessQueueInfo:
+    queue, lease = owned.process_queue, owned.lease
+    first = queue.commit_offset or 0
+    return ProcessQueueInfo(
+        commit_offset=owned.committed_offset or 0,
+        cached_msg_min_offset=first if queue.count else 0,
+        cached_msg_max_offset=first + queue.span if queue.count else 0,
+        cached_msg_count=queue.count,
+        cached_msg_size_mib=queue.size_bytes >> 20,
+        locked=lease.until_ms is not None,
+        last_lock_timestamp_ms=0 if lease.until_ms is None else boot_timestamp_ms + lease.sent_ms,
+        dropped=queue.state in (ProcessQueueState.DRAINING, ProcessQueueState.DROPPED),
+        last_pull_timestamp_ms=boot_timestamp_ms + queue.last_pull_ms,
+        last_consume_timestamp_ms=(
+            0 if queue.last_consume_ms is None else boot_timestamp_ms + queue.last_consume_ms
+        ),
+    )

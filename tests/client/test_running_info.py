@@ -1,0 +1,133 @@
+"""What a consumer answers a broker that asks about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparrowmq.client.config import ConsumerConfig
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.running_info import answer_about
+from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
+from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.protocol.bodies import (
+    ConsumerRunningInfo,
+    GetConsumerStatusBody,
+    ResetOffsetBody,
+    decode_body,
+    encode_body,
+)
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
+from sparrowmq.protocol.subscription import parse_subscription
+from sparrowmq.rebalance.actions import Acquire, Pull
+from sparrowmq.rebalance.member import TopicShare
+from sparrowmq.rebalance.strategies import strategy_from
+
+QUEUE = MessageQueue("T", "b", 3)
+NOW_MS, TIMESTAMP_MS = 5_000, 1_700_000_000_000
+
+
+@pytest.fixture
+def subscriber() -> Subscriber:
+    """A consumer of one queue that has pulled offsets 10 and 11 and committed 10."""
+    made = Subscriber(
+        config=ConsumerConfig(group="GID_info", client_id="me"),
+        name_servers=NameServers(("127.0.0.1:9876",)),
+        strategy=strategy_from("AVG"),
+        subscriptions={"T": parse_subscription("T", "A || B", sub_version=7)},
+        listener=lambda *_: None,
+        callbacks=RebalanceCallbacks(),
+        tell=lambda _: None,
+        start_timestamp_ms=TIMESTAMP_MS - 1_000,
+    )
+    member = made.member
+    member.due(0)
+    member.routes_refreshed(found=["T"], has_changed=True, now_ms=0)
+    member.due(0)
+    member.heartbeat_done(reached=1, failed=0, now_ms=0)
+    member.due(0)
+    member.rebalanced([TopicShare("T", (QUEUE,), ("me",))], 0)
+    (acquire,) = (action for action in member.due(0) if isinstance(action, Acquire))
+    member.acquired(
+        QUEUE, acquire.epoch, offset=10, is_committed=True, lock_sent_ms=4_000, now_ms=4_000
+    )
+    (pull,) = (action for action in member.due(4_500) if isinstance(action, Pull))
+    messages = [
+        MessageExt(
+            topic="T",
+            body=b"x",
+            properties={},
+            broker_name="b",
+            queue_id=3,
+            queue_offset=offset,
+            commit_log_position=offset,
+        )
+        for offset in (10, 11)
+    ]
+    member.pulled(QUEUE, pull.epoch, offset=10, messages=messages, next_offset=12, now_ms=4_600)
+    return made
+
+
+def ask(subscriber: Subscriber, code: int, fields: dict[str, str], **more: object) -> object:
+    request = RemotingCommand(code=code, ext_fields=fields, **more)  # type: ignore[arg-type]
+    return answer_about(subscriber, request, now_ms=NOW_MS, timestamp_ms=TIMESTAMP_MS)
+
+
+def test_running_info_shows_subscriptions_and_queues(subscriber: Subscriber) -> None:
+    fields = {"consumerGroup": "GID_info", "clientId": "me", "jstackEnable": "false"}
+
+    reply = ask(subscriber, RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+
+    assert isinstance(reply, RemotingCommand)
+    info = decode_body(ConsumerRunningInfo, reply.body)
+    assert ["T"] == [subscription.topic for subscription in info.subscription_set]
+    shown = info.mq_table[QUEUE]
+    assert (10, 10, 11, 2) == (
+        shown.commit_offset,
+        shown.cached_msg_min_offset,
+        shown.cached_msg_max_offset,
+        shown.cached_msg_count,
+    )
+    assert (True, TIMESTAMP_MS - 1_000) == (shown.locked, shown.last_lock_timestamp_ms)
+    assert TIMESTAMP_MS - 500 == shown.last_pull_timestamp_ms
+    assert "CONSUME_PASSIVELY" == info.properties["PROP_CONSUME_TYPE"]
+    assert str(TIMESTAMP_MS - 1_000) == info.properties["PROP_CONSUMER_START_TIMESTAMP"]
+
+
+def test_status_gives_the_offsets_of_one_topic(subscriber: Subscriber) -> None:
+    fields = {"topic": "T", "group": "GID_info"}
+
+    reply = ask(subscriber, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields)
+
+    assert isinstance(reply, RemotingCommand)
+    assert {QUEUE: 10} == decode_body(GetConsumerStatusBody, reply.body).message_queue_table
+
+
+def test_reset_goes_on_at_the_offset_and_has_no_answer(subscriber: Subscriber) -> None:
+    fields = {"topic": "T", "group": "GID_info", "timestamp": "0", "isForce": "true"}
+    body = encode_body(ResetOffsetBody(offset_table={QUEUE: 2, MessageQueue("T", "b", 0): 9}))
+
+    reply = ask(
+        subscriber,
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+        fields,
+        body=body,
+        flag=ONEWAY_FLAG,
+    )
+
+    assert reply is None
+    pulls = [action for action in subscriber.member.due(NOW_MS) if isinstance(action, Pull)]
+    assert [2] == [pull.offset for pull in pulls]
+
+
+def test_other_group_and_other_request_are_refused(subscriber: Subscriber) -> None:
+    fields = {"consumerGroup": "GID_other", "clientId": "me"}
+
+    other = ask(subscriber, RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+    unknown = ask(subscriber, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
+
+    assert isinstance(other, RemotingCommand)
+    assert isinstance(unknown, RemotingCommand)
+    assert ResponseCode.SYSTEM_ERROR == other.code
+    assert "GID_other" in (other.remark or "")
+    assert ResponseCode.REQUEST_CODE_NOT_SUPPORTED == unknown.code

@@ -1,0 +1,46 @@
+"""Apache's `mqadmin consumerStatus` on a member of ours, through Apache's broker."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from sparrowmq import ConsumeFromWhere, Message, Producer, PushConsumer
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+
+def test_mqadmin_shows_what_our_member_holds(apache_cluster: Any, java: Any) -> None:
+    topic, group, seen = "TStatus", "GID_status", threading.Event()
+    apache_cluster.create_topic(topic, queues=4)
+    with (
+        Producer("GID_status_p", name_server=apache_cluster.name_server) as producer,
+        PushConsumer(
+            group,
+            name_server=apache_cluster.name_server,
+            listener=lambda *_: seen.set(),
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        ) as consumer,
+    ):
+        consumer.subscribe(topic)
+        consumer.start()
+        producer.send(Message(topic, b"x"))
+        assert seen.wait(30)
+        lines = java.start(
+            "org.apache.rocketmq.tools.command.MQAdminStartup",
+            *("consumerStatus", "-g", group, "-i", consumer.client_id),
+            *("-n", apache_cluster.name_server),
+        )
+        try:
+            lines.process.wait(60)
+            lines.wait_for("last line", lambda: not lines._reader.is_alive())
+        finally:
+            lines.kill()
+
+    shown = "\n".join(lines.lines)
+    assert "#Consumer MQ Detail#" in shown, shown + lines._tail()
+    # Not where offsets are listed, but where queues are.
+    queues = [line for line in lines.lines if "ProcessQueueInfo [" in line]
+    assert 4 == sum(line.startswith(f"{topic} ") for line in queues), shown
