@@ -349,6 +349,21 @@ def test_nobody_is_told_of_a_lock_before_it_is_written(rig: Any) -> None:
     assert 2 == len(rig.replies(rig.outputs[before:]))
 
 
+def test_lock_that_could_not_be_written_is_refused_until_it_is(rig: Any) -> None:
+    rig.advance(1_000)
+    rig.holds_work = True
+    command = RemotingCommand(code=RequestCode.LOCK_BATCH_MQ, body=lock_body("a", 0))
+    codes: list[list[int]] = []
+    for error in (OSError("no space left"), None):
+        before = len(rig.outputs)
+        rig.handle(rig.connect(), command)
+        rig.work(error)
+        codes.append([reply.code for reply in rig.replies(rig.outputs[before:])])
+
+    assert [[ResponseCode.SYSTEM_ERROR], [ResponseCode.SUCCESS]] == codes
+    assert 1 == len(rig.replies(rig.handle(rig.connect(), command)))
+
+
 def test_locks_outlive_a_restart(rig: Any, make_rig: Callable[..., Any]) -> None:
     rig.advance(1_000)
     rig.holds_work = True

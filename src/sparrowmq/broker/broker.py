@@ -160,6 +160,7 @@ class Broker:
         )
         self._load(saved, now_ms, timestamp_ms)
         self._flush_runs = False
+        self._locks_writing = 0
         self._flush_due_ms = 0
         self._offsets_due_ms = 0
         self._registration_due_ms = 0
@@ -295,6 +296,7 @@ class Broker:
             state.delays.is_changed = False
         if state.locks_changed:
             tables[LOCKS_FILE] = lock_file.table(state.locks, now_ms=now_ms)
+            self._locks_writing = state.locks.changes
             state.locks_changed = False
         return SaveWork(number, tables)
 
@@ -307,6 +309,8 @@ class Broker:
         state = self.state
         state.saves.finish()
         if error is None:
+            if LOCKS_FILE in work.tables:
+                state.locks_written = self._locks_writing
             return state.pending.note_rounds()
         state.topics_changed |= TOPICS_FILE in work.tables
         state.groups_changed |= GROUPS_FILE in work.tables

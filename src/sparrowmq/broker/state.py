@@ -71,8 +71,8 @@ class BrokerState:
     locks_changed: bool = False
     # The round of config writing that covers every topic made so far.
     topics_save_round: int = 0
-    # The round of writing that covers every lock that was granted.
-    locks_save_round: int = 0
+    # The file has every lock up to this one of `locks.changes`.
+    locks_written: int = 0
     pending: PendingReplies = field(init=False)
     _opaque: int = 0
 
@@ -89,11 +89,6 @@ class BrokerState:
         self.topics_changed = True
         self.topics_save_round = self.saves.ask()
         self.registrations.ask()
-
-    def note_locks_changed(self) -> None:
-        """Have the table of locks written; nobody is told of a lock before."""
-        self.locks_changed = True
-        self.locks_save_round = self.saves.ask()
 
     def put_group(self, group: SubscriptionGroupConfig, *, timestamp_ms: int) -> None:
         """Make or change a group's settings; `saves.asked` then covers it."""

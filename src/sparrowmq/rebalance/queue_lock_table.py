@@ -38,6 +38,8 @@ class _Lease:
     client_id: str
     refreshed_ms: int
     expires_ms: int
+    # The table's `changes` when it was granted; 0 for one that was restored.
+    change: int = 0
 
     @property
     def is_cut(self) -> bool:
@@ -75,13 +77,19 @@ class QueueLockTable:
         for queue in dict.fromkeys(queues):
             lease = leases.get(queue)
             if lease is None or lease.client_id == client_id or lease.expires_ms < now_ms:
+                change = 0 if lease is None else lease.change
                 if lease is None or lease.client_id != client_id or lease.is_cut:
-                    self.changes += 1
-                leases[queue] = _Lease(client_id, now_ms, now_ms + QUEUE_LEASE_BROKER_MS)
+                    change = self.changes = self.changes + 1
+                leases[queue] = _Lease(client_id, now_ms, now_ms + QUEUE_LEASE_BROKER_MS, change)
                 locked.append(queue)
         if not leases:
             del self._leases[group]
         return locked
+
+    def last_change(self, group: str, queues: Iterable[MessageQueue]) -> int:
+        """Return what `changes` was when the last of these locked queues was granted."""
+        leases = self._leases.get(group, {})
+        return max((leases[queue].change for queue in queues), default=0)
 
     def unlock_batch(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
         """Release those of the queues that the member holds."""

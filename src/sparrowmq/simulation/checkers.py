@@ -41,6 +41,14 @@ class Copy(NamedTuple):
     reconsume_times: int
 
 
+class _Commit(NamedTuple):
+    """An offset as a broker has it since an instant."""
+
+    number: int
+    at_ms: int
+    offset: int
+
+
 class Ownership(NamedTuple):
     """Queues that do not have exactly one owner."""
 
@@ -96,6 +104,7 @@ class Checkers:
         self.violation: str | None = None
         self.duplicates = 0
         self.steps_back = 0
+        self.commit_count = 0
         self.acked: dict[bytes, MessageQueue] = {}
         self._acked_at: dict[MessageQueue, dict[int, bytes]] = {}
         self._full_disks: set[str] = set()
@@ -111,7 +120,7 @@ class Checkers:
         self._committed_by: dict[MessageQueue, str] = {}
         # What is in the broker's file; and what is not, and when it was committed.
         self._saved: dict[MessageQueue, int] = {}
-        self._unsaved: dict[MessageQueue, list[tuple[int, int]]] = {}
+        self._unsaved: dict[MessageQueue, list[_Commit]] = {}
 
     def fail(self, text: str) -> None:
         """Note a violation; the first counts."""
@@ -303,7 +312,9 @@ class Checkers:
                     continue
                 self._trace.add(f"{_name(queue)} {offset} is committed")
                 self._committed[queue] = offset
-                self._unsaved.setdefault(queue, []).append((now_ms, offset))
+                self.commit_count += 1
+                commit = _Commit(self.commit_count, now_ms, offset)
+                self._unsaved.setdefault(queue, []).append(commit)
                 if offset > self.prefix(queue):
                     self.fail(
                         f"{_name(queue)}: {offset} committed, finished only up to "
@@ -322,11 +333,12 @@ class Checkers:
         else:
             self.fail(f"{_name(queue)}: {offset} committed after {known} by {committer}")
 
-    def note_saved(self, broker_name: str, *, begun_ms: int) -> None:
-        """A broker has written the offsets that it had at an instant."""
+    def note_saved(self, broker_name: str, *, commit_count: int) -> None:
+        """A broker has written the offsets that it had when `self.commit_count` was this."""
         for queue, commits in self._unsaved.items():
-            while queue.broker_name == broker_name and commits and commits[0][0] < begun_ms:
-                self._saved[queue] = commits.pop(0)[1]
+            if queue.broker_name == broker_name:
+                while commits and commits[0].number <= commit_count:
+                    self._saved[queue] = commits.pop(0).offset
 
     def check_saving(self, broker_name: str, *, last_ms: int, latest_ms: int) -> None:
         """Check that a broker that writes nothing now has not put it off for long.
@@ -338,15 +350,15 @@ class Checkers:
         if last_ms >= latest_ms:
             return
         for queue, commits in self._unsaved.items():
-            if queue.broker_name == broker_name and commits and commits[0][0] < latest_ms:
-                self.fail(f"{_name(queue)}: {commits[0]} is not written")
+            if queue.broker_name == broker_name and commits and commits[0].at_ms < latest_ms:
+                self.fail(f"{_name(queue)}: offset {commits[0].offset} is not written")
 
     def check_reloaded(self, broker_name: str, tables: Mapping[str, Mapping[int, int]]) -> None:
         """Check after a crash which commits are left: those written, or any that came later."""
         for queue in [q for q in self._committed if q.broker_name == broker_name]:
             loaded = tables[queue.topic].get(queue.queue_id)
             saved = self._saved.get(queue)
-            allowed = {saved, *(offset for _, offset in self._unsaved[queue])}
+            allowed = {saved, *(commit.offset for commit in self._unsaved[queue])}
             if loaded not in allowed:
                 self.fail(f"{_name(queue)}: {loaded} after a restart, {saved} was written")
             self._unsaved[queue].clear()

@@ -309,6 +309,8 @@ class BrokerHost:
         broker, process = self.broker, self.process
         assert process is not None
         self._server.perform(broker.settle())
+        # Before the tables are taken, so that it is known what they hold.
+        self._check()
         now_ms = process.monotonic_ms()
         flush = broker.flush_work(now_ms=now_ms)
         if flush is not None:
@@ -317,11 +319,12 @@ class BrokerHost:
         save = broker.save_work(now_ms=now_ms)
         if save is not None:
             self._save, self._save_ms = save, now_ms
-            process.call_in(self._sync_ms(), partial(self._end_save, save, now_ms))
+            process.call_in(
+                self._sync_ms(), partial(self._end_save, save, self._checkers.commit_count)
+            )
         registration = broker.registration_work()
         if registration is not None:
             self._driver.start(self._register(registration), name=f"register {self.name}")
-        self._check()
 
     def _check(self) -> None:
         self._checkers.note_disk(self.name, is_full=self.storage.is_full)
@@ -348,7 +351,7 @@ class BrokerHost:
         for name, content in work.encode():
             write_config(self.storage, f"{_CONFIG_DIRECTORY}/{name}", content)
 
-    def _end_save(self, work: SaveWork, begun_ms: int) -> None:
+    def _end_save(self, work: SaveWork, commit_count: int) -> None:
         self._save, self._save_ms = None, self._timeline.now_ms
         error: Exception | None = None
         try:
@@ -356,7 +359,7 @@ class BrokerHost:
         except OSError as failure:
             error = failure
         else:
-            self._checkers.note_saved(self.name, begun_ms=begun_ms)
+            self._checkers.note_saved(self.name, commit_count=commit_count)
         self._server.perform(self.broker.saved(work, error))
         self._server.end_turn()
 

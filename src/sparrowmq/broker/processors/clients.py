@@ -214,19 +214,18 @@ def lock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
         body.consumer_group, body.mq_set, body.client_id, now_ms=request.now_ms
     )
     # A renewal need not be written: what a restart restores is then as long as it was at first.
-    if state.locks.changes != before:
-        state.note_locks_changed()
+    state.locks_changed = state.locks_changed or state.locks.changes != before
     outputs = answer(request, body=encode_body(LockBatchResponseBody(lock_ok_mq_set=locked)))
-    if state.saves.finished >= state.locks_save_round:
+    if state.locks.last_change(body.consumer_group, locked) <= state.locks_written:
         return outputs
-    # A lock must outlive a crash from the moment that its owner believes in it. What it renews may
-    # be a lock whose first answer was lost, so that waits too.
+    # A lock must outlive a crash from the moment that its owner believes in it.
+    save_round = state.saves.ask()
     return [
         late
         for reply in outputs
         if isinstance(reply, Reply)
         for late in state.pending.add_for_rounds(
-            reply, save_round=state.locks_save_round, now_ms=request.now_ms
+            reply, save_round=save_round, now_ms=request.now_ms
         )
     ]
 
