@@ -53,7 +53,10 @@ def mqadmin(stage: Any, java: Any, rig: ModuleType, tmp_path: Path) -> Admin:
             code = lines.process.wait(60)
             lines.wait_for("last line", lambda: not lines._reader.is_alive())
             printed = "\n".join(lines.lines)
-            assert "Exception" not in printed + lines._tail(), lines._tail()
+            trace = re.search(
+                r"^(org|java|Caused by)[.:].*Exception", printed + lines._tail(), re.M
+            )
+            assert trace is None, lines._tail()
             assert 0 == code
             # What logback of 5.x says of itself goes before.
             return "\n".join(line for line in lines.lines if not re.match(r"[\d:,]+ \|-", line))
@@ -131,3 +134,18 @@ def test_allocation_gives_each_queue_once(mqadmin: Admin) -> None:
     # The tool does not sort the queues, as members do: which two each gets is up to chance.
     assert {"a": 2, "b": 2} == {client_id: len(mine) for client_id, mine in shares.items()}
     assert [0, 1, 2, 3] == sorted(queue["queueId"] for mine in shares.values() for queue in mine)
+
+
+def test_consumer_status_comes_from_the_consumer(
+    mqadmin: Admin, stage: Any, java_push_consumer: Callable[..., Any]
+) -> None:
+    group = "GID_mqadmin_java"
+    member = java_push_consumer(stage, topic=TOPIC, group=group)
+    client_id = member.named("started")[0]["clientId"]
+    member.wait_for("all queues", lambda: len((member.named("assignment") or [{}])[-1]) > 1)
+
+    printed = mqadmin(f"consumerStatus -g {group} -i {client_id}")
+
+    assert "#Consumer Subscription#" in printed
+    table = [row for row in rows(printed, TOPIC) if "ProcessQueueInfo" in row]
+    assert ["0", "1", "2", "3"] == sorted(row[2] for row in table)
