@@ -88,7 +88,7 @@ def balance_command(
         if as_json:
             _print_json({"strategies": [s._asdict() for s in summaries]})
             return
-        columns = ["skew_mean", "idle", "unowned", "doubled", "join_moved", "leave_moved"]
+        columns = ["skew_mean", "unowned", "doubled", "join_moved", "leave_moved"]
         _print_table(
             f"{summaries[0].groups:,} groups under each strategy",
             ["strategy", *columns],
@@ -227,7 +227,7 @@ def backlog_command(
             return
         _print_table(
             f"{len(found):,} accumulations in {totals.looks:,} looks at {totals.queues:,} queues",
-            ["queue", "cause", "since", "peak", "last", "owners"],
+            ["queue", "cause", "since", "peak", "last"],
             [
                 [
                     f"{each.consumer_group} {each.queue_name}",
@@ -235,7 +235,6 @@ def backlog_command(
                     f"{each.since:%m-%d %H:%M:%S}",
                     _cell(each.lag_peak),
                     _cell(each.lag_last),
-                    ", ".join(each.owners),
                 ]
                 for each in found[:20]
             ],

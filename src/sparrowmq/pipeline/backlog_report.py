@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -32,11 +33,17 @@ _TABLE_MAX = 60
 
 
 def choose_plotted(found: Sequence[Accumulation]) -> list[Accumulation]:
-    """Return the first accumulation of each of the first queues, as many as have colours."""
+    """Return accumulations of as many queues as have colours, of every group and cause in turn."""
     first: dict[tuple[str, str], Accumulation] = {}
     for each in found:
         first.setdefault((each.consumer_group, each.queue_name), each)
-    return list(first.values())[:PLOTTED_MAX]
+    seen: Counter[tuple[str, str]] = Counter()
+    turns: list[tuple[int, Accumulation]] = []
+    for each in first.values():
+        turns.append((seen[each.consumer_group, each.cause], each))
+        seen[each.consumer_group, each.cause] += 1
+    turns.sort(key=lambda turn: turn[0])
+    return [each for _, each in turns[:PLOTTED_MAX]]
 
 
 def backlog_page(
@@ -152,13 +159,15 @@ def _bands(course: Sequence[tuple[float, tuple[str, ...]]]) -> list[Band]:
 def _table(found: Sequence[Accumulation]) -> Markup:
     if not found:
         return section("Accumulations", "No queue's lag reached the limit.")
+    days = {at.date() for each in found for at in (each.since, each.until)}
+    # A blank that breaks no line.
+    stamp = "%H:%M:%S" if len(days) == 1 else "%m/%d\u00a0%H:%M:%S"
     rows = [
         [
-            each.consumer_group,
-            each.queue_name,
+            f"{each.consumer_group} {each.queue_name}",
             each.cause,
-            _stamp(each.since),
-            "now" if each.is_open else _stamp(each.until),
+            each.since.strftime(stamp),
+            "now" if each.is_open else each.until.strftime(stamp),
             f"{each.lag_peak:,}",
             f"{each.lag_last:,}",
             format_number(round(each.growth_per_second, 1)),
@@ -166,11 +175,11 @@ def _table(found: Sequence[Accumulation]) -> Markup:
         ]
         for each in found[:_TABLE_MAX]
     ]
-    header = ["group", "queue", "cause", "since", "until", "peak", "last", "growth/s", "owners"]
+    header = ["queue", "cause", "since", "until", "peak", "last", "growth/s", "owners"]
     left_out = len(found) - len(rows)
     return section(
         "Accumulations",
-        table(header, rows, numeric=[5, 6, 7]),
+        table(header, rows, numeric=[4, 5, 6]),
         *([f"{left_out:,} more are in the table accumulations."] if left_out else []),
     )
 

@@ -98,10 +98,12 @@ def read_cluster(session: SparkSession, path: str) -> tuple[DataFrame, DataFrame
         session, f"{root}/topics", TOPIC_COLUMNS, optional={**TOPIC_OPTIONAL, **stamp}
     )
     members = read_table(session, f"{root}/members", MEMBER_COLUMNS, optional=stamp)
-    newest = topics.groupBy().agg({"snapshotTimestamp": "max"}).head()
-    if newest is None or newest[0] is None:
+    # As a number: a timestamp that is collected comes in the zone of this machine.
+    at = "unix_micros(snapshotTimestamp)"
+    (row,) = topics.selectExpr(f"max({at}) as newest").collect()
+    if row["newest"] is None:
         return topics, members
-    is_newest = f"snapshotTimestamp = timestamp'{newest[0]}'"
+    is_newest = f"{at} = {row['newest']}"
     return topics.where(is_newest), members.where(is_newest)
 
 

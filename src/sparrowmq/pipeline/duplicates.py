@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 EVENT_GAP_S = 10.0
 LOST, PENDING = "lost", "pending"
+# The strategy, where no event tells it.
+UNKNOWN = "unknown"
 _BEFORE_ALL = "before the first event"
 
 
@@ -140,7 +142,7 @@ def attribute(records: DataFrame, events: DataFrame) -> DataFrame:
             F.coalesce("last.eventIndex", F.lit(0)).alias("eventIndex"),
             F.coalesce("last.event", F.lit(_BEFORE_ALL)).alias("event"),
             F.col("last.eventTimestamp").alias("eventTimestamp"),
-            F.coalesce("last.strategy", F.lit("unknown")).alias("strategy"),
+            F.coalesce("last.strategy", F.lit(UNKNOWN)).alias("strategy"),
         )
     )
 

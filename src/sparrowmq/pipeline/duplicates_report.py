@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparrowmq.pipeline.duplicates import EventFigures, GroupFigures, StrategyFigures
+from sparrowmq.pipeline.duplicates import UNKNOWN, EventFigures, GroupFigures, StrategyFigures
 from sparrowmq.report import (
     Bar,
     Check,
@@ -70,7 +70,7 @@ def duplicates_page(
         ),
         _groups(groups, knows_produced=knows_produced),
         _events(events),
-        _strategies(strategies),
+        *([_strategies(strategies)] if any(s.strategy != UNKNOWN for s in strategies) else []),
         lead="Of a message's deliveries to a group the first is meant; each later one is a "
         "duplicate, put down to the last rebalance event before it.",
     )
