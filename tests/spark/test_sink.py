@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import array, col, concat, expr, lit
 
+from sparrowmq.spark.dead_letters import to_dlq
 from sparrowmq.testing import EmbeddedCluster
 
 if TYPE_CHECKING:
@@ -100,3 +101,34 @@ def test_a_wrong_write_is_one_clear_line(spark: SparkSession, cluster: EmbeddedC
             frame.write.format("rocketmq").options(**options).mode(mode).save()
         assert words in str(caught.value)
         assert "Traceback" not in str(caught.value)
+
+
+def test_dead_letters_keep_what_they_were_and_say_where_they_come_from(
+    spark: SparkSession, cluster: EmbeddedCluster
+) -> None:
+    dead_letters = "%DLQ%GID_orders"
+    for topic in ("orders", dead_letters):
+        cluster.create_topic(topic, queues=1)
+    given = {"nameServer": cluster.name_server}
+    spark.createDataFrame(
+        [(b"x", "t", "k1 k2", {"color": "red"})],
+        "body binary, tags string, keys string, properties map<string,string>",
+    ).write.format("rocketmq").mode("append").options(topic="orders", **given).save()
+    (origin,) = read(spark, cluster, "orders").collect()
+
+    for source in ("orders", dead_letters):
+        to_dlq(read(spark, cluster, source), "GID_orders").write.format("rocketmq").mode(
+            "append"
+        ).options(**given).save()
+
+    rows = read(spark, cluster, dead_letters).collect()
+    assert 2 == len(rows)
+    for row in rows:
+        assert (b"x", "t", "k1 k2", "red", "orders", origin.msgId) == (
+            bytes(row.body),
+            row.tags,
+            row["keys"],
+            row.properties["color"],
+            row.properties["DLQ_ORIGIN_TOPIC"],
+            row.properties["DLQ_ORIGIN_MESSAGE_ID"],
+        )

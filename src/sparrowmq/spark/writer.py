@@ -41,7 +41,7 @@ from sparrowmq.client.queue_selector import select_queue_by_key
 from sparrowmq.errors import SendFailed, SparrowError, UsageError
 from sparrowmq.model import Message, MessageQueue, SendStatus
 from sparrowmq.model.message import SendResult
-from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
+from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.runtime import clock
 from sparrowmq.runtime.effects import Operation, Task, cancel, join, spawn
@@ -57,6 +57,8 @@ _LOG = logging.getLogger("sparrowmq.spark")
 REQUEST_BYTES_MAX = 512 * 1024
 # The broker stored the message, but not yet where its settings demand: it may be lost.
 _UNSAFE = frozenset({SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT})
+# Brokers take no batch for these topics.
+_SINGLE_PREFIXES = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
 # Properties that the client gives to a message by itself.
 _OWN = frozenset({"UNIQ_KEY", "TAGS", "KEYS", "__SHARDINGKEY"})
 
@@ -241,7 +243,7 @@ def _requests(sender: _Sender, batch: pa.RecordBatch, first_row: int) -> Iterato
     if delays is not None:
         is_single |= np.asarray(delays.fill_null(0)) != 0
     for topic, queue, indices in _targets(sender, batch):
-        alone = is_single[indices] | topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+        alone = is_single[indices] | topic.startswith(_SINGLE_PREFIXES)
         for run in np.split(indices, np.flatnonzero(alone[1:] != alone[:-1]) + 1):
             if alone[np.searchsorted(indices, run[0])]:
                 for row in run.tolist():

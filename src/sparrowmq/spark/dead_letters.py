@@ -1,0 +1,47 @@
+"""Rows of a read, shaped for a write to a consumer group's dead letter topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sparrowmq.client.outgoing import RESERVED_PROPERTIES
+from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group
+from sparrowmq.spark.row_encoding import PROPERTY_WRITE_ID
+from sparrowmq.store.record_check import CRC_PROPERTY
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# MessageConst.PROPERTY_DLQ_ORIGIN_TOPIC and its neighbour.
+_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+_LEFT_OUT = (*RESERVED_PROPERTIES, PROPERTY_WRITE_ID, CRC_PROPERTY)
+
+
+def to_dlq(frame: DataFrame, group: str) -> DataFrame:
+    """Return rows to write to `%DLQ%group`, with where they come from as two properties.
+
+    Args:
+        frame: rows of a read with the columns topic, msgId, tags, keys, body and properties, as
+            the profiles default and full have them.
+        group: the consumer group.
+
+    Raises: ConfigError if no group may have this name.
+    """
+    topic = DLQ_GROUP_TOPIC_PREFIX + check_group(group)
+    left_out = ", ".join(f"'{name}'" for name in sorted(_LEFT_OUT))
+    own = f"map_filter(coalesce(properties, map()), (name, value) -> name NOT IN ({left_out}))"
+    origins = f"'{_ORIGIN_TOPIC}', '{_ORIGIN_MESSAGE_ID}'"
+    kept = f"map_filter({own}, (name, value) -> name NOT IN ({origins}))"
+    # What was a dead letter before keeps its first origin.
+    origin = (
+        f"map('{_ORIGIN_TOPIC}', coalesce(properties['{_ORIGIN_TOPIC}'], topic), "
+        f"'{_ORIGIN_MESSAGE_ID}', coalesce(properties['{_ORIGIN_MESSAGE_ID}'], msgId))"
+    )
+    return frame.selectExpr(
+        f"'{topic}' AS topic",
+        "body",
+        "tags",
+        "keys",
+        f"map_concat({kept}, {origin}) AS properties",
+    )
