@@ -9,29 +9,24 @@ thread.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from sparrowmq.client.assembly import (
-    CLOSE_MARGIN_MS,
     LEAVE_TIMEOUT_MS,
-    RESTART_S,
     add_subscription,
-    begin_leaving,
     make_directory,
     make_publisher,
     make_subscriber,
     make_subscription,
-    note_connection_lost,
     remove_subscription,
     resume,
-    serve_request,
     suspend,
 )
 from sparrowmq.client.directory import QueueLag
+from sparrowmq.client.member_task import MemberTask
 from sparrowmq.client.operations import administer, send
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.route_cache import TopicRoute
@@ -42,14 +37,11 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
     RebalanceListener,
 )
-from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.errors import SparrowError
 from sparrowmq.model import ConsumeFromWhere, Message, MessageModel, MessageQueue, SendResult
 from sparrowmq.protocol.bodies import ConsumerConnection
-from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.rebalance.strategies import StrategyChoice
 from sparrowmq.runtime.async_driver import AsyncDriver
-
-LOG = logging.getLogger("sparrowmq.client")
 
 
 class AsyncProducer:
@@ -176,14 +168,12 @@ class AsyncPushConsumer:
             unit_name=unit_name,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
-        self._driver = AsyncDriver(
-            on_request=self._serve,
-            on_connection_lost=partial(note_connection_lost, self._subscriber),
+        self._member = MemberTask(
+            self._subscriber,
+            partial(consume, self._subscriber),
             # One more than listeners, so that slow ones do not hold up the callbacks.
             pool_size=consume_thread_count + 1,
         )
-        self._task: asyncio.Task[None] | None = None
-        self._is_closing = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -213,31 +203,24 @@ class AsyncPushConsumer:
 
     async def subscribe(self, topic: str, expression: str = "*") -> None:
         """Consume a topic, before or after the start; `*`, or tags: `TagA || TagB`."""
-        self._check_open()
-        add_subscription(self._subscriber, make_subscription(topic, expression))
+        subscription = make_subscription(topic, expression)
+        self._member.call(partial(add_subscription, self._subscriber, subscription))
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop consuming a topic; its queues are drained and committed."""
-        self._check_open()
-        remove_subscription(self._subscriber, topic)
+        self._member.call(partial(remove_subscription, self._subscriber, topic))
 
     async def start(self) -> None:
         """Join the group, in a task of its own. It goes on until `close`, whatever fails."""
-        self._check_open()
-        if self._task is not None:
-            raise UsageError(f"consumer {self.client_id} was started before; make a new one")
-        name = f"sparrowmq-consumer-{self.group}"
-        self._task = asyncio.create_task(self._serve_loop(), name=name)
+        self._member.start()
 
     async def suspend(self) -> None:
         """Begin no pull and no call of the listener until `resume`; the queues stay ours."""
-        self._check_open()
-        suspend(self._subscriber)
+        self._member.call(partial(suspend, self._subscriber))
 
     async def resume(self) -> None:
         """Go on after `suspend`."""
-        self._check_open()
-        resume(self._subscriber)
+        self._member.call(partial(resume, self._subscriber))
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues this member has now, in order, without those of the retry topic."""
@@ -245,35 +228,7 @@ class AsyncPushConsumer:
 
     async def close(self) -> None:
         """Leave the group: drain, commit, tell the brokers, close. A second call does nothing."""
-        if self._is_closing:
-            return
-        self._is_closing = True
-        if self._task is not None:
-            begin_leaving(self._subscriber)
-            timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
-            _, left = await asyncio.wait({self._task}, timeout=timeout_ms / 1000)
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
-        await self._driver.aclose()
-
-    def _check_open(self) -> None:
-        if self._is_closing:
-            raise UsageError(f"consumer {self.client_id} is closed")
-
-    def _serve(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
-        return serve_request(self._subscriber, request)
-
-    async def _serve_loop(self) -> None:
-        while not self._subscriber.member.is_done:
-            try:
-                await self._driver.run(consume(self._subscriber), name="consume")
-            except Exception:
-                if self._is_closing:
-                    return
-                # Outermost: the member keeps its state, and a consumer must not fall silent.
-                LOG.exception("consumer %s failed and goes on", self.client_id)
-                await asyncio.sleep(RESTART_S)
+        await self._member.close()
 
 
 class AsyncAdmin:

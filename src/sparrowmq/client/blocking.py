@@ -7,30 +7,24 @@ its listener runs in a bounded pool.
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from sparrowmq.client.assembly import (
-    CLOSE_MARGIN_MS,
     LEAVE_TIMEOUT_MS,
-    RESTART_S,
     add_subscription,
-    begin_leaving,
     make_directory,
     make_publisher,
     make_subscriber,
     make_subscription,
-    note_connection_lost,
     remove_subscription,
     resume,
-    serve_request,
     suspend,
 )
 from sparrowmq.client.directory import QueueLag
+from sparrowmq.client.member_thread import MemberThread
 from sparrowmq.client.operations import administer, send
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.route_cache import TopicRoute
@@ -41,14 +35,11 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
     RebalanceListener,
 )
-from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.errors import SparrowError
 from sparrowmq.model import ConsumeFromWhere, Message, MessageModel, MessageQueue, SendResult
 from sparrowmq.protocol.bodies import ConsumerConnection
-from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.rebalance.strategies import StrategyChoice
 from sparrowmq.runtime.blocking_driver import BlockingDriver
-
-LOG = logging.getLogger("sparrowmq.client")
 
 
 class Producer:
@@ -239,14 +230,12 @@ class PushConsumer:
             unit_name=unit_name,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
-        self._driver = BlockingDriver(
-            on_request=self._serve,
-            on_connection_lost=partial(note_connection_lost, self._subscriber),
+        self._member = MemberThread(
+            self._subscriber,
+            partial(consume, self._subscriber),
             # One more than listeners, so that slow ones do not hold up the callbacks.
             pool_size=consume_thread_count + 1,
         )
-        self._thread: threading.Thread | None = None
-        self._closing = threading.Event()
 
     def __enter__(self) -> Self:
         return self
@@ -285,30 +274,26 @@ class PushConsumer:
         UsageError after `close`.
         """
         subscription = make_subscription(topic, expression)
-        self._in_loop(partial(add_subscription, self._subscriber, subscription))
+        self._member.call(partial(add_subscription, self._subscriber, subscription))
 
     def unsubscribe(self, topic: str) -> None:
         """Stop consuming a topic; its queues are drained and committed."""
-        self._in_loop(partial(remove_subscription, self._subscriber, topic))
+        self._member.call(partial(remove_subscription, self._subscriber, topic))
 
     def start(self) -> None:
         """Join the group, in a thread of its own. It goes on until `close`, whatever fails.
 
         Raises: UsageError if it was started or closed before.
         """
-        if self._thread is not None or self._closing.is_set():
-            raise UsageError(f"consumer {self.client_id} was started before; make a new one")
-        name = f"sparrowmq-consumer-{self.group}"
-        self._thread = threading.Thread(target=self._serve_loop, name=name, daemon=True)
-        self._thread.start()
+        self._member.start()
 
     def suspend(self) -> None:
         """Begin no pull and no call of the listener until `resume`; the queues stay ours."""
-        self._in_loop(partial(suspend, self._subscriber))
+        self._member.call(partial(suspend, self._subscriber))
 
     def resume(self) -> None:
         """Go on after `suspend`."""
-        self._in_loop(partial(resume, self._subscriber))
+        self._member.call(partial(resume, self._subscriber))
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues this member has now, in order, without those of the retry topic."""
@@ -319,37 +304,7 @@ class PushConsumer:
 
         It takes as long as the listeners that run, at most `drain_timeout_ms` and a few seconds.
         """
-        if self._closing.is_set():
-            return
-        self._closing.set()
-        if self._thread is not None:
-            self._driver.call_soon_threadsafe(partial(begin_leaving, self._subscriber))
-            timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
-            self._thread.join(timeout_ms / 1000)
-        self._driver.close()
-
-    def _in_loop(self, change: partial[None]) -> None:
-        if self._closing.is_set():
-            raise UsageError(f"consumer {self.client_id} is closed")
-        if self._thread is None:
-            change()
-        else:
-            self._driver.call_soon_threadsafe(change)
-
-    def _serve(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
-        return serve_request(self._subscriber, request)
-
-    def _serve_loop(self) -> None:
-        while not self._subscriber.member.is_done:
-            try:
-                self._driver.run(consume(self._subscriber), name="consume")
-            except Exception:
-                if self._closing.is_set():
-                    # The driver was closed: the loop did not end in time.
-                    return
-                # Outermost: the member keeps its state, and a consumer must not fall silent.
-                LOG.exception("consumer %s failed and goes on", self.client_id)
-                self._closing.wait(RESTART_S)
+        self._member.close()
 
 
 class Admin:
