@@ -33,6 +33,14 @@ T = TypeVar("T")
 Handler = Callable[[str, RemotingCommand], RemotingCommand]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have BROADCASTING consumers keep their offsets in a place of this run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[EmbeddedCluster]:
     """One cluster for all tests of this directory that do not harm it."""

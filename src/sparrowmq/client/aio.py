@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -137,6 +138,7 @@ class AsyncPushConsumer:
         consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
         message_model: MessageModel = MessageModel.CLUSTERING,
+        local_offset_dir: Path | str | None = None,
         pull_batch_size: int = 32,
         consume_message_batch_max_size: int = 1,
         consume_thread_count: int = 20,
@@ -158,6 +160,7 @@ class AsyncPushConsumer:
             consume_from_where=consume_from_where,
             consume_timestamp_ms=consume_timestamp_ms,
             message_model=message_model,
+            local_offset_dir=local_offset_dir,
             pull_batch_size=pull_batch_size,
             consume_message_batch_max_size=consume_message_batch_max_size,
             consume_thread_count=consume_thread_count,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from sparrowmq.client.config import ConsumerConfig, ProducerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.identity import make_client_id, make_id_generator, random_start
 from sparrowmq.client.lite_pull import LitePull
+from sparrowmq.client.local_offsets import LocalOffsets, default_directory
 from sparrowmq.client.name_servers import NameServers, parse_name_servers
 from sparrowmq.client.notices import NoticeLog
 from sparrowmq.client.publisher import Publisher
@@ -80,6 +82,7 @@ def make_subscriber(
     consume_from_where: ConsumeFromWhere,
     consume_timestamp_ms: int | None,
     message_model: MessageModel,
+    local_offset_dir: Path | str | None,
     pull_batch_size: int,
     consume_message_batch_max_size: int,
     consume_thread_count: int,
@@ -118,6 +121,10 @@ def make_subscriber(
     if message_model is MessageModel.CLUSTERING:
         own = retry_topic(group)
         subscriptions[own] = make_subscription(own, "*")
+    store: LocalOffsets | None = None
+    if message_model is MessageModel.BROADCASTING:
+        directory = default_directory() if local_offset_dir is None else Path(local_offset_dir)
+        store = LocalOffsets(directory, config.client_id, group=group)
     return Subscriber(
         config=config,
         name_servers=NameServers(addresses, start=random_start()),
@@ -125,6 +132,8 @@ def make_subscriber(
         subscriptions=subscriptions,
         listener=listener,
         callbacks=callbacks,
+        local_offsets={} if store is None else store.load(),
+        local_store=store,
         start_timestamp_ms=clock.timestamp_ms(),
         tell=NoticeLog(group).tell,
     )

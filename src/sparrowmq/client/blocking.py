@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -167,8 +168,9 @@ class PushConsumer:
             group must use the same.
         consume_from_where: where to begin in a queue without a committed offset.
         consume_timestamp_ms: the wall-clock time of CONSUME_FROM_TIMESTAMP; None: 30 minutes ago.
-        message_model: CLUSTERING shares the queues, BROADCASTING gives every member all; its
-            offsets live as long as this object.
+        message_model: CLUSTERING shares the queues, BROADCASTING gives every member all and
+            keeps its offsets in a file of the member's.
+        local_offset_dir: where that file is, below the client id; None: `~/.rocketmq_offsets`.
         pull_batch_size: messages asked for at once.
         consume_message_batch_max_size: messages the listener gets at once, at most.
         consume_thread_count: how many calls of the listener run at once.
@@ -199,6 +201,7 @@ class PushConsumer:
         consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
         message_model: MessageModel = MessageModel.CLUSTERING,
+        local_offset_dir: Path | str | None = None,
         pull_batch_size: int = 32,
         consume_message_batch_max_size: int = 1,
         consume_thread_count: int = 20,
@@ -220,6 +223,7 @@ class PushConsumer:
             consume_from_where=consume_from_where,
             consume_timestamp_ms=consume_timestamp_ms,
             message_model=message_model,
+            local_offset_dir=local_offset_dir,
             pull_batch_size=pull_batch_size,
             consume_message_batch_max_size=consume_message_batch_max_size,
             consume_thread_count=consume_thread_count,

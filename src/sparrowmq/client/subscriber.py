@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from sparrowmq.client.config import ConsumerConfig
+from sparrowmq.client.local_offsets import LocalOffsets
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.queue_history import QueueHistory
 from sparrowmq.client.route_cache import RouteCache
@@ -151,6 +152,7 @@ class Subscriber:
     telling: Task | None = None
     # BROADCASTING: each member's offsets are its own.
     local_offsets: dict[MessageQueue, int] = field(default_factory=dict)
+    local_store: LocalOffsets | None = None
 
     def __post_init__(self) -> None:
         self.member = GroupMember(

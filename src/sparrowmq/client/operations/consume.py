@@ -64,6 +64,7 @@ from sparrowmq.rebalance.actions import (
     Unlock,
 )
 from sparrowmq.runtime.effects import (
+    Call,
     Cancel,
     Now,
     Operation,
@@ -329,6 +330,8 @@ def _commit(subscriber: Subscriber, action: Commit) -> Operation[None]:
     try:
         if subscriber.is_broadcasting:
             subscriber.local_offsets[queue] = offset
+            if subscriber.local_store is not None:
+                yield Call(subscriber.local_store.put, (queue, offset))
         else:
             yield from update_offset(
                 subscriber.get_broker_address(queue),

@@ -1,0 +1,82 @@
+"""Where a BROADCASTING consumer keeps its offsets: a file of its own, as RocketMQ's clients do.
+
+`DIRECTORY/CLIENT_ID/GROUP/offsets.json`, with the version before it as `offsets.json.bak`. Since a
+member finds its file by its client id, give it an `instance_name` that stays the same; the default
+is DEFAULT, which two consumers of one group on one machine would share.
+
+Source: LocalFileOffsetStore.java; the form is OffsetSerializeWrapper.java's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from sparrowmq.errors import ConfigError, RemoteProtocolError, StoreError
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.bodies import ResetOffsetBody, decode_body, encode_body
+
+
+def default_directory() -> Path:
+    """Return RocketMQ's own place, `~/.rocketmq_offsets`."""
+    return Path.home() / ".rocketmq_offsets"
+
+
+class LocalOffsets:
+    """One member's file. Threads may share one.
+
+    Args:
+        directory: of all members.
+        client_id: the member's.
+        group: its consumer group.
+    """
+
+    def __init__(self, directory: Path, client_id: str, *, group: str) -> None:
+        self._path = (
+            directory / client_id.replace("/", "_") / group.replace("/", "_") / "offsets.json"
+        )
+        self._lock = threading.Lock()
+        self._offsets: dict[MessageQueue, int] = {}
+
+    def load(self) -> dict[MessageQueue, int]:
+        """Read the file, or the version before it; {} if there is neither.
+
+        Raises: ConfigError if there is a file and none can be read.
+        """
+        failure: Exception | None = None
+        for path in (self._path, self._backup_path()):
+            try:
+                body = decode_body(ResetOffsetBody, path.read_bytes())
+            except FileNotFoundError:
+                continue
+            except (OSError, RemoteProtocolError) as error:
+                failure = failure or error
+                continue
+            self._offsets = dict(body.offset_table)
+            return dict(self._offsets)
+        if failure is not None:
+            raise ConfigError(
+                f"the offsets in {self._path} cannot be read ({failure}); remove the file to begin "
+                f"by consume_from_where"
+            )
+        return {}
+
+    def put(self, queue: MessageQueue, offset: int) -> None:
+        """Keep an offset. Raises: StoreError if the file cannot be written."""
+        with self._lock:
+            self._offsets[queue] = offset
+            new = self._path.with_suffix(".json.tmp")
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                new.write_bytes(
+                    encode_body(ResetOffsetBody(offset_table=self._offsets), pretty=True)
+                )
+                if self._path.exists():
+                    os.replace(self._path, self._backup_path())
+                os.replace(new, self._path)
+            except OSError as error:
+                raise StoreError(f"offsets cannot be kept in {self._path}: {error}") from error
+
+    def _backup_path(self) -> Path:
+        return self._path.with_suffix(".json.bak")

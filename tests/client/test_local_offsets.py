@@ -1,0 +1,80 @@
+"""A BROADCASTING consumer's offsets in a file."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from sparrowmq import ConsumeFromWhere, Message, MessageModel, MessageQueue, Producer, PushConsumer
+from sparrowmq.client.local_offsets import LocalOffsets, default_directory
+from sparrowmq.errors import ConfigError
+from sparrowmq.testing.embedded import EmbeddedCluster
+
+QUEUE, OTHER = (MessageQueue("T", "b", n) for n in range(2))
+PATIENCE_S = 20
+
+
+def offsets_in(directory: Path) -> LocalOffsets:
+    return LocalOffsets(directory, "10.0.0.1@DEFAULT", group="GID_b")
+
+
+def test_offsets_are_there_again_and_in_rocketmqs_form(tmp_path: Path) -> None:
+    first = offsets_in(tmp_path)
+    first.put(QUEUE, 5)
+    first.put(OTHER, 7)
+    first.put(QUEUE, 6)
+
+    assert {QUEUE: 6, OTHER: 7} == offsets_in(tmp_path).load()
+    text = (tmp_path / "10.0.0.1@DEFAULT" / "GID_b" / "offsets.json").read_text()
+    assert '"offsetTable"' in text
+    assert '{"brokerName":"b","queueId":0,"topic":"T"}:6' in "".join(text.split())
+
+
+def test_version_before_serves_where_the_last_is_damaged(tmp_path: Path) -> None:
+    kept = offsets_in(tmp_path)
+    kept.put(QUEUE, 5)
+    kept.put(QUEUE, 6)
+    path = tmp_path / "10.0.0.1@DEFAULT" / "GID_b" / "offsets.json"
+    path.write_bytes(b"{")
+
+    assert {QUEUE: 5} == offsets_in(tmp_path).load()
+    path.with_suffix(".json.bak").write_bytes(b"{")
+    with pytest.raises(ConfigError, match=r"offsets\.json"):
+        offsets_in(tmp_path).load()
+
+
+def test_nothing_is_known_at_first(tmp_path: Path) -> None:
+    assert {} == offsets_in(tmp_path).load()
+    assert ".rocketmq_offsets" == default_directory().name
+
+
+@pytest.mark.slow
+def test_broadcasting_goes_on_where_it_was_in_the_process_before(
+    cluster: EmbeddedCluster, producer: Producer, topic: str, group: str, tmp_path: Path
+) -> None:
+    def consume_one() -> list[bytes]:
+        seen: list[bytes] = []
+        with PushConsumer(
+            group,
+            name_server=cluster.name_server,
+            listener=lambda messages, _: seen.extend(message.body for message in messages),
+            message_model=MessageModel.BROADCASTING,
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            local_offset_dir=tmp_path,
+        ) as consumer:
+            consumer.subscribe(topic)
+            consumer.start()
+            deadline = time.monotonic() + PATIENCE_S
+            while not seen:
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+        return seen
+
+    queue = MessageQueue(topic, "broker-a", 0)
+    producer.send(Message(topic, b"first"), queue=queue)
+    first = consume_one()
+    producer.send(Message(topic, b"second"), queue=queue)
+
+    assert [[b"first"], [b"second"]] == [first, consume_one()]
