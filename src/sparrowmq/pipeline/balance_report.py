@@ -83,19 +83,16 @@ def _comparison(summaries: Sequence[StrategySummary]) -> Markup:
             lambda summary: float(summary.doubled),
         ),
     ]
-    figures = [
-        figure(
-            bar_chart(
-                [Bar(s.strategy, value(s), unit, tone=_TONES[s.family]) for s in summaries],
-                title=caption,
-                description="A bar a strategy.",
-            ),
-            caption=caption,
-            legend=[(f, t) for f, t in _TONES.items() if any(s.family == f for s in summaries)],
-        )
-        for caption, unit, value in plots
-    ]
-    return section("Side by side", *figures)
+    parts: list[str] = []
+    for caption, unit, value in plots:
+        bars = [Bar(s.strategy, value(s), unit, tone=_TONES[s.family]) for s in summaries]
+        if not any(bar.value for bar in bars):
+            parts.append(f"{caption}: none, under every strategy.")
+            continue
+        plot = bar_chart(bars, title=caption, description="A bar a strategy.")
+        legend = [(f, t) for f, t in _TONES.items() if any(s.family == f for s in summaries)]
+        parts.append(figure(plot, caption=caption, legend=legend))
+    return section("Side by side", *parts)
 
 
 def _table(summaries: Sequence[StrategySummary]) -> Markup:

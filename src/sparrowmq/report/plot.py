@@ -12,8 +12,8 @@ from sparrowmq.report.scale import Scale, choose_ticks, format_compact, format_n
 WIDTH = 960.0
 _MARK_ROW_HEIGHT = 18.0
 _MARK_ROWS_MAX = 4
-# A generous mean width of a character of the 12 px labels, for no font can be measured here.
-_CHARACTER_WIDTH = 7.3
+# Generous mean widths of characters of the 12 px labels, for no font can be measured here.
+_CHARACTER_WIDTH, _CAPITAL_WIDTH = 7.3, 8.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,8 @@ def text(
 
 def text_width(content: str) -> float:
     """Estimate how wide a label is."""
-    return len(content) * _CHARACTER_WIDTH
+    capitals = sum(character.isupper() for character in content)
+    return capitals * _CAPITAL_WIDTH + (len(content) - capitals) * _CHARACTER_WIDTH
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, *, class_: str) -> Markup:
