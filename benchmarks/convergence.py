@@ -1,10 +1,10 @@
 """Time until every queue has exactly one owner after members of a group change.
 
-Targets: with our client on our broker a join takes at most 0.3 s, a leave and a kill at most 0.1 s, a
-frozen member 20 s; on Apache's broker our client is no slower than Apache's. Not met is `rejoin`: a
-newcomer that finds a queue's lock held cannot tell a member that drains from one that was killed,
-and waits for the lock to expire or for the time that a drain may take. Locks also cost a leave and a
-kill some 30 ms against Java's client, which has none and delivers messages twice instead.
+Targets: with our client on our broker a join takes at most 0.3 s, a leave and a kill 0.1 s, a
+frozen member 20 s; on Apache's broker our client is no slower than Apache's. Not met is `rejoin`:
+a newcomer that finds a queue's lock held cannot tell a member that drains from one that was killed,
+and waits for the lock to expire or for the time that a drain may take. Locks also cost a leave and
+a kill some 30 ms against Java's client, which has none and delivers messages twice instead.
 
 Every member is a process. Two members of a group share eight queues while 200 messages a second
 come in; a third joins and leaves, is killed, joins anew at once (`rejoin`: the broker may hold the
