@@ -25,7 +25,7 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -m "not interop"
 
-# Faults under a virtual clock: about two minutes. `make simulate SEEDS=100 START=5000` for others.
+# Faults under a virtual clock: some minutes. `make simulate SEEDS=100 START=5000` for others.
 simulate: setup
 	$(BIN)/python -m sparrowmq.simulation --seeds $(SEEDS) --start $(START)
 

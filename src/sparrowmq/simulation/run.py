@@ -8,8 +8,9 @@ from random import Random
 from typing import NamedTuple
 
 from sparrowmq.broker.broker import SCAN_INTERVAL_MS
-from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS
+from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.client.config import ClientTimes, ConsumerConfig
+from sparrowmq.rebalance.member_marker import MARKED_EXPIRY_MS
 from sparrowmq.rebalance.owned_queue import LAST_COMMIT_MS
 from sparrowmq.simulation.cluster import Cluster, Scenario
 from sparrowmq.simulation.dice import Dice
@@ -24,14 +25,14 @@ from sparrowmq.simulation.injector import Injector
 from sparrowmq.simulation.timeline import START_MS
 
 _DEFAULTS = ConsumerConfig(group="GID_any", client_id="any")
-# From the heal until every queue has exactly one owner for good: the heartbeat that was missed, the
-# expiry of members that are gone, the look at them, the routes, and two rebalances.
+# From the heal until every queue has exactly one owner for good: a broker may notice only when it
+# registers again that the name server has forgotten it; members look for routes in intervals; and
+# a member that is gone is forgotten by its broker.
 OWNERSHIP_BOUND_MS = (
-    HEARTBEAT_EXPIRY_MS
-    + SCAN_INTERVAL_MS
-    + ClientTimes().heartbeat_ms
+    BrokerConfig(address="any:0").registration_interval_ms
     + ClientTimes().route_refresh_ms
-    + 2 * _DEFAULTS.rebalance_interval_ms
+    + MARKED_EXPIRY_MS
+    + SCAN_INTERVAL_MS
 )
 # The same where members only came and went: the others are told at once. But a member stays listed
 # until its slowest listener has ended and the last offset is committed, or the bounds for these.
