@@ -93,6 +93,8 @@ def describe(subscriber: Subscriber, *, now_ms: int, timestamp_ms: int) -> Consu
         properties={
             "PROP_NAMESERVER_ADDR": ";".join(subscriber.name_servers.in_order()),
             "PROP_CONSUME_TYPE": config.consume_type.name,
+            # What Java's consumers tell under their field's name.
+            "allocateMessageQueueStrategy": subscriber.strategy.name,
             "PROP_CONSUMEORDERLY": "true" if config.orderly else "false",
             "PROP_THREADPOOL_CORE_SIZE": str(config.consume_thread_count),
             "PROP_CLIENT_VERSION": "SparrowMQ",
