@@ -17,7 +17,7 @@ from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.stream_reader import RocketMQStreamReader
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 
 
 def rows_of(reader: Any, partitions: Any) -> list[dict[str, Any]]:
