@@ -189,7 +189,7 @@ def _pace_remedy(case: Case, *, are_all: bool) -> str:
     if not are_all:
         return (
             "compare these members with the others: machine, version, what their listeners call; "
-            f"queues are divided by number, so the rebalance does not relieve them. {faster}"
+            f"queues are divided by number, so the rebalance does not relieve them; {faster}"
         )
     spare = sum(len(topic.subscribe_queues) for topic in case.snapshot.user_topics) - len(
         user_loads(case)
