@@ -260,6 +260,7 @@ class World:
     def acquire(self, cid: str, member: GroupMember, action: Acquire, *, is_good: bool) -> None:
         queue, epoch, wants_lock = action
         now_ms = self.now_ms
+        self.unlock_before(cid, queue)
         if not is_good:
             if wants_lock and self.chance.random() < 0.5:
                 # The answer was lost, not the request.
@@ -279,6 +280,13 @@ class World:
             lock_sent_ms=now_ms if wants_lock else None,
             now_ms=now_ms,
         )
+
+    def unlock_before(self, cid: str, queue: MessageQueue) -> None:
+        """Requests of one connection reach the broker in the order in which they were sent."""
+        for sent in [*self.under_way]:
+            if sent[0] == cid and isinstance(sent[1], Unlock) and sent[1].queue == queue:
+                self.under_way.remove(sent)
+                self.locks.unlock_batch("G", [queue], cid)
 
     def renew(self, cid: str, member: GroupMember, action: RenewLocks, *, is_good: bool) -> None:
         held = self.locks.try_lock_batch("G", action.queues, cid, now_ms=self.now_ms)
