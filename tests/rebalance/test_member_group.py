@@ -255,6 +255,7 @@ class World:
                 now_ms=now_ms,
             )
         else:
+            assert isinstance(action, Commit)
             self.commit(member, action, is_good=is_good)
 
     def acquire(self, cid: str, member: GroupMember, action: Acquire, *, is_good: bool) -> None:
