@@ -81,8 +81,10 @@ RunCalm = Callable[..., list[Outcome]]
 def run_calm() -> RunCalm:
     """Return a function that runs the calm scenario with some faults under several seeds."""
 
-    def run(faults: Faults, *, seeds: int, message_count: int = 80) -> list[Outcome]:
-        scenario = replace(CALM, faults=faults, message_count=message_count)
+    def run(
+        faults: Faults, *, seeds: int, message_count: int = 80, is_orderly: bool = False
+    ) -> list[Outcome]:
+        scenario = replace(CALM, faults=faults, message_count=message_count, is_orderly=is_orderly)
         outcomes: list[Outcome] = []
         for seed in range(seeds):
             outcomes.append(run_scenario(seed, scenario))

@@ -34,10 +34,8 @@ def message(body: bytes, offset: int) -> MessageExt:
 class Bench:
     """Checkers that have seen a store with some messages of one queue."""
 
-    def __init__(
-        self, dice: object, bodies: Sequence[bytes], *, may_redeliver: bool = True
-    ) -> None:
-        self.checkers = Checkers("G", TOPIC, Trace(Timeline()), may_redeliver=may_redeliver)
+    def __init__(self, dice: object, bodies: Sequence[bytes], **rules: bool) -> None:
+        self.checkers = Checkers("G", TOPIC, Trace(Timeline()), **rules)
         self.store = MessageStore(
             SimulatedStorage(dice),  # type: ignore[arg-type]
             StoreConfig(flush=FlushMode.ASYNC, commit_log_file_size=8192, message_bytes_max=1024),
@@ -182,6 +180,16 @@ def test_message_must_be_stored_when_it_is_delivered_and_twice_is_counted(bench:
 
     bench.checkers.note_delivered(QUEUE, [message(b"m3", 3)])
     assert "T@b:0 offset 3: delivered and not stored" == bench.checkers.violation
+
+
+def test_orderly_queue_must_be_delivered_in_order(dice: object) -> None:
+    bench = Bench(dice, [b"m0", b"m1", b"m2"], is_orderly=True)
+    for _ in range(2):
+        bench.checkers.note_delivered(QUEUE, [message(b"m0", 0), message(b"m1", 1)])
+    assert bench.checkers.violation is None
+
+    bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)])
+    assert "T@b:0: [1] delivered, finished only up to 0" == bench.checkers.violation
 
 
 class Owner:

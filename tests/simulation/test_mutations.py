@@ -136,6 +136,19 @@ def test_skipped_message_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatc
     assert " committed, finished only up to " in run_calm(Faults(), seeds=3)[-1].violation
 
 
+def test_message_out_of_order_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_batch = ProcessQueue.take_batch
+
+    def take_the_last(queue: ProcessQueue, count_max: int, *, now_ms: int) -> list[MessageExt]:
+        queue._pending.rotate(1)
+        return take_batch(queue, count_max, now_ms=now_ms)
+
+    monkeypatch.setattr(ProcessQueue, "take_batch", take_the_last)
+
+    outcome = run_calm(Faults(), seeds=5, message_count=400, is_orderly=True)[-1]
+    assert " delivered, finished only up to " in outcome.violation
+
+
 def test_missing_sync_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run = FlushWork.run
 

@@ -13,8 +13,9 @@ nothing from the clients' own books.
    a group without locks must bear and repair (`find_unfinished`).
 5. Where members only come and go, nothing that is finished is delivered again.
 6. No two members take a queue's lock for their own at once.
-7. A queue is released when its listeners have ended or the bound for that has passed, not before.
-8. Whatever operation or request fails in a way that nobody handles.
+7. In an orderly group no message is delivered before all those before it are finished.
+8. A queue is released when its listeners have ended or the bound for that has passed, not before.
+9. Whatever operation or request fails in a way that nobody handles.
 
 After the heal (`judge_ownership`, `find_unfinished`): every queue has exactly one owner, and every
 message is finished.
@@ -82,6 +83,7 @@ class Checkers:
         trace: gets the violation too.
         may_share_queues: members share a client id, so that two consume one queue for long and
             set each other's offsets back.
+        is_orderly: listeners take each queue in order.
         may_redeliver: a finished message may come again, and a former owner may commit late. Not
             so where members only come and go, and hand their queues over.
     """
@@ -93,6 +95,7 @@ class Checkers:
         trace: Trace,
         *,
         may_share_queues: bool = False,
+        is_orderly: bool = False,
         may_redeliver: bool = True,
     ) -> None:
         self._group = group
@@ -100,6 +103,7 @@ class Checkers:
         self._dlq = dlq_topic(group)
         self._trace = trace
         self._may_share_queues = may_share_queues
+        self._is_orderly = is_orderly
         self._may_redeliver = may_redeliver
         self.violation: str | None = None
         self.duplicates = 0
@@ -219,6 +223,8 @@ class Checkers:
     def note_delivered(self, queue: MessageQueue, messages: Sequence[MessageExt]) -> None:
         """A listener gets messages."""
         copies = self._copies.get(queue, [])
+        if self._is_orderly:
+            self._check_order(queue, [message.queue_offset for message in messages])
         for message in messages:
             offset = message.queue_offset
             self._trace.add(f"{_name(queue)} {offset} is delivered")
@@ -228,6 +234,14 @@ class Checkers:
                 self.duplicates += 1
                 if not self._may_redeliver:
                     self.fail(f"{_name(queue)} offset {offset}: delivered again after a handover")
+
+    def _check_order(self, queue: MessageQueue, offsets: Sequence[int]) -> None:
+        begin = offsets[0]
+        if begin > self.prefix(queue) or list(offsets) != list(range(begin, begin + len(offsets))):
+            self.fail(
+                f"{_name(queue)}: {list(offsets)} delivered, finished only up to "
+                f"{self.prefix(queue)}"
+            )
 
     def note_consumed(self, queue: MessageQueue, offsets: Iterable[int]) -> None:
         """A listener has finished messages."""

@@ -66,6 +66,7 @@ class Scenario:
     strategy: str
     sync_flush: bool
     faults: Faults
+    is_orderly: bool = False
 
 
 class Cluster:
@@ -87,6 +88,7 @@ class Cluster:
             self.trace,
             may_share_queues=scenario.faults.duplicate_ids > 0,
             # A listener that outlasts the drain has its message delivered to the next owner too.
+            is_orderly=scenario.is_orderly,
             may_redeliver=scenario.faults.slow_listener > 0 or not scenario.faults.are_graceful,
         )
         self.network = Network(self.timeline, make_dice("network"))
@@ -203,6 +205,7 @@ class Cluster:
                 pull_suspend_ms=PULL_SUSPEND_MS,
                 consume_message_batch_max_size=scenario.batch_size,
                 consume_thread_count=scenario.consume_thread_count,
+                orderly=scenario.is_orderly,
             ),
             self.timeline,
             self.network,

@@ -44,6 +44,8 @@ CONSUMPTION_BOUND_MS = 60_000 + 2 * _DEFAULTS.pull_timeout_ms
 _LONG_SHARE = 0.2
 # The share of runs in which members only come and go.
 _GRACEFUL_SHARE = 0.1
+# The share of runs in which each queue is consumed in order.
+_ORDERLY_SHARE = 0.2
 # How often the world is looked at after the heal.
 LOOK_MS = 500
 # The share of runs whose members share one client id.
@@ -123,6 +125,8 @@ def _with_duplicate_ids(scenario: Scenario) -> Scenario:
 def run_seed(seed: int, *, only: Iterable[str] | None = None) -> Outcome:
     """Run the scenario of a seed; `only` leaves out every fault that it does not name."""
     scenario = draw_scenario(Random(f"{seed} scenario"))
+    is_orderly = Random(f"{seed} orderly").random() < _ORDERLY_SHARE
+    scenario = replace(scenario, is_orderly=is_orderly and not scenario.faults.duplicate_ids)
     if only is not None:
         scenario = replace(scenario, faults=keep_only(scenario.faults, only))
     return run_scenario(seed, scenario)
