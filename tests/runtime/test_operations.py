@@ -797,7 +797,7 @@ def test_close_cancels_tasks_and_refuses_new_ones(driver, serve) -> None:
     driver.close_driver()
 
     assert ["cancelled"] * 2 == seen
-    with pytest.raises(UsageError, match="the driver is closed"):
+    with pytest.raises(UsageError, match="this client is closed"):
         driver.run(now())
 
 

@@ -300,7 +300,11 @@ class PushConsumer:
         self._member.call(partial(resume, self._subscriber))
 
     def assignment(self) -> list[MessageQueue]:
-        """Return the queues this member has now, in order, without those of the retry topic."""
+        """Return this member's share, in order, without queues of the retry topic.
+
+        A queue belongs to it from the rebalance that gave it; `on_assign` tells when consumption
+        begins, after its lock and start position were asked for.
+        """
         return self._subscriber.user_queues(self._subscriber.member.assigned)
 
     def close(self) -> None:

@@ -173,7 +173,7 @@ class AsyncDriver:
                 raise UsageError("the driver belongs to another event loop; make one for this loop")
             self._loop = loop
         if self._is_closing:
-            raise UsageError("the driver is closed")
+            raise UsageError("this client is closed; open a new one")
         if os.getpid() != self._pid:
             raise UsageError("the driver was made before a fork; make one in this process")
         return loop

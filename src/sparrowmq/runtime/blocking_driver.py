@@ -204,7 +204,7 @@ class BlockingDriver:
 
     def _check_usable(self) -> None:
         if self._is_closing:
-            raise UsageError("the driver is closed")
+            raise UsageError("this client is closed; open a new one")
         if os.getpid() != self._pid:
             raise UsageError("the driver was made before a fork; make one in this process")
 
