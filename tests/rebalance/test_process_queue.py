@@ -332,17 +332,6 @@ class TestInOrder:
         assert [] == queue.take_in_order(1, now_ms=0)
         assert 1 == queue.commit_offset
 
-    def test_the_lease_counts_from_the_sending_of_the_request(self) -> None:
-        queue = started()
-        assert not queue.is_locked(0)
-
-        queue.mark_locked(1000)
-        assert queue.is_locked(31_000)
-        assert not queue.is_locked(31_001)
-
-        queue.mark_unlocked()
-        assert not queue.is_locked(1000)
-
 
 class CommitPointModel(RuleBasedStateMachine):
     """Against a model that keeps every offset's fate in one dict and looks through all of it."""

@@ -27,7 +27,6 @@ import msgspec
 
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageQueue
-from sparrowmq.rebalance.queue_lock_table import QUEUE_LEASE_CLIENT_MS
 
 # ProcessQueue.PULL_MAX_IDLE_TIME, ProcessQueue.java.
 PULL_IDLE_MAX_MS = 120_000
@@ -114,7 +113,6 @@ class ProcessQueue:
         "_pending",
         "_taken",
         "last_consume_ms",
-        "last_lock_sent_ms",
         "last_pull_ms",
         "pull_offset",
         "queue",
@@ -129,7 +127,6 @@ class ProcessQueue:
         self.size_bytes = 0
         self.last_pull_ms = now_ms
         self.last_consume_ms: int | None = None
-        self.last_lock_sent_ms: int | None = None
         # Every unfinished message by offset.
         self._cached: dict[int, MessageExt] = {}
         # Ascending offsets; completed ones stay until they are the first, so that finding the
@@ -379,16 +376,3 @@ class ProcessQueue:
             if self.state is ProcessQueueState.CONSUMING:
                 self._pending.append(message.queue_offset)
         self._pending = deque(sorted(self._pending))
-
-    def mark_locked(self, sent_ms: int) -> None:
-        """Note that the broker granted the lock asked for at this time."""
-        self.last_lock_sent_ms = sent_ms
-
-    def mark_unlocked(self) -> None:
-        """Note that the broker refused the lock, or that it was given back."""
-        self.last_lock_sent_ms = None
-
-    def is_locked(self, now_ms: int) -> bool:
-        """Tell whether the lease still holds, counted from the sending of the request."""
-        sent_ms = self.last_lock_sent_ms
-        return sent_ms is not None and now_ms - sent_ms <= QUEUE_LEASE_CLIENT_MS

@@ -64,9 +64,8 @@ SPARROW_NAMES = tuple(SPARROW_STRATEGIES)
 KAFKA_NAMES = tuple(KAFKA_ASSIGNORS)
 ALL_NAMES = (*ROCKETMQ_NAMES, *SPARROW_NAMES, *KAFKA_NAMES)
 
-# RebalanceService.waitInterval, BrokerController's scan and channel expiry; Kafka's defaults.
+# RebalanceService.waitInterval; Kafka's defaults.
 REBALANCE_WAIT_MS = 20_000
-CHANNEL_EXPIRY_MS = 130_000
 KAFKA_HEARTBEAT_MS = 3_000
 KAFKA_SESSION_MS = 45_000
 
