@@ -1,4 +1,4 @@
-"""What all tests share: golden vectors, and how a test asks for them; Hypothesis' settings.
+"""What all tests share: golden vectors, a Spark session, Hypothesis' settings.
 
 Golden vectors are answers of Apache RocketMQ's own classes (`tests/golden/README.md`). A test gets
 them in one of three ways:
@@ -21,12 +21,16 @@ from __future__ import annotations
 import functools
 import gzip
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Hypothesis fails an example that takes over 0.2 s: on a busy machine that says nothing.
 settings.register_profile("sparrowmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -164,3 +168,20 @@ def _file_params(directory: GoldenDirectory, patterns: list[str]) -> list[Any]:
 
 def _skipped(identity: str, reason: str) -> Any:
     return pytest.param(None, id=identity, marks=pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for the whole run: a start takes about ten seconds."""
+    pytest.importorskip("pyspark")
+    from sparrowmq.spark import spark_session
+
+    session = spark_session(
+        "sparrowmq tests",
+        master="local[2]",
+        short_lived=True,
+        conf={"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

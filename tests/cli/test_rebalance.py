@@ -13,14 +13,15 @@ import subprocess
 import sys
 import termios
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+import waiting
 from sparrowmq import ConsumeFromWhere, Message, Producer, PushConsumer
 from sparrowmq.cli.main import build_app
 from sparrowmq.model import MessageQueue
@@ -29,6 +30,8 @@ from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.runtime.blocking_driver import BlockingDriver
 from sparrowmq.runtime.effects import invoke
 from sparrowmq.testing import EmbeddedCluster
+
+wait_until = partial(waiting.wait_until, timeout_s=30)
 
 pytestmark = pytest.mark.slow
 
@@ -40,15 +43,6 @@ COMMAND = [sys.executable, "-m", "sparrowmq.cli.main", "rebalance"]
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(build_app(["rebalance"]), ["rebalance", *arguments])
-
-
-def wait_until(what: str, is_so: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
-    pause = threading.Event()
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        if time.monotonic() > deadline:
-            pytest.fail(f"not {what} within {timeout_s} s")
-        pause.wait(0.05)
 
 
 class Stage:
@@ -81,6 +75,9 @@ class Stage:
                 == sorted(m["client_id"].partition("@")[2] for m in self.show(group)["members"])
             ),
         )
+
+    def share_sizes(self) -> list[int]:
+        return [len(member.assignment()) for member in self._members]
 
     def show(self, group: str) -> Any:
         result = run("show", group, *self.at, "--json", "--interval", "0")
@@ -203,10 +200,11 @@ def test_explain_gives_the_arithmetic_of_a_queue(stage: Stage) -> None:
 
 def test_healthy_group_passes(stage: Stage) -> None:
     stage.join("GID_healthy", ["1", "2"])
+    wait_until("a half for each", lambda: [4, 4] == stage.share_sizes())
 
     result = run("doctor", "GID_healthy", *stage.at, "--interval", "0.5", "--fail-on", "info")
 
-    assert 0 == result.exit_code
+    assert 0 == result.exit_code, result.stdout
     assert "nothing is wrong" in result.stdout
     assert "twice, 0.5 s apart" in result.stderr
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -25,16 +24,9 @@ from sparrowmq import (
 from sparrowmq.errors import TopicRouteNotFound
 from sparrowmq.model.names import dlq_topic
 from sparrowmq.testing.embedded import EmbeddedCluster
+from waiting import wait_until
 
 PATIENCE_S = 20
-
-
-def eventually(condition: Callable[[], Any], what: str) -> None:
-    """Wait until another thread has made the condition true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -71,7 +63,7 @@ def dead_letters(cluster: EmbeddedCluster, group: str) -> Iterator[Callable[[], 
             return True
 
         def read() -> list[MessageExt]:
-            eventually(has_topic, "the topic of the dead letters")
+            wait_until("the topic of the dead letters", has_topic)
             return [message for queue in queues for message in reader.pull(queue, 0).messages]
 
         yield read
@@ -97,7 +89,7 @@ def test_message_that_may_not_come_again_is_a_dead_letter(
 
     sent = producer.send(Message(topic, b"poison", tags="A", keys=("k",)))
     consumer = make_consumer(listener, max_reconsume_times=max_reconsume_times)
-    eventually(lambda: consumer.counters.sent_back == 1, "the message sent back")
+    wait_until("the message sent back", lambda: consumer.counters.sent_back == 1)
     (letter,) = dead_letters()
 
     assert (b"poison", "A", ("k",), 1) == (
@@ -108,7 +100,7 @@ def test_message_that_may_not_come_again_is_a_dead_letter(
     )
     assert topic == letter.properties["RETRY_TOPIC"]
     assert sent.offset_msg_id == letter.properties["ORIGIN_MESSAGE_ID"]
-    eventually(lambda: sum(g.lag for g in admin.group_lag(group, topic)) == 0, "the commit")
+    wait_until("the commit", lambda: sum(g.lag for g in admin.group_lag(group, topic)) == 0)
 
 
 @pytest.mark.slow
@@ -127,7 +119,7 @@ def test_messages_are_delivered_until_the_times_allowed_are_used_up(
 
     consumer = make_consumer(listener, max_reconsume_times=2)
     producer.send(Message(topic, b"poison"))
-    eventually(lambda: consumer.counters.sent_back == 3, "the last time sent back")
+    wait_until("the last time sent back", lambda: consumer.counters.sent_back == 3)
 
     assert [0, 1, 2] == times
     assert [b"poison"] == [letter.body for letter in dead_letters()]
@@ -148,11 +140,11 @@ def test_consumption_goes_on_where_the_committed_offset_does_not_exist(
     producer.send_batch([Message(topic, b"old")] * 3, queue=queue)
     admin.update_offset(group, queue, stored)
     consumer = make_consumer(lambda messages, _: bodies.extend(m.body for m in messages))
-    eventually(lambda: len(consumer.assignment()) == 8, "the assignment")
-    eventually(lambda: admin.committed_offset(group, queue) == 3, "the corrected offset")
+    wait_until("the assignment", lambda: len(consumer.assignment()) == 8)
+    wait_until("the corrected offset", lambda: admin.committed_offset(group, queue) == 3)
 
     producer.send(Message(topic, b"new"), queue=queue)
-    eventually(lambda: bodies, "the new message")
+    wait_until("the new message", lambda: bodies)
 
     assert [b"new"] == bodies
 
@@ -167,9 +159,9 @@ def test_slow_listener_holds_the_buffer_within_its_bounds(
         producer.send_batch([Message(topic, b"x")] * 50, queue=queue)
     consumer = make_consumer(lambda *_: gate.wait(PATIENCE_S) and None, pull_batch_size=32)
     # A pull is asked for as long as no more than 1000 messages are cached.
-    eventually(lambda: consumer.counters.pulled > 1_000, "the bound")
+    wait_until("the bound", lambda: consumer.counters.pulled > 1_000)
     held = consumer.counters.pulled
     gate.set()
-    eventually(lambda: consumer.counters.succeeded == 2_000, "all")
+    wait_until("all", lambda: consumer.counters.succeeded == 2_000)
 
     assert 1_000 < held <= 1_000 + 32

@@ -26,18 +26,11 @@ from sparrowmq import (
 )
 from sparrowmq.errors import TopicRouteNotFound, UsageError
 from sparrowmq.testing.embedded import EmbeddedCluster
+from waiting import wait_until
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 PATIENCE_S = 20
 PATIENCE_MS = 1000 * PATIENCE_S
-
-
-def eventually(condition: Callable[[], Any], what: str) -> None:
-    """Wait until another thread has made the condition true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
-        time.sleep(0.005)
 
 
 class LoopThread:
@@ -150,7 +143,7 @@ def test_getmany_gives_every_message_once_and_what_is_done_is_committed(
 
     assert list(range(2_000)) == sorted(numbers_of(found))
     assert [] == consumer.getmany(timeout_ms=1)
-    eventually(lambda: lag_of(admin, group, topic) == 0, "commit of all")
+    wait_until("commit of all", lambda: lag_of(admin, group, topic) == 0)
     assert 8 == len(consumer.assignment())
 
 
@@ -180,7 +173,7 @@ def test_closing_wakes_a_poll_that_waits(make_pull: Callable[..., Any]) -> None:
     results: list[Any] = []
     polls = threading.Thread(target=lambda: results.append(consumer.getone()))
     polls.start()
-    eventually(lambda: len(consumer.assignment()) == 8, "assignment")
+    wait_until("assignment", lambda: len(consumer.assignment()) == 8)
 
     consumer.close()
     polls.join(PATIENCE_S)
@@ -243,8 +236,8 @@ def test_members_share_queues_and_a_leave_repeats_nothing(
     make_pull: Callable[..., Any], producer: Producer, topic: str
 ) -> None:
     first, second = make_pull(), make_pull()
-    eventually(
-        lambda: [len(c.assignment()) for c in (first, second)] == [4, 4], "a share of 4 for each"
+    wait_until(
+        "a share of 4 for each", lambda: [len(c.assignment()) for c in (first, second)] == [4, 4]
     )
     send(producer, topic, [str(n) for n in range(400)])
     found = poll_all(first, 100) + poll_all(second, 100)
@@ -276,8 +269,8 @@ def test_assigned_queues_are_consumed_whatever_others_do(
         both[0].subscribe(topic)
     assert [] == both[0].getmany(timeout_ms=1)
     both[0].assign([queues[2]])
-    eventually(lambda: [queues[2]] == both[0].assignment(), "another queue")
-    eventually(lambda: admin.committed_offset(group, queues[1]) == 3, "the commit of a queue left")
+    wait_until("another queue", lambda: [queues[2]] == both[0].assignment())
+    wait_until("the commit of a queue left", lambda: admin.committed_offset(group, queues[1]) == 3)
 
 
 @pytest.mark.slow
@@ -285,7 +278,7 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(
     make_pull: Callable[..., Any], producer: Producer, topic: str
 ) -> None:
     consumer = make_pull()
-    eventually(lambda: len(consumer.assignment()) == 8, "assignment")
+    wait_until("assignment", lambda: len(consumer.assignment()) == 8)
     queues = consumer.assignment()
     send(producer, topic, [str(n) for n in range(40)], queue_id=0)
     first = consumer.getone(PATIENCE_MS)
@@ -323,7 +316,7 @@ def test_seek_goes_on_where_it_says_and_drops_what_had_arrived(
     assert [] == consumer.getmany(timeout_ms=200)
     send(producer, topic, ["100"], queue_id=0)
     assert [100] == numbers_of(poll_all(consumer, 1))
-    eventually(lambda: consumer.committed(queue) == 100, "the commit of what was given before")
+    wait_until("the commit of what was given before", lambda: consumer.committed(queue) == 100)
     with pytest.raises(UsageError, match="has the offsets 0 to 101; 102 is not among them"):
         consumer.seek(queue, 102)
     with pytest.raises(UsageError, match="is not assigned"):

@@ -10,10 +10,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 
+import waiting
 from sparrowmq import (
     Admin,
     AsyncPushConsumer,
@@ -33,14 +35,7 @@ from sparrowmq.testing.embedded import EmbeddedCluster
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 SUSPEND = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 PATIENCE_S = 30
-
-
-def eventually(condition: Callable[[], Any], what: str) -> None:
-    """Wait until another thread has made the condition true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
-        time.sleep(0.005)
+wait_until = partial(waiting.wait_until, timeout_s=PATIENCE_S)
 
 
 class Log:
@@ -121,12 +116,12 @@ def test_order_is_kept_and_nothing_repeated_over_joins_and_leaves(
     log = Log()
     total = fill(producer, topic, 300)
     first = make_consumer(log, consume_message_batch_max_size=4)
-    eventually(lambda: log.count > 100, "the first messages")
+    wait_until("the first messages", lambda: log.count > 100)
     second = make_consumer(log)
-    eventually(lambda: counts([first, second]) == [4, 4], "a share of 4 for each")
+    wait_until("a share of 4 for each", lambda: counts([first, second]) == [4, 4])
     third = make_consumer(log)
     first.close()
-    eventually(lambda: log.count == total, "all messages")
+    wait_until("all messages", lambda: log.count == total)
 
     assert 1 == log.most_at_work
     assert log.is_in_order()
@@ -172,7 +167,8 @@ def test_after_a_kill_the_next_owner_goes_on_in_order(
         finally:
             process.kill()
     make_consumer(log)
-    eventually(
+    wait_until(
+        "all messages",
         lambda: (
             sum(
                 len({*offsets, *seen.get(queue.queue_id, ())})
@@ -180,7 +176,6 @@ def test_after_a_kill_the_next_owner_goes_on_in_order(
             )
             == total
         ),
-        "all messages",
     )
 
     assert log.is_in_order()
@@ -211,7 +206,7 @@ def test_suspended_queue_gets_the_same_messages_again_before_any_other(
     queue = producer.fetch_publish_queues(topic)[0]
     producer.send_batch([Message(topic, b"%d" % n) for n in range(3)], queue=queue)
     make_consumer(listener)
-    eventually(lambda: len(calls) >= 6, "all messages")
+    wait_until("all messages", lambda: len(calls) >= 6)
 
     assert [(b"0", 0), *((b"1", n) for n in range(4)), (b"2", 0)] == calls
 
@@ -236,13 +231,13 @@ def test_message_that_may_not_come_again_is_a_dead_letter_and_the_queue_goes_on(
     queue = producer.fetch_publish_queues(topic)[0]
     producer.send_batch([Message(topic, b"%d" % n) for n in range(3)], queue=queue)
     consumer = make_consumer(listener, max_reconsume_times=2)
-    eventually(lambda: len(calls) >= 5, "all messages")
-    eventually(lambda: admin.committed_offset(group, queue) == 3, "the commit")
+    wait_until("all messages", lambda: len(calls) >= 5)
+    wait_until("the commit", lambda: admin.committed_offset(group, queue) == 3)
 
     assert [b"0", b"1", b"1", b"1", b"2"] == calls
     assert 1 == consumer.counters.sent_back
     dead = MessageQueue(dlq_topic(group), queue.broker_name, 0)
-    eventually(lambda: admin.route(dead.topic).subscribe_queues, "the topic of the dead letters")
+    wait_until("the topic of the dead letters", lambda: admin.route(dead.topic).subscribe_queues)
     assert 1 == admin.max_offset(dead)
 
 
@@ -267,7 +262,7 @@ def test_without_auto_commit_a_rollback_repeats_what_was_held(
     queue = producer.fetch_publish_queues(topic)[0]
     producer.send_batch([Message(topic, b"%d" % n) for n in range(4)], queue=queue)
     consumer = make_consumer(listener)
-    eventually(lambda: len(calls) >= 7, "all messages")
+    wait_until("all messages", lambda: len(calls) >= 7)
     consumer.close()
 
     assert [b"0", b"1", b"2", b"0", b"1", b"2", b"3"] == calls
@@ -291,9 +286,9 @@ def test_queue_is_consumed_as_soon_as_it_is_locked_and_others_wait(
     for queue in queues:
         producer.send(Message(topic, b"0"), queue=queue)
     first = make_consumer(holds, drain_timeout_ms=50)
-    eventually(entered.is_set, "a listener at work")
+    wait_until("a listener at work", entered.is_set)
     second = make_consumer(log)
-    eventually(lambda: counts([first, second]) == [4, 4], "a share of 4 for each")
+    wait_until("a share of 4 for each", lambda: counts([first, second]) == [4, 4])
     mine = second.assignment()
     for queue in queues:
         producer.send(Message(topic, b"1"), queue=queue)
@@ -303,7 +298,7 @@ def test_queue_is_consumed_as_soon_as_it_is_locked_and_others_wait(
 
     begin = time.monotonic()
     gate.set()
-    eventually(lambda: log.count == 16, "all messages")
+    wait_until("all messages", lambda: log.count == 16)
 
     # Java's clients up to 4.9.4 wait for the next renewal of all locks, up to 20 s.
     assert time.monotonic() - begin < 5
@@ -318,7 +313,7 @@ def test_broadcasting_in_order_needs_no_lock(
     logs = [Log(), Log()]
     for number, log in enumerate(logs):
         make_consumer(log, message_model=MessageModel.BROADCASTING, instance_name=f"I{number}")
-    eventually(lambda: [log.count for log in logs] == [total] * 2, "all messages at both")
+    wait_until("all messages at both", lambda: [log.count for log in logs] == [total] * 2)
 
     for log in logs:
         assert {queue: list(range(30)) for queue in log.offsets} == dict(log.offsets)
@@ -330,14 +325,14 @@ def test_consumer_goes_on_after_it_was_suspended(
 ) -> None:
     log = Log()
     consumer = make_consumer(log, orderly=False)
-    eventually(lambda: len(consumer.assignment()) == 8, "assignment")
+    wait_until("assignment", lambda: len(consumer.assignment()) == 8)
     producer.send_batch([Message(topic, b"0")] * 8)
-    eventually(lambda: log.count == 8, "the messages")
+    wait_until("the messages", lambda: log.count == 8)
     consumer.suspend()
     producer.send_batch([Message(topic, b"1")] * 8)
     consumer.resume()
 
-    eventually(lambda: log.count == 16, "the messages sent meanwhile")
+    wait_until("the messages sent meanwhile", lambda: log.count == 16)
     assert 8 == len(consumer.assignment())
 
 

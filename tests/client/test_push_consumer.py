@@ -7,7 +7,6 @@ import logging
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -31,17 +30,10 @@ from sparrowmq import (
 )
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.testing.embedded import EmbeddedCluster
+from waiting import wait_until
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 PATIENCE_S = 20
-
-
-def eventually(condition: Callable[[], Any], what: str) -> None:
-    """Wait until another thread or process has made the condition true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
-        time.sleep(0.005)
 
 
 class Seen:
@@ -104,10 +96,10 @@ def test_three_members_share_eight_queues_and_all_is_consumed(
     consumers = [make_consumer(seen, consume_message_batch_max_size=16) for _ in range(3)]
     for consumer in consumers:
         consumer.start()
-    eventually(lambda: counts(consumers) == [2, 3, 3], "balance of 3/3/2")
+    wait_until("balance of 3/3/2", lambda: counts(consumers) == [2, 3, 3])
 
     sent = send_numbers(producer, topic, 2_000)
-    eventually(lambda: sent <= set(seen.bodies), "all messages")
+    wait_until("all messages", lambda: sent <= set(seen.bodies))
 
     assert list(range(8)) == owned(consumers)
     assert sorted(c.client_id for c in consumers) == sorted(admin.consumer_ids(group))
@@ -129,14 +121,14 @@ def test_nothing_is_lost_while_members_come_and_go(
     sent = send_numbers(producer, topic, 500)
     second.start()
     sent |= send_numbers(producer, topic, 500, begin=500)
-    eventually(lambda: counts([first, second]) == [4, 4], "balance of 4/4")
+    wait_until("balance of 4/4", lambda: counts([first, second]) == [4, 4])
     third.start()
     sent |= send_numbers(producer, topic, 500, begin=1_000)
     first.close()
-    eventually(lambda: counts([second, third]) == [4, 4], "balance after a leave")
+    wait_until("balance after a leave", lambda: counts([second, third]) == [4, 4])
     sent |= send_numbers(producer, topic, 500, begin=1_500)
 
-    eventually(lambda: sent <= set(seen.bodies), "all messages")
+    wait_until("all messages", lambda: sent <= set(seen.bodies))
 
     assert list(range(8)) == owned([second, third])
 
@@ -173,13 +165,13 @@ def test_queues_of_a_member_that_is_killed_are_owned_again(
     with subprocess.Popen(command, stdout=subprocess.PIPE) as member:
         assert member.stdout is not None
         assert member.stdout.readline() in (b"4\n", b"8\n")
-        eventually(lambda: counts([consumer]) == [4], "balance of 4/4")
+        wait_until("balance of 4/4", lambda: counts([consumer]) == [4])
         member.kill()
         member.wait()
         sent = send_numbers(producer, topic, 400)
 
-        eventually(lambda: counts([consumer]) == [8], "all queues at the one that is left")
-        eventually(lambda: sent <= set(seen.bodies), "all messages")
+        wait_until("all queues at the one that is left", lambda: counts([consumer]) == [8])
+        wait_until("all messages", lambda: sent <= set(seen.bodies))
 
 
 @pytest.mark.slow
@@ -203,11 +195,11 @@ def test_failed_message_comes_again_with_its_topic_and_count(
     producer.send(Message(topic, b"bad"))
     producer.send(Message(topic, b"good"))
 
-    eventually(lambda: len(calls) >= 4, "two retries")
+    wait_until("two retries", lambda: len(calls) >= 4)
 
     assert [(b"bad", n, topic) for n in range(3)] == [call for call in calls if call[0] == b"bad"]
     assert [(b"good", 0, topic)] == [call for call in calls if call[0] == b"good"]
-    eventually(lambda: consumer.counters.succeeded == 2, "counters")
+    wait_until("counters", lambda: consumer.counters.succeeded == 2)
     assert (4, 2, 2, 2) == (
         consumer.counters.delivered,
         consumer.counters.failed,
@@ -232,7 +224,7 @@ def test_ack_index_parts_a_batch(
     producer.send_batch([Message(topic, body) for body in (b"0", b"1", b"2")])
     consumer.start()
 
-    eventually(lambda: sum(map(len, calls)) >= 5, "the two that were not acknowledged")
+    wait_until("the two that were not acknowledged", lambda: sum(map(len, calls)) >= 5)
 
     assert [(b"0", 0), (b"1", 0), (b"2", 0)] == calls[0]
     assert [(b"1", 1), (b"2", 1)] == sorted(part for call in calls[1:] for part in call)
@@ -255,10 +247,10 @@ def test_equal_client_ids_take_one_share_twice_and_leave_the_other(
     for consumer in consumers:
         consumer.start()
 
-    eventually(lambda: counts(consumers) == [4, 4], "both take the first half")
+    wait_until("both take the first half", lambda: counts(consumers) == [4, 4])
     sent = send_numbers(producer, topic, 8 * 50)
     taken = {message.queue_id for message in seen.messages}
-    eventually(lambda: len(seen.messages) >= 2 * 4 * 50, "each message of the half twice")
+    wait_until("each message of the half twice", lambda: len(seen.messages) >= 2 * 4 * 50)
 
     assert ["172.17.0.1@9"] * 2 == admin.consumer_ids(group)
     assert [0, 0, 1, 1, 2, 2, 3, 3] == owned(consumers)
@@ -292,13 +284,13 @@ def test_broker_can_refuse_a_client_id_in_use(caplog: pytest.LogCaptureFixture) 
             return consumer
 
         first = up.enter_context(make())
-        eventually(lambda: counts([first]) == [4], "the first")
+        wait_until("the first", lambda: counts([first]) == [4])
         second = up.enter_context(make())
-        eventually(lambda: "is in use at" in caplog.text, "the refusal to be told")
+        wait_until("the refusal to be told", lambda: "is in use at" in caplog.text)
 
         assert [[], 4] == [second.assignment(), len(first.assignment())]
         first.close()
-        eventually(lambda: counts([second]) == [4], "the second to take over")
+        wait_until("the second to take over", lambda: counts([second]) == [4])
 
 
 @pytest.mark.slow
@@ -326,9 +318,9 @@ def test_callbacks_hear_of_queues_before_the_first_and_after_the_last_delivery(
     second = make_consumer(Seen(), instance_name="2")
     send_numbers(producer, topic, 400)
     first.start()
-    eventually(lambda: 400 == sum(what == "message" for what, _ in heard), "all messages")
+    wait_until("all messages", lambda: 400 == sum(what == "message" for what, _ in heard))
     second.start()
-    eventually(lambda: counts([first, second]) == [4, 4], "balance of 4/4")
+    wait_until("balance of 4/4", lambda: counts([first, second]) == [4, 4])
     first.close()
 
     for queue_id in range(8):
@@ -355,7 +347,7 @@ def test_next_owner_begins_when_on_revoke_has_returned(
     first = make_consumer(Seen(), on_assign=held.extend, on_revoke=on_revoke, instance_name="1")
     first.start()
     # Only what a member has locked, and so was told of, is revoked.
-    eventually(lambda: len(held) == 8, "the first")
+    wait_until("the first", lambda: len(held) == 8)
     send_numbers(producer, topic, 8)
     second = make_consumer(seen, instance_name="2")
     second.start()
@@ -368,7 +360,7 @@ def test_next_owner_begins_when_on_revoke_has_returned(
     assert 4 == len(sent)
     assert 0 == len(seen.messages)
     proceed.set()
-    eventually(lambda: 4 == len(seen.messages), "the queues handed over")
+    wait_until("the queues handed over", lambda: 4 == len(seen.messages))
 
 
 @pytest.mark.slow
@@ -392,7 +384,7 @@ def test_closing_waits_for_the_listener_and_commits_what_it_did(
     assert entered.wait(20)
     closing = threading.Thread(target=consumer.close)
     closing.start()
-    eventually(lambda: consumer.assignment() == [], "leaving to begin")
+    wait_until("leaving to begin", lambda: consumer.assignment() == [])
     assert admin.consumer_ids(group) == [consumer.client_id]
     proceed.set()
     closing.join(20)
@@ -420,7 +412,7 @@ def test_listener_that_outlasts_the_drain_is_left_and_its_message_comes_again(
     seen = Seen()
     make_consumer(seen).start()
 
-    eventually(lambda: seen.bodies == {b"x": 1}, "the message at another member")
+    wait_until("the message at another member", lambda: seen.bodies == {b"x": 1})
     proceed.set()
     closing.join(20)
 
@@ -438,9 +430,9 @@ def test_tags_are_filtered(
         consumer.start()
         for tag in ("Aa", "BB", "C", None):
             producer.send(Message(topic, str(tag).encode(), tags=tag))
-        eventually(lambda: len(seen.messages) >= 2, "two messages")
+        wait_until("two messages", lambda: len(seen.messages) >= 2)
         producer.send(Message(topic, b"last", tags="C"))
-        eventually(lambda: len(seen.messages) >= 3, "the last message")
+        wait_until("the last message", lambda: len(seen.messages) >= 3)
 
     assert {b"Aa": 1, b"C": 1, b"last": 1} == seen.bodies
 
@@ -458,7 +450,7 @@ def test_broadcasting_gives_every_member_everything(
         consumer.start()
     sent = send_numbers(producer, topic, 100)
 
-    eventually(lambda: all(sent == set(seen.bodies) for seen in groups), "all messages twice")
+    wait_until("all messages twice", lambda: all(sent == set(seen.bodies) for seen in groups))
 
     assert [8, 8] == counts(consumers)
 
@@ -471,12 +463,12 @@ def test_topic_subscribed_and_dropped_at_run_time(
     cluster.create_topic(other, queues=2)
     consumer = make_consumer(Seen())
     consumer.start()
-    eventually(lambda: counts([consumer]) == [8], "the first topic")
+    wait_until("the first topic", lambda: counts([consumer]) == [8])
 
     consumer.subscribe(other)
-    eventually(lambda: counts([consumer]) == [10], "the second topic")
+    wait_until("the second topic", lambda: counts([consumer]) == [10])
     consumer.unsubscribe(topic)
-    eventually(lambda: counts([consumer]) == [2], "the second topic alone")
+    wait_until("the second topic alone", lambda: counts([consumer]) == [2])
 
     assert {other} == {queue.topic for queue in consumer.assignment()}
 
@@ -488,7 +480,7 @@ def test_message_reaches_the_listener_without_waiting_for_a_timer(
     arrived = threading.Semaphore(0)
     consumer = make_consumer(lambda messages, context: arrived.release(len(messages)))
     consumer.start()
-    eventually(lambda: counts([consumer]) == [8], "the assignment")
+    wait_until("the assignment", lambda: counts([consumer]) == [8])
 
     for _ in range(50):
         producer.send(Message(topic, b"x"))
@@ -510,11 +502,11 @@ def test_everything_goes_on_after_the_broker_was_killed(group: str) -> None:
             consumer.subscribe("T")
             consumer.start()
             producer.send(Message("T", b"before"))
-            eventually(lambda: b"before" in seen.bodies, "the first message")
+            wait_until("the first message", lambda: b"before" in seen.bodies)
             cluster.kill()
             cluster.start()
             producer.send(Message("T", b"after"))
-            eventually(lambda: b"after" in seen.bodies, "the message after the restart")
+            wait_until("the message after the restart", lambda: b"after" in seen.bodies)
             assert [0, 1, 2, 3] == owned([consumer])
 
 

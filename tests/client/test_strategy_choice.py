@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -12,15 +11,9 @@ import pytest
 from sparrowmq import ConsumeContext, MessageExt, MessageQueue, PushConsumer
 from sparrowmq.rebalance import TopicView
 from sparrowmq.testing.embedded import EmbeddedCluster
+from waiting import wait_until
 
 PATIENCE_S = 20
-
-
-def eventually(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
-        time.sleep(0.005)
 
 
 def ignore(_: list[MessageExt], __: ConsumeContext) -> None:
@@ -63,12 +56,12 @@ def test_small_topics_are_shared_by_all_members(
         return sorted(queue.topic for member in members for queue in member.assignment())
 
     # The retry topic's queue, which `assignment` leaves out, counts too: four for four members.
-    eventually(
+    wait_until(
+        "one queue for each member",
         lambda: (
             owned() == small_topics
             and [0, 1, 1, 1] == sorted(len(member.assignment()) for member in members)
         ),
-        "one queue for each member",
     )
 
 
@@ -80,9 +73,9 @@ def test_bounded_hashing_gives_every_queue_one_owner(
     def owned() -> list[int]:
         return sorted(queue.queue_id for member in members for queue in member.assignment())
 
-    eventually(
-        lambda: owned() == list(range(8)) and all(member.assignment() for member in members),
+    wait_until(
         "every queue once",
+        lambda: owned() == list(range(8)) and all(member.assignment() for member in members),
     )
     assert max(len(member.assignment()) for member in members) <= 5
 
@@ -98,9 +91,9 @@ def test_a_plain_function_is_a_strategy(
     members = [make_consumer([topic], last_member_takes_all) for _ in range(2)]
 
     first, last = sorted(members, key=lambda member: str(member.client_id))
-    eventually(
-        lambda: (0, 8) == (len(first.assignment()), len(last.assignment())),
+    wait_until(
         "all queues at the last member",
+        lambda: (0, 8) == (len(first.assignment()), len(last.assignment())),
     )
 
 
@@ -129,9 +122,9 @@ def test_when_a_strategy_of_all_topics_raises_members_keep_what_they_have(
 ) -> None:
     strategy = RaisesAtTwo()
     first = make_consumer([topic], strategy)
-    eventually(lambda: len(first.assignment()) == 8, "all queues at the only member")
+    wait_until("all queues at the only member", lambda: len(first.assignment()) == 8)
     second = make_consumer([topic], strategy)
 
-    eventually(lambda: strategy.failures >= 4, "failures at both members")
+    wait_until("failures at both members", lambda: strategy.failures >= 4)
 
     assert [8, 0] == [len(member.assignment()) for member in (first, second)]

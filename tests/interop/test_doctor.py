@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+import waiting
 from sparrowmq.cli.main import build_app
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.rebalance.diagnosis import GroupSnapshot
 from sparrowmq.runtime.blocking_driver import BlockingDriver
+
+wait_until = partial(waiting.wait_until, timeout_s=60)
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -58,15 +60,6 @@ def client_id(member: Any) -> str:
 
 def ids(queues: list[dict[str, Any]], topic: str) -> list[int]:
     return [queue["queue_id"] for queue in queues if queue["topic"] == topic]
-
-
-def wait_until(what: str, is_so: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
-    pause = threading.Event()
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        if time.monotonic() > deadline:
-            pytest.fail(f"not {what} within {timeout_s} s")
-        pause.wait(0.1)
 
 
 def test_containers_with_one_client_id(

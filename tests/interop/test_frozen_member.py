@@ -6,13 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
 from sparrowmq import Admin, ConsumeFromWhere, Message, Producer, PushConsumer
 from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
@@ -35,14 +34,6 @@ consumer.subscribe(topic)
 consumer.start()
 threading.Event().wait()
 """
-
-
-def wait_for(what: str, is_so: Callable[[], bool], *, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
-    while not is_so():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        pause.wait(0.02)
 
 
 def test_queues_of_a_frozen_member_are_owned_again_within_20_s_and_come_once() -> None:
@@ -69,10 +60,12 @@ def test_queues_of_a_frozen_member_are_owned_again_within_20_s_and_come_once() -
             reader = threading.Thread(target=lambda: told.extend(map(str.strip, lines)))
             reader.start()
             try:
-                wait_for("2/2", lambda: len(awake.assignment()) == 2, timeout_s=20)
+                wait_until("2/2", lambda: len(awake.assignment()) == 2, timeout_s=20)
                 first = [producer.send(Message("T", b"first-%d" % n)) for n in range(8)]
-                wait_for("all of the first", lambda: len(set(taken) | set(told)) == 8, timeout_s=20)
-                wait_for(
+                wait_until(
+                    "all of the first", lambda: len(set(taken) | set(told)) == 8, timeout_s=20
+                )
+                wait_until(
                     "all of the first committed",
                     lambda: sum(lag.lag for lag in admin.group_lag("GID_f", "T")) == 0,
                     timeout_s=20,
@@ -80,7 +73,7 @@ def test_queues_of_a_frozen_member_are_owned_again_within_20_s_and_come_once() -
                 member.send_signal(signal.SIGSTOP)
                 for n in range(8):
                     producer.send(Message("T", b"second-%d" % n))
-                wait_for(
+                wait_until(
                     "the queues owned again",
                     lambda: (
                         len(awake.assignment()) == 4
@@ -89,10 +82,10 @@ def test_queues_of_a_frozen_member_are_owned_again_within_20_s_and_come_once() -
                     timeout_s=OWNED_AGAIN_S,
                 )
                 member.send_signal(signal.SIGCONT)
-                wait_for("2/2 again", lambda: len(awake.assignment()) == 2, timeout_s=20)
+                wait_until("2/2 again", lambda: len(awake.assignment()) == 2, timeout_s=20)
                 for n in range(8):
                     producer.send(Message("T", b"third-%d" % n))
-                wait_for(
+                wait_until(
                     "all of the third",
                     lambda: len([body for body in [*taken, *told] if "third" in body]) >= 8,
                     timeout_s=20,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
+import waiting
 from sparrowmq import (
     ConsumeContext,
     ConsumeFromWhere,
@@ -17,6 +19,8 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+
+wait_until = partial(waiting.wait_until, timeout_s=60)
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -81,15 +85,6 @@ def java_queue_ids(member: Any) -> list[int]:
 
 def java_deliveries(member: Any) -> list[tuple[str, int]]:
     return [(event["body"], event["reconsumeTimes"]) for event in member.named("message")]
-
-
-def wait_until(what: str, is_so: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
-    pause = threading.Event()
-    for _ in range(int(timeout_s / 0.05)):
-        if is_so():
-            return
-        pause.wait(0.05)
-    pytest.fail(f"not {what} within {timeout_s} s")
 
 
 def produce(cluster: Any, topic: str, bodies: list[str], *, pause_s: float = 0.0) -> None:

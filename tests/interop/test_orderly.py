@@ -6,10 +6,12 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
+import waiting
 from sparrowmq import (
     ConsumeFromWhere,
     ConsumeOrderlyContext,
@@ -19,6 +21,8 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+
+wait_until = partial(waiting.wait_until, timeout_s=60)
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
@@ -109,15 +113,6 @@ def java_deliveries(member: Any) -> list[tuple[float, int, int, int]]:
         (event["at"], event["queueId"], event["offset"], event["reconsumeTimes"])
         for event in member.named("message")
     ]
-
-
-def wait_until(what: str, is_so: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
-    pause = threading.Event()
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        if time.monotonic() > deadline:
-            pytest.fail(f"not {what} within {timeout_s} s")
-        pause.wait(0.05)
 
 
 def offsets_by_queue(*told: list[tuple[float, int, int, int]]) -> dict[int, list[int]]:

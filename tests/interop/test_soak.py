@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
@@ -107,16 +108,6 @@ def queue_ids(member: Any) -> list[int]:
 
 def bodies(lines: Any, event: str) -> set[str]:
     return {each["body"] for each in lines.named(event)}
-
-
-def wait_until(what: str, is_so: Callable[[], bool], *, timeout_s: float) -> float:
-    """Return how many seconds it took."""
-    pause, begun = threading.Event(), time.monotonic()
-    while not is_so():
-        if time.monotonic() - begun > timeout_s:
-            pytest.fail(f"not {what} within {timeout_s} s")
-        pause.wait(0.05)
-    return time.monotonic() - begun
 
 
 def is_shared(members: list[Any]) -> bool:

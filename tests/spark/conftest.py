@@ -1,4 +1,4 @@
-"""A cluster that does what a test tells it to, and one Spark session for all tests."""
+"""A cluster that does what a test tells it to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,9 +23,6 @@ from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import Record, decode_record, encode_record
 from sparrowmq.runtime.connections import Connection, Output, Reply
 from sparrowmq.runtime.remoting_server import RemotingServer
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 READ_AND_WRITE = 6
 BORN_MS = 1_357_000_000_000
@@ -218,20 +214,3 @@ def fake_cluster() -> Iterator[FakeCluster]:
     cluster = FakeCluster()
     yield cluster
     cluster.close()
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """One session for the whole run: a start takes about ten seconds."""
-    pytest.importorskip("pyspark")
-    from sparrowmq.spark import spark_session
-
-    session = spark_session(
-        "sparrowmq tests",
-        master="local[2]",
-        short_lived=True,
-        conf={"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()

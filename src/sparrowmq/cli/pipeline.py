@@ -17,7 +17,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sparrowmq.errors import ConfigError, SparrowError, UsageError
+from sparrowmq.cli.failures import EXIT_FAILED, reporting_errors, say
+from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
     from sparrowmq.pipeline.body_schema import BodySchema
     from sparrowmq.pipeline.ingest import Batch, IngestSettings
-
-EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED = 2, 3, 130
 
 pipeline = typer.Typer(
     help="Jobs on Spark: ingest topics, and look into backlog, duplicates and balance.",
@@ -78,7 +77,7 @@ def balance_command(
                 tables = generate_cluster(session, generate or 0, topics=topics)
             result = balance.balance(*tables, strategies=names, messages_per_second=rate)
             path = f"{out}/groups"
-            _say(f"evaluating each group under {len(chosen)} strategies")
+            say(f"evaluating each group under {len(chosen)} strategies")
             result.write.mode("overwrite").parquet(path)
             written = session.read.parquet(path)
             summaries = balance.summarise(written)
@@ -100,7 +99,7 @@ def balance_command(
         )
         for summary in summaries:
             if summary.failed:
-                _say(f"{summary.strategy} refused {summary.failed:,} groups: {summary.failure}")
+                say(f"{summary.strategy} refused {summary.failed:,} groups: {summary.failure}")
 
 
 @pipeline.command("ingest")
@@ -166,12 +165,12 @@ def _ingest(
     if compacts:
         done = compact(session, settings.table, checkpoint=settings.checkpoint, partition_by="date")
         compact(session, settings.quarantine, checkpoint=settings.checkpoint)
-        _say(f"compacted {done.files_before:,} files to {done.files_after:,}")
+        say(f"compacted {done.files_before:,} files to {done.files_after:,}")
     contents = examine(session, settings)
     report = f"{settings.out.rstrip('/')}/report.html"
     text = ingest_report.ingest_page(settings, batches, contents)
     Files(session, settings.out).write_text(report, text)
-    _say(f"the report is {report}")
+    say(f"the report is {report}")
     if as_json:
         _print_json({"batches": [b._asdict() for b in batches], **contents._asdict()})
         return
@@ -328,7 +327,7 @@ def _duplicates(
 
 def _tell_batch(batch: Batch) -> None:
     bad = f", {batch.quarantined:,} of them to quarantine" if batch.quarantined else ""
-    _say(f"batch {batch.batch_id}: {batch.rows:,} messages{bad}, {batch.seconds:.1f} s")
+    say(f"batch {batch.batch_id}: {batch.rows:,} messages{bad}, {batch.seconds:.1f} s")
 
 
 def _body_schema(ddl: str | None, json_schema: Path | None) -> BodySchema | None:
@@ -366,7 +365,7 @@ def _session(job: str, master: str, driver_memory: str) -> Iterator[SparkSession
         # Called from a program that has a session: it is not ours to end.
         yield running
         return
-    _say(f"starting Spark on {master}")
+    say(f"starting Spark on {master}")
     session = spark_session(
         f"sparrowmq pipeline {job}",
         master=master,
@@ -384,26 +383,16 @@ def _session(job: str, master: str, driver_memory: str) -> Iterator[SparkSession
 
 @contextmanager
 def _reporting_errors() -> Iterator[None]:
-    """Turn errors into one line on stderr and an exit code."""
-    try:
-        yield
-    except (ConfigError, UsageError) as error:
-        _say(str(error))
-        raise typer.Exit(EXIT_USAGE) from None
-    except ModuleNotFoundError as error:
-        _say(f"{error.name} is not installed: pip install 'sparrowmq[cli,spark]'")
-        raise typer.Exit(EXIT_USAGE) from None
-    except SparrowError as error:
-        _say(str(error))
-        raise typer.Exit(EXIT_FAILED) from None
-    except Exception as error:
-        said = _spark_reason(error)
-        if said is None:
-            raise
-        _say(said)
-        raise typer.Exit(EXIT_FAILED) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    """Report what Spark says of a failure too, in one line."""
+    with reporting_errors():
+        try:
+            yield
+        except Exception as error:
+            said = _spark_reason(error)
+            if said is None:
+                raise
+            say(said)
+            raise typer.Exit(EXIT_FAILED) from None
 
 
 def _spark_reason(error: Exception) -> str | None:
@@ -418,7 +407,7 @@ def _spark_reason(error: Exception) -> str | None:
 def _write_page(out: Path, text: str) -> None:
     path = out / "report.html"
     path.write_text(text, encoding="utf-8")
-    _say(f"the report is {path}")
+    say(f"the report is {path}")
 
 
 def _print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -436,10 +425,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.2f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _say(text: str) -> None:
-    typer.echo(f"sparrowmq: {' '.join(text.split())}", err=True)
 
 
 def _print_json(value: dict[str, Any]) -> None:

@@ -18,10 +18,11 @@ import typer
 from rich.live import Live
 
 from sparrowmq.cli import rebalance_json, rebalance_view
+from sparrowmq.cli.failures import reporting_errors, say
 from sparrowmq.cli.rebalance_drill import DrillKind, run_drill
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.operations.snapshot import take_snapshot
-from sparrowmq.errors import ConfigError, SparrowError, UsageError
+from sparrowmq.errors import SparrowError
 from sparrowmq.model.names import check_group
 from sparrowmq.rebalance.diagnosis import GroupSnapshot, Severity, diagnose
 from sparrowmq.rebalance.diagnosis.case import Case, examine
@@ -32,7 +33,7 @@ from sparrowmq.rebalance.whatif import Plan, parse_events, simulate_all
 from sparrowmq.rebalance.whatif import simulate as simulate_strategy
 from sparrowmq.runtime.blocking_driver import BlockingDriver
 
-EXIT_FOUND, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 130
+EXIT_FOUND = 1
 
 rebalance = typer.Typer(
     help="Who owns which queue of a consumer group, why, and what is wrong.",
@@ -135,7 +136,7 @@ def doctor(
     """Say what is wrong with a group: what was seen, what it means, what to do."""
     with _looking(group, nameserver, strategy, timeout) as look:
         if interval:
-            _say(f"looking at group {group} twice, {interval:g} s apart")
+            say(f"looking at group {group} twice, {interval:g} s apart")
         snapshot = look(_ms(interval))
         case, findings = examine(snapshot), diagnose(snapshot)
         if as_json:
@@ -169,9 +170,9 @@ def explain(
             _print_json(rebalance_json.json_of_explanations(snapshot, found))
             return
         if len(found) > 1:
-            _say(f"brokers give out {len(found)} different lists of members")
+            say(f"brokers give out {len(found)} different lists of members")
         if not snapshot.strategy_is_known:
-            _say("no member told its strategy: AVG, RocketMQ's default, is assumed")
+            say("no member told its strategy: AVG, RocketMQ's default, is assumed")
         console = rebalance_view.make_console()
         for explanation in found:
             rebalance_view.show(console, rebalance_view.render_explanation(explanation))
@@ -195,7 +196,7 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """Simulate joins and leaves under RocketMQ's strategies, SparrowMQ's and Kafka's."""
-    with _reporting_errors():
+    with reporting_errors():
         plan = Plan(
             queue_count=queues,
             member_count=members,
@@ -226,8 +227,8 @@ def drill(
     as_json: AsJson = False,
 ) -> None:
     """Stage kill, join, leave, duplicate-id, partition or slow on a cluster of its own."""
-    with _reporting_errors():
-        report = run_drill(kind, queue_count=queues, rate=rate, tell=_say)
+    with reporting_errors():
+        report = run_drill(kind, queue_count=queues, rate=rate, tell=say)
         if as_json:
             _print_json(rebalance_json.json_of_drill(report))
             return
@@ -238,7 +239,7 @@ def drill(
 @contextmanager
 def _looking(group: str, nameserver: str, strategy: str | None, timeout_s: float) -> Iterator[Look]:
     """Give a function that looks at the group, with one set of connections for all its looks."""
-    with _reporting_errors():
+    with reporting_errors():
         check_group(group)
         if strategy is not None:
             strategy_from(strategy)
@@ -252,21 +253,6 @@ def _looking(group: str, nameserver: str, strategy: str | None, timeout_s: float
             driver.close()
 
 
-@contextmanager
-def _reporting_errors() -> Iterator[None]:
-    """Turn errors into one line on stderr and an exit code."""
-    try:
-        yield
-    except (ConfigError, UsageError) as error:
-        _say(str(error))
-        raise typer.Exit(EXIT_USAGE) from None
-    except SparrowError as error:
-        _say(str(error))
-        raise typer.Exit(EXIT_UNREACHABLE) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-
-
 def _watch(look: Look, pause_ms: int, count: int) -> Iterator[Case]:
     """Look again and again; a cluster that fails once it was seen may well come back."""
     seen = 0
@@ -276,7 +262,7 @@ def _watch(look: Look, pause_ms: int, count: int) -> Iterator[Case]:
         except SparrowError as error:
             if not seen:
                 raise
-            _say(str(error))
+            say(str(error))
             time.sleep(pause_ms / 1000)
             continue
         seen += 1
@@ -285,10 +271,6 @@ def _watch(look: Look, pause_ms: int, count: int) -> Iterator[Case]:
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
-
-
-def _say(text: str) -> None:
-    typer.echo(f"sparrowmq: {' '.join(text.split())}", err=True)
 
 
 def _print_json(value: rebalance_json.Json, *, is_one_line: bool = False) -> None:

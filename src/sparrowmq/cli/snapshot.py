@@ -13,9 +13,8 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.errors import ConfigError, SparrowError, UsageError
-
-EXIT_USAGE, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 2, 3, 130
+from sparrowmq.cli.failures import reporting_errors, say
+from sparrowmq.errors import UsageError
 
 
 def snapshot(
@@ -40,31 +39,20 @@ def snapshot(
     as_json: Annotated[bool, typer.Option("--json", help="print each look as JSON")] = False,
 ) -> None:
     """Write who is in every group, who owns which queue, and how far it is, as Parquet."""
-    try:
-        _run(
-            out=out,
-            nameserver=nameserver,
-            groups=group or [],
-            every_ms=round(every * 1000),
-            count=count,
-            interval_ms=round(interval * 1000),
-            timeout_ms=round(timeout * 1000),
-            as_json=as_json,
-        )
-    except (ConfigError, UsageError) as error:
-        _say(str(error))
-        raise typer.Exit(EXIT_USAGE) from None
-    except SparrowError as error:
-        _say(str(error))
-        raise typer.Exit(EXIT_UNREACHABLE) from None
-    except OSError as error:
-        _say(f"cannot write to {out}: {error}")
-        raise typer.Exit(EXIT_USAGE) from None
-    except ModuleNotFoundError as error:
-        _say(f"{error.name} is not installed: pip install 'sparrowmq[cli,spark]'")
-        raise typer.Exit(EXIT_USAGE) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    with reporting_errors():
+        try:
+            _run(
+                out=out,
+                nameserver=nameserver,
+                groups=group or [],
+                every_ms=round(every * 1000),
+                count=count,
+                interval_ms=round(interval * 1000),
+                timeout_ms=round(timeout * 1000),
+                as_json=as_json,
+            )
+        except OSError as error:
+            raise UsageError(f"cannot write to {out}: {error}") from None
 
 
 def _run(
@@ -98,7 +86,7 @@ def _run(
             at_ms = timestamp_ms()
             found, failures = driver.run(take_snapshots(directory, names, interval_ms=interval_ms))
             for name, error in failures.items():
-                _say(f"group {name} was left out: {error}")
+                say(f"group {name} was left out: {error}")
             if failures and not found:
                 raise next(iter(failures.values()))
             tables = tables_of(found, timestamp_ms=at_ms)
@@ -116,8 +104,4 @@ def _tell(rows: dict[str, int], *, groups: int, at_ms: int, out: Path, as_json: 
     if as_json:
         print(json.dumps({"timestamp_ms": at_ms, "groups": groups, **rows}), flush=True)
         return
-    _say(f"{groups} groups, {rows['members']} members, {rows['queues']} queues: added to {out}")
-
-
-def _say(text: str) -> None:
-    typer.echo(f"sparrowmq: {' '.join(text.split())}", err=True)
+    say(f"{groups} groups, {rows['members']} members, {rows['queues']} queues: added to {out}")

@@ -1,0 +1,35 @@
+"""How subcommands end that look at a cluster or run a job: one line on stderr, and an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from sparrowmq.errors import ConfigError, SparrowError, UsageError
+
+EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED = 2, 3, 130
+
+
+def say(text: str) -> None:
+    """Print one line of prose on stderr; stdout is for data."""
+    typer.echo(f"sparrowmq: {' '.join(text.split())}", err=True)
+
+
+@contextmanager
+def reporting_errors() -> Iterator[None]:
+    """Turn errors into one line on stderr and an exit code: 2 wrong input, 3 failed, 130 Ctrl-C."""
+    try:
+        yield
+    except (ConfigError, UsageError) as error:
+        say(str(error))
+        raise typer.Exit(EXIT_USAGE) from None
+    except ModuleNotFoundError as error:
+        say(f"{error.name} is not installed: pip install 'sparrowmq[cli,spark]'")
+        raise typer.Exit(EXIT_USAGE) from None
+    except SparrowError as error:
+        say(str(error))
+        raise typer.Exit(EXIT_FAILED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None

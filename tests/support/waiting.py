@@ -1,0 +1,18 @@
+"""How tests wait for another thread, process or broker: for a condition, with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+
+def wait_until(what: str, is_so: Callable[[], object], *, timeout_s: float = 20.0) -> float:
+    """Wait until `is_so()` holds; return how many seconds it took. Fails after the timeout."""
+    begun = time.monotonic()
+    while not is_so():
+        if time.monotonic() - begun > timeout_s:
+            pytest.fail(f"not {what} within {timeout_s:g} s")
+        time.sleep(0.01)
+    return time.monotonic() - begun
