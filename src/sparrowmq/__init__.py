@@ -1,26 +1,34 @@
-"""Apache RocketMQ for Python."""
+"""Apache RocketMQ for Python.
+
+The names below are loaded when they are first asked for: whoever imports one room of the package
+(each of Spark's Python processes does) does not pay for the others.
+"""
 
 from __future__ import annotations
 
-from sparrowmq.client.aio import AsyncAdmin, AsyncProducer, AsyncPushConsumer
-from sparrowmq.client.aio_pull import AsyncLitePullConsumer
-from sparrowmq.client.blocking import Admin, Producer, PushConsumer
-from sparrowmq.client.blocking_pull import LitePullConsumer
-from sparrowmq.client.lite_pull import PullResult
-from sparrowmq.client.operations.pull import PullStatus
-from sparrowmq.model import (
-    ConsumeContext,
-    ConsumeFromWhere,
-    ConsumeOrderlyContext,
-    ConsumeOrderlyStatus,
-    ConsumeStatus,
-    Message,
-    MessageExt,
-    MessageModel,
-    MessageQueue,
-    SendResult,
-    SendStatus,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparrowmq.client.aio import AsyncAdmin, AsyncProducer, AsyncPushConsumer
+    from sparrowmq.client.aio_pull import AsyncLitePullConsumer
+    from sparrowmq.client.blocking import Admin, Producer, PushConsumer
+    from sparrowmq.client.blocking_pull import LitePullConsumer
+    from sparrowmq.client.lite_pull import PullResult
+    from sparrowmq.client.operations.pull import PullStatus
+    from sparrowmq.model import (
+        ConsumeContext,
+        ConsumeFromWhere,
+        ConsumeOrderlyContext,
+        ConsumeOrderlyStatus,
+        ConsumeStatus,
+        Message,
+        MessageExt,
+        MessageModel,
+        MessageQueue,
+        SendResult,
+        SendStatus,
+    )
 
 __all__ = [
     "Admin",
@@ -45,3 +53,31 @@ __all__ = [
     "SendResult",
     "SendStatus",
 ]
+
+# Where a name is defined, if not in `sparrowmq.model`.
+_MODULES = {
+    "Admin": "sparrowmq.client.blocking",
+    "AsyncAdmin": "sparrowmq.client.aio",
+    "AsyncLitePullConsumer": "sparrowmq.client.aio_pull",
+    "AsyncProducer": "sparrowmq.client.aio",
+    "AsyncPushConsumer": "sparrowmq.client.aio",
+    "LitePullConsumer": "sparrowmq.client.blocking_pull",
+    "Producer": "sparrowmq.client.blocking",
+    "PullResult": "sparrowmq.client.lite_pull",
+    "PullStatus": "sparrowmq.client.operations.pull",
+    "PushConsumer": "sparrowmq.client.blocking",
+}
+
+
+if not TYPE_CHECKING:
+    # Type checkers go by the imports above, so that a name that is not there is an error to them.
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(_MODULES.get(name, "sparrowmq.model")), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

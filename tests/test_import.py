@@ -1,0 +1,42 @@
+"""What importing the package gives, and what it costs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import sparrowmq
+
+
+def test_every_name_is_what_type_checkers_see() -> None:
+    assert sparrowmq.__file__ is not None
+    tree = ast.parse(Path(sparrowmq.__file__).read_text())
+    seen = {
+        alias.name: getattr(import_module(node.module or ""), alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sparrowmq.")
+        for alias in node.names
+    }
+
+    assert sorted(seen) == sparrowmq.__all__
+    assert seen == {name: getattr(sparrowmq, name) for name in sparrowmq.__all__}
+    assert set(sparrowmq.__all__) <= set(dir(sparrowmq))
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'sparrowmq' has no attribute 'Consumer'"):
+        _ = sparrowmq.Consumer  # type: ignore[attr-defined]
+
+
+def test_import_loads_no_room() -> None:
+    code = "import sys, sparrowmq; print([m for m in sys.modules if m.startswith('sparrowmq')])"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert "['sparrowmq']" == found.stdout.strip()
