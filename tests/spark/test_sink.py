@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
@@ -13,7 +14,12 @@ pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import array, col, concat, expr, lit
 
+from sparrowmq.errors import ConfigError
+from sparrowmq.spark.cluster import connect, disconnect
 from sparrowmq.spark.dead_letters import to_dlq
+from sparrowmq.spark.exactly_once import exactly_once
+from sparrowmq.spark.sink_options import parse_sink_options
+from sparrowmq.spark.writer import write_rows
 from sparrowmq.testing import EmbeddedCluster
 
 if TYPE_CHECKING:
@@ -44,7 +50,7 @@ def copy(
         .load()
         .select(expr(body).alias("body"), "tags", "keys")
         .writeStream.format("rocketmq")
-        .options(nameServer=cluster.name_server, topic="out", writeId="true", **given)
+        .options(nameServer=cluster.name_server, topic="out", exactlyOnce="true", **given)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()
@@ -78,12 +84,59 @@ def test_a_batch_is_written_and_a_stream_copies_it_with_ids_that_last(
     assert "sparrowmq: the body of row 99 is null" in str(caught.value)
     assert "Traceback" not in str(caught.value)
     assert sent == {(row.keys, bytes(row.body)) for row in read(spark, cluster, "in").collect()}
-    rows = read(spark, cluster, "out").withColumn("id", expr("properties['WRITE_ID']"))
-    once = rows.dropDuplicates(["id"]).collect()
+    rows = read(spark, cluster, "out")
+    once = exactly_once(rows).collect()
     assert 300 == half
     assert 400 + half == rows.count()
     assert 400 == len(once)
     assert sent == {(row.keys, bytes(row.body)) for row in once}
+    assert rows.columns == exactly_once(rows).columns
+    assert 800 == exactly_once(read(spark, cluster, "in").union(rows)).count()
+
+
+def test_a_stream_reads_once_what_was_written_twice(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    cluster.create_topic("twice", queues=2)
+    options = parse_sink_options(
+        {"nameServer": cluster.name_server, "topic": "twice", "exactlyOnce": "true"}, scope="batch"
+    )
+    bodies = [b"%d" % (number % 60) for number in range(100)]
+    for order in (bodies, bodies[::-1][:70]):
+        batch = pa.RecordBatch.from_arrays([pa.array(order)], names=["body"])
+        write_rows(connect(options), options, [batch], write_id="query/7/0")
+    disconnect()
+    # These have no id.
+    spark.createDataFrame([(b"a",), (b"a",)], "body binary").write.format("rocketmq").mode(
+        "append"
+    ).options(nameServer=cluster.name_server, topic="twice").save()
+
+    query = (
+        exactly_once(
+            spark.readStream.format("rocketmq")
+            .options(nameServer=cluster.name_server, topic="twice", startingOffsets="earliest")
+            .options(maxOffsetsPerTrigger="40")
+            .load()
+        )
+        .select("body")
+        .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .format("parquet")
+        .option("path", str(tmp_path / "table"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+    assert 172 == read(spark, cluster, "twice").count()
+    found = [bytes(row.body) for row in spark.read.parquet(str(tmp_path / "table")).collect()]
+    assert sorted([*bodies, b"a", b"a"]) == sorted(found)
+
+
+def test_a_read_without_the_columns_cannot_be_made_exactly_once(
+    spark: SparkSession, cluster: EmbeddedCluster
+) -> None:
+    with pytest.raises(ConfigError, match="needs the columns brokerName, properties; call it on"):
+        exactly_once(read(spark, cluster, "in").drop("brokerName", "properties"))
 
 
 def test_a_wrong_write_is_one_clear_line(spark: SparkSession, cluster: EmbeddedCluster) -> None:

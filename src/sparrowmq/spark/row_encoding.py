@@ -34,11 +34,17 @@ from sparrowmq.model.message import (
     PROPERTY_UNIQ_KEY,
 )
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX
+from sparrowmq.spark.write_ids import WriteIds
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 PROPERTY_WRITE_ID = "WRITE_ID"
 _HEAD_SIZE = 20
 _SEPARATORS = "[\x01\x02]"
+_PROPERTY_OF = {
+    "tags": PROPERTY_TAGS,
+    "keys": PROPERTY_KEYS,
+    "shardingKey": PROPERTY_SHARDING_KEY,
+}
 
 
 class EncodedRows(NamedTuple):
@@ -56,21 +62,25 @@ class EncodedRows(NamedTuple):
 
 
 def encode_rows(
-    batch: pa.RecordBatch, msg_ids: pa.Array, *, write_ids: pa.Array | None = None
+    batch: pa.RecordBatch, msg_ids: pa.Array, *, write_ids: WriteIds | None = None
 ) -> EncodedRows:
     """Encode rows.
 
     Args:
         batch: columns of SINK_COLUMNS.
         msg_ids: the id of each message.
-        write_ids: what WRITE_ID is to be; None for no such property.
+        write_ids: what gives the rows the property WRITE_ID; None for no such property.
 
     Raises: UsageError naming the row's number in its batch and what is wrong with it.
     """
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     bodies = columns["body"].cast(pa.binary())
     _check_bodies(bodies)
-    properties = _encode_properties(columns, msg_ids, write_ids)
+    own = _encode_own(columns)
+    ids = [_property(PROPERTY_UNIQ_KEY, msg_ids)]
+    if write_ids is not None:
+        ids.append(_property(PROPERTY_WRITE_ID, write_ids.of_rows(columns, own, bodies)))
+    properties = _join(*ids, own)
     property_sizes = np.asarray(pc.call_function("binary_length", [properties]))
     if len(property_sizes) and property_sizes.max() > PROPERTIES_BYTES_MAX:
         row = int(property_sizes.argmax())
@@ -113,27 +123,23 @@ def _check_bodies(bodies: pa.Array) -> None:
         raise UsageError(f"the body of row {row} {what}; it must have 1 to {BODY_BYTES_MAX} bytes")
 
 
-def _encode_properties(
-    columns: dict[str, pa.Array], msg_ids: pa.Array, write_ids: pa.Array | None
-) -> pa.Array:
-    texts = {PROPERTY_UNIQ_KEY: msg_ids}
-    if write_ids is not None:
-        texts[PROPERTY_WRITE_ID] = write_ids
-    if "tags" in columns:
-        texts[PROPERTY_TAGS] = columns["tags"]
-    if "keys" in columns:
-        texts[PROPERTY_KEYS] = _join_keys(columns["keys"])
-    if "shardingKey" in columns:
-        texts[PROPERTY_SHARDING_KEY] = columns["shardingKey"]
-    fragments = [_property(name, values) for name, values in texts.items()]
+def _encode_own(columns: dict[str, pa.Array]) -> pa.Array:
+    """Return the properties that the rows bring along."""
+    fragments = []
+    for column, name in _PROPERTY_OF.items():
+        if column in columns:
+            values = _join_keys(columns[column]) if column == "keys" else columns[column]
+            _refuse_separators(values, f"the {name} of")
+            fragments.append(_property(name, values))
     if "properties" in columns:
         fragments.append(_join_map(columns["properties"]))
+    if not fragments:
+        return pa.repeat(pa.scalar(b"", pa.binary()), len(columns["body"]))
     return _join(*fragments) if len(fragments) > 1 else fragments[0]
 
 
 def _property(name: str, values: pa.Array) -> pa.Array:
     """Return `name 0x01 value 0x02` as bytes, nothing where there is no value."""
-    _refuse_separators(values, f"the {name} of")
     values = values.cast(pa.binary())
     head = pa.scalar(name.encode() + b"\x01", pa.binary())
     fragments = _join(head, values, pa.scalar(b"\x02", pa.binary()))

@@ -27,7 +27,7 @@ class SinkOptions:
     name_servers: tuple[str, ...]
     topic: str | None
     group: str
-    write_id: bool
+    exactly_once: bool
     max_in_flight: int
     send_timeout_ms: int
     retry_times: int
@@ -55,11 +55,11 @@ SINK_OPTIONS: tuple[Option, ...] = (
     Option("topic", None, _parse_topic, "the topic of rows that have none in a column topic"),
     Option("group", "GID_SPARK_SINK", check_group, "the producer group"),
     Option(
-        "writeId",
+        "exactlyOnce",
         "false",
         parse_bool,
         "give each message the property WRITE_ID, which is the same when a task or a micro-batch "
-        "is repeated, so that readers can drop duplicates",
+        "is repeated; exactly_once(rows) of a read drops the duplicates",
     ),
     Option(
         "maxInFlight",

@@ -2,8 +2,9 @@
 
 A task sends its rows in batches of one queue, several requests under way at once, and ends when
 every one is acknowledged. Spark repeats tasks and micro-batches that fail, and what they had sent
-stays: so a message may be there twice. `writeId` makes the two the same for readers. There are no
-transactions here: half messages would need a broker that asks back, which ours cannot.
+stays: so a message may be there twice. With `exactlyOnce` the two have the same id, by which
+readers drop one (write_ids.py, exactly_once.py). There are no transactions here:
+docs/decisions/exactly-once-sink.md tells why.
 
 Rows of one sharding key, and rows that name their queue, keep their order: requests to such a queue
 wait for one another.
@@ -50,6 +51,7 @@ from sparrowmq.spark.failures import as_clear
 from sparrowmq.spark.row_encoding import EncodedRows, encode_rows
 from sparrowmq.spark.shipping import Packed, pack
 from sparrowmq.spark.sink_options import SinkOptions
+from sparrowmq.spark.write_ids import WriteIds
 
 _LOG = logging.getLogger("sparrowmq.spark")
 
@@ -154,7 +156,7 @@ def write_rows(
     """Send rows, and return how many once all are acknowledged.
 
     Args:
-        write_id: what WRITE_ID begins with, before the row's number.
+        write_id: what WRITE_ID begins with: the query, micro-batch and partition.
 
     Raises: UsageError for a row that cannot be sent; SendFailed, RouteError, ConnectFailed,
         BrokerError.
@@ -168,11 +170,12 @@ def write_rows(
         send_timeout_ms=options.send_timeout_ms,
         retry_times=options.retry_times,
     )
-    sender = _Sender(cluster, publisher, options, write_id)
+    write_ids = WriteIds(write_id) if options.exactly_once else None
+    sender = _Sender(cluster, publisher, options, write_ids)
     count = 0
     try:
         for batch in batches:
-            requests = list(_requests(sender, batch, count))
+            requests = list(_requests(sender, batch))
             cluster.run(_send_all(requests, in_flight_max=options.max_in_flight))
             count += len(batch)
     finally:
@@ -187,7 +190,7 @@ class _Sender:
     cluster: Cluster
     publisher: Publisher
     options: SinkOptions
-    write_id: str
+    write_ids: WriteIds | None
     queues: dict[str, list[MessageQueue]] = field(default_factory=dict)
 
 
@@ -227,16 +230,12 @@ def _await_first(under_way: deque[tuple[MessageQueue | None, Task]]) -> Operatio
         )
 
 
-def _requests(sender: _Sender, batch: pa.RecordBatch, first_row: int) -> Iterator[_Request]:
+def _requests(sender: _Sender, batch: pa.RecordBatch) -> Iterator[_Request]:
     """Yield what is to be sent of a batch."""
     publisher = sender.publisher
     timestamp_ms = clock.timestamp_ms()
-    rows = range(first_row, first_row + len(batch))
-    msg_ids = pa.array([publisher.ids.next_id(timestamp_ms) for _ in rows], type=pa.string())
-    write_ids = None
-    if sender.options.write_id:
-        write_ids = pa.array([f"{sender.write_id}/{row}" for row in rows], type=pa.string())
-    encoded = encode_rows(batch, msg_ids, write_ids=write_ids)
+    msg_ids = pa.array([publisher.ids.next_id(timestamp_ms) for _ in range(len(batch))])
+    encoded = encode_rows(batch, msg_ids, write_ids=sender.write_ids)
     sizes = np.asarray(pc.call_function("binary_length", [encoded.entries]))
     is_single = sizes > REQUEST_BYTES_MAX
     delays = _column(batch, "delayTimeLevel")
