@@ -13,7 +13,12 @@ from sparrowmq.broker.config import DuplicateClientId
 from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS
 from sparrowmq.broker.lock_file import LockTable
 from sparrowmq.model import MessageQueue
-from sparrowmq.protocol.bodies import ConsumerListBody, LockBatchResponseBody, decode_body
+from sparrowmq.protocol.bodies import (
+    ConsumerListBody,
+    LockBatchResponseBody,
+    OwnersListBody,
+    decode_body,
+)
 from sparrowmq.protocol.codes import MQ_VERSION, RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.rebalance.member_marker import EXPIRY_FIELD, MARKED_EXPIRY_MS, mark_version
@@ -88,6 +93,41 @@ def test_new_member_is_told_to_every_member_itself_included(rig: Any) -> None:
     assert [] == again
     assert [(first, "GID_c"), (second, "GID_c")] == both
     assert ["a", "b"] == client_ids(rig)
+
+
+def owners_told(rig: Any) -> dict[str, list[int]]:
+    fields = {"consumerGroup": "GID_c", "sparrowmqOwners": "true"}
+    reply = rig.call(rig.connect(), RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields)
+    owners = decode_body(OwnersListBody, reply.body).sparrowmq_owners or {}
+    return {client_id: [q.queue_id for q in queues] for client_id, queues in owners.items()}
+
+
+def test_owners_of_queues_are_told_to_who_asks_and_to_nobody_else(rig: Any) -> None:
+    first, second = rig.connect(), rig.connect()
+    beat(rig, first, "a")
+    beat(rig, second, "b")
+    lock(rig, first, "a", 3, 1)
+    lock(rig, second, "b", 2)
+
+    plain = rig.call(
+        rig.connect(), RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "GID_c"}
+    )
+
+    assert {"a": [1, 3], "b": [2]} == owners_told(rig)
+    assert {"consumerIdList": ["a", "b"]} == json.loads(plain.body)
+
+
+def test_who_waits_for_the_lock_of_one_that_is_gone_counts_as_owner(rig: Any) -> None:
+    first, second = rig.connect(), rig.connect()
+    beat(rig, first, "a")
+    beat(rig, second, "b")
+    lock(rig, first, "a", 0, 1)
+
+    while_listed = ([] == lock(rig, second, "b", 0), owners_told(rig))
+    rig.close(first)
+
+    assert (True, {"a": [0, 1]}) == while_listed
+    assert {"b": [0], "a": [1]} == owners_told(rig)
 
 
 def test_heartbeat_makes_the_groups_retry_topic(rig: Any) -> None:
@@ -389,9 +429,19 @@ def test_too_many_locks_in_one_request_are_refused(rig: Any) -> None:
         assert ResponseCode.SYSTEM_ERROR == reply.code
 
 
-@pytest.mark.parametrize(("kind", "code"), [("TAG", 0), ("SQL92", 1)])
-def test_tag_expressions_are_served_and_sql_is_not(rig: Any, kind: str, code: int) -> None:
-    subscription = {"topic": "T", "subString": "a > 5", "expressionType": kind}
+@pytest.mark.parametrize(
+    ("kind", "expression", "code", "words"),
+    [
+        ("TAG", "a > 5", 0, None),
+        ("SQL92", "a > 5", 0, None),
+        ("SQL92", "a >< 5", 23, "wrong at character 4, '<'"),
+        ("JEXL", "a", 23, "a filter of type 'JEXL'; it must be TAG or SQL92"),
+    ],
+)
+def test_what_cannot_be_filtered_by_is_refused(
+    rig: Any, kind: str, expression: str, code: int, words: str | None
+) -> None:
+    subscription = {"topic": "T", "subString": expression, "expressionType": kind}
     body = {"clientId": "a", "group": "GID_c", "subscriptionData": subscription}
 
     reply = rig.call(
@@ -399,3 +449,4 @@ def test_tag_expressions_are_served_and_sql_is_not(rig: Any, kind: str, code: in
     )
 
     assert code == reply.code
+    assert words is None or words in reply.remark

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.broker.message_filter import EXAMINED_COUNT_MAX
 from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.record import decode_messages
@@ -130,7 +131,8 @@ def test_pull_that_brings_no_filter_takes_that_of_the_heartbeats(rig: Any) -> No
         ({"queueId": "-1"}, 1, "queueId[-1] is illegal"),
         ({"subscription": "||"}, 23, "parse the consumer's subscription failed"),
         ({"subscription": "a" * 5_000}, 23, "parse the consumer's subscription failed"),
-        ({"expressionType": "SQL92", "subscription": "a > 1"}, 1, "SQL92"),
+        ({"expressionType": "SQL92", "subscription": "a >"}, 23, "wrong at character 4, the end"),
+        ({"expressionType": "JEXL", "subscription": "a"}, 23, "a filter of type 'JEXL'"),
         ({"sysFlag": "0"}, 24, "the consumer's group info not exist"),
         ({"consumerGroup": "bad group"}, 26, "subscription group [bad group] does not exist"),
         ({"topic": "W"}, 16, "the topic[W] pulling message is forbidden"),
@@ -242,14 +244,98 @@ def test_group_may_be_forbidden_to_consume_and_to_broadcast(rig: Any) -> None:
     assert ResponseCode.NO_PERMISSION == consume.code
 
 
-def test_sql_subscription_of_a_heartbeat_is_refused_at_the_pull(rig: Any) -> None:
+def send_numbers(rig: Any, connection: Any, numbers: range) -> None:
+    for number in numbers:
+        rig.send(connection, body=b"%d" % number, properties=f"n\x01{number}")
+
+
+def test_condition_chooses_messages_by_their_properties(rig: Any) -> None:
     connection = rig.connect()
-    heartbeat(rig, connection, kind=b"SQL92", expression=b"a > 5")
+    send_numbers(rig, connection, range(10))
+    condition = {"expressionType": "SQL92", "subscription": "n BETWEEN 2 AND 8"}
+
+    (some,) = rig.replies(rig.pull(connection, **condition, maxMsgNums="5"))
+    (rest,) = rig.replies(rig.pull(connection, **condition, queueOffset="7"))
+    (none,) = rig.replies(rig.pull(connection, **condition, queueOffset="9"))
+
+    assert ([b"2", b"3", b"4", b"5", b"6"], "7") == (
+        bodies(some),
+        some.ext_fields["nextBeginOffset"],
+    )
+    assert ([b"7", b"8"], "10") == (bodies(rest), rest.ext_fields["nextBeginOffset"])
+    assert (ResponseCode.PULL_RETRY_IMMEDIATELY, "10") == (
+        none.code,
+        none.ext_fields["nextBeginOffset"],
+    )
+
+
+def test_condition_keeps_to_the_bytes_asked_for(rig: Any) -> None:
+    connection = rig.connect()
+    send_numbers(rig, connection, range(4))
+    condition = {"expressionType": "SQL92", "subscription": "n > 0"}
+
+    (reply,) = rig.replies(rig.pull(connection, **condition, maxMsgBytes="200"))
+
+    assert [b"1"] == bodies(reply)
+    assert "2" == reply.ext_fields["nextBeginOffset"]
+
+
+def test_one_pull_examines_a_bounded_number_of_messages(rig: Any) -> None:
+    connection = rig.connect()
+    send_numbers(rig, connection, range(EXAMINED_COUNT_MAX + 1))
+    condition = {"expressionType": "SQL92", "subscription": f"n = {EXAMINED_COUNT_MAX}"}
+
+    (first,) = rig.replies(rig.pull(connection, **condition))
+    offset = first.ext_fields["nextBeginOffset"]
+    (second,) = rig.replies(rig.pull(connection, **condition, queueOffset=offset))
+
+    assert (ResponseCode.PULL_RETRY_IMMEDIATELY, str(EXAMINED_COUNT_MAX)) == (first.code, offset)
+    assert [b"%d" % EXAMINED_COUNT_MAX] == bodies(second)
+
+
+def test_held_pull_with_a_condition_waits_for_a_message_that_fulfils_it(rig: Any) -> None:
+    puller, sender = rig.connect(), rig.connect()
+    rig.pull(puller, expressionType="SQL92", subscription="n > 4", **SUSPEND)
+    rig.outputs.clear()
+
+    send_numbers(rig, sender, range(5))
+    early = [o for o in rig.outputs if o.connection is puller]
+    send_numbers(rig, sender, range(5, 6))
+    (answer,) = [o.command for o in rig.outputs if o.connection is puller]
+
+    assert [] == early
+    assert ([b"5"], "6") == (bodies(answer), answer.ext_fields["nextBeginOffset"])
+
+
+def test_held_pull_whose_condition_nothing_fulfils_says_how_far_it_looked(rig: Any) -> None:
+    puller, sender = rig.connect(), rig.connect()
+    rig.pull(puller, expressionType="SQL92", subscription="n > 4", **SUSPEND)
+    rig.advance(14_000)
+    send_numbers(rig, sender, range(3))
+
+    (reply,) = rig.replies(rig.advance(1_000))
+
+    assert (ResponseCode.PULL_NOT_FOUND, "3") == (reply.code, reply.ext_fields["nextBeginOffset"])
+
+
+def test_condition_of_a_heartbeat_filters_pulls_without_one(rig: Any) -> None:
+    connection = rig.connect()
+    send_numbers(rig, connection, range(8))
+    heartbeat(rig, connection, kind=b"SQL92", expression=b"n > 5")
 
     (reply,) = rig.replies(rig.pull(connection, sysFlag="0", subVersion="5"))
 
-    assert ResponseCode.SYSTEM_ERROR == reply.code
-    assert "SQL92" in reply.remark
+    assert [b"6", b"7"] == bodies(reply)
+
+
+def test_condition_of_a_heartbeat_that_is_wrong_is_named_at_the_pull(rig: Any) -> None:
+    connection = rig.connect()
+    heartbeat(rig, connection, kind=b"SQL92", expression=b"n >")
+
+    (reply,) = rig.replies(rig.pull(connection, sysFlag="0", subVersion="5"))
+
+    assert ResponseCode.FILTER_DATA_NOT_EXIST == reply.code
+    assert "wrong at character 4, the end" in reply.remark
 
 
 def _fields() -> dict[str, str]:

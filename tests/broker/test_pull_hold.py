@@ -3,6 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparrowmq.broker.message_filter import MessageFilter
 from sparrowmq.broker.pull_hold import HeldPull, PullHold
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import PullMessageRequestHeader
@@ -31,7 +32,7 @@ def held(
         suspend_timeout_ms=15_000,
         sub_version=0,
     )
-    return HeldPull(connection, RemotingCommand(code=11), header, tags, deadline_ms)
+    return HeldPull(connection, RemotingCommand(code=11), header, MessageFilter(tags), deadline_ms)
 
 
 def test_message_at_the_wanted_offset_wakes_the_pull_once() -> None:

@@ -30,8 +30,7 @@ DIFFERENT = {
     "wire-96": "no transactions",
     "wire-98": "no transactions, so nothing was committed to the queue",
     "wire-113": "no system topics of its own for transactions",
-    "wire-124": "no SQL92",
-    "wire-125": "no SQL92",
+    "wire-125": "another parser's words",
 }
 NO_REMARK = {None, "", "not set any response code"}
 

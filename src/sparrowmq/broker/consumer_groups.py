@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sparrowmq.broker.message_filter import MessageFilter, make_filter
+from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel
 from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
 from sparrowmq.protocol.codes import LanguageCode
@@ -40,10 +42,16 @@ class Member(NamedTuple):
 
 
 class Subscription(NamedTuple):
-    """What a group wants of a topic; `tags_codes` is None for everything."""
+    """What a group wants of a topic.
+
+    Args:
+        data: as the heartbeat told it.
+        wanted: the filter; None where the condition cannot be parsed, for the reason `fault`.
+    """
 
     data: SubscriptionData
-    tags_codes: frozenset[int] | None
+    wanted: MessageFilter | None
+    fault: str = ""
 
 
 @dataclass(slots=True)
@@ -185,7 +193,7 @@ def _replace_subscriptions(group: ConsumerGroup, given: list[SubscriptionData]) 
             changed = True
         elif data.sub_version <= known.data.sub_version:
             continue
-        group.subscriptions[data.topic] = Subscription(data, wanted_tags_codes(data))
+        group.subscriptions[data.topic] = _subscription(data)
     wanted = {data.topic for data in given}
     for topic in [topic for topic in group.subscriptions if topic not in wanted]:
         del group.subscriptions[topic]
@@ -193,11 +201,11 @@ def _replace_subscriptions(group: ConsumerGroup, given: list[SubscriptionData]) 
     return changed
 
 
-def wanted_tags_codes(data: SubscriptionData) -> frozenset[int] | None:
-    """Return the hash codes a subscription lets through, None for all."""
-    if data.sub_string == "*" or not data.code_set:
-        return None
-    return frozenset(data.code_set)
+def _subscription(data: SubscriptionData) -> Subscription:
+    try:
+        return Subscription(data, make_filter(data))
+    except LocalProtocolError as error:
+        return Subscription(data, None, str(error))
 
 
 class ProducerGroups:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
+from sparrowmq.broker.message_filter import MessageFilter
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import PullMessageRequestHeader
 from sparrowmq.runtime.connections import Connection
@@ -23,14 +24,14 @@ class HeldPull:
     """A pull that waits.
 
     Args:
-        tags_codes: hash codes of the tags wanted, None for every message.
+        wanted: which messages.
         deadline_ms: when it is answered with nothing.
     """
 
     connection: Connection
     command: RemotingCommand
     header: PullMessageRequestHeader
-    tags_codes: frozenset[int] | None
+    wanted: MessageFilter
     deadline_ms: int
     is_held: bool = True
 
@@ -65,7 +66,8 @@ class PullHold:
     ) -> list[HeldPull]:
         """Release the pulls that want the message just before `next_offset`.
 
-        A pull whose filter does not want the message stays held.
+        A pull whose tags do not want the message stays held; whether a condition does is for the
+        caller to find out.
         """
         waiting = self._by_queue.get((topic, queue_id))
         if not waiting:
@@ -74,7 +76,7 @@ class PullHold:
             held
             for held in waiting
             if next_offset > held.header.queue_offset
-            and (held.tags_codes is None or tags_code in held.tags_codes)
+            and (held.wanted.tags_codes is None or tags_code in held.wanted.tags_codes)
         ]
         for held in woken:
             self._remove(held)

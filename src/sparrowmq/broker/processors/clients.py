@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 from sparrowmq.broker.config import DuplicateClientId
 from sparrowmq.broker.consumer_groups import SUBSCRIPTIONS_MAX, Member
+from sparrowmq.broker.message_filter import make_filter
 from sparrowmq.broker.processors.send import find_or_create_plain
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.broker.subscription_groups import GROUPS_MAX
+from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model.names import (
     GROUP_LENGTH_MAX,
     TOPIC_LENGTH_MAX,
@@ -35,7 +37,7 @@ from sparrowmq.protocol.headers import (
     UnregisterClientRequestHeader,
     decode_header,
 )
-from sparrowmq.protocol.subscription import EXPRESSION_TYPE_TAG
+from sparrowmq.protocol.sql92 import EXPRESSION_LENGTH_MAX
 from sparrowmq.rebalance.member_marker import EXPIRY_FIELD, MARKED_LEASE_MS, is_marked
 from sparrowmq.rebalance.queue_lock_table import QUEUE_LEASE_CLIENT_MS
 from sparrowmq.runtime.connections import Connection, Fact, Output, Reply
@@ -44,7 +46,6 @@ from sparrowmq.runtime.requests import Refusal, Request, answer
 LOCKS_PER_REQUEST_MAX = 1_024
 CLIENT_ID_LENGTH_MAX = 512
 GROUPS_PER_CLIENT_MAX = 1_024
-EXPRESSION_LENGTH_MAX = 4_096
 # TopicSysFlag.buildSysFlag(true, false).
 _TOPIC_SYS_FLAG_UNIT = 1
 
@@ -249,13 +250,12 @@ def _check_lock_count(count: int) -> None:
 
 
 def check_client_config(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Say whether a subscription can be served: tags can, SQL92 cannot."""
+    """Say whether a subscription can be served: by tags, or by a condition that can be parsed."""
     del state
     body = decode_body(CheckClientRequestBody, request.command.body or b"")
-    data = body.subscription_data
-    if data is not None and data.expression_type != EXPRESSION_TYPE_TAG:
-        raise Refusal(
-            ResponseCode.SYSTEM_ERROR,
-            f"The broker does not support consumer to filter message by {data.expression_type}",
-        )
+    if body.subscription_data is not None:
+        try:
+            make_filter(body.subscription_data)
+        except LocalProtocolError as error:
+            raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
     return answer(request)

@@ -6,11 +6,19 @@ Source: PullMessageProcessor.java, PullRequestHoldService.java.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from sparrowmq.broker.consumer_groups import wanted_tags_codes
+import msgspec
+
+from sparrowmq.broker.message_filter import (
+    EXAMINED_COUNT_MAX,
+    MessageFilter,
+    keep_matching,
+    make_filter,
+)
 from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX, HeldPull
 from sparrowmq.broker.state import BrokerState
-from sparrowmq.errors import ProtocolError
+from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model import MessageModel
 from sparrowmq.protocol.bodies import PERM_READ
 from sparrowmq.protocol.codes import ResponseCode
@@ -22,7 +30,8 @@ from sparrowmq.protocol.headers import (
     PullMessageRequestHeader,
     decode_header,
 )
-from sparrowmq.protocol.subscription import EXPRESSION_TYPE_TAG, parse_subscription
+from sparrowmq.protocol.sql92 import EXPRESSION_LENGTH_MAX
+from sparrowmq.protocol.subscription import parse_subscription
 from sparrowmq.runtime.connections import Output, Reply
 from sparrowmq.runtime.requests import FAQ, Refusal, Request
 from sparrowmq.store.results import Dispatched, GetResult, GetStatus
@@ -35,7 +44,6 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-EXPRESSION_BYTES_MAX = 4_096
 
 
 def pull(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -43,7 +51,7 @@ def pull(state: BrokerState, request: Request) -> Sequence[Output]:
     command = request.command
     header = decode_header(PullMessageRequestHeader, command.ext_fields)
     try:
-        tags_codes = _check(state, request, header)
+        wanted = _check(state, request, header)
     except Refusal as refusal:
         refusal.ext_fields = {}
         raise
@@ -51,7 +59,7 @@ def pull(state: BrokerState, request: Request) -> Sequence[Output]:
         state.offsets.raise_to(
             header.consumer_group, header.topic, header.queue_id, offset=header.commit_offset
         )
-    result = _read(state, header, tags_codes)
+    result = _read(state, header, wanted)
     if (
         _code(result, header) == ResponseCode.PULL_NOT_FOUND
         and header.sys_flag & PULL_SUSPEND
@@ -59,7 +67,7 @@ def pull(state: BrokerState, request: Request) -> Sequence[Output]:
         and not command.is_oneway
     ):
         wait_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX)
-        held = HeldPull(request.connection, command, header, tags_codes, request.now_ms + wait_ms)
+        held = HeldPull(request.connection, command, header, wanted, request.now_ms + wait_ms)
         evicted = state.holds.hold(held)
         return [] if evicted is None else answer_held(state, [evicted])
     if command.is_oneway:
@@ -80,24 +88,35 @@ def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> list[Output]:
             next_offset=message.next_offset,
             tags_code=message.tags_code,
         )
-        if woken:
-            outputs += answer_held(state, woken)
+        for held in woken:
+            outputs += _answer_or_hold(state, held)
     return outputs
+
+
+def _answer_or_hold(state: BrokerState, held: HeldPull) -> list[Output]:
+    """Answer a woken pull, unless its condition wants none of what has come.
+
+    It then waits on behind that: a message is examined once for each pull that waits.
+    """
+    result = _read(state, held.header, held.wanted)
+    if held.wanted.condition is None or result.status is not GetStatus.NO_MATCHED_MESSAGE:
+        return [Reply(held.connection, _response(held.command, held.header, result))]
+    header = msgspec.structs.replace(held.header, queue_offset=result.next_offset)
+    evicted = state.holds.hold(replace(held, header=header, is_held=True))
+    return [] if evicted is None else answer_held(state, [evicted])
 
 
 def answer_held(state: BrokerState, pulls: Iterable[HeldPull]) -> list[Output]:
     """Read once more for each pull and answer it, whatever there is."""
     outputs: list[Output] = []
     for held in pulls:
-        result = _read(state, held.header, held.tags_codes)
+        result = _read(state, held.header, held.wanted)
         outputs.append(Reply(held.connection, _response(held.command, held.header, result)))
     return outputs
 
 
-def _check(
-    state: BrokerState, request: Request, header: PullMessageRequestHeader
-) -> frozenset[int] | None:
-    """Refuse what may not be pulled; returns the tags' codes wanted, None for all."""
+def _check(state: BrokerState, request: Request, header: PullMessageRequestHeader) -> MessageFilter:
+    """Refuse what may not be pulled; returns which messages are wanted."""
     group_name = header.consumer_group
     settings = state.find_group(group_name, timestamp_ms=request.timestamp_ms)
     if settings is None:
@@ -125,37 +144,34 @@ def _check(
             f"consumer:[/{request.connection.address}]",
         )
     if header.sys_flag & PULL_SUBSCRIPTION:
-        return _given_tags_codes(header)
-    return _subscribed_tags_codes(state, header, settings.consume_broadcast_enable)
+        return _given_filter(header)
+    return _subscribed_filter(state, header, settings.consume_broadcast_enable)
 
 
-def _given_tags_codes(header: PullMessageRequestHeader) -> frozenset[int] | None:
+def _given_filter(header: PullMessageRequestHeader) -> MessageFilter:
     """Take the filter that the pull itself carries."""
     expression = header.subscription
-    if (header.expression_type or EXPRESSION_TYPE_TAG) != EXPRESSION_TYPE_TAG:
-        raise Refusal(
-            ResponseCode.SYSTEM_ERROR,
-            f"The broker does not support consumer to filter message by {header.expression_type}",
-        )
-    if not expression or expression == "*":
-        return None
     try:
-        if len(expression) > EXPRESSION_BYTES_MAX:
-            raise Refusal(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                "parse the consumer's subscription failed",
+        if expression and len(expression) > EXPRESSION_LENGTH_MAX:
+            raise LocalProtocolError(f"an expression of {len(expression)} characters")
+        return make_filter(
+            parse_subscription(
+                header.topic,
+                expression,
+                sub_version=header.sub_version,
+                expression_type=header.expression_type,
             )
-        data = parse_subscription(header.topic, expression, sub_version=header.sub_version)
-    except ProtocolError as error:
+        )
+    except LocalProtocolError as error:
         raise Refusal(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"parse the consumer's subscription failed: {error}",
         ) from error
-    return wanted_tags_codes(data)
 
 
-def _subscribed_tags_codes(
+def _subscribed_filter(
     state: BrokerState, header: PullMessageRequestHeader, may_broadcast: bool
-) -> frozenset[int] | None:
+) -> MessageFilter:
     """Take the filter that the group's heartbeats gave."""
     group = state.consumers.find(header.consumer_group)
     if group is None:
@@ -176,30 +192,31 @@ def _subscribed_tags_codes(
         raise Refusal(
             ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
         )
-    if subscription.data.expression_type != EXPRESSION_TYPE_TAG:
+    if subscription.wanted is None:
         raise Refusal(
-            ResponseCode.SYSTEM_ERROR,
-            "The broker does not support consumer to filter message by "
-            f"{subscription.data.expression_type}",
+            ResponseCode.FILTER_DATA_NOT_EXIST,
+            f"The broker's consumer filter data is not exist! {subscription.fault}",
         )
-    return subscription.tags_codes
+    return subscription.wanted
 
 
-def _read(
-    state: BrokerState, header: PullMessageRequestHeader, tags_codes: frozenset[int] | None
-) -> GetResult:
+def _read(state: BrokerState, header: PullMessageRequestHeader, wanted: MessageFilter) -> GetResult:
     config = state.config
     bytes_max = config.pull_bytes_max
     if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
         bytes_max = min(bytes_max, header.max_msg_bytes)
+    count_max = max(1, min(header.max_msg_nums, config.pull_count_max))
+    is_conditional = wanted.condition is not None
     result = state.store.get(
         header.topic,
         header.queue_id,
         queue_offset=header.queue_offset,
-        count_max=max(1, min(header.max_msg_nums, config.pull_count_max)),
-        bytes_max=bytes_max,
-        tags_codes=tags_codes,
+        count_max=EXAMINED_COUNT_MAX if is_conditional else count_max,
+        bytes_max=config.pull_bytes_max if is_conditional else bytes_max,
+        tags_codes=wanted.tags_codes,
     )
+    if wanted.condition is not None:
+        result = keep_matching(result, wanted.condition, count_max=count_max, bytes_max=bytes_max)
     state.counters.gets += result.count
     return result
 

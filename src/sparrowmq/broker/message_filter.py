@@ -1,0 +1,85 @@
+"""Which messages a subscription wants: by the codes of tags, or by a condition over properties.
+
+Differs from RocketMQ: conditions need no `enablePropertyFilter`, and one that cannot be parsed is
+refused at once, where RocketMQ delivers every message to a pull that carries it.
+
+Source: ExpressionMessageFilter.java, ConsumerFilterManager.java.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
+from sparrowmq.protocol.bodies import SubscriptionData
+from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.protocol.record import decode_record
+from sparrowmq.protocol.sql92 import Condition, parse_condition
+from sparrowmq.protocol.subscription import (
+    EXPRESSION_TYPE_SQL92,
+    EXPRESSION_TYPE_TAG,
+    SUBSCRIBE_ALL,
+)
+from sparrowmq.store.results import GetResult, GetStatus
+
+# GetMessageResult: how many messages one filtered pull looks at (maxFilterMessageCount / 20).
+EXAMINED_COUNT_MAX = 800
+
+
+class MessageFilter(NamedTuple):
+    """Which messages are wanted; each that is None leaves none out."""
+
+    tags_codes: frozenset[int] | None = None
+    condition: Condition | None = None
+
+
+def make_filter(data: SubscriptionData) -> MessageFilter:
+    """Return what a subscription wants.
+
+    Raises: LocalProtocolError for a condition that cannot be parsed, or an unknown type of filter.
+    """
+    if data.expression_type == EXPRESSION_TYPE_SQL92:
+        return MessageFilter(condition=parse_condition(data.sub_string))
+    if data.expression_type != EXPRESSION_TYPE_TAG:
+        raise LocalProtocolError(
+            f"a filter of type {data.expression_type[:40]!r}; "
+            f"it must be {EXPRESSION_TYPE_TAG} or {EXPRESSION_TYPE_SQL92}"
+        )
+    if data.sub_string == SUBSCRIBE_ALL or not data.code_set:
+        return MessageFilter()
+    return MessageFilter(tags_codes=frozenset(data.code_set))
+
+
+def keep_matching(
+    result: GetResult, condition: Condition, *, count_max: int, bytes_max: int
+) -> GetResult:
+    """Leave out the messages that a condition does not want.
+
+    The answer ends before the first wanted message that does not fit `count_max` or `bytes_max`;
+    one message always fits.
+    """
+    if result.status is not GetStatus.FOUND:
+        return result
+    kept: list[memoryview] = []
+    records, at, total = memoryview(result.records), 0, 0
+    next_offset = result.next_offset
+    while at < len(records):
+        try:
+            record = decode_record(records, at, check_crc=False)
+        except RemoteProtocolError:
+            # Whoever reads it stops there too.
+            kept.append(records[at:])
+            break
+        if condition.matches(parse_properties(record.properties)):
+            if kept and (len(kept) == count_max or total + record.size > bytes_max):
+                next_offset = record.queue_offset
+                break
+            kept.append(records[at : at + record.size])
+            total += record.size
+        at += record.size
+    status = GetStatus.FOUND if kept else GetStatus.NO_MATCHED_MESSAGE
+    return msgspec.structs.replace(
+        result, status=status, next_offset=next_offset, records=b"".join(kept), count=len(kept)
+    )
