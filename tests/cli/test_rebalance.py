@@ -22,6 +22,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import waiting
+from members import MemberProcess
 from sparrowmq import ConsumeFromWhere, Message, Producer, PushConsumer
 from sparrowmq.cli.main import build_app
 from sparrowmq.model import MessageQueue
@@ -52,10 +53,19 @@ class Stage:
         self.cluster = cluster
         self.at = ["--nameserver", cluster.name_server, "--timeout", "10"]
         self._members: list[PushConsumer] = []
+        self._twins: list[MemberProcess] = []
 
     def join(self, group: str, instances: Sequence[str], *, listener: Any = None) -> None:
-        """Start members `172.17.0.1@INSTANCE` and wait until all are listed and have queues."""
-        for instance in instances:
+        """Start members `172.17.0.1@INSTANCE` and wait until all are listed and have queues.
+
+        An instance that comes again is a process of its own.
+        """
+        for place, instance in enumerate(instances):
+            if instance in instances[:place]:
+                self._twins.append(
+                    MemberProcess(self.cluster, group, topic=TOPIC, instance=instance)
+                )
+                continue
             member = PushConsumer(
                 group,
                 name_server=self.cluster.name_server,
@@ -68,6 +78,7 @@ class Stage:
             member.start()
             self._members.append(member)
         wait_until("a share for each", lambda: all(m.assignment() for m in self._members))
+        wait_until("a share for each process", lambda: all(t.queue_ids for t in self._twins))
         wait_until(
             f"{instances} members of {group}",
             lambda: (
@@ -91,9 +102,10 @@ class Stage:
                 producer.send(Message(TOPIC, b"x"), queue=queue)
 
     def leave(self) -> None:
-        for member in self._members:
+        for member in (*self._members, *self._twins):
             member.close()
         self._members.clear()
+        self._twins.clear()
 
 
 @pytest.fixture(scope="module")

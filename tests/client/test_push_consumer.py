@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from members import MemberProcess
 from sparrowmq import (
     Admin,
     AsyncProducer,
@@ -235,6 +236,7 @@ def test_equal_client_ids_take_one_share_twice_and_leave_the_other(
     make_consumer: Callable[..., PushConsumer],
     admin: Admin,
     producer: Producer,
+    cluster: EmbeddedCluster,
     topic: str,
     group: str,
     caplog: pytest.LogCaptureFixture,
@@ -242,31 +244,31 @@ def test_equal_client_ids_take_one_share_twice_and_leave_the_other(
     """The failure of the articles: two containers on one host's network, both with process id 9."""
     caplog.set_level(logging.WARNING, "sparrowmq.client")
     seen = Seen()
-    same = {"client_ip": "172.17.0.1", "instance_name": "9"}
-    consumers = [make_consumer(seen, **same) for _ in range(2)]
-    for consumer in consumers:
+    consumer = make_consumer(seen, client_ip="172.17.0.1", instance_name="9")
+    with MemberProcess(cluster, group, topic=topic, instance="9") as other:
         consumer.start()
+        wait_until("both take the first half", lambda: [4, 4] == sizes(consumer, other))
+        sent = send_numbers(producer, topic, 8 * 50)
+        wait_until("the half here", lambda: len(seen.messages) >= 4 * 50)
+        wait_until("and there", lambda: len(other.consumed) >= 4 * 50)
 
-    wait_until("both take the first half", lambda: counts(consumers) == [4, 4])
-    sent = send_numbers(producer, topic, 8 * 50)
-    taken = {message.queue_id for message in seen.messages}
-    wait_until("each message of the half twice", lambda: len(seen.messages) >= 2 * 4 * 50)
+        assert ["172.17.0.1@9"] * 2 == admin.consumer_ids(group)
+        assert [0, 1, 2, 3] == owned([consumer]) == other.queue_ids
+        taken = {message.queue_id for message in seen.messages}
+        assert {0, 1, 2, 3} == taken == {queue_id for queue_id, _ in other.consumed}
+        assert sent > set(seen.bodies)
+        assert 200 == sum(lag.lag for lag in admin.group_lag(group, topic)[4:])
+        told = [r.getMessage() for r in caplog.records if "listed 2 times" in r.getMessage()]
+        assert 1 == len(told)
+        assert group in told[0]
+        assert "172.17.0.1@9" in told[0]
+        addresses = {c.client_addr for c in admin.consumer_connections(group).connection_set}
+        assert 2 == len(addresses)
+        assert all(address in told[0] for address in addresses)
 
-    assert ["172.17.0.1@9"] * 2 == admin.consumer_ids(group)
-    assert [0, 0, 1, 1, 2, 2, 3, 3] == owned(consumers)
-    taken = {message.queue_id for message in seen.messages}
-    assert {0, 1, 2, 3} == taken
-    assert {4, 5, 6, 7} == {
-        lag.queue.queue_id for lag in admin.group_lag(group, topic) if lag.queue.queue_id > 3
-    }
-    assert 200 == sum(lag.lag for lag in admin.group_lag(group, topic)[4:])
-    assert sent > set(seen.bodies)
-    told = [r.getMessage() for r in caplog.records if "listed 2 times" in r.getMessage()]
-    assert 2 == len(told)
-    assert all(group in text and "172.17.0.1@9" in text for text in told)
-    addresses = {c.client_addr for c in admin.consumer_connections(group).connection_set}
-    assert 2 == len(addresses)
-    assert all(address in text for text in told for address in addresses)
+
+def sizes(consumer: PushConsumer, other: MemberProcess) -> list[int]:
+    return [len(consumer.assignment()), len(other.queue_ids)]
 
 
 @pytest.mark.slow
@@ -275,20 +277,21 @@ def test_broker_can_refuse_a_client_id_in_use(caplog: pytest.LogCaptureFixture) 
     with EmbeddedCluster(options=("--duplicate-client-id", "reject")) as cluster, ExitStack() as up:
         cluster.create_topic("T", queues=4)
 
-        def make() -> PushConsumer:
-            consumer = PushConsumer(
-                "GID_r", name_server=cluster.name_server, listener=Seen(), instance_name="1"
-            )
-            consumer.subscribe("T")
-            consumer.start()
-            return consumer
-
-        first = up.enter_context(make())
-        wait_until("the first", lambda: counts([first]) == [4])
-        second = up.enter_context(make())
+        first = up.enter_context(MemberProcess(cluster, "GID_r", topic="T", instance="1"))
+        wait_until("the first", lambda: 4 == len(first.queue_ids))
+        second = PushConsumer(
+            "GID_r",
+            name_server=cluster.name_server,
+            listener=Seen(),
+            client_ip="172.17.0.1",
+            instance_name="1",
+        )
+        up.enter_context(second)
+        second.subscribe("T")
+        second.start()
         wait_until("the refusal to be told", lambda: "is in use at" in caplog.text)
 
-        assert [[], 4] == [second.assignment(), len(first.assignment())]
+        assert [0, 4] == sizes(second, first)
         first.close()
         wait_until("the second to take over", lambda: counts([second]) == [4])
 

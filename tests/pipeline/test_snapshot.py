@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,13 @@ pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq
 from typer.testing import CliRunner
 
+from members import MemberProcess
 from sparrowmq.cli.main import build_app
-from sparrowmq.client.blocking import Admin, Producer, PushConsumer
+from sparrowmq.client.blocking import Admin, Producer
 from sparrowmq.model import Message, MessageQueue
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = [pytest.mark.slow]
-
-TWIN = {"client_ip": "172.17.0.1", "instance_name": "1"}
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -49,25 +49,16 @@ def test_each_look_adds_a_file_to_three_tables(cluster: EmbeddedCluster, tmp_pat
             producer.send(
                 Message("orders", b"1"), queue=MessageQueue("orders", "broker-a", queue_id)
             )
-    members = [
-        PushConsumer(
-            "GID_twins",
-            name_server=cluster.name_server,
-            listener=lambda found, context: None,
-            **TWIN,
-        )
-        for _ in range(2)
-    ]
-    for member in members:
-        member.subscribe("orders")
-        member.start()
-    wait_for_members(cluster, 2)
+    with ExitStack() as members:
+        for _ in range(2):
+            twin = MemberProcess(cluster, "GID_twins", topic="orders", instance="1")
+            members.enter_context(twin)
+        wait_for_members(cluster, 2)
 
-    code, stdout, stderr = run(
-        "-n", cluster.name_server, "--out", str(tmp_path), "--count", "2", "--every", "0", "--json"
-    )
-    for member in members:
-        member.close()
+        code, stdout, stderr = run(
+            *("-n", cluster.name_server, "--out", str(tmp_path)),
+            *("--count", "2", "--every", "0", "--json"),
+        )
 
     assert 0 == code, stderr
     looks = [json.loads(line) for line in stdout.splitlines()]

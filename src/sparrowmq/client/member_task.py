@@ -14,6 +14,7 @@ from sparrowmq.client.assembly import (
     note_connection_lost,
     serve_request,
 )
+from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import UsageError
 from sparrowmq.protocol.command import RemotingCommand
@@ -43,10 +44,14 @@ class MemberTask:
         self.is_closed = False
 
     def start(self) -> None:
-        """Begin the membership. Raises: UsageError if it was begun or closed before."""
+        """Begin the membership.
+
+        Raises: UsageError if it was begun or closed before; as `ClientInstances.register`.
+        """
         config = self._subscriber.config
         if self._task is not None or self.is_closed:
             raise UsageError(f"consumer {config.client_id} was started before; make a new one")
+        INSTANCES.register(self._subscriber)
         name = f"sparrowmq-consumer-{config.group}"
         self._task = asyncio.create_task(self._loop(), name=name)
 
@@ -78,6 +83,7 @@ class MemberTask:
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
+            INSTANCES.unregister(self._subscriber)
         await self.driver.aclose()
 
     def _answer(self, address: str, request: RemotingCommand) -> RemotingCommand | None:

@@ -14,6 +14,7 @@ from sparrowmq.client.assembly import (
     note_connection_lost,
     serve_request,
 )
+from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import UsageError
 from sparrowmq.protocol.command import RemotingCommand
@@ -51,10 +52,14 @@ class MemberThread:
         return self._closing.is_set()
 
     def start(self) -> None:
-        """Begin the membership. Raises: UsageError if it was begun or closed before."""
+        """Begin the membership.
+
+        Raises: UsageError if it was begun or closed before; as `ClientInstances.register`.
+        """
         config = self._subscriber.config
         if self._thread is not None or self.is_closed:
             raise UsageError(f"consumer {config.client_id} was started before; make a new one")
+        INSTANCES.register(self._subscriber)
         name = f"sparrowmq-consumer-{config.group}"
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
@@ -91,6 +96,7 @@ class MemberThread:
             self.driver.call_soon_threadsafe(partial(begin_leaving, self._subscriber))
             timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
             self._thread.join(timeout_ms / 1000)
+            INSTANCES.unregister(self._subscriber)
         self.driver.close()
 
     def _answer(self, address: str, request: RemotingCommand) -> RemotingCommand | None:

@@ -113,7 +113,7 @@ class ConsumeCounters:
     pulled: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Subscriber:
     """A push consumer's state.
 

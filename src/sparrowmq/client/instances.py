@@ -1,0 +1,106 @@
+"""The consumers that run in this process, and which of them exclude each other.
+
+RocketMQ's client instance is a process's own: one per client id. Two members of a group under one
+client id take the same queues and leave others to nobody; within a process that can be refused.
+So can members of one group that subscribe different things, of which a broker keeps only what the
+last one said. What another process does, the broker's list and the doctor tell.
+
+Source: MQClientManager.java, MQClientInstance.registerConsumer.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from weakref import WeakSet
+
+from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.errors import ConfigError, UsageError
+
+
+class ClientInstances:
+    """All running consumers of a process. Threads share one."""
+
+    def __init__(self) -> None:
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget everything: in a process that was forked, its parent's consumers do not run."""
+        self._lock = threading.Lock()
+        # Weak: a consumer that was never closed must not bar others once it is gone.
+        self._running: WeakSet[Subscriber] = WeakSet()
+
+    def register(self, subscriber: Subscriber) -> None:
+        """Take note that a consumer starts.
+
+        Raises: UsageError if one of its group runs under its client id; ConfigError if one of its
+        group subscribes something else.
+        """
+        with self._lock:
+            for other in self._running:
+                if _are_of_one_group(subscriber, other):
+                    _check_id(subscriber, other)
+                    _check_subscriptions(subscriber, other)
+            self._running.add(subscriber)
+
+    def unregister(self, subscriber: Subscriber) -> None:
+        """Take note that a consumer has ended."""
+        with self._lock:
+            self._running.discard(subscriber)
+
+
+def _are_of_one_group(one: Subscriber, other: Subscriber) -> bool:
+    return one.config.group == other.config.group and not set(
+        one.name_servers.addresses
+    ).isdisjoint(other.name_servers.addresses)
+
+
+def _check_id(subscriber: Subscriber, other: Subscriber) -> None:
+    config = subscriber.config
+    if config.client_id == other.config.client_id:
+        raise UsageError(
+            f"consumer group {config.group} has a consumer with client id {config.client_id} in "
+            f"this process already. Members that share an id consume the same queues, and other "
+            f"queues are consumed by nobody. Give each its own instance_name (the default of "
+            f"CLUSTERING is unique), or another group, or close the first"
+        )
+
+
+def _check_subscriptions(subscriber: Subscriber, other: Subscriber) -> None:
+    ours, theirs = _expressions(subscriber), _expressions(other)
+    # Without any, a consumer subscribes later, or has its queues assigned by hand.
+    if ours and theirs and ours != theirs:
+        group = subscriber.config.group
+        raise ConfigError(
+            f"consumer group {group}: this consumer ({subscriber.config.client_id}) subscribes "
+            f"{_text(ours)}, but {other.config.client_id} of the same group in this process "
+            f"subscribes {_text(theirs)}. A broker keeps one subscription for a group, the last "
+            f"it heard, so each would miss messages. Subscribe the same topics and expressions in "
+            f"all consumers of a group, or give this one a group of its own"
+        )
+
+
+def _expressions(subscriber: Subscriber) -> dict[str, tuple[str, frozenset[str] | str]]:
+    """Return what is subscribed by topic, so that equal expressions are equal."""
+    if subscriber.is_assigned:
+        return {}
+    return {
+        topic: (data.expression_type, data.tags_set or data.sub_string)
+        for topic, data in dict(subscriber.subscriptions).items()
+        if topic != subscriber.retry_topic
+    }
+
+
+def _text(expressions: dict[str, tuple[str, frozenset[str] | str]]) -> str:
+    def show(expression: frozenset[str] | str) -> str:
+        return expression if isinstance(expression, str) else " || ".join(sorted(expression))
+
+    return ", ".join(
+        f"{topic} ({show(expression)})" for topic, (_, expression) in sorted(expressions.items())
+    )
+
+
+INSTANCES = ClientInstances()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=INSTANCES.begin_anew)
