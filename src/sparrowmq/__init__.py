@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         MessageExt,
         MessageModel,
         MessageQueue,
+        MessageSelector,
         SendResult,
         SendStatus,
     )
@@ -46,6 +47,7 @@ __all__ = [
     "MessageExt",
     "MessageModel",
     "MessageQueue",
+    "MessageSelector",
     "Producer",
     "PullResult",
     "PullStatus",

@@ -21,10 +21,11 @@ from sparrowmq import (
     MessageExt,
     MessageModel,
     MessageQueue,
+    MessageSelector,
     Producer,
     PullStatus,
 )
-from sparrowmq.errors import TopicRouteNotFound, UsageError
+from sparrowmq.errors import LocalProtocolError, TopicRouteNotFound, UsageError
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -351,6 +352,26 @@ def test_only_subscribed_tags_are_given(
 
     assert [0, 1, 3, 4] == sorted(numbers_of(poll_all(consumer, 4)))
     assert [] == consumer.getmany(timeout_ms=50)
+
+
+def test_only_messages_that_fulfil_a_condition_are_given(
+    make_pull: Callable[..., Any], producer: Producer, topic: str
+) -> None:
+    wanted = MessageSelector.by_sql("n BETWEEN 2 AND 4")
+    consumer = make_pull(subscribes=False)
+    consumer.subscribe(topic, wanted)
+    queue = producer.fetch_publish_queues(topic)[0]
+    for n in range(6):
+        message = Message(topic, str(n).encode(), properties={"n": str(n)})
+        producer.send(message, queue=queue)
+
+    by_hand = consumer.pull(queue, 0, expression=wanted)
+
+    assert [2, 3, 4] == sorted(numbers_of(poll_all(consumer, 3)))
+    assert [] == consumer.getmany(timeout_ms=50)
+    assert [2, 3, 4] == numbers_of(by_hand.messages)
+    with pytest.raises(LocalProtocolError, match="wrong at character 4"):
+        consumer.subscribe(topic, MessageSelector.by_sql("n >"))
 
 
 @pytest.mark.slow

@@ -99,6 +99,7 @@ def test_assign_names_the_topics() -> None:
         ({"startingOffsetsByTimestamp": '{"T": {"b": {"0": -1}}}'}, "milliseconds since 1970"),
         ({"subExpression": "||"}, "names no tag"),
         ({"filterType": "SQL93"}, "write TAG or SQL92"),
+        ({"filterType": "SQL92", "subExpression": "a >"}, "wrong at character 4, the end"),
         ({"filterType": "sql92"}, "'subExpression' must be a condition"),
         ({"accessKey": "a"}, "both options 'accessKey' and 'secretKey'"),
         ({"maxOffsetsPerTrigger": "5"}, "is for a stream, this is a batch"),

@@ -39,7 +39,14 @@ from sparrowmq.client.subscriber import (
     RebalanceListener,
 )
 from sparrowmq.errors import SparrowError
-from sparrowmq.model import ConsumeFromWhere, Message, MessageModel, MessageQueue, SendResult
+from sparrowmq.model import (
+    ConsumeFromWhere,
+    Message,
+    MessageModel,
+    MessageQueue,
+    MessageSelector,
+    SendResult,
+)
 from sparrowmq.protocol.bodies import ConsumerConnection
 from sparrowmq.rebalance.strategies import StrategyChoice
 from sparrowmq.runtime.async_driver import AsyncDriver
@@ -204,7 +211,7 @@ class AsyncPushConsumer:
         """What this consumer has done so far."""
         return self._subscriber.counters
 
-    async def subscribe(self, topic: str, expression: str = "*") -> None:
+    async def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
         """Consume a topic, before or after the start; `*`, or tags: `TagA || TagB`."""
         subscription = make_subscription(topic, expression)
         self._member.call(partial(add_subscription, self._subscriber, subscription))

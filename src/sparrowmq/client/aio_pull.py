@@ -23,7 +23,13 @@ from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
 from sparrowmq.client.subscriber import ConsumeCounters, RebalanceCallbacks, RebalanceListener
 from sparrowmq.errors import UsageError
-from sparrowmq.model import ConsumeFromWhere, MessageExt, MessageModel, MessageQueue
+from sparrowmq.model import (
+    ConsumeFromWhere,
+    MessageExt,
+    MessageModel,
+    MessageQueue,
+    MessageSelector,
+)
 from sparrowmq.rebalance.strategies import StrategyChoice
 
 # Only callbacks on queues are called.
@@ -110,7 +116,7 @@ class AsyncLitePullConsumer:
         """What this consumer has done so far."""
         return self._state.subscriber.counters
 
-    async def subscribe(self, topic: str, expression: str = "*") -> None:
+    async def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
         """Consume a share of a topic's queues, before or after the start."""
         self._state.check_subscribes()
         subscription = make_subscription(topic, expression)
@@ -207,7 +213,7 @@ class AsyncLitePullConsumer:
         offset: int,
         count_max: int = 32,
         *,
-        expression: str = "*",
+        expression: str | MessageSelector = "*",
         suspend_ms: int = 0,
     ) -> PullResult:
         """Pull once, from any queue at any offset; also without `start`."""

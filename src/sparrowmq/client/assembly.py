@@ -23,13 +23,13 @@ from sparrowmq.client.subscriber import (
     Subscriber,
 )
 from sparrowmq.errors import ConfigError
-from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel
+from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel, MessageSelector
 from sparrowmq.model.names import check_topic, retry_topic
 from sparrowmq.protocol.bodies import SubscriptionData
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, decode_header
-from sparrowmq.protocol.subscription import parse_subscription
+from sparrowmq.protocol.subscription import parse_selection
 from sparrowmq.rebalance.process_queue import FlowLimits
 from sparrowmq.rebalance.strategies import StrategyChoice, strategy_from
 from sparrowmq.runtime import clock
@@ -212,10 +212,10 @@ def resume(subscriber: Subscriber) -> None:
     subscriber.wake.set()
 
 
-def make_subscription(topic: str, expression: str) -> SubscriptionData:
+def make_subscription(topic: str, expression: str | MessageSelector) -> SubscriptionData:
     """Parse a subscription as of now. Raises: ConfigError, LocalProtocolError."""
     check_topic(topic)
-    return parse_subscription(topic, expression, sub_version=clock.timestamp_ms())
+    return parse_selection(topic, expression, sub_version=clock.timestamp_ms())
 
 
 def add_subscription(subscriber: Subscriber, subscription: SubscriptionData) -> None:

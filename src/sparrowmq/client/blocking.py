@@ -37,7 +37,14 @@ from sparrowmq.client.subscriber import (
     RebalanceListener,
 )
 from sparrowmq.errors import SparrowError
-from sparrowmq.model import ConsumeFromWhere, Message, MessageModel, MessageQueue, SendResult
+from sparrowmq.model import (
+    ConsumeFromWhere,
+    Message,
+    MessageModel,
+    MessageQueue,
+    MessageSelector,
+    SendResult,
+)
 from sparrowmq.protocol.bodies import ConsumerConnection
 from sparrowmq.rebalance.strategies import StrategyChoice
 from sparrowmq.runtime.blocking_driver import BlockingDriver
@@ -267,12 +274,12 @@ class PushConsumer:
         """What this consumer has done so far."""
         return self._subscriber.counters
 
-    def subscribe(self, topic: str, expression: str = "*") -> None:
+    def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
         """Consume a topic, before or after the start.
 
         Args:
-            expression: `*` for all messages, or tags: `TagA || TagB`. All members of a group
-                must subscribe the same.
+            expression: `*` for all messages, tags such as `TagA || TagB`, or
+                `MessageSelector.by_sql(...)`. All members of a group must subscribe the same.
 
         Raises: ConfigError for a bad topic name; LocalProtocolError for a bad expression;
         UsageError after `close`.

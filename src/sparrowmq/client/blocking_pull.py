@@ -20,7 +20,13 @@ from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
 from sparrowmq.client.subscriber import ConsumeCounters, RebalanceCallbacks, RebalanceListener
 from sparrowmq.errors import UsageError
-from sparrowmq.model import ConsumeFromWhere, MessageExt, MessageModel, MessageQueue
+from sparrowmq.model import (
+    ConsumeFromWhere,
+    MessageExt,
+    MessageModel,
+    MessageQueue,
+    MessageSelector,
+)
 from sparrowmq.rebalance.strategies import StrategyChoice
 
 # Only callbacks on queues are called.
@@ -132,12 +138,12 @@ class LitePullConsumer:
         """What this consumer has done so far."""
         return self._state.subscriber.counters
 
-    def subscribe(self, topic: str, expression: str = "*") -> None:
+    def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
         """Consume a share of a topic's queues, before or after the start.
 
         Args:
-            expression: `*` for all messages, or tags: `TagA || TagB`. All members of a group
-                must subscribe the same.
+            expression: `*` for all messages, tags such as `TagA || TagB`, or
+                `MessageSelector.by_sql(...)`. All members of a group must subscribe the same.
 
         Raises: ConfigError for a bad topic name; LocalProtocolError for a bad expression;
         UsageError after `assign` or `close`.
@@ -275,7 +281,7 @@ class LitePullConsumer:
         offset: int,
         count_max: int = 32,
         *,
-        expression: str = "*",
+        expression: str | MessageSelector = "*",
         suspend_ms: int = 0,
     ) -> PullResult:
         """Pull once, from any queue at any offset; also without `start`.
@@ -283,7 +289,7 @@ class LitePullConsumer:
         Nothing is committed and no position changes.
 
         Args:
-            expression: `*` for all messages, or tags.
+            expression: as of `subscribe`.
             suspend_ms: how long the broker may hold the pull while there is nothing new; it looks
                 every 5 s.
 

@@ -14,6 +14,7 @@ from sparrowmq.model.message import (
     SendStatus,
 )
 from sparrowmq.model.queue import MessageQueue
+from sparrowmq.model.selector import MessageSelector
 
 __all__ = [
     "ConsumeContext",
@@ -26,6 +27,7 @@ __all__ = [
     "MessageExt",
     "MessageModel",
     "MessageQueue",
+    "MessageSelector",
     "SendResult",
     "SendStatus",
 ]

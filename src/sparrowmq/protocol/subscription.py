@@ -10,7 +10,9 @@ java.lang.String.hashCode.
 from __future__ import annotations
 
 from sparrowmq.errors import LocalProtocolError
+from sparrowmq.model import MessageSelector
 from sparrowmq.protocol.bodies import SubscriptionData
+from sparrowmq.protocol.sql92 import parse_condition
 
 SUBSCRIBE_ALL = "*"
 EXPRESSION_TYPE_TAG = "TAG"
@@ -73,6 +75,22 @@ def parse_subscription(
         tags_set=tags,
         code_set=frozenset(java_hash(tag) for tag in tags),
     )
+
+
+def parse_selection(
+    topic: str, selection: str | MessageSelector, *, sub_version: int
+) -> SubscriptionData:
+    """Parse what a user wants of a topic: a tag expression, or a selector.
+
+    Raises: LocalProtocolError if it is wrong; a condition is checked here, for RocketMQ's brokers
+    say it in their logs only.
+    """
+    if isinstance(selection, str):
+        return parse_subscription(topic, selection, sub_version=sub_version)
+    expression, kind = selection
+    if kind == EXPRESSION_TYPE_SQL92:
+        parse_condition(expression)
+    return parse_subscription(topic, expression, sub_version=sub_version, expression_type=kind)
 
 
 def _trim(text: str) -> str:

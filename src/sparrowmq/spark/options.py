@@ -15,6 +15,7 @@ from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, LocalProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import check_group
+from sparrowmq.protocol.sql92 import parse_condition
 from sparrowmq.protocol.subscription import (
     EXPRESSION_TYPE_SQL92,
     EXPRESSION_TYPE_TAG,
@@ -122,6 +123,15 @@ def _parse_timestamps(rest: int) -> Callable[[str], TimestampChoice]:
 
 def _parse_timestamp(rest: int) -> Callable[[str], TimestampChoice]:
     return lambda text: TimestampChoice(parse_timestamp_ms(text), {}, rest)
+
+
+def _check_condition(text: str | None) -> None:
+    if text is None:
+        raise ConfigError("option 'filterType' is 'SQL92', so 'subExpression' must be a condition")
+    try:
+        parse_condition(text)
+    except LocalProtocolError as error:
+        raise ConfigError(f"option 'subExpression': {error}") from error
 
 
 def _parse_filter(text: str) -> str:
@@ -415,8 +425,8 @@ def _check_together(given: Mapping[str, Any]) -> None:
         raise ConfigError("option 'commitOffsets' needs option 'group', under which to commit")
     if isinstance(given.get("startingOffsets"), GroupChoice) and "group" not in given:
         raise ConfigError("option 'startingOffsets' is 'group', so option 'group' must name one")
-    if given.get("filterType") == EXPRESSION_TYPE_SQL92 and "subExpression" not in given:
-        raise ConfigError("option 'filterType' is 'SQL92', so 'subExpression' must be a condition")
+    if given.get("filterType") == EXPRESSION_TYPE_SQL92:
+        _check_condition(given.get("subExpression"))
     if ("accessKey" in given) != ("secretKey" in given):
         raise ConfigError("give both options 'accessKey' and 'secretKey', or neither")
     if "maxOffsetsPerTrigger" in given and "maxBytesPerTrigger" in given:

@@ -234,6 +234,7 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
         count_max=config.pull_batch_size,
         suspend_ms=config.pull_suspend_ms,
         expression=subscription.sub_string if is_active else None,
+        expression_type=subscription.expression_type,
         sub_version=subscription.sub_version,
     )
     address = subscriber.get_broker_address(queue)

@@ -25,9 +25,9 @@ from sparrowmq.client.operations.pull import PULL_TIMEOUT_MS, make_pull_header, 
 from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
 from sparrowmq.errors import InvokeTimeout, SparrowError, UsageError
-from sparrowmq.model import MessageQueue
+from sparrowmq.model import MessageQueue, MessageSelector
 from sparrowmq.model.queue import queue_order
-from sparrowmq.protocol.subscription import parse_subscription
+from sparrowmq.protocol.subscription import parse_selection, parse_subscription
 from sparrowmq.rebalance.actions import Commit, Deliver, Rebalance, SendBack
 from sparrowmq.rebalance.member import TopicShare
 from sparrowmq.runtime.effects import Now, Operation, Sleep, Wait
@@ -247,7 +247,7 @@ def pull_queue(
     offset: int,
     *,
     count_max: int,
-    expression: str,
+    expression: str | MessageSelector,
     suspend_ms: int,
 ) -> Operation[PullResult]:
     """Pull once from any queue at any offset; nothing is committed, no position changes.
@@ -255,7 +255,7 @@ def pull_queue(
     Raises: RouteError, TransportError, BrokerError; RemoteProtocolError if the first record
     cannot be read.
     """
-    subscription = parse_subscription(queue.topic, expression, sub_version=0)
+    subscription = parse_selection(queue.topic, expression, sub_version=0)
     header = make_pull_header(
         state.subscriber.config.group,
         queue,
@@ -263,6 +263,7 @@ def pull_queue(
         count_max=count_max,
         suspend_ms=suspend_ms,
         expression=subscription.sub_string,
+        expression_type=subscription.expression_type,
     )
     address = yield from get_broker_address(state.directory, queue)
     result = yield from pull(address, header, timeout_ms=PULL_TIMEOUT_MS + suspend_ms)

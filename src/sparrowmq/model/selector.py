@@ -1,0 +1,28 @@
+"""Which messages of a topic a consumer wants. Pure.
+
+Source: MessageSelector.java, ExpressionType.java.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class MessageSelector(NamedTuple):
+    """A filter that the broker applies; made by `by_tag` or `by_sql`."""
+
+    expression: str
+    expression_type: str
+
+    @classmethod
+    def by_tag(cls, expression: str) -> MessageSelector:
+        """Want messages with one of these tags: `TagA || TagB`, or `*` for all."""
+        return cls(expression, "TAG")
+
+    @classmethod
+    def by_sql(cls, condition: str) -> MessageSelector:
+        """Want messages whose properties fulfil a condition: `price > 3 AND region = 'eu'`.
+
+        Apache's brokers need `enablePropertyFilter=true` for it.
+        """
+        return cls(condition, "SQL92")
