@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from certificates import Certificates
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -168,6 +170,12 @@ def _file_params(directory: GoldenDirectory, patterns: list[str]) -> list[Any]:
 
 def _skipped(identity: str, reason: str) -> Any:
     return pytest.param(None, id=identity, marks=pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority with certificates of a server at 127.0.0.1 and of a client."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")

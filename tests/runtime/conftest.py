@@ -10,6 +10,7 @@ import asyncio
 import gc
 import os
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -62,12 +63,18 @@ class FrameServer:
     """Calls the handler for every command; one thread per connection.
 
     Args:
-        reads: waited for before anything is read from a connection.
+        reads: waited for before anything is read from a connection, but for a TLS handshake.
+        tls: the context of a server that speaks TLS.
     """
 
     def __init__(
-        self, handler: Handler, reads: threading.Event | None = None, host: str = "127.0.0.1"
+        self,
+        handler: Handler,
+        reads: threading.Event | None = None,
+        host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self._handler = handler
         self._reads = reads
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -114,6 +121,12 @@ class FrameServer:
 
     def _serve(self, peer: Peer) -> None:
         decoder = FrameDecoder()
+        if self._tls is not None:
+            try:
+                peer.sock = self._tls.wrap_socket(peer.sock, server_side=True)
+            except OSError:
+                peer.sock.close()
+                return
         if self._reads is not None:
             self._reads.wait(PATIENCE_S)
         try:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import socket
+import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -71,6 +72,8 @@ class BrokerServer:
         config: settings; its address is where clients reach the broker.
         name_servers: addresses at which to register.
         limits: bounds on peers.
+        tls: the context of a server that speaks TLS; None for none.
+        name_server_tls: the context of a client of name servers that speak TLS; None for none.
         salvage: whether a log that is damaged in the middle is cut there, rather than refused.
     """
 
@@ -81,6 +84,8 @@ class BrokerServer:
         *,
         name_servers: Sequence[str] = (),
         limits: ServerLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+        name_server_tls: ssl.SSLContext | None = None,
         salvage: bool = False,
     ) -> None:
         self._config = config
@@ -105,8 +110,8 @@ class BrokerServer:
         except BaseException:
             self._store.close()
             raise
-        self._server = RemotingServer(self._broker, limits=limits, on_turn=self._turn)
-        self._driver = AsyncDriver(on_connection_lost=self._connection_lost)
+        self._server = RemotingServer(self._broker, limits=limits, tls=tls, on_turn=self._turn)
+        self._driver = AsyncDriver(on_connection_lost=self._connection_lost, tls=name_server_tls)
         self._flush_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-flush")
         self._save_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-save")
         self._running: set[asyncio.Task[None]] = set()

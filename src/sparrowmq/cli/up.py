@@ -14,6 +14,7 @@ import ipaddress
 import logging
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -30,6 +31,7 @@ from sparrowmq.config import find_setting
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.nameserver.server import NameServerServer
 from sparrowmq.runtime.remoting_server import bind
+from sparrowmq.runtime.tls import client_context, own_server_context, server_context
 
 LOG = logging.getLogger("sparrowmq.cli")
 
@@ -64,6 +66,9 @@ AutoCreate = Annotated[
 ]
 DuplicateIds = Annotated[DuplicateClientId, _option("duplicate-client-id")]
 Salvage = Annotated[bool, typer.Option("--salvage", help=find_setting("salvage").help)]
+TlsCert = Annotated[str, _option("tls-cert")]
+TlsKey = Annotated[str, _option("tls-key")]
+TlsClientCa = Annotated[str, _option("tls-client-ca")]
 StopWithStdin = Annotated[
     bool,
     typer.Option("--stop-with-stdin", hidden=True, help="stop when standard input closes"),
@@ -82,6 +87,9 @@ def up(
     auto_create_topics: AutoCreate = True,
     duplicate_client_id: DuplicateIds = DuplicateClientId.WARN,
     advertise: Advertise = "",
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
+    tls_client_ca: TlsClientCa = "",
     insecure: Insecure = False,
     salvage: Salvage = False,
     stop_with_stdin: StopWithStdin = False,
@@ -90,9 +98,10 @@ def up(
     """Run a name server and a broker in one process, in the foreground."""
 
     async def serve(stop: asyncio.Event) -> None:
-        ip = _check_host(host, insecure=insecure)
+        ip = _check_host(host, insecure=insecure or bool(tls_client_ca))
+        tls = _server_tls(tls_cert, tls_key, tls_client_ca)
         async with (
-            _name_server(ip, nameserver_port, data / "nameserver") as name_server_port,
+            _name_server(ip, nameserver_port, data / "nameserver", tls=tls) as name_server_port,
             _broker(
                 ip,
                 broker_port,
@@ -105,6 +114,8 @@ def up(
                 auto_create_topics=auto_create_topics,
                 duplicate_client_id=duplicate_client_id,
                 salvage=salvage,
+                tls=tls,
+                name_server_tls=own_server_context(tls_cert, tls_key or None) if tls_cert else None,
             ) as broker_address,
         ):
             shown = _join(_advertised(ip, advertise), name_server_port)
@@ -120,6 +131,9 @@ def nameserver(
         int, typer.Option(help=find_setting("nameserver-port").help, min=0, max=65_535)
     ] = 9876,
     data: Data = Path("sparrowmq-data/nameserver"),
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
+    tls_client_ca: TlsClientCa = "",
     insecure: Insecure = False,
     stop_with_stdin: StopWithStdin = False,
     verbose: Verbose = False,
@@ -127,8 +141,9 @@ def nameserver(
     """Run a name server in the foreground."""
 
     async def serve(stop: asyncio.Event) -> None:
-        ip = _check_host(host, insecure=insecure)
-        async with _name_server(ip, port, data) as bound_port:
+        ip = _check_host(host, insecure=insecure or bool(tls_client_ca))
+        tls = _server_tls(tls_cert, tls_key, tls_client_ca)
+        async with _name_server(ip, port, data, tls=tls) as bound_port:
             _print_ready(f"nameserver={_join(_advertised(ip, ''), bound_port)}")
             await stop.wait()
 
@@ -148,6 +163,10 @@ def broker(
     auto_create_topics: AutoCreate = True,
     duplicate_client_id: DuplicateIds = DuplicateClientId.WARN,
     advertise: Advertise = "",
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
+    tls_client_ca: TlsClientCa = "",
+    tls_ca: Annotated[str, _option("tls-ca")] = "",
     insecure: Insecure = False,
     salvage: Salvage = False,
     stop_with_stdin: StopWithStdin = False,
@@ -156,7 +175,13 @@ def broker(
     """Run a broker in the foreground."""
 
     async def serve(stop: asyncio.Event) -> None:
-        ip = _check_host(host, insecure=insecure)
+        ip = _check_host(host, insecure=insecure or bool(tls_client_ca))
+        tls = _server_tls(tls_cert, tls_key, tls_client_ca)
+        name_server_tls = None
+        if tls_ca:
+            name_server_tls = client_context(
+                ca_file=tls_ca, certificate_file=tls_cert or None, key_file=tls_key or None
+            )
         async with _broker(
             ip,
             port,
@@ -169,6 +194,8 @@ def broker(
             auto_create_topics=auto_create_topics,
             duplicate_client_id=duplicate_client_id,
             salvage=salvage,
+            tls=tls,
+            name_server_tls=name_server_tls,
         ) as broker_address:
             _print_ready(f"broker={broker_address}")
             await stop.wait()
@@ -177,11 +204,13 @@ def broker(
 
 
 @asynccontextmanager
-async def _name_server(ip: str, port: int, root: Path) -> AsyncIterator[int]:
+async def _name_server(
+    ip: str, port: int, root: Path, *, tls: ssl.SSLContext | None
+) -> AsyncIterator[int]:
     """Serve; gives the port."""
     listening = bind(ip, port)
     with contextlib.closing(listening):
-        server = NameServerServer(root)
+        server = NameServerServer(root, tls=tls)
         try:
             bound_port: int = listening.getsockname()[1]
             await server.start(listening)
@@ -204,6 +233,8 @@ async def _broker(
     auto_create_topics: bool,
     duplicate_client_id: DuplicateClientId,
     salvage: bool,
+    tls: ssl.SSLContext | None,
+    name_server_tls: ssl.SSLContext | None,
 ) -> AsyncIterator[str]:
     """Serve; gives the address that clients are told."""
     listening = bind(ip, port)
@@ -217,7 +248,14 @@ async def _broker(
             auto_create_topics=auto_create_topics,
             duplicate_client_id=duplicate_client_id,
         )
-        server = BrokerServer(root, config, name_servers=name_servers, salvage=salvage)
+        server = BrokerServer(
+            root,
+            config,
+            name_servers=name_servers,
+            tls=tls,
+            name_server_tls=name_server_tls,
+            salvage=salvage,
+        )
         try:
             await server.start(listening)
             yield address
@@ -279,6 +317,15 @@ def _print_ready(what: str) -> None:
     print(f"ready {what}", flush=True)
 
 
+def _server_tls(cert: str, key: str, client_ca: str) -> ssl.SSLContext | None:
+    """Return the servers' context. Raises: ConfigError."""
+    if cert:
+        return server_context(cert, key or None, client_ca_file=client_ca or None)
+    if key or client_ca:
+        raise ConfigError("--tls-key and --tls-client-ca need --tls-cert; give it, or none of them")
+    return None
+
+
 def _check_host(host: str, *, insecure: bool) -> str:
     """Return the host as an IP address.
 
@@ -294,8 +341,8 @@ def _check_host(host: str, *, insecure: bool) -> str:
     if not ipaddress.ip_address(ip).is_loopback and not insecure:
         raise ConfigError(
             f"--host {host} can be reached from other machines, and nothing checks who connects "
-            "(there is no access control yet); use 127.0.0.1, or add --insecure if the network "
-            "is trusted"
+            "(there is no access control yet); use 127.0.0.1, let only clients with a certificate "
+            "connect (--tls-client-ca), or add --insecure if the network is trusted"
         )
     return str(ip)
 

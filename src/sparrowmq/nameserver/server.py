@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from pathlib import Path
 
 from sparrowmq.nameserver.name_server import KVConfig, NameServer
@@ -26,10 +27,18 @@ class NameServerServer:
     Args:
         root: its directory.
         limits: bounds on peers.
+        tls: the context of a server that speaks TLS; None for none.
+
     Raises: StoreError if the directory is in use or its file is damaged.
     """
 
-    def __init__(self, root: Path, *, limits: ServerLimits | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        limits: ServerLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._storage = FileStorage(root)
         self._storage.lock()
         try:
@@ -38,7 +47,7 @@ class NameServerServer:
             self._storage.unlock()
             raise
         self._machine = NameServer(kv_config)
-        self._server = RemotingServer(self._machine, limits=limits, on_turn=self._turn)
+        self._server = RemotingServer(self._machine, limits=limits, tls=tls, on_turn=self._turn)
         self._ticker: asyncio.TimerHandle | None = None
 
     async def start(self, listening: socket.socket) -> None:

@@ -15,6 +15,7 @@ import inspect
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Self, TypeVar, cast
@@ -33,6 +34,13 @@ from sparrowmq.runtime.channel import (
 from sparrowmq.runtime.effects import Call, Cancelled, Effect, Invoke, Oneway, Operation
 from sparrowmq.runtime.scheduler import NEVER_MS, OperationTask, Scheduler, Timed, log_unjoined
 from sparrowmq.runtime.sockets import split_address, tune
+from sparrowmq.runtime.tls import (
+    CLOSED_IN_HANDSHAKE,
+    HANDSHAKE_TIMED_OUT,
+    HANDSHAKE_TIMEOUT_MS,
+    check_context,
+    describe,
+)
 
 LOG = logging.getLogger("sparrowmq.runtime")
 
@@ -54,6 +62,9 @@ class AsyncDriver:
         on_connection_lost: told the address of each connection that was open and is not.
         pool_size: threads for `Call` of plain functions, at most. Coroutine functions run on the
             loop.
+        tls: makes every connection one over TLS.
+
+    Raises: ConfigError if `tls` is something else.
     """
 
     def __init__(
@@ -62,7 +73,9 @@ class AsyncDriver:
         on_request: OnRequest | None = None,
         on_connection_lost: OnConnectionLost | None = None,
         pool_size: int = POOL_SIZE,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = check_context(tls)
         self._on_request = on_request
         self._on_connection_lost = on_connection_lost
         self._pool_size = pool_size
@@ -305,16 +318,27 @@ class AsyncDriver:
     async def _open(self, channel: Channel) -> None:
         assert self._loop is not None
         closed: asyncio.Future[None] = self._loop.create_future()
+        timeout_ms = CONNECT_TIMEOUT_MS
+        settings: dict[str, Any] = {}
+        if self._tls is not None:
+            timeout_ms += HANDSHAKE_TIMEOUT_MS
+            settings = {"ssl": self._tls, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_MS / 1000}
         try:
             host, port = split_address(channel.address)
-            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+            async with asyncio.timeout(timeout_ms / 1000):
                 await self._loop.create_connection(
-                    lambda: _Connection(self, channel, closed), host, port
+                    lambda: _Connection(self, channel, closed), host, port, **settings
                 )
         except ValueError as error:
-            self._lose(channel, str(error), None)
+            self._lose(channel, describe(error) or str(error), error)
         except TimeoutError as error:
-            self._lose(channel, f"no answer within {CONNECT_TIMEOUT_MS} ms", error)
+            self._lose(channel, f"no answer within {timeout_ms} ms", error)
+        # What event loops make of a handshake that takes too long, or that the peer breaks off.
+        except ConnectionAbortedError as error:
+            self._lose(channel, HANDSHAKE_TIMED_OUT, error)
+        except ConnectionResetError as error:
+            reason = _reason_of(error) if self._tls is None else CLOSED_IN_HANDSHAKE
+            self._lose(channel, reason, error)
         except OSError as error:
             self._lose(channel, _reason_of(error), error)
         finally:
@@ -352,9 +376,8 @@ class AsyncDriver:
 
     def lost(self, channel: Channel, error: Exception | None) -> None:
         """Fail what waits for a connection that is gone. For `_Connection`."""
-        reason = "closed by the peer"
-        if isinstance(error, OSError):
-            reason = _reason_of(error)
+        said = _reason_of(error) if isinstance(error, OSError) else "closed by the peer"
+        reason = channel.ended_by_peer(said, is_plain=self._tls is None)
         self._lose(channel, reason, error)
 
     def _lose(self, channel: Channel, reason: str, cause: BaseException | None) -> None:
@@ -454,6 +477,8 @@ class _Connection(asyncio.Protocol):
 
 
 def _reason_of(error: OSError) -> str:
+    if (words := describe(error)) is not None:
+        return words
     # asyncio puts its own words in place of the system's; a failed look-up has no system error.
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -71,6 +72,9 @@ class BlockingDriver:
             no answer. Without it they are answered as not supported.
         on_connection_lost: told the address of each connection that was open and is not.
         pool_size: threads for `Call` at most.
+        tls: makes every connection one over TLS.
+
+    Raises: ConfigError if `tls` is something else.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class BlockingDriver:
         on_request: OnRequest | None = None,
         on_connection_lost: OnConnectionLost | None = None,
         pool_size: int = POOL_SIZE,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._pool_size = pool_size
         self._pool: CallPool | None = None
@@ -91,6 +96,7 @@ class BlockingDriver:
             on_request=on_request,
             on_connection_lost=on_connection_lost,
             call_soon_threadsafe=self.call_soon_threadsafe,
+            tls=tls,
         )
         # Other threads' functions for the leading thread.
         self._incoming: deque[Callable[[], Any]] = deque()

@@ -92,6 +92,7 @@ class Channel:
         "_unwritten",
         "address",
         "deadline_ms",
+        "has_received",
         "is_closed",
         "timer_ms",
         "wire",
@@ -103,6 +104,7 @@ class Channel:
         self.address = address
         self.wire: Wire | None = None
         self.is_closed = False
+        self.has_received = False
         # While connecting: when to give up. While open: when it has been idle for too long.
         self.deadline_ms = NEVER_MS
         self.timer_ms = NEVER_MS
@@ -177,11 +179,18 @@ class Channel:
         Raises: RemoteProtocolError; the driver must then call `close` with it.
         """
         self.deadline_ms = scheduler.now_ms + IDLE_MS
+        self.has_received = True
         for event in self._session.receive_data(data):
             if isinstance(event, RequestReceived):
                 self._answer(event.command)
             else:
                 scheduler.resume(event.token, event.command)  # type: ignore[arg-type]
+
+    def ended_by_peer(self, reason: str, *, is_plain: bool) -> str:
+        """Return why the peer ended the connection, which `is_plain` without TLS."""
+        if is_plain and not self.has_received:
+            return f"{reason}; it has sent nothing, and may want TLS"
+        return reason
 
     def close(self, reason: str, cause: BaseException | None, scheduler: Scheduler) -> bool:
         """Close the wire and throw an error into every task that waits for this connection.

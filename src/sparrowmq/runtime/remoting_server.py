@@ -7,6 +7,9 @@ requests (dispatch, flush) rather than to one.
 
 Every resource of a peer is bounded (`ServerLimits`): connections, frames begun and not finished,
 silence, and answers the peer does not take.
+
+A server with a certificate speaks TLS and nothing else; the time for a peer's first frame is then
+the time for its handshake too.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -35,6 +39,7 @@ from sparrowmq.runtime.connections import (
     Reply,
 )
 from sparrowmq.runtime.requests import Request, answer
+from sparrowmq.runtime.tls import HANDSHAKE_RECORD, TlsSession, describe
 
 # A peer that does not take its last answers within this is cut off.
 _CLOSING_TURNS_MAX = 50
@@ -93,6 +98,7 @@ class RemotingServer:
     Args:
         machine: gets every command; set before `start`.
         limits: bounds on peers.
+        tls: the context of a server that speaks TLS.
         on_turn: called once at the end of each turn of the loop in which commands came.
     """
 
@@ -101,9 +107,11 @@ class RemotingServer:
         machine: Machine,
         *,
         limits: ServerLimits | None = None,
+        tls: ssl.SSLContext | None = None,
         on_turn: Callable[[], None] | None = None,
     ) -> None:
         self._machine = machine
+        self._tls = tls
         self._limits = limits or ServerLimits()
         self._on_turn = on_turn
         self._links: dict[Connection, _Link] = {}
@@ -219,8 +227,7 @@ class RemotingServer:
         except ProtocolError as error:
             self._started_bytes -= buffered
             link.started_bytes = 0
-            LOG.info("%s closed: %s", link.connection.address, error)
-            link.close(str(error))
+            link.refuse(str(error))
             return
         left = decoder.buffered_bytes
         self._started_bytes += left - buffered
@@ -266,8 +273,7 @@ class RemotingServer:
         for link in list(self._links.values()):
             reason = link.overdue(now_ms)
             if reason is not None:
-                LOG.info("%s closed: %s", link.connection.address, reason)
-                link.close(reason)
+                link.refuse(reason)
         self._sweeper = asyncio.get_running_loop().call_later(
             self._limits.sweep_ms / 1000, self._sweep
         )
@@ -283,6 +289,10 @@ class _Link(asyncio.Protocol):
         self.decoder = FrameDecoder(frame_bytes_max=self._limits.frame_bytes_max)
         self.pending: list[bytes] = []
         self.started_bytes = 0
+        self._tls: TlsSession | None = None
+        if server._tls is not None:
+            self._tls = TlsSession(server._tls, server_hostname=None)
+        self._has_received = False
         self.transport: asyncio.Transport
         self.connection: Connection
         self._opened_ms = 0
@@ -306,8 +316,37 @@ class _Link(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=self._limits.send_buffer_bytes_max)
 
     def data_received(self, data: bytes) -> None:
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._tls is None:
             self._server._received(self, data)
+            return
+        if not self._has_received and data[0] != HANDSHAKE_RECORD:
+            self.refuse("it does not speak TLS, and this server speaks nothing else")
+            return
+        self._has_received = True
+        plain = self._decrypt(self._tls, data)
+        if plain:
+            self._server._received(self, plain)
+        if self._tls.is_ended:
+            self.close("the peer has ended TLS")
+
+    def _decrypt(self, tls: TlsSession, data: bytes) -> bytes:
+        plain, failure = b"", None
+        try:
+            plain = tls.receive_data(data)
+        except ssl.SSLError as error:
+            failure = describe(error)
+        # Of a failure too: it tells the peer why.
+        if output := tls.take_output():
+            self.transport.write(output)
+        if failure is not None:
+            self.refuse(failure)
+        return plain
+
+    def refuse(self, reason: str) -> None:
+        LOG.info("%s closed: %s", self.connection.address, reason)
+        self.close(reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._refused:
@@ -355,7 +394,11 @@ class _Link(asyncio.Protocol):
         if self.transport.is_closing():
             return
         self._active_ms = clock.monotonic_ms()
-        self.transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
+        data = pending[0] if len(pending) == 1 else b"".join(pending)
+        if self._tls is not None:
+            self._tls.encrypt(data)
+            data = self._tls.take_output()
+        self.transport.write(data)
 
     def overdue(self, now_ms: int) -> str | None:
         limits = self._limits

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import selectors
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,18 +25,26 @@ from sparrowmq.runtime.channel import (
     Channel,
     OnConnectionLost,
     OnRequest,
-    Wire,
 )
 from sparrowmq.runtime.effects import Invoke, Oneway
 from sparrowmq.runtime.scheduler import NEVER_MS, OperationTask, Scheduler
 from sparrowmq.runtime.sockets import (
     Candidate,
     SocketWire,
+    TlsWire,
     begin_connect,
     end_connect,
     is_quick,
     look_up,
     split_address,
+)
+from sparrowmq.runtime.tls import (
+    CLOSED_IN_HANDSHAKE,
+    HANDSHAKE_TIMED_OUT,
+    HANDSHAKE_TIMEOUT_MS,
+    TlsSession,
+    check_context,
+    describe,
 )
 
 LOG = logging.getLogger("sparrowmq.runtime")
@@ -43,9 +52,6 @@ LOG = logging.getLogger("sparrowmq.runtime")
 # Threads that look names up, apart from the pool for `Call`: its threads may all be in slow
 # listeners.
 LOOK_UP_THREADS = 2
-
-# Bytes asked from the kernel at once.
-RECEIVE_BYTES = 64 * 1024
 
 # The longest wait in the selector: epoll takes 32 bit milliseconds.
 SELECT_MS_MAX = 3_600_000
@@ -55,14 +61,16 @@ WRITE = selectors.EVENT_WRITE
 
 
 class _Dial:
-    """A connection being made: addresses not yet tried, and the one that is."""
+    """A connection being made: addresses not yet tried, and the one that is, up to its TLS."""
 
-    __slots__ = ("candidates", "channel", "error", "sock")
+    __slots__ = ("candidates", "channel", "error", "host", "sock", "wire")
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
+        self.host = ""
         self.candidates: deque[Candidate] = deque()
         self.sock: socket.socket | None = None
+        self.wire: TlsWire | None = None
         self.error: OSError | None = None
 
 
@@ -74,6 +82,9 @@ class SocketNetwork:
         on_request: answers the peers' requests.
         on_connection_lost: told the address of each connection that was open and is not.
         call_soon_threadsafe: brings the results of look-ups back to the leading thread.
+        tls: makes every connection one over TLS.
+
+    Raises: ConfigError if `tls` is something else.
     """
 
     def __init__(
@@ -83,7 +94,9 @@ class SocketNetwork:
         on_request: OnRequest | None,
         on_connection_lost: OnConnectionLost | None,
         call_soon_threadsafe: Callable[[Callable[[], Any]], None],
+        tls: ssl.SSLContext | None,
     ) -> None:
+        self._tls = check_context(tls)
         self._scheduler = scheduler
         self._on_request = on_request
         self._on_connection_lost = on_connection_lost
@@ -152,7 +165,9 @@ class SocketNetwork:
     def expire(self, channel: Channel) -> None:
         """See to a connection whose deadline has come."""
         dial = self._dials.get(channel)
-        if dial is not None:
+        if dial is not None and dial.wire is not None:
+            self._lose(channel, HANDSHAKE_TIMED_OUT, None)
+        elif dial is not None:
             self._hang_up(dial)
             self._try_next(dial)
         elif channel.is_idle:
@@ -201,6 +216,7 @@ class SocketNetwork:
         except ValueError as error:
             self._lose(channel, str(error), None)
             return
+        dial.host = host
         if not is_quick(host):
             if self._look_ups is None:
                 self._look_ups = CallPool(size=LOOK_UP_THREADS, name="sparrowmq-look-up")
@@ -253,11 +269,39 @@ class SocketNetwork:
             self._hang_up(dial)
             self._try_next(dial)
             return
-        channel = dial.channel
+        if self._tls is None:
+            self._opened(dial.channel, SocketWire(sock))
+            return
+        dial.wire = TlsWire(sock, TlsSession(self._tls, server_hostname=dial.host))
+        deadline_ms = self._scheduler.now_ms + HANDSHAKE_TIMEOUT_MS
+        self._scheduler.set_deadline(dial.channel, deadline_ms)
+        self._shake_hands(dial, WRITE)
+
+    def _shake_hands(self, dial: _Dial, mask: int) -> None:
+        wire, channel = dial.wire, dial.channel
+        assert wire is not None
+        if mask & WRITE:
+            wire.is_blocked = False
+        try:
+            data = wire.shake_hands(is_readable=bool(mask & READ))
+        except OSError as error:
+            self._lose(channel, _reason_of(error), error)
+            return
+        if data is None:
+            self._lose(channel, CLOSED_IN_HANDSHAKE, None)
+        elif wire.is_established:
+            self._opened(channel, wire)
+            if data:
+                self._take(channel, data)
+        else:
+            events = READ | WRITE if wire.is_blocked else READ
+            self._selector.modify(wire.sock, events, partial(self._shake_hands, dial))
+
+    def _opened(self, channel: Channel, wire: SocketWire) -> None:
         del self._dials[channel]
-        self._selector.modify(sock, READ, partial(self._attend_channel, channel))
+        self._selector.modify(wire.sock, READ, partial(self._attend_channel, channel))
         LOG.info("connected to %s", channel.address)
-        channel.opened(SocketWire(sock), self._scheduler)
+        channel.opened(wire, self._scheduler)
 
     def _hang_up(self, dial: _Dial) -> None:
         if dial.sock is not None:
@@ -271,20 +315,30 @@ class SocketNetwork:
             channel.wire.is_blocked = False
             self._flush(channel)
         if mask & READ and channel.wire is not None:
-            self._receive(channel, channel.wire)
+            self._receive(channel)
 
-    def _receive(self, channel: Channel, wire: Wire) -> None:
-        assert isinstance(wire, SocketWire)
+    def _receive(self, channel: Channel) -> None:
+        assert isinstance(channel.wire, SocketWire)
         try:
-            data = wire.sock.recv(RECEIVE_BYTES)
-            if data:
-                channel.received(data, self._scheduler)
-            else:
-                self._lose(channel, "closed by the peer", None)
+            data = channel.wire.receive()
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._lose(channel, error.strerror or str(error), error)
+            reason = channel.ended_by_peer(_reason_of(error), is_plain=self._tls is None)
+            self._lose(channel, reason, error)
+            return
+        if data is None:
+            self._lose(
+                channel,
+                channel.ended_by_peer("closed by the peer", is_plain=self._tls is None),
+                None,
+            )
+        elif data:
+            self._take(channel, data)
+
+    def _take(self, channel: Channel, data: bytes) -> None:
+        try:
+            channel.received(data, self._scheduler)
         except RemoteProtocolError as error:
             LOG.warning("closing connection to %s: %s", channel.address, error)
             self._lose(channel, str(error), error)
@@ -300,7 +354,7 @@ class SocketNetwork:
         try:
             channel.flush(self._scheduler)
         except OSError as error:
-            self._lose(channel, error.strerror or str(error), error)
+            self._lose(channel, _reason_of(error), error)
             return
         if wire.is_blocked != (channel in self._write_watched):
             data = partial(self._attend_channel, channel)
@@ -329,3 +383,7 @@ class SocketNetwork:
                     self._on_connection_lost(channel.address)
                 except Exception:
                     LOG.exception("on_connection_lost failed")
+
+
+def _reason_of(error: OSError) -> str:
+    return describe(error) or error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""Non-blocking TCP for the blocking driver: finding addresses, connecting, and one wire.
+"""Non-blocking TCP for the blocking driver: finding addresses, connecting, and the two wires.
 
 A name that is no IP address is looked up with `getaddrinfo`, which may block for seconds; the
 driver calls `look_up` in a thread unless `is_quick` says that no name server is asked.
@@ -11,14 +11,19 @@ import ipaddress
 import os
 import socket
 from collections import deque
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
 from sparrowmq.runtime.channel import WRITE_BUFFER_BYTES_MAX
+from sparrowmq.runtime.tls import TlsSession
 
 # How long sent bytes may stay unacknowledged by the peer's kernel before ours ends the connection.
 # A time-out of a request does not, and the kernel's own patience is a quarter of an hour.
 UNACKNOWLEDGED_MS_MAX = 30_000
+
+# Bytes asked from the kernel at once.
+RECEIVE_BYTES = 64 * 1024
 
 # Frames given to the kernel in one call; Linux takes 1,024.
 BUFFERS_PER_CALL = 64
@@ -142,6 +147,13 @@ class SocketWire:
             return False
         return True
 
+    def receive(self) -> bytes | None:
+        """Return bytes that came, or None at the end of the stream.
+
+        Raises: OSError; BlockingIOError if there is nothing now.
+        """
+        return self.sock.recv(RECEIVE_BYTES) or None
+
     def _forget(self, sent: int) -> None:
         """Drop the first bytes, which were sent."""
         unsent = self._unsent
@@ -158,3 +170,58 @@ class SocketWire:
         self._unsent.clear()
         self._size = 0
         self.sock.close()
+
+
+class TlsWire(SocketWire):
+    """The `Wire` over TLS; `shake_hands` comes before anything else."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, sock: socket.socket, session: TlsSession) -> None:
+        super().__init__(sock)
+        self._session = session
+
+    @property
+    def is_established(self) -> bool:
+        """Whether the handshake is done."""
+        return self._session.is_established
+
+    def shake_hands(self, *, is_readable: bool) -> bytes | None:
+        """Go on with the handshake; return as `receive` does, with nothing for BlockingIOError.
+
+        Raises: OSError.
+        """
+        self.flush()
+        if not is_readable:
+            return self._decrypt(b"")
+        try:
+            return self.receive()
+        except (BlockingIOError, InterruptedError):
+            return b""
+
+    def write(self, data: bytes) -> None:
+        """Take bytes to be sent. Raises: ssl.SSLError."""
+        self._session.encrypt(data)
+        super().write(self._session.take_output())
+
+    def receive(self) -> bytes | None:
+        """Return decrypted bytes, possibly none; see `SocketWire.receive`."""
+        data = super().receive()
+        return None if data is None else self._decrypt(data)
+
+    def _decrypt(self, data: bytes) -> bytes | None:
+        session = self._session
+        try:
+            plain = session.receive_data(data)
+        except OSError:
+            # The peer is told why, if it listens.
+            with suppress(OSError):
+                self._send_output()
+            raise
+        self._send_output()
+        return None if session.is_ended and not plain else plain
+
+    def _send_output(self) -> None:
+        if output := self._session.take_output():
+            super().write(output)
+            self.flush()
