@@ -124,7 +124,7 @@ def test_who_waits_for_the_lock_of_one_that_is_gone_counts_as_owner(rig: Any) ->
     lock(rig, first, "a", 0, 1)
 
     while_listed = ([] == lock(rig, second, "b", 0), owners_told(rig))
-    rig.close(first)
+    rig.broker.connection_closed(first, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
 
     assert (True, {"a": [0, 1]}) == while_listed
     assert {"b": [0], "a": [1]} == owners_told(rig)

@@ -74,6 +74,27 @@ def test_strategy_that_raises_leaves_any_other_member() -> None:
     assert history.is_owner_listed(QUEUES[0], Broken(), group="G", client_id="me")
 
 
+def test_holder_that_was_seen_counts_for_a_strategy_that_looks_at_owners() -> None:
+    history = QueueHistory()
+    history.note("T", QUEUES, cid_all=["me", "other"])
+    history.note_holders({QUEUES[0]: "dead", QUEUES[1]: "other"})
+
+    listed = [is_owner_listed(history, n, strategy="MINIMAL_MOVE") for n in range(3)]
+
+    # Nobody was seen to hold queue 2: it may be on its way.
+    assert [False, True, True] == listed
+
+
+def test_broker_is_silent_until_it_answers() -> None:
+    history = QueueHistory()
+    for _ in range(2):
+        history.note_answer("b", is_silent=True)
+
+    assert 2 == history.silence_of("b")
+    history.note_answer("b", is_silent=False)
+    assert 0 == history.silence_of("b")
+
+
 def test_queue_is_new_that_came_after_the_first_view() -> None:
     history = QueueHistory()
     history.note("T", QUEUES[:2], cid_all=["me"])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sparrowmq.model import MessageQueue
-from sparrowmq.rebalance.group_strategy import is_group_strategy
+from sparrowmq.rebalance.group_strategy import Owners, is_group_strategy
 from sparrowmq.rebalance.strategy import AllocateMessageQueueStrategy
 
 # So many members are asked for their share to find a queue's former owner; one beyond is taken
@@ -33,6 +33,22 @@ class QueueHistory:
     _before: dict[str, _View] = field(default_factory=dict)
     # Former owners found so far, of the topics' last views.
     _owners: dict[MessageQueue, str | None] = field(default_factory=dict)
+    # Who was seen to hold which queue, for strategies that are told so.
+    _holders: Owners = field(default_factory=dict)
+    # How often in a row a broker did not answer.
+    _silences: dict[str, int] = field(default_factory=dict)
+
+    def note_answer(self, broker_name: str, *, is_silent: bool) -> None:
+        """Note whether a broker told of the group."""
+        self._silences[broker_name] = self.silence_of(broker_name) + 1 if is_silent else 0
+
+    def silence_of(self, broker_name: str) -> int:
+        """Return how often in a row a broker did not tell of the group."""
+        return self._silences.get(broker_name, 0)
+
+    def note_holders(self, holders: Owners) -> None:
+        """Take in who holds which queue, as it was seen just now."""
+        self._holders = holders
 
     def note(
         self, topic: str, mq_all: Sequence[MessageQueue], *, cid_all: Sequence[str] = ()
@@ -47,6 +63,11 @@ class QueueHistory:
         self._last[topic] = view
         for queue in [queue for queue in self._owners if queue.topic == topic]:
             del self._owners[queue]
+
+    def members(self, topic: str) -> tuple[str, ...]:
+        """Return the client ids that the last view of a topic lists."""
+        last = self._last.get(topic)
+        return () if last is None else last.cid_all
 
     def is_new(self, queue: MessageQueue) -> bool:
         """Tell whether the queue was added to its topic since we saw it first."""
@@ -70,6 +91,9 @@ class QueueHistory:
         if last is None:
             return False
         others = [cid for cid in last.cid_all if cid != client_id]
+        if is_group_strategy(strategy):
+            owner = self._holders.get(queue)
+            return bool(others) if owner in (None, client_id) else owner in others
         if queue not in self._owners:
             self._owners[queue] = self._find_owner(queue, strategy, group, client_id)
         owner = self._owners[queue]
@@ -87,8 +111,6 @@ class QueueHistory:
             # We are new: before us there were the others.
             last = self._last[queue.topic]
             view = _View(last.mq_all, tuple(cid for cid in last.cid_all if cid != client_id))
-        if is_group_strategy(strategy):
-            return None
         for cid in list(dict.fromkeys(view.cid_all))[:MEMBERS_ASKED_MAX]:
             try:
                 share = strategy.allocate(group, cid, list(view.mq_all), list(view.cid_all))

@@ -111,8 +111,18 @@ def describe(subscriber: Subscriber, *, now_ms: int, timestamp_ms: int) -> Consu
     )
 
 
+def holding_of(owned: OwnedQueue) -> tuple[bool, bool]:
+    """Tell whether a queue's lock is ours, and whether the queue is being given up."""
+    is_dropped = owned.process_queue.state in (
+        ProcessQueueState.DRAINING,
+        ProcessQueueState.DROPPED,
+    )
+    return owned.lease.until_ms is not None, is_dropped
+
+
 def _describe_queue(owned: OwnedQueue, boot_timestamp_ms: int) -> ProcessQueueInfo:
     queue, lease = owned.process_queue, owned.lease
+    is_locked, is_dropped = holding_of(owned)
     first = queue.commit_offset or 0
     return ProcessQueueInfo(
         commit_offset=owned.committed_offset or 0,
@@ -120,9 +130,9 @@ def _describe_queue(owned: OwnedQueue, boot_timestamp_ms: int) -> ProcessQueueIn
         cached_msg_max_offset=first + queue.span if queue.count else 0,
         cached_msg_count=queue.count,
         cached_msg_size_mib=queue.size_bytes >> 20,
-        locked=lease.until_ms is not None,
-        last_lock_timestamp_ms=0 if lease.until_ms is None else boot_timestamp_ms + lease.sent_ms,
-        dropped=queue.state in (ProcessQueueState.DRAINING, ProcessQueueState.DROPPED),
+        locked=is_locked,
+        last_lock_timestamp_ms=boot_timestamp_ms + lease.sent_ms if is_locked else 0,
+        dropped=is_dropped,
         last_pull_timestamp_ms=boot_timestamp_ms + queue.last_pull_ms,
         last_consume_timestamp_ms=(
             0 if queue.last_consume_ms is None else boot_timestamp_ms + queue.last_consume_ms

@@ -180,6 +180,12 @@ class ConsumerListBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
     consumer_id_list: list[str] = []
 
 
+class OwnersListBody(ConsumerListBody, frozen=True, kw_only=True, rename=wire_names()):
+    """The same, with SparrowMQ's addition for those who ask: who holds which queue's lock."""
+
+    sparrowmq_owners: dict[str, list[MessageQueue]] | None = None
+
+
 class LockBatchRequestBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """LOCK_BATCH_MQ."""
 

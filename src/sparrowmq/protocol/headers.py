@@ -207,9 +207,10 @@ class UnregisterClientRequestHeader(
 
 
 class GetConsumerListByGroupRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """GET_CONSUMER_LIST_BY_GROUP."""
+    """GET_CONSUMER_LIST_BY_GROUP; SparrowMQ's brokers tell the owners of queues if asked to."""
 
     consumer_group: str
+    sparrowmq_owners: bool | None = None
 
 
 class NotifyConsumerIdsChangedRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):

@@ -27,6 +27,7 @@ from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.queue import queue_order
 from sparrowmq.rebalance.actions import (
     Action,
+    AskMembers,
     AssignmentChanged,
     Deliver,
     DuplicateClientId,
@@ -42,11 +43,9 @@ from sparrowmq.rebalance.actions import (
 )
 from sparrowmq.rebalance.deliveries import Deliveries
 from sparrowmq.rebalance.in_order import InOrder, OrderlyOutcome
+from sparrowmq.rebalance.lock_rounds import LockRounds
 from sparrowmq.rebalance.member_config import MemberConfig
-from sparrowmq.rebalance.member_marker import (
-    HEARTBEATS_PER_EXPIRY,
-    MARKED_LEASE_RENEWAL_MS,
-)
+from sparrowmq.rebalance.member_marker import HEARTBEATS_PER_EXPIRY
 from sparrowmq.rebalance.owned_queue import OwnedQueue
 from sparrowmq.rebalance.process_queue import ProcessQueueState
 from sparrowmq.rebalance.queue_calls import QueueCalls
@@ -60,8 +59,9 @@ REBALANCE_RETRY_MS = 1_000
 HEARTBEAT_RETRY_MS = 1_000
 # A topic without a route is looked for again after this, and then at doubled intervals.
 ROUTE_RETRY_FIRST_MS = 250
-# A lock that is not held is asked for again after this, beside consumption.
-LOCK_ASK_MS = 1_000
+# So are routes that have changed, ours when we come among them: brokers register one after the
+# other, so that more may be about to change.
+ROUTE_AGAIN_FIRST_MS = 1_000
 # How often listeners are looked at that run too long.
 EXPIRY_CHECK_MS = 1_000
 
@@ -70,13 +70,14 @@ class TopicShare(NamedTuple):
     """What a rebalance found for one topic.
 
     `queues` is our share, or None if it could not be worked out; then nothing changes. A topic
-    without a route has no share at all, and nothing changes either.
-    `cid_all` is the broker's list of members, () where there is none.
+    without a route has no share at all, and nothing changes either. `cid_all` is the broker's list
+    of members, () for none; `is_settled` is False while queues are known to be on their way.
     """
 
     topic: str
     queues: tuple[MessageQueue, ...] | None
     cid_all: tuple[str, ...] = ()
+    is_settled: bool = True
 
 
 class GroupMember:
@@ -97,13 +98,13 @@ class GroupMember:
         self._heartbeat = RepeatedJob(now_ms)
         self._rebalance = RepeatedJob(now_ms)
         self._expiry_due_ms = now_ms + EXPIRY_CHECK_MS
-        self._locks_due_ms = now_ms
+        self._locks = LockRounds(now_ms)
         self.locks_queues = config.locks_queues and not config.is_broadcasting
         # Pulls of queues that were lost.
         self._abandoned: list[Action] = []
         self._route_retry_ms = ROUTE_RETRY_FIRST_MS
         # The order of the first steps: routes, then a heartbeat, then a rebalance.
-        self._has_routes = False
+        self._has_routes = self._had_all_routes = False
         self._is_known = False
         self._not_listed_count = 0
         self._has_told_duplicate = False
@@ -138,8 +139,8 @@ class GroupMember:
             owned.collect(now_ms, actions, self._facts, flow=flow)
             if owned.is_released:
                 self._release(owned, now_ms, actions)
-        if self.locks_queues and now_ms >= self._locks_due_ms:
-            self._collect_renewals(now_ms, actions)
+        if self.locks_queues:
+            self._locks.collect(self._queues.values(), now_ms, actions)
         if not self.is_suspended:
             actions += self._deliveries.begin(self._queues, now_ms)
         if self._is_leaving and not self._queues:
@@ -157,8 +158,8 @@ class GroupMember:
                 candidates.append(self._rebalance.next_due_ms(now_ms))
         if self._deliveries:
             candidates.append(self._expiry_due_ms)
-        if self.locks_queues and self._queues:
-            candidates.append(self._locks_due_ms)
+        if self.locks_queues:
+            candidates.append(self._locks.next_due_ms(self._queues.values(), now_ms))
         candidates += [owned.next_due_ms(now_ms) for owned in self._queues.values()]
         return min(candidates)
 
@@ -207,18 +208,6 @@ class GroupMember:
         if self._can_rebalance() and self._rebalance.begin(now_ms):
             actions.append(Rebalance())
 
-    def _collect_renewals(self, now_ms: int, actions: list[Action]) -> None:
-        """Ask for all our locks again, one request to each broker."""
-        asked: dict[str, list[MessageQueue]] = {}
-        has_all = True
-        for owned in self._queues.values():
-            if owned.begin_renewal(now_ms):
-                asked.setdefault(owned.queue.broker_name, []).append(owned.queue)
-                has_all = has_all and owned.lease.until_ms is not None
-        for broker_name, queues in asked.items():
-            actions.append(RenewLocks(broker_name, tuple(queues), now_ms))
-        self._locks_due_ms = now_ms + (MARKED_LEASE_RENEWAL_MS if has_all else LOCK_ASK_MS)
-
     def _collect_leave(self, now_ms: int, actions: list[Action]) -> None:
         if self._leave_sent_ms is None:
             self._leave_sent_ms = now_ms
@@ -243,15 +232,18 @@ class GroupMember:
         self._wanted.pop(topic, None)
 
     def routes_refreshed(self, *, found: Collection[str], has_changed: bool, now_ms: int) -> None:
-        """Note for which topics there is a route, and whether any says something new."""
+        """Note for which topics a route was told, and whether any says something new."""
         config = self._config
         self._has_routes = self._has_routes or bool(found)
-        if self._topics <= set(found):
+        has_all = self._topics <= set(found)
+        if has_all and (has_changed or not self._had_all_routes):
+            self._route_retry_ms = ROUTE_AGAIN_FIRST_MS
+        elif has_changed or (self._had_all_routes and not has_all):
             self._route_retry_ms = ROUTE_RETRY_FIRST_MS
-            next_in_ms = config.route_refresh_ms
-        else:
-            next_in_ms = min(self._route_retry_ms, config.route_refresh_ms)
-            self._route_retry_ms = min(2 * self._route_retry_ms, config.route_retry_max_ms)
+        self._had_all_routes = has_all
+        limit_ms = config.route_refresh_ms if has_all else config.route_retry_max_ms
+        next_in_ms = min(self._route_retry_ms, limit_ms, config.route_refresh_ms)
+        self._route_retry_ms = 2 * next_in_ms
         self._routes.end(now_ms, next_in_ms=next_in_ms)
         if has_changed:
             # New brokers must know us before they are asked who is there.
@@ -286,7 +278,7 @@ class GroupMember:
     def connection_lost(self, broker_names: Collection[str], now_ms: int) -> None:
         """Register again, and commit again: the broker may have been started anew."""
         self._heartbeat.ask(now_ms)
-        self._locks_due_ms = min(self._locks_due_ms, now_ms + LOCK_ASK_MS)
+        self._locks.renew_soon(now_ms)
         for owned in self._queues.values():
             if owned.queue.broker_name in broker_names:
                 owned.forget_committed()
@@ -310,6 +302,7 @@ class GroupMember:
             # Once, an own id that is missing counts as a list that came too early; then it is
             # believed, as others have taken our queues.
             is_early = bool(share.cid_all) and self._not_listed_count == 1
+            is_complete = is_complete and share.is_settled
             if share.queues is None or is_early:
                 is_complete = False
             elif share.topic in self._topics:
@@ -414,7 +407,7 @@ class GroupMember:
         ):
             self._lose(owned, now_ms)
         if lock_sent_ms is None:
-            self._locks_due_ms = min(self._locks_due_ms, now_ms + LOCK_ASK_MS)
+            self._locks.renew_soon(now_ms)
 
     def lock_refused(
         self, queue: MessageQueue, epoch: int, *, is_owner_listed: bool, now_ms: int
@@ -442,7 +435,14 @@ class GroupMember:
                 is_held = None if held is None else queue in held
                 owned.lock_renewed(action.sent_ms, is_held=is_held, now_ms=now_ms)
         if held is None or len(held) < len(action.queues):
-            self._locks_due_ms = min(self._locks_due_ms, now_ms + LOCK_ASK_MS)
+            self._locks.renew_soon(now_ms)
+
+    def members_asked(
+        self, action: AskMembers, *, in_hand: Collection[MessageQueue] | None, now_ms: int
+    ) -> None:
+        """The others have told what they have in hand; None if one of them has not."""
+        refused = [self._queues[queue] for queue in action.queues if queue in self._queues]
+        self._locks.members_asked(refused, in_hand, now_ms)
 
     def told(self, queue: MessageQueue, epoch: int) -> None:
         """The user has been told that the queue came, or that it goes."""

@@ -9,7 +9,9 @@ Members look at owners at different times, while queues are on their way. This d
 from any state between the old and the new one, the new one comes out again. For a member over its
 part keeps the same best queues however many of the others it has given up; who gets the surplus
 does not change as others give up or take; and the greedy matching gives the rest the same
-owners when some of its pairs stand already. So members with equal lists agree.
+owners when some of its pairs stand already. So members with equal lists agree. Where lists have
+changed again before queues arrived, members may want different things for a moment: a queue's lock
+has one holder, who shows as its owner at everybody's next look, a second later.
 
 **With owners unknown** the same rule is applied to a group that holds nothing: the division is a
 function of the two lists. Few queues move as a rule, but no bound holds, and *none can*:

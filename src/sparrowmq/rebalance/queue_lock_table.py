@@ -15,7 +15,7 @@ Source: RebalanceLockManager.java.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sparrowmq.model import MessageQueue
@@ -40,6 +40,8 @@ class _Lease:
     expires_ms: int
     # The table's `changes` when it was granted; 0 for one that was restored.
     change: int = 0
+    # The member that was refused last.
+    asker: str | None = None
 
     @property
     def is_cut(self) -> bool:
@@ -82,6 +84,8 @@ class QueueLockTable:
                     change = self.changes = self.changes + 1
                 leases[queue] = _Lease(client_id, now_ms, now_ms + QUEUE_LEASE_BROKER_MS, change)
                 locked.append(queue)
+            else:
+                lease.asker = client_id
         if not leases:
             del self._leases[group]
         return locked
@@ -106,6 +110,24 @@ class QueueLockTable:
         """Return the client id that holds the queue, or None."""
         lease = self._leases.get(group, {}).get(queue)
         return None if lease is None or lease.expires_ms < now_ms else lease.client_id
+
+    def find_owners(
+        self, group: str, listed: Collection[str], *, now_ms: int
+    ) -> dict[str, list[MessageQueue]]:
+        """Return who holds which queues, in queue order.
+
+        A queue whose holder is not listed in the group any more is consumed without its lock by
+        the member that asked for it since, which counts as its owner then.
+        """
+        owners: dict[str, list[MessageQueue]] = {}
+        for queue, lease in sorted(
+            self._leases.get(group, {}).items(), key=lambda item: queue_order(item[0])
+        ):
+            if lease.expires_ms >= now_ms:
+                is_heir = lease.client_id not in listed and lease.asker in listed
+                owner = lease.asker if is_heir and lease.asker else lease.client_id
+                owners.setdefault(owner, []).append(queue)
+        return owners
 
     def has_locks(self, group: str, *, now_ms: int) -> bool:
         """Tell whether any member of the group holds a queue."""

@@ -13,6 +13,7 @@ from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
+from sparrowmq.client.running_info import answer_about
 from sparrowmq.client.subscriber import (
     AllocationFailed,
     Listener,
@@ -161,7 +162,13 @@ class MemberHost:
             if header.consumer_group == self.subscriber.config.group:
                 self.subscriber.member.notified(self.process.monotonic_ms())
                 self.subscriber.wake.set()
-        return None
+            return None
+        return answer_about(
+            self.subscriber,
+            request,
+            now_ms=self.process.monotonic_ms(),
+            timestamp_ms=self.process.timestamp_ms(),
+        )
 
     def _note_connection_lost(self, address: str) -> None:
         names = self.subscriber.routes.broker_names_at(address)

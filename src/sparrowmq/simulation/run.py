@@ -46,6 +46,8 @@ _LONG_SHARE = 0.2
 _GRACEFUL_SHARE = 0.1
 # The share of runs in which each queue is consumed in order.
 _ORDERLY_SHARE = 0.2
+# The share of runs whose strategy looks at who holds which queue.
+_OWNERS_SHARE = 0.2
 # How often the world is looked at after the heal.
 LOOK_MS = 500
 # The share of runs whose members share one client id.
@@ -127,6 +129,8 @@ def run_seed(seed: int, *, only: Iterable[str] | None = None) -> Outcome:
     scenario = draw_scenario(Random(f"{seed} scenario"))
     is_orderly = Random(f"{seed} orderly").random() < _ORDERLY_SHARE
     scenario = replace(scenario, is_orderly=is_orderly and not scenario.faults.duplicate_ids)
+    if Random(f"{seed} owners").random() < _OWNERS_SHARE and not scenario.faults.duplicate_ids:
+        scenario = replace(scenario, strategy="MINIMAL_MOVE")
     if only is not None:
         scenario = replace(scenario, faults=keep_only(scenario.faults, only))
     return run_scenario(seed, scenario)

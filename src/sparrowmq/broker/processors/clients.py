@@ -27,6 +27,7 @@ from sparrowmq.protocol.bodies import (
     HeartbeatData,
     LockBatchRequestBody,
     LockBatchResponseBody,
+    OwnersListBody,
     UnlockBatchRequestBody,
     decode_body,
     encode_body,
@@ -193,7 +194,10 @@ def _gone(group: str, connection: Connection) -> Fact:
 
 
 def consumer_list(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with the client id of every member of a group, one for each connection."""
+    """Answer with the client id of every member of a group, one for each connection.
+
+    Whoever asks for it is told the owners of queues as well: from one instant, as the list is.
+    """
     header = decode_header(GetConsumerListByGroupRequestHeader, request.command.ext_fields)
     group = state.consumers.find(header.consumer_group)
     if group is None:
@@ -202,7 +206,15 @@ def consumer_list(state: BrokerState, request: Request) -> Sequence[Output]:
             f"no consumer for this group, {header.consumer_group}",
             ext_fields={},
         )
-    body = ConsumerListBody(consumer_id_list=group.client_ids())
+    cid_all = group.client_ids()
+    body: ConsumerListBody = ConsumerListBody(consumer_id_list=cid_all)
+    if header.sparrowmq_owners:
+        body = OwnersListBody(
+            consumer_id_list=cid_all,
+            sparrowmq_owners=state.locks.find_owners(
+                group.name, frozenset(cid_all), now_ms=request.now_ms
+            ),
+        )
     return answer(request, ext_fields={}, body=encode_body(body))
 
 

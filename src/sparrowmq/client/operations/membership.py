@@ -14,7 +14,9 @@ from sparrowmq.errors import SparrowError
 from sparrowmq.protocol.bodies import (
     ConsumerConnection,
     ConsumerListBody,
+    ConsumerRunningInfo,
     HeartbeatData,
+    OwnersListBody,
     decode_body,
     encode_body,
 )
@@ -23,6 +25,7 @@ from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
     UnregisterClientRequestHeader,
 )
 from sparrowmq.rebalance.member_marker import EXPIRY_FIELD, mark_version
@@ -107,6 +110,32 @@ def consumer_list(
     code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
     reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
     return decode_body(ConsumerListBody, reply.body).consumer_id_list
+
+
+def consumer_owners(
+    address: str, group: str, *, timeout_ms: int = INVOKE_TIMEOUT_MS
+) -> Operation[OwnersListBody]:
+    """Return the same with the owners of the broker's queues; None if the broker is not ours.
+
+    Raises: TransportError; BrokerError, also where the broker knows no member of the group.
+    """
+    header = GetConsumerListByGroupRequestHeader(consumer_group=group, sparrowmq_owners=True)
+    code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+    reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
+    return decode_body(OwnersListBody, reply.body)
+
+
+def running_info(
+    address: str, group: str, *, client_id: str, timeout_ms: int = INVOKE_TIMEOUT_MS
+) -> Operation[ConsumerRunningInfo]:
+    """Return what a member tells of itself when the broker at an address asks it.
+
+    Raises: TransportError; BrokerError, also where the member does not answer the broker.
+    """
+    header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id)
+    code = RequestCode.GET_CONSUMER_RUNNING_INFO
+    reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
+    return decode_body(ConsumerRunningInfo, reply.body)
 
 
 def consumer_connections(

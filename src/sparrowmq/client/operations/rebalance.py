@@ -9,22 +9,32 @@ Source: RebalanceImpl.rebalanceByTopic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sparrowmq.client.operations.membership import consumer_list
+from sparrowmq.client.operations.owners import (
+    LOOKS_UNTIL_SILENT,
+    find_owners,
+    look_at_brokers,
+)
 from sparrowmq.client.subscriber import AllocationFailed, RequestFailed, Subscriber
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order, queue_order
-from sparrowmq.rebalance.group_strategy import GroupStrategy, TopicView, is_group_strategy
+from sparrowmq.protocol.bodies import OwnersListBody
+from sparrowmq.rebalance.group_strategy import (
+    NO_OWNERS,
+    GroupStrategy,
+    Owners,
+    TopicView,
+    is_group_strategy,
+)
 from sparrowmq.rebalance.member import TopicShare
 from sparrowmq.runtime.effects import Operation
 
 
 def find_shares(subscriber: Subscriber) -> Operation[list[TopicShare]]:
     """Work out our share of every subscribed topic that has a route."""
-    # By address, so that one rebalance asks each broker once, whatever the topics.
-    lists: dict[str, tuple[str, ...] | None] = {}
     shares: list[TopicShare] = []
     views: list[TopicView] = []
     for topic in subscriber.member.topics:
@@ -35,43 +45,105 @@ def find_shares(subscriber: Subscriber) -> Operation[list[TopicShare]]:
         if subscriber.is_broadcasting or not mq_all:
             subscriber.history.note(topic, mq_all)
             shares.append(TopicShare(topic, tuple(mq_all)))
-            continue
-        cid_all = yield from _find_members(subscriber, sorted(route.brokers), lists)
-        if cid_all:
-            subscriber.history.note(topic, mq_all, cid_all=cid_all)
-        views.append(TopicView(topic, mq_all, cid_all))
+        else:
+            views.append(TopicView(topic, mq_all, ()))
     strategy = subscriber.strategy
+    if not views:
+        return shares
     if is_group_strategy(strategy):
-        return shares + allocate_group(subscriber, strategy, views)
+        return shares + (yield from allocate_group(subscriber, strategy, views))
+    # By address, so that one rebalance asks each broker once, whatever the topics.
+    lists: dict[str, tuple[str, ...] | None] = {}
     for view in views:
-        if view.cid_all:
-            shares.append(allocate(subscriber, view.topic, view.mq_all, tuple(view.cid_all)))
+        names = _broker_names(subscriber, view.topic)
+        cid_all = yield from _find_members(subscriber, names, lists)
+        if cid_all:
+            subscriber.history.note(view.topic, view.mq_all, cid_all=cid_all)
+            shares.append(allocate(subscriber, view.topic, view.mq_all, cid_all))
         else:
             shares.append(TopicShare(view.topic, None))
     return shares
 
 
 def allocate_group(
-    subscriber: Subscriber, strategy: GroupStrategy, views: Sequence[TopicView]
-) -> list[TopicShare]:
-    """Ask a strategy that sees all topics at once; while one list is missing, nothing changes."""
-    config = subscriber.config
+    subscriber: Subscriber, strategy: GroupStrategy, topics: Sequence[TopicView]
+) -> Operation[list[TopicShare]]:
+    """Ask a strategy that sees all topics at once, and who holds what.
+
+    While a broker does not answer, nothing changes; once it has been silent for long, its queues
+    stay where they are and the others are divided without them. Until every queue is held by the
+    member that is to have it, the shares are not settled.
+
+    Args:
+        topics: with their queues; the members are found here.
+    """
+    config, history = subscriber.config, subscriber.history
+    brokers = {name for view in topics for name in _broker_names(subscriber, view.topic)}
+    found = yield from look_at_brokers(subscriber, sorted(brokers))
+    looks = {name: look for name, look in found.items() if look is not None}
+    silent = brokers - looks.keys()
+    if not looks or any(history.silence_of(name) < LOOKS_UNTIL_SILENT for name in silent):
+        return [TopicShare(view.topic, None) for view in topics]
+    views = _views_without(subscriber, topics, looks)
+    queues_of = {view.topic: view.mq_all for view in topics}
+    for view in views:
+        history.note(view.topic, queues_of[view.topic], cid_all=view.cid_all)
+    owners = yield from find_owners(subscriber, looks)
+    history.note_holders(owners or NO_OWNERS)
     mine: list[MessageQueue] | None = None
-    if all(view.cid_all for view in views):
+    if views:
         try:
-            mine = strategy.allocate_group(config.group, config.client_id, views)
+            mine = strategy.allocate_group(
+                config.group, config.client_id, views, owners or NO_OWNERS
+            )
         except Exception as error:
             # A strategy may be the user's own; whatever it raises, we keep what we have.
-            topics = ", ".join(view.topic for view in views)
-            subscriber.tell(AllocationFailed(topics, strategy.name, error))
-    return [
-        TopicShare(
-            view.topic,
-            None if mine is None else _existing(subscriber, mine, view.topic, view.mq_all),
-            tuple(view.cid_all),
-        )
-        for view in views
-    ]
+            names = ", ".join(view.topic for view in views)
+            subscriber.tell(AllocationFailed(names, strategy.name, error))
+    is_settled = owners is None or _is_settled(views, owners, mine or (), config.client_id)
+    shares = []
+    for view in views:
+        queues = None
+        if mine is not None:
+            kept = [q for q in subscriber.member.assigned if q.broker_name in silent]
+            given = _existing(subscriber, mine, view.topic, view.mq_all)
+            queues = (*given, *(q for q in kept if q.topic == view.topic))
+        shares.append(TopicShare(view.topic, queues, tuple(view.cid_all), is_settled))
+    return shares
+
+
+def _views_without(
+    subscriber: Subscriber, topics: Sequence[TopicView], looks: Mapping[str, OwnersListBody]
+) -> list[TopicView]:
+    """Return the topics with their members, and with the queues of brokers that answered."""
+    views = []
+    for topic, mq_all, _ in topics:
+        names = [name for name in _broker_names(subscriber, topic) if name in looks]
+        there = [queue for queue in mq_all if queue.broker_name in looks]
+        if names and there:
+            cid_all = sorted(looks[names[0]].consumer_id_list, key=java_order)
+            views.append(TopicView(topic, there, tuple(cid_all)))
+    return views
+
+
+def _is_settled(
+    views: Sequence[TopicView], owners: Owners, mine: Collection[MessageQueue], client_id: str
+) -> bool:
+    """Tell whether every queue is held by a member that is listed, and we hold what is ours."""
+    held = set()
+    for view in views:
+        for queue in view.mq_all:
+            owner = owners.get(queue)
+            if owner not in view.cid_all:
+                return False
+            if owner == client_id:
+                held.add(queue)
+    return held == set(mine)
+
+
+def _broker_names(subscriber: Subscriber, topic: str) -> list[str]:
+    route = subscriber.routes.find(topic)
+    return [] if route is None else sorted(route.brokers)
 
 
 def allocate(

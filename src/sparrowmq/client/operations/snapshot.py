@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
-from sparrowmq.client.operations.membership import consumer_list
+from sparrowmq.client.operations.membership import consumer_list, running_info
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.routes import find_cluster
 from sparrowmq.errors import (
@@ -33,7 +33,6 @@ from sparrowmq.protocol.bodies import (
     PERM_READ,
     PERM_WRITE,
     Connection,
-    ConsumerRunningInfo,
     ConsumeStats,
     SubscriptionData,
     SubscriptionGroupTable,
@@ -44,7 +43,6 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import (
     GetConsumerConnectionListRequestHeader,
-    GetConsumerRunningInfoRequestHeader,
     GetConsumeStatsRequestHeader,
     GetRouteInfoRequestHeader,
     GetTopicStatsInfoRequestHeader,
@@ -411,11 +409,10 @@ def _ask_members(
 def _ask_member(
     directory: Directory, group: str, address: str, client_id: str
 ) -> Operation[MemberReport]:
-    header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id)
-    code = RequestCode.GET_CONSUMER_RUNNING_INFO
     try:
-        reply = yield from ask(address, code, header, timeout_ms=directory.timeout_ms)
-        info = decode_body(ConsumerRunningInfo, reply.body)
+        info = yield from running_info(
+            address, group, client_id=client_id, timeout_ms=directory.timeout_ms
+        )
     except SparrowError as error:
         return MemberReport(client_id=client_id, is_silent=_is_silence(error), failure=str(error))
     return MemberReport(

@@ -16,9 +16,10 @@ from sparrowmq.model.names import retry_topic
 from sparrowmq.model.queue import java_order
 from sparrowmq.rebalance import group_strategy
 from sparrowmq.rebalance.diagnosis.snapshot import BrokerView, GroupSnapshot, Seat, TopicView
-from sparrowmq.rebalance.group_strategy import is_group_strategy
+from sparrowmq.rebalance.group_strategy import Owners, is_group_strategy
 from sparrowmq.rebalance.strategies import strategy_from
 from sparrowmq.rebalance.strategy import AllocateMessageQueueStrategy
+from sparrowmq.rebalance.told_owners import Claim, owners_told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,16 @@ def _share(
         for topic in snapshot.topics
         if topic.subscribe_queues
     ]
-    return strategy.allocate_group(snapshot.group, client_id, views)
+    return strategy.allocate_group(snapshot.group, client_id, views, _holders(snapshot))
+
+
+def _holders(snapshot: GroupSnapshot) -> Owners:
+    """Return who has which queue, as members told it."""
+    return owners_told(
+        Claim(report.client_id, held.queue, held.is_locked, held.is_dropped)
+        for report in snapshot.reports
+        for held in report.held
+    )
 
 
 def views_of(snapshot: GroupSnapshot, topic: TopicView) -> Iterator[BrokerView]:

@@ -1,0 +1,96 @@
+"""Who is in the group and who holds which queue, as every member can see it.
+
+A SparrowMQ broker tells both in one answer: the list of members, and the holders of the locks of
+its queues. Of another broker the members are asked about themselves (GET_CONSUMER_RUNNING_INFO,
+which every broker passes on); a member that does not answer in time holds nothing, for everybody
+who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparrowmq.client.operations.gather import gather_outcomes
+from sparrowmq.client.operations.membership import consumer_owners, running_info
+from sparrowmq.client.running_info import holding_of
+from sparrowmq.client.subscriber import RequestFailed, Subscriber
+from sparrowmq.errors import SparrowError
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.bodies import OwnersListBody
+from sparrowmq.rebalance.group_strategy import Owners
+from sparrowmq.rebalance.told_owners import Claim, owners_told
+from sparrowmq.runtime.effects import Operation
+
+# A broker that did not answer so many times in a row is left out: it may be away for long.
+LOOKS_UNTIL_SILENT = 3
+# Members asked about themselves; of larger groups owners are unknown, to every member alike.
+MEMBERS_ASKED_MAX = 64
+# How long a member may take to tell of itself.
+MEMBER_TIMEOUT_MS = 1_000
+
+
+def look_at_brokers(
+    subscriber: Subscriber, broker_names: Sequence[str]
+) -> Operation[dict[str, OwnersListBody | None]]:
+    """Ask brokers at the same time; None for one that did not answer well."""
+    config, history = subscriber.config, subscriber.history
+    found: dict[str, OwnersListBody | None] = dict.fromkeys(broker_names)
+    addresses = {
+        name: address
+        for name in broker_names
+        if (address := subscriber.routes.address(name)) is not None
+    }
+    outcomes = yield from gather_outcomes(
+        [
+            consumer_owners(address, config.group, timeout_ms=config.times.invoke_timeout_ms)
+            for address in addresses.values()
+        ],
+        name="owners",
+    )
+    for name, outcome in zip(addresses, outcomes, strict=True):
+        if isinstance(outcome, SparrowError):
+            subscriber.tell(RequestFailed("list of members", None, outcome))
+        else:
+            found[name] = outcome
+    for name, look in found.items():
+        history.note_answer(name, is_silent=look is None or not look.consumer_id_list)
+    return found
+
+
+def find_owners(
+    subscriber: Subscriber, looks: dict[str, OwnersListBody]
+) -> Operation[Owners | None]:
+    """Return the owners of the brokers' queues; None if they cannot be known."""
+    owners: dict[MessageQueue, str] = {}
+    for name, look in looks.items():
+        if look.sparrowmq_owners is None:
+            address = subscriber.routes.address(name)
+            if address is None or len(look.consumer_id_list) > MEMBERS_ASKED_MAX:
+                return None
+            # Members tell of the queues of all brokers at once.
+            return (yield from _ask_members(subscriber, address, look.consumer_id_list))
+        for client_id, queues in look.sparrowmq_owners.items():
+            owners |= dict.fromkeys(queues, client_id)
+    return owners
+
+
+def _ask_members(subscriber: Subscriber, address: str, cid_all: Sequence[str]) -> Operation[Owners]:
+    config = subscriber.config
+    others = sorted(set(cid_all) - {config.client_id})
+    outcomes = yield from gather_outcomes(
+        [
+            running_info(address, config.group, client_id=cid, timeout_ms=MEMBER_TIMEOUT_MS)
+            for cid in others
+        ],
+        name="members",
+    )
+    claims = [
+        Claim(cid, queue, at.locked, at.dropped)
+        for cid, outcome in zip(others, outcomes, strict=True)
+        if not isinstance(outcome, SparrowError)
+        for queue, at in outcome.mq_table.items()
+    ]
+    for owned in subscriber.member.owned_queues():
+        is_locked, is_dropped = holding_of(owned)
+        claims.append(Claim(config.client_id, owned.queue, is_locked, is_dropped))
+    return owners_told(claims)
