@@ -14,6 +14,7 @@ import java.util.TreeSet;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -141,7 +142,11 @@ public final class Peer {
         if (options.containsKey("clientIP")) {
             consumer.setClientIP(options.get("clientIP"));
         }
-        consumer.subscribe(topic, options.getOrDefault("expression", "*"));
+        if (options.containsKey("sql")) {
+            consumer.subscribe(topic, MessageSelector.bySql(options.get("sql")));
+        } else {
+            consumer.subscribe(topic, options.getOrDefault("expression", "*"));
+        }
         // Messages whose body begins so are refused at their first `failTimes` deliveries.
         String failPrefix = options.get("failPrefix");
         int failTimes = Integer.parseInt(options.getOrDefault("failTimes", "1"));
