@@ -18,6 +18,7 @@ import typer
 from rich.live import Live
 
 from sparrowmq.cli import rebalance_json, rebalance_view
+from sparrowmq.cli.connecting import TlsCa, client_tls
 from sparrowmq.cli.failures import reporting_errors, say
 from sparrowmq.cli.rebalance_drill import DrillKind, run_drill
 from sparrowmq.client.assembly import make_directory
@@ -77,13 +78,14 @@ StrategyName = Annotated[
 def show(
     group: GroupName,
     nameserver: NameServer = "127.0.0.1:9876",
+    tls_ca: TlsCa = "",
     strategy: StrategyName = None,
     interval: Interval = 1.0,
     timeout: Timeout = 3.0,
     as_json: AsJson = False,
 ) -> None:
     """Show the queue × client matrix, with lag; hatched where nobody owns a queue."""
-    with _looking(group, nameserver, strategy, timeout) as look:
+    with _looking(group, nameserver, tls_ca, strategy, timeout) as look:
         case = examine(look(_ms(interval)))
         if as_json:
             _print_json(rebalance_json.json_of_group(case))
@@ -96,6 +98,7 @@ def show(
 def watch(
     group: GroupName,
     nameserver: NameServer = "127.0.0.1:9876",
+    tls_ca: TlsCa = "",
     strategy: StrategyName = None,
     interval: Interval = 2.0,
     timeout: Timeout = 3.0,
@@ -105,7 +108,7 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """Show the matrix again and again; with --json, one object a line."""
-    with _looking(group, nameserver, strategy, timeout) as look:
+    with _looking(group, nameserver, tls_ca, strategy, timeout) as look:
         pause_ms = max(_ms(interval), 100)
         cases = _watch(look, pause_ms, count)
         console = rebalance_view.make_console()
@@ -125,6 +128,7 @@ def watch(
 def doctor(
     group: GroupName,
     nameserver: NameServer = "127.0.0.1:9876",
+    tls_ca: TlsCa = "",
     strategy: StrategyName = None,
     interval: Interval = 6.0,
     timeout: Timeout = 3.0,
@@ -134,7 +138,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Say what is wrong with a group: what was seen, what it means, what to do."""
-    with _looking(group, nameserver, strategy, timeout) as look:
+    with _looking(group, nameserver, tls_ca, strategy, timeout) as look:
         if interval:
             say(f"looking at group {group} twice, {interval:g} s apart")
         snapshot = look(_ms(interval))
@@ -158,12 +162,13 @@ def explain(
         str | None, typer.Option("--topic", "-t", help="the topic, if the group has several")
     ] = None,
     nameserver: NameServer = "127.0.0.1:9876",
+    tls_ca: TlsCa = "",
     strategy: StrategyName = None,
     timeout: Timeout = 3.0,
     as_json: AsJson = False,
 ) -> None:
     """Say why a queue has the owner it has: sorted ids, sorted queues, the arithmetic."""
-    with _looking(group, nameserver, strategy, timeout) as look:
+    with _looking(group, nameserver, tls_ca, strategy, timeout) as look:
         snapshot = look(0)
         found = explain_queue(snapshot, find_queue(snapshot, queue, topic=topic))
         if as_json:
@@ -237,14 +242,16 @@ def drill(
 
 
 @contextmanager
-def _looking(group: str, nameserver: str, strategy: str | None, timeout_s: float) -> Iterator[Look]:
+def _looking(
+    group: str, nameserver: str, tls_ca: str, strategy: str | None, timeout_s: float
+) -> Iterator[Look]:
     """Give a function that looks at the group, with one set of connections for all its looks."""
     with reporting_errors():
         check_group(group)
         if strategy is not None:
             strategy_from(strategy)
         directory = make_directory(nameserver, timeout_ms=_ms(timeout_s))
-        driver = BlockingDriver()
+        driver = BlockingDriver(tls=client_tls(tls_ca))
         try:
             yield lambda interval_ms: driver.run(
                 take_snapshot(directory, group, interval_ms=interval_ms, strategy=strategy)

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from sparrowmq.cli.connecting import TlsCa, client_tls
 from sparrowmq.cli.failures import reporting_errors, say
 from sparrowmq.errors import UsageError
 
@@ -22,6 +23,7 @@ def snapshot(
     nameserver: Annotated[
         str, typer.Option("--nameserver", "-n", help="host:port of name servers, joined by ';'")
     ] = "127.0.0.1:9876",
+    tls_ca: TlsCa = "",
     group: Annotated[
         list[str] | None, typer.Option("--group", "-g", help="only this one; may be repeated")
     ] = None,
@@ -44,6 +46,7 @@ def snapshot(
             _run(
                 out=out,
                 nameserver=nameserver,
+                tls_ca=tls_ca,
                 groups=group or [],
                 every_ms=round(every * 1000),
                 count=count,
@@ -59,6 +62,7 @@ def _run(
     *,
     out: Path,
     nameserver: str,
+    tls_ca: str,
     groups: list[str],
     every_ms: int,
     count: int,
@@ -77,7 +81,7 @@ def _run(
     for name in groups:
         check_group(name)
     directory = make_directory(nameserver, timeout_ms=timeout_ms)
-    driver = BlockingDriver()
+    driver = BlockingDriver(tls=client_tls(tls_ca))
     number = 0
     try:
         while not count or number < count:

@@ -9,6 +9,7 @@ thread.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -63,6 +64,7 @@ class AsyncProducer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        tls: ssl.SSLContext | None = None,
         send_timeout_ms: int = 3_000,
         retry_times: int = 2,
     ) -> None:
@@ -75,7 +77,7 @@ class AsyncProducer:
             send_timeout_ms=send_timeout_ms,
             retry_times=retry_times,
         )
-        self._driver = AsyncDriver()
+        self._driver = AsyncDriver(tls=tls)
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -154,6 +156,7 @@ class AsyncPushConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        tls: ssl.SSLContext | None = None,
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
         on_lost: RebalanceListener | None = None,
@@ -183,6 +186,7 @@ class AsyncPushConsumer:
             partial(consume, self._subscriber),
             # One more than listeners, so that slow ones do not hold up the callbacks.
             pool_size=consume_thread_count + 1,
+            tls=tls,
         )
 
     async def __aenter__(self) -> Self:
@@ -248,9 +252,15 @@ class AsyncPushConsumer:
 class AsyncAdmin:
     """Looks after topics and groups; see `sparrowmq.Admin`."""
 
-    def __init__(self, *, name_server: str | Sequence[str], timeout_ms: int = 3_000) -> None:
+    def __init__(
+        self,
+        *,
+        name_server: str | Sequence[str],
+        timeout_ms: int = 3_000,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._directory = make_directory(name_server, timeout_ms=timeout_ms)
-        self._driver = AsyncDriver()
+        self._driver = AsyncDriver(tls=tls)
 
     async def __aenter__(self) -> Self:
         return self

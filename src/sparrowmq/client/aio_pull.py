@@ -6,6 +6,7 @@ described with its errors.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -58,6 +59,7 @@ class AsyncLitePullConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        tls: ssl.SSLContext | None = None,
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
         on_lost: RebalanceListener | None = None,
@@ -79,7 +81,7 @@ class AsyncLitePullConsumer:
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
         self._member = MemberTask(
-            self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE
+            self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE, tls=tls
         )
         self._is_polling = False
 

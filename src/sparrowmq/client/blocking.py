@@ -7,6 +7,7 @@ its listener runs in a bounded pool.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -59,6 +60,8 @@ class Producer:
         client_ip: the address in the client id; None finds this machine's.
         instance_name: the instance in the client id; None makes one that is unique.
         unit_name: the unit in the client id.
+        tls: connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
+            `ssl.create_default_context(cafile="ca.pem")`; None connects without.
         send_timeout_ms: for all attempts of one send together.
         retry_times: attempts after the first.
 
@@ -73,6 +76,7 @@ class Producer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        tls: ssl.SSLContext | None = None,
         send_timeout_ms: int = 3_000,
         retry_times: int = 2,
     ) -> None:
@@ -85,7 +89,7 @@ class Producer:
             send_timeout_ms=send_timeout_ms,
             retry_times=retry_times,
         )
-        self._driver = BlockingDriver()
+        self._driver = BlockingDriver(tls=tls)
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -187,6 +191,8 @@ class PushConsumer:
         client_ip: the address in the client id; None finds this machine's.
         instance_name: the instance in the client id; None makes one that is unique.
         unit_name: the unit in the client id.
+        tls: connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
+            `ssl.create_default_context(cafile="ca.pem")`; None connects without.
         on_assign: called with queues that are ours from now on (those of the retry topic are never
             told); nothing of them is delivered before it returns, for 10 s at most.
         on_revoke: called with queues that are given up, after their last delivery; they go to the
@@ -217,6 +223,7 @@ class PushConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        tls: ssl.SSLContext | None = None,
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
         on_lost: RebalanceListener | None = None,
@@ -246,6 +253,7 @@ class PushConsumer:
             partial(consume, self._subscriber),
             # One more than listeners, so that slow ones do not hold up the callbacks.
             pool_size=consume_thread_count + 1,
+            tls=tls,
         )
 
     def __enter__(self) -> Self:
@@ -328,14 +336,21 @@ class Admin:
     Args:
         name_server: `host:port`, several separated by ';', or a list of them.
         timeout_ms: for each single answer.
+        tls: as of `Producer`.
 
     Raises: ConfigError. Every method raises ConnectFailed if the name server does not answer,
     TransportError if a broker does not, BrokerError if one refuses.
     """
 
-    def __init__(self, *, name_server: str | Sequence[str], timeout_ms: int = 3_000) -> None:
+    def __init__(
+        self,
+        *,
+        name_server: str | Sequence[str],
+        timeout_ms: int = 3_000,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._directory = make_directory(name_server, timeout_ms=timeout_ms)
-        self._driver = BlockingDriver()
+        self._driver = BlockingDriver(tls=tls)
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -57,6 +58,8 @@ class LitePullConsumer:
         client_ip: the address in the client id; None finds this machine's.
         instance_name: the instance in the client id; None makes one that is unique.
         unit_name: the unit in the client id.
+        tls: connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
+            `ssl.create_default_context(cafile="ca.pem")`; None connects without.
         on_assign: called with queues that are ours from now on, before anything of them comes.
         on_revoke: called with queues that are given up, once nothing of them comes any more.
         on_lost: called with queues that went to another member while this one stood still.
@@ -80,6 +83,7 @@ class LitePullConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        tls: ssl.SSLContext | None = None,
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
         on_lost: RebalanceListener | None = None,
@@ -101,7 +105,7 @@ class LitePullConsumer:
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
         self._member = MemberThread(
-            self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE
+            self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE, tls=tls
         )
         self._polling = threading.Lock()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from functools import partial
 
@@ -31,7 +32,12 @@ class MemberTask:
     """
 
     def __init__(
-        self, subscriber: Subscriber, serve: Callable[[], Operation[None]], *, pool_size: int
+        self,
+        subscriber: Subscriber,
+        serve: Callable[[], Operation[None]],
+        *,
+        pool_size: int,
+        tls: ssl.SSLContext | None,
     ) -> None:
         self._subscriber = subscriber
         self._serve = serve
@@ -39,6 +45,7 @@ class MemberTask:
             on_request=self._answer,
             on_connection_lost=partial(note_connection_lost, subscriber),
             pool_size=pool_size,
+            tls=tls,
         )
         self._task: asyncio.Task[None] | None = None
         self.is_closed = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -31,10 +32,16 @@ class MemberThread:
         subscriber: the consumer's state.
         serve: makes the operation that is the membership; it is made anew if it fails.
         pool_size: threads for the user's functions.
+        tls: the driver's.
     """
 
     def __init__(
-        self, subscriber: Subscriber, serve: Callable[[], Operation[None]], *, pool_size: int
+        self,
+        subscriber: Subscriber,
+        serve: Callable[[], Operation[None]],
+        *,
+        pool_size: int,
+        tls: ssl.SSLContext | None,
     ) -> None:
         self._subscriber = subscriber
         self._serve = serve
@@ -42,6 +49,7 @@ class MemberThread:
             on_request=self._answer,
             on_connection_lost=partial(note_connection_lost, subscriber),
             pool_size=pool_size,
+            tls=tls,
         )
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()

@@ -13,6 +13,7 @@ interpreter with the test. It stops with its parent, however that ends.
 from __future__ import annotations
 
 import contextlib
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ class EmbeddedCluster:
         data_dir: where the data goes and stays; None takes a temporary directory that is removed.
         flush: "sync" acknowledges what is on the disk, "async" what is taken.
         options: further options of `sparrowmq up`.
+        tls: how `create_topic` connects, if `options` make the servers speak TLS.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class EmbeddedCluster:
         *,
         flush: Literal["sync", "async"] = "sync",
         options: tuple[str, ...] = (),
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if data_dir is None:
@@ -53,6 +56,7 @@ class EmbeddedCluster:
         self.data_dir = Path(data_dir)
         self._flush = flush
         self._options = options
+        self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._ports = (0, 0)
@@ -154,7 +158,7 @@ class EmbeddedCluster:
 
     def create_topic(self, topic: str, queues: int = 8) -> None:
         """Create a topic; returns when clients can find it."""
-        with Admin(name_server=self.name_server) as admin:
+        with Admin(name_server=self.name_server, tls=self._tls) as admin:
             admin.create_topic(topic, queues)
 
     def _forget_process(self) -> None:
