@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.rebalance.actions import (
     AbandonPull,
     Acquire,
     Action,
+    AskMembers,
     Commit,
     CommitLost,
     Deliver,
     Leave,
     Pull,
     QueueLost,
+    RefreshRoutes,
     RenewLocks,
     Unlock,
 )
-from sparrowmq.rebalance.member import LOCK_ASK_MS, GroupMember, TopicShare
+from sparrowmq.rebalance.lock_rounds import LOCK_ASK_MS, MEMBERS_ASKED_MS
+from sparrowmq.rebalance.member import GroupMember, TopicShare
 from sparrowmq.rebalance.member_config import MemberConfig
 from sparrowmq.rebalance.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
 from sparrowmq.rebalance.owned_queue import UNLOCK_LOST_MS
@@ -162,6 +167,73 @@ def test_locks_are_renewed_together_before_their_leases_end() -> None:
         assert [] == of(member, Acquire, now_ms + 1)
 
 
+def refused(member: GroupMember, *, until_ms: int) -> list[AskMembers]:
+    """Have the lock of the first queue refused until an instant; return what was asked."""
+    asked: list[AskMembers] = []
+    for now_ms in range(0, until_ms + 1, LOCK_RETRY_MS):
+        for action in member.due(now_ms):
+            if isinstance(action, Acquire):
+                assert action.wants_lock
+                member.lock_refused(Q0, action.epoch, is_owner_listed=True, now_ms=now_ms)
+            elif isinstance(action, AskMembers):
+                asked.append(action)
+    return asked
+
+
+def test_lock_that_no_listed_member_can_hold_is_asked_for_once_more_and_then_done_without() -> None:
+    member = given(Q0)
+    (asked,) = refused(member, until_ms=MEMBERS_ASKED_MS)
+
+    member.members_asked(asked, in_hand=(Q1,), now_ms=MEMBERS_ASKED_MS + 5)
+    assert [Acquire(Q0, 1, wants_lock=True)] == of(member, Acquire, MEMBERS_ASKED_MS + 5)
+    member.lock_refused(Q0, 1, is_owner_listed=True, now_ms=MEMBERS_ASKED_MS + 6)
+
+    assert [Acquire(Q0, 1, wants_lock=False)] == of(member, Acquire, MEMBERS_ASKED_MS + 6)
+
+
+def test_refusal_of_a_request_that_was_sent_before_the_members_told_counts_for_nothing() -> None:
+    member = given(Q0)
+    (asked,) = refused(member, until_ms=MEMBERS_ASKED_MS)
+    late_ms = MEMBERS_ASKED_MS + LOCK_RETRY_MS
+    assert 1 == len(of(member, Acquire, late_ms))
+
+    # Whoever had the queue may have given it back between the request and what it told.
+    member.members_asked(asked, in_hand=(), now_ms=late_ms + 1)
+    member.lock_refused(Q0, 1, is_owner_listed=True, now_ms=late_ms + 2)
+
+    assert [] == of(member, Acquire, late_ms + 2)
+    assert [Acquire(Q0, 1, wants_lock=True)] == of(member, Acquire, late_ms + 2 + LOCK_RETRY_MS)
+
+
+def test_members_are_asked_at_growing_intervals_while_one_has_the_queue() -> None:
+    member = given(Q0)
+    times_ms: list[int] = []
+    for now_ms in range(0, 2_000, LOCK_RETRY_MS):
+        for action in member.due(now_ms):
+            if isinstance(action, Acquire):
+                member.lock_refused(Q0, 1, is_owner_listed=True, now_ms=now_ms)
+            elif isinstance(action, AskMembers):
+                times_ms.append(now_ms)
+                member.members_asked(action, in_hand=(Q0,), now_ms=now_ms)
+
+    assert [100, 300, 700, 1_500] == times_ms
+
+
+def test_member_that_does_not_tell_is_not_asked_again_for_long() -> None:
+    member = given(Q0)
+    (asked,) = refused(member, until_ms=MEMBERS_ASKED_MS)
+
+    member.members_asked(asked, in_hand=None, now_ms=MEMBERS_ASKED_MS)
+
+    assert [] == [a for n in range(0, 1_900, 50) for a in of(member, AskMembers, 150 + n)]
+
+
+def test_orderly_member_waits_for_the_lock_without_asking_others() -> None:
+    member = given(Q0, config=replace(CONFIG, is_orderly=True))
+
+    assert [] == refused(member, until_ms=3_000)
+
+
 def test_member_that_wakes_late_neither_delivers_nor_commits() -> None:
     member = given(Q0)
     epoch = take(member)
@@ -170,7 +242,7 @@ def test_member_that_wakes_late_neither_delivers_nor_commits() -> None:
     assert isinstance(first, Deliver)
     member.consumed(first, acked_count=1)
 
-    woken = member.due(MARKED_LEASE_MS)
+    woken = [a for a in member.due(MARKED_LEASE_MS) if not isinstance(a, RefreshRoutes)]
 
     assert [Acquire(Q0, epoch, wants_lock=True)] == woken
     pulled(member, epoch, 2, now_ms=MARKED_LEASE_MS)

@@ -30,13 +30,11 @@ from sparrowmq.rebalance.actions import (
 from sparrowmq.rebalance.averagely import AllocateMessageQueueAveragely
 from sparrowmq.rebalance.member import GroupMember, TopicShare
 from sparrowmq.rebalance.member_config import MemberConfig
-from sparrowmq.rebalance.owned_queue import (
-    LAST_COMMIT_MS,
-    LOCAL_RETRY_MS,
-)
+from sparrowmq.rebalance.owned_queue import LAST_COMMIT_MS
 from sparrowmq.rebalance.process_queue import PULL_IDLE_MAX_MS, FlowLimits
 from sparrowmq.rebalance.reconcile import RebalancePlan
 from sparrowmq.rebalance.repeated_job import LOST_MS, RETRY_FIRST_MS
+from sparrowmq.rebalance.send_backs import LOCAL_RETRY_MS
 
 # Locks have tests of their own, in test_handover.py.
 CONFIG = MemberConfig(group="G", client_id="c0", batch_size=2, deliveries_max=3, locks_queues=False)
@@ -111,7 +109,7 @@ def test_member_learns_routes_then_registers_then_rebalances() -> None:
     assert [Heartbeat()] == member.due(251)
     member.heartbeat_done(reached=0, failed=1, now_ms=260)
     assert [] == member.due(261)
-    assert [Heartbeat()] == member.due(1260)
+    assert [RefreshRoutes(), Heartbeat()] == member.due(1260)
     member.heartbeat_done(reached=1, failed=0, now_ms=1261)
     assert [Rebalance()] == member.due(1261)
 
@@ -138,6 +136,33 @@ def test_missing_route_is_looked_for_at_growing_intervals() -> None:
         now_ms = member.next_due_ms(now_ms)
 
     assert [250, 500, 1000, 2000, 4000, 8000, 16000, 30000, 30000] == waits
+
+
+def test_routes_that_changed_are_looked_at_again_at_growing_intervals() -> None:
+    member = GroupMember(CONFIG, topics={TOPIC}, now_ms=0)
+    times_ms = []
+    for now_ms in range(0, 130_001, 250):
+        for _ in of_type(member.due(now_ms), RefreshRoutes):
+            times_ms.append(now_ms)
+            # One more broker has registered.
+            has_changed = now_ms in (0, 91_000)
+            member.routes_refreshed(found=[TOPIC], has_changed=has_changed, now_ms=now_ms)
+
+    first = [0, 1_000, 3_000, 7_000, 15_000, 31_000, 61_000, 91_000]
+    assert [*first, *(91_000 + n for n in first[1:6])] == times_ms
+
+
+def test_known_route_that_the_name_server_has_forgotten_is_looked_for_soon() -> None:
+    member = GroupMember(CONFIG, topics={TOPIC}, now_ms=0)
+    times_ms = []
+    for now_ms in range(0, 63_001, 250):
+        for _ in of_type(member.due(now_ms), RefreshRoutes):
+            times_ms.append(now_ms)
+            found = [] if 31_000 <= now_ms < 33_000 else [TOPIC]
+            member.routes_refreshed(found=found, has_changed=now_ms == 0, now_ms=now_ms)
+
+    after = [31_250, 31_750, 32_750, 34_750, 35_750, 37_750, 41_750, 49_750]
+    assert after == [time_ms for time_ms in times_ms if time_ms > 31_000]
 
 
 def test_queues_given_are_acquired_and_then_pulled() -> None:
@@ -523,7 +548,8 @@ def test_lost_connection_registers_and_commits_again() -> None:
 
     member.connection_lost({"b"}, 5_000)
 
-    assert [Heartbeat(), Commit(Q0, 1, 9, is_last=False)] == member.due(5_000)
+    asked = [action for action in member.due(5_000) if not isinstance(action, RefreshRoutes)]
+    assert [Heartbeat(), Commit(Q0, 1, 9, is_last=False)] == asked
 
 
 # --- giving up ------------------------------------------------------------------------------
@@ -594,7 +620,7 @@ def test_last_commit_is_repeated_and_then_given_up() -> None:
     assert [] == member.due(4)
     assert [last] == member.due(103)
     member.commit_failed(Q0, epoch, now_ms=3 + LAST_COMMIT_MS)
-    assert [] == member.due(3 + LAST_COMMIT_MS)
+    assert [] == of_type(member.due(3 + LAST_COMMIT_MS), Commit)
 
     assert [CommitLost(Q0, 2)] == member.take_facts()
 

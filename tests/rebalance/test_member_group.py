@@ -22,6 +22,7 @@ from sparrowmq.rebalance.actions import (
     AbandonPull,
     Acquire,
     Action,
+    AskMembers,
     Commit,
     Deliver,
     Heartbeat,
@@ -193,6 +194,10 @@ class World:
             member.left()
         elif isinstance(action, RenewLocks):
             self.renew(cid, member, action, is_good=is_good)
+        elif isinstance(action, AskMembers):
+            others = [self.members[c] for c in self.listed if c in self.members and c != cid]
+            in_hand = {owned.queue for other in others for owned in other.owned_queues()}
+            member.members_asked(action, in_hand=in_hand if is_good else None, now_ms=now_ms)
         elif isinstance(action, Pull) and self.is_held(action):
             self.held.append((now_ms + HOLD_MS, cid, action))
         else:
@@ -212,7 +217,8 @@ class World:
         self, cid: str, member: GroupMember, action: Action, *, is_good: bool
     ) -> None:
         now_ms = self.now_ms
-        assert not isinstance(action, RefreshRoutes | Heartbeat | Rebalance | Leave | RenewLocks)
+        assert not isinstance(action, RefreshRoutes | Heartbeat | Rebalance | Leave)
+        assert not isinstance(action, RenewLocks | AskMembers)
         if isinstance(action, Deliver) and self.is_orderly:
             self.deliver_in_order(member, action, is_good=is_good)
             return

@@ -74,6 +74,12 @@ def dice() -> Dice:
     return Random(1)
 
 
+@pytest.fixture
+def calm() -> Scenario:
+    """Return a scenario in which nothing goes wrong."""
+    return CALM
+
+
 RunCalm = Callable[..., list[Outcome]]
 
 

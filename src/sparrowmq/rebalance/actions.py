@@ -43,6 +43,12 @@ class RenewLocks(NamedTuple):
     sent_ms: int
 
 
+class AskMembers(NamedTuple):
+    """Ask the other members which queues they have in hand. Then `members_asked`."""
+
+    queues: tuple[MessageQueue, ...]
+
+
 class Unlock(NamedTuple):
     """Give a queue's lock back and wait for the answer. Then `unlocked`, whatever it was."""
 
@@ -122,6 +128,7 @@ Action: TypeAlias = (
     | Rebalance
     | Acquire
     | RenewLocks
+    | AskMembers
     | Unlock
     | Pull
     | AbandonPull

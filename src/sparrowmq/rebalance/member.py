@@ -583,7 +583,7 @@ class GroupMember:
             return
         for owned in self._queues.values():
             if owned.process_queue.state is ProcessQueueState.CONSUMING:
-                owned.send_back_expired(now_ms, timeout_ms=self._config.consume_timeout_ms)
+                owned.backs.add_expired(now_ms, timeout_ms=self._config.consume_timeout_ms)
 
     # --- the end ----------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ from sparrowmq.rebalance.process_queue import (
 from sparrowmq.rebalance.queue_calls import QueueCalls
 from sparrowmq.rebalance.queue_lease import QueueLease
 from sparrowmq.rebalance.repeated_job import LOST_MS, RETRY_FIRST_MS, RETRY_MAX_MS, backoff_ms
+from sparrowmq.rebalance.send_backs import DEAD_LETTER_LEVEL, SendBacks
 
 # MQClientInstance persists every offset so often (persistConsumerOffsetInterval), changed or not.
 # So do we: a former owner whose commit came late may have lowered it.
@@ -55,12 +56,6 @@ COMMIT_AGAIN_MS = 5_000
 LAST_COMMIT_MS = 3_000
 # How long giving a lock back is waited for; it then ends with its lease.
 UNLOCK_LOST_MS = 3_000
-# ConsumeMessageConcurrentlyService: what could not be sent back is consumed again after this.
-LOCAL_RETRY_MS = 5_000
-# ProcessQueue.cleanExpiredMsg sends messages back with this level.
-EXPIRED_DELAY_LEVEL = 3
-# The broker takes a message that is sent back with this level for a dead letter.
-DEAD_LETTER_LEVEL = -1
 
 
 class OwnedQueue:
@@ -78,8 +73,6 @@ class OwnedQueue:
     __slots__ = (
         "_acquire_due_ms",
         "_acquire_sent_ms",
-        "_backs",
-        "_backs_under_way",
         "_commit_again_ms",
         "_commit_due_ms",
         "_commit_sent_ms",
@@ -90,8 +83,8 @@ class OwnedQueue:
         "_has_abandoned_pull",
         "_pull_due_ms",
         "_pull_sent_ms",
-        "_retries",
         "_unlock_sent_ms",
+        "backs",
         "calls",
         "deliveries",
         "epoch",
@@ -118,6 +111,7 @@ class OwnedQueue:
         self.calls = calls
         self.epoch = epoch
         self.process_queue = ProcessQueue(queue, now_ms=now_ms)
+        self.backs = SendBacks(self.process_queue)
         self.is_released = False
         # Messages in the hands of the listener, by delivery.
         self.deliveries: dict[int, list[MessageExt]] = {}
@@ -134,12 +128,6 @@ class OwnedQueue:
         # When deliveries had ended, or the bound had passed.
         self._drained_ms: int | None = None
         self._has_abandoned_pull = False
-        # Messages to send back, each with the level, and those being sent back: from
-        self._backs: list[tuple[tuple[MessageExt, ...], int]] = []
-        # offset to when that began.
-        self._backs_under_way: dict[int, int] = {}
-        # Offsets that could not be sent back, and when they are consumed again.
-        self._retries: list[tuple[int, tuple[int, ...]]] = []
 
     @property
     def is_draining(self) -> bool:
@@ -186,7 +174,7 @@ class OwnedQueue:
             if flow is not None:
                 self._collect_pull(now_ms, actions, flow)
             self._collect_backs(now_ms, actions)
-            self._collect_retries(now_ms)
+            self.backs.retry(now_ms)
         elif state is ProcessQueueState.DRAINING and is_fenced:
             facts.append(QueueLost(self.queue))
             self._end()
@@ -235,21 +223,8 @@ class OwnedQueue:
         actions.append(Pull(self.queue, self.epoch, process_queue.pull_offset))
 
     def _collect_backs(self, now_ms: int, actions: list[Action]) -> None:
-        for messages, delay_level in self._backs:
-            self._backs_under_way.update((message.queue_offset, now_ms) for message in messages)
+        for messages, delay_level in self.backs.begin(now_ms):
             actions.append(SendBack(self.queue, self.epoch, messages, delay_level))
-        self._backs.clear()
-        lost = [n for n, sent_ms in self._backs_under_way.items() if now_ms - sent_ms > LOST_MS]
-        if lost:
-            self.sent_back(done=(), failed=lost, now_ms=now_ms)
-
-    def _collect_retries(self, now_ms: int) -> None:
-        due = [offsets for due_ms, offsets in self._retries if due_ms <= now_ms]
-        if not due:
-            return
-        self._retries = [retry for retry in self._retries if retry[0] > now_ms]
-        for offsets in due:
-            self.process_queue.put_back(offsets)
 
     def _collect_commit(self, now_ms: int, actions: list[Action]) -> None:
         if now_ms < self._commit_due_ms or _is_under_way(self._commit_sent_ms, now_ms):
@@ -269,8 +244,8 @@ class OwnedQueue:
         if self.in_order is not None:
             # What is held without being committed comes again elsewhere.
             self.process_queue.rollback_in_order()
-        in_flight = self.process_queue.in_flight_count - self._waiting_retry_count()
-        if (in_flight > 0 or self._backs_under_way) and now_ms < self._drain_deadline_ms:
+        in_flight = self.process_queue.in_flight_count - self.backs.retry_count
+        if (in_flight > 0 or self.backs.are_under_way) and now_ms < self._drain_deadline_ms:
             return
         if self.calls.begin_revoke(now_ms):
             actions.append(TellRevoked(self.queue, self.epoch))
@@ -299,9 +274,6 @@ class OwnedQueue:
         self.process_queue.drop()
         self.is_released = not self.lease.may_hold
 
-    def _waiting_retry_count(self) -> int:
-        return sum(len(offsets) for _, offsets in self._retries)
-
     def next_due_ms(self, now_ms: int) -> int:
         """Return when `collect` may have something without an event; at most a minute ahead."""
         candidates = [now_ms + LOST_MS, *self.calls.next_due_ms(now_ms)]
@@ -316,7 +288,7 @@ class OwnedQueue:
                 candidates.append(self.lease.until_ms)
             if self._pull_sent_ms is None and self._pull_due_ms > now_ms:
                 candidates.append(self._pull_due_ms)
-            candidates += [due_ms for due_ms, _ in self._retries]
+            candidates += self.backs.retries_due_ms
             if self.in_order is not None and self.in_order.resume_ms > now_ms:
                 candidates.append(self.in_order.resume_ms)
             if self._commit_sent_ms is None:
@@ -381,14 +353,20 @@ class OwnedQueue:
 
         Returns: False if it was ours before, so that the queue must be begun anew.
         """
+        sent_ms = now_ms if self._acquire_sent_ms is None else self._acquire_sent_ms
         self._acquire_sent_ms = None
         if self.process_queue.state is ProcessQueueState.CONSUMING:
             return False
         again_ms = self.lease.wait_or_go_on(
-            now_ms, is_owner_listed=is_owner_listed, drain_timeout_ms=drain_timeout_ms
+            sent_ms, now_ms, is_owner_listed=is_owner_listed, drain_timeout_ms=drain_timeout_ms
         )
         self._acquire_due_ms = now_ms if again_ms is None else again_ms
         return True
+
+    def nobody_has_it(self, now_ms: int) -> None:
+        """Ask for the lock once more, since no other member has the queue in hand."""
+        self.lease.nobody_has_it(now_ms)
+        self._acquire_due_ms = min(self._acquire_due_ms, now_ms)
 
     def begin_renewal(self, now_ms: int) -> bool:
         """Tell whether the lock is to be asked for again now; it then counts as asked for."""
@@ -531,9 +509,7 @@ class OwnedQueue:
         if messages is None or self.is_released:
             return
         if sends_back:
-            failed = tuple(m for m in messages[acked_count:] if self._is_ours(m))
-            if failed:
-                self._backs.append((failed, delay_level))
+            self.backs.add(messages[acked_count:], delay_level)
             messages = messages[:acked_count]
         self.process_queue.complete([message.queue_offset for message in messages])
 
@@ -547,7 +523,7 @@ class OwnedQueue:
         assert self.in_order is not None
         dead = self.in_order.settle(self.process_queue, messages, outcome, now_ms=now_ms)
         if dead and sends_back:
-            self._backs.append((dead, DEAD_LETTER_LEVEL))
+            self.backs.add(dead, DEAD_LETTER_LEVEL)
         elif dead:
             self.process_queue.complete([message.queue_offset for message in dead])
 
@@ -555,39 +531,12 @@ class OwnedQueue:
         """Tell whether nothing earlier holds up the next batch, where order counts."""
         if self.in_order is None:
             return True
-        is_unsettled = self._backs or self._backs_under_way or self._retries
-        return not is_unsettled and now_ms >= self.in_order.resume_ms
-
-    def _is_ours(self, message: MessageExt) -> bool:
-        """Tell whether a message is neither done nor being sent back."""
-        offset = message.queue_offset
-        return self.process_queue.has(offset) and offset not in self._backs_under_way
+        return self.backs.are_settled and now_ms >= self.in_order.resume_ms
 
     def sent_back(self, *, done: Collection[int], failed: Collection[int], now_ms: int) -> None:
         """Note by offset which messages are the broker's now; the others are tried again here."""
-        if self.is_released:
-            return
-        under_way = self._backs_under_way
-        again = tuple(
-            sorted(offset for offset in failed if under_way.pop(offset, None) is not None)
-        )
-        for offset in done:
-            under_way.pop(offset, None)
-        self.process_queue.complete(done)
-        if again:
-            self._retries.append((now_ms + LOCAL_RETRY_MS, again))
-
-    def send_back_expired(self, now_ms: int, *, timeout_ms: int) -> None:
-        """Send back what its listener holds too long."""
-        waiting = {offset for _, offsets in self._retries for offset in offsets}
-        waiting.update(m.queue_offset for messages, _ in self._backs for m in messages)
-        expired = tuple(
-            message
-            for message in self.process_queue.find_expired(now_ms, timeout_ms=timeout_ms)
-            if self._is_ours(message) and message.queue_offset not in waiting
-        )
-        if expired:
-            self._backs.append((expired, EXPIRED_DELAY_LEVEL))
+        if not self.is_released:
+            self.backs.end(done=done, failed=failed, now_ms=now_ms)
 
 
 def _is_under_way(sent_ms: int | None, now_ms: int) -> bool:

@@ -41,7 +41,7 @@ class QueueLease:
     """
 
     __slots__ = (
-        "_refused_ms",
+        "_unheld_ms",
         "asks_first",
         "is_required",
         "is_wanted",
@@ -49,6 +49,7 @@ class QueueLease:
         "renewing_ms",
         "sent_ms",
         "until_ms",
+        "waits_since_ms",
     )
 
     def __init__(self, *, is_wanted: bool, is_required: bool = False) -> None:
@@ -64,8 +65,10 @@ class QueueLease:
         self.sent_ms = 0
         # Whether the broker may hold the lock for us, so that it has to be given back.
         self.may_hold = False
-        # Since when the lock has been refused.
-        self._refused_ms: int | None = None
+        # Since when consumption has waited for a lock that is refused, where it may do without.
+        self.waits_since_ms: int | None = None
+        # When all others had told that none of them has the queue in hand.
+        self._unheld_ms: int | None = None
 
     def is_fenced(self, now_ms: int) -> bool:
         """Tell whether the lock that was held is not ours for sure any more."""
@@ -84,7 +87,7 @@ class QueueLease:
         self.sent_ms = max(self.sent_ms, sent_ms)
         self.until_ms = self.sent_ms + MARKED_LEASE_MS
         self.asks_first = True
-        self._refused_ms = None
+        self.waits_since_ms = None
 
     def refuse(self, sent_ms: int, now_ms: int) -> None:
         """Note that a renewal sent then was refused: somebody else may be at work."""
@@ -93,22 +96,29 @@ class QueueLease:
             if self.until_ms is not None:
                 self.until_ms = min(self.until_ms, now_ms)
 
+    def nobody_has_it(self, now_ms: int) -> None:
+        """Note that no other member has the queue: what holds a lock from now on is dead."""
+        self._unheld_ms = now_ms
+
     def wait_or_go_on(
-        self, now_ms: int, *, is_owner_listed: bool, drain_timeout_ms: int
+        self, sent_ms: int, now_ms: int, *, is_owner_listed: bool, drain_timeout_ms: int
     ) -> int | None:
         """Take a refusal at the start; return when to ask again, None to go on without the lock.
 
         Args:
+            sent_ms: when the request was sent.
             is_owner_listed: whether the member that had the queue is still in the group.
             drain_timeout_ms: how long that may take to give the queue up.
         """
         self.may_hold = False
-        if self._refused_ms is None:
-            self._refused_ms = now_ms
         if self.is_required:
             return now_ms + ORDERLY_LOCK_RETRY_MS
+        if self.waits_since_ms is None:
+            self.waits_since_ms = now_ms
         patience_ms = drain_timeout_ms + PATIENCE_MARGIN_MS
-        if not is_owner_listed or now_ms - self._refused_ms >= patience_ms:
+        is_unheld = self._unheld_ms is not None and sent_ms >= self._unheld_ms
+        if is_unheld or not is_owner_listed or now_ms - self.waits_since_ms >= patience_ms:
             self.asks_first = False
+            self.waits_since_ms = None
             return None
         return now_ms + LOCK_RETRY_MS

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from sparrowmq.client.operations.callbacks import tell_user
 from sparrowmq.client.operations.deliver import deliver, deliver_in_order, with_own_topic
 from sparrowmq.client.operations.gather import gather_outcomes
-from sparrowmq.client.operations.handover import acquire, renew_locks, unlock
+from sparrowmq.client.operations.handover import acquire, ask_members, renew_locks, unlock
 from sparrowmq.client.operations.membership import (
     consumer_connections,
     heartbeat_all,
@@ -48,6 +48,7 @@ from sparrowmq.protocol.record import decode_messages
 from sparrowmq.rebalance.actions import (
     AbandonPull,
     Acquire,
+    AskMembers,
     Commit,
     Deliver,
     DuplicateClientId,
@@ -155,6 +156,7 @@ def _tell_duplicate(subscriber: Subscriber, fact: DuplicateClientId) -> Operatio
 def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]:
     member = subscriber.member
     has_changed = False
+    found: list[str] = []
     for topic in member.topics:
         try:
             changed = yield from refresh_route(
@@ -164,15 +166,16 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
                 timeout_ms=subscriber.config.times.invoke_timeout_ms,
             )
             has_changed = has_changed or changed
+            found.append(topic)
         except TopicRouteNotFound as error:
-            # The retry topic comes with the first heartbeat; and a route once known is kept.
+            # The retry topic comes with the first heartbeat. A route once known serves on: the
+            # name server may have been started anew.
             if topic != subscriber.retry_topic:
                 subscriber.tell(RequestFailed(f"route of {topic}", None, error))
         except SparrowError as error:
             subscriber.tell(RequestFailed("routes", None, error))
             break
     now_ms: int = yield Now()
-    found = [topic for topic in member.topics if subscriber.routes.find(topic) is not None]
     member.routes_refreshed(found=found, has_changed=has_changed, now_ms=now_ms)
     subscriber.wake.set()
 
@@ -377,6 +380,7 @@ _OPERATIONS: Mapping[type, Carrier] = MappingProxyType(
         Rebalance: _rebalance,
         Acquire: acquire,
         RenewLocks: renew_locks,
+        AskMembers: ask_members,
         Unlock: unlock,
         TellAssigned: tell_user,
         TellRevoked: tell_user,

@@ -7,14 +7,21 @@ Source: RebalanceImpl.lock, RebalancePushImpl.computePullFromWhere.
 
 from __future__ import annotations
 
+from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.locks import lock_batch, unlock_batch
+from sparrowmq.client.operations.membership import running_info
 from sparrowmq.client.operations.offsets import max_offset, query_offset, search_offset
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
 from sparrowmq.errors import BrokerError, ConnectFailed, SparrowError
 from sparrowmq.model import MessageQueue
-from sparrowmq.rebalance.actions import Acquire, RenewLocks, Unlock
+from sparrowmq.rebalance.actions import Acquire, AskMembers, RenewLocks, Unlock
 from sparrowmq.rebalance.start_position import AskByTimestamp, UseOffset, choose_start_position
 from sparrowmq.runtime.effects import Now, Operation
+
+# Members asked what they have in hand; in a larger group a refused lock is waited for.
+MEMBERS_ASKED_MAX = 16
+# How long a member may take to tell of itself.
+MEMBER_TIMEOUT_MS = 1_000
 
 
 def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
@@ -110,6 +117,28 @@ def renew_locks(subscriber: Subscriber, action: RenewLocks) -> Operation[None]:
             subscriber.tell(RequestFailed("lock", None, error))
     now_ms: int = yield Now()
     member.locks_renewed(action, held=held, now_ms=now_ms)
+    subscriber.wake.set()
+
+
+def ask_members(subscriber: Subscriber, action: AskMembers) -> Operation[None]:
+    """Carry out `AskMembers`; every broker passes the question on."""
+    config, member = subscriber.config, subscriber.member
+    topics = {queue.topic for queue in action.queues}
+    listed = {cid for topic in topics for cid in subscriber.history.members(topic)}
+    others = sorted(listed - {config.client_id})
+    address = subscriber.routes.master_address(action.queues[0].broker_name)
+    in_hand: frozenset[MessageQueue] | None = None
+    if address is not None and len(others) <= MEMBERS_ASKED_MAX:
+        questions = [
+            running_info(address, config.group, client_id=cid, timeout_ms=MEMBER_TIMEOUT_MS)
+            for cid in others
+        ]
+        outcomes = yield from gather_outcomes(questions, name="what members have in hand")
+        tables = [info.mq_table for info in outcomes if not isinstance(info, SparrowError)]
+        if len(tables) == len(others):
+            in_hand = frozenset(queue for table in tables for queue in table)
+    now_ms: int = yield Now()
+    member.members_asked(action, in_hand=in_hand, now_ms=now_ms)
     subscriber.wake.set()
 
 

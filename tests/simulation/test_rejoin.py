@@ -1,0 +1,70 @@
+"""How long queues stand still when a member joins right after another was killed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from sparrowmq.model import MessageQueue
+from sparrowmq.rebalance.process_queue import ProcessQueueState
+from sparrowmq.simulation.cluster import GROUP, Cluster
+from sparrowmq.simulation.faults import Faults
+
+STEP_MS = 5
+
+
+def consumed(cluster: Cluster) -> list[MessageQueue]:
+    """Return every queue of the topic that a live member pulls, once for each."""
+    return sorted(
+        owned.queue
+        for member in cluster.live_members
+        for owned in member.subscriber.member.owned_queues()
+        if owned.process_queue.state is ProcessQueueState.CONSUMING
+        and owned.queue in cluster.queues
+    )
+
+
+def run_until_shared(cluster: Cluster, *, within_ms: int) -> int:
+    """Let time pass until each queue has one owner among all; return how long that took."""
+    timeline = cluster.timeline
+    begun_ms = timeline.now_ms
+    while consumed(cluster) != sorted(cluster.queues) or not all(
+        member.assigned for member in cluster.live_members
+    ):
+        cluster.run(until_ms=timeline.now_ms + STEP_MS)
+        assert cluster.checkers.violation is None
+        assert timeline.now_ms - begun_ms < within_ms
+    return timeline.now_ms - begun_ms
+
+
+def members_known(cluster: Cluster) -> int:
+    """Return how many members the broker lists."""
+    group = cluster.brokers[0].broker.state.consumers.find(GROUP)
+    return 0 if group is None else len(group.members)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["kill", "power cut"])
+def test_join_right_after_a_kill_waits_for_no_dead_lock(
+    calm: Any, seed: int, is_noticed: bool
+) -> None:
+    scenario = replace(calm, message_count=20, faults=Faults(), fault_ms=60_000)
+    cluster = Cluster(scenario, lambda purpose: Random(f"{seed} {purpose}"))
+    cluster.start()
+    cluster.run(until_ms=cluster.timeline.now_ms + 8_000)
+    run_until_shared(cluster, within_ms=1_000)
+    dead = cluster.live_members[seed % 3]
+
+    if is_noticed:
+        dead.kill()
+    else:
+        # Nobody tells the broker, which forgets it after some time.
+        dead.power_off()
+        while members_known(cluster) != 2:
+            cluster.run(until_ms=cluster.timeline.now_ms + STEP_MS)
+    cluster.add_member()
+
+    assert run_until_shared(cluster, within_ms=20_000) <= 500
