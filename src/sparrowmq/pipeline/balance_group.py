@@ -3,10 +3,11 @@
 A group is looked at in three states, each computed as members would: as it is; with one more
 member, whose id falls into the middle of the order; and without the member in the middle.
 
-Cost: AVG, AVG_BY_CIRCLE and CONFIG see only places, so a topic's figures follow from how many
-queues it has and where equal ids stand; Kafka's assignors see the counts of all topics. Both are
-remembered by that *shape*, and in a large cluster few shapes differ. Strategies that see names
-are computed for every group: linear in its queues and members.
+Cost: AVG, AVG_BY_CIRCLE, CONFIG and Kafka's range see only places, so a topic's figures follow
+from how many queues it has and where equal ids stand. AVG_ACROSS_TOPICS and Kafka's other
+assignors deal out the queues of all topics as one row, for all members subscribe the same. Both
+are remembered by that *shape*, and in a large cluster few shapes differ. The three strategies that
+hash names are computed for every group, each hash once for the three states.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from operator import ne
 from typing import NamedTuple, TypeAlias
 
 from sparrowmq.model import MessageQueue
-from sparrowmq.model.queue import java_order, queue_order
+from sparrowmq.model.queue import java_order
 from sparrowmq.rebalance.across_topics import divide_topics
 from sparrowmq.rebalance.by_config import AllocateMessageQueueByConfig
 from sparrowmq.rebalance.consistent_hash import (
@@ -25,18 +27,21 @@ from sparrowmq.rebalance.consistent_hash import (
     ConsistentHashRing,
     md5_hash,
 )
-from sparrowmq.rebalance.consistent_hash_bounded import AllocateMessageQueueConsistentHashBounded
-from sparrowmq.rebalance.group_strategy import Owners, TopicView, in_order, unique
+from sparrowmq.rebalance.consistent_hash_bounded import deal
+from sparrowmq.rebalance.group_strategy import Owners, TopicView, unique
 from sparrowmq.rebalance.kafka_assignors import KAFKA_ASSIGNORS
 from sparrowmq.rebalance.machine_room import AllocateMessageQueueByMachineRoom
-from sparrowmq.rebalance.minimal_move import divide
-from sparrowmq.rebalance.strategies import strategy_from
+from sparrowmq.rebalance.minimal_move import match, rank_pairs, room_of
+from sparrowmq.rebalance.strategies import SPARROW_STRATEGIES, strategy_from
 from sparrowmq.rebalance.strategy import AllocateMessageQueueStrategy
 from sparrowmq.rebalance.whatif import ROCKETMQ_NAMES
 
-_POSITIONAL = ("AVG", "AVG_BY_CIRCLE", "CONFIG")
+_POSITIONAL = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "AVG_ACROSS_TOPICS")
+# They deal out the queues of all topics as one row.
+_IN_A_ROW = ("AVG_ACROSS_TOPICS", "roundrobin", "sticky", "cooperative-sticky")
 _SHAPES_MAX = 65_536
 _TEXTS_MAX = 262_144
+_GROUPS_MAX = 64
 # What a member that joins is called: after the id before it, and before every longer one.
 _JOINED = "+"
 
@@ -58,12 +63,11 @@ class TopicLayout(NamedTuple):
     @property
     def queues(self) -> list[MessageQueue]:
         """Its queues as members sort them."""
-        found = [
+        return [
             MessageQueue(self.topic, broker, queue_id)
-            for broker, count in self.queue_counts
+            for broker, count in sorted(self.queue_counts, key=lambda pair: java_order(pair[0]))
             for queue_id in range(count)
         ]
-        return sorted(found, key=queue_order)
 
 
 class Places(NamedTuple):
@@ -73,6 +77,11 @@ class Places(NamedTuple):
     joined: tuple[str, ...]
     left: tuple[str, ...]
     leaver: str
+
+    @property
+    def states(self) -> list[tuple[str, ...]]:
+        """The members of each state that has any."""
+        return [ids for ids in (self.now, self.joined, self.left) if ids]
 
 
 class Figures(NamedTuple):
@@ -109,7 +118,7 @@ def known_strategies() -> dict[str, str]:
     """Return whose each strategy is, by name: RocketMQ's, ours, Kafka's."""
     return {
         **dict.fromkeys(ROCKETMQ_NAMES, "RocketMQ"),
-        **dict.fromkeys(_DIVIDERS, "SparrowMQ"),
+        **dict.fromkeys(SPARROW_STRATEGIES, "SparrowMQ"),
         **dict.fromkeys(KAFKA_ASSIGNORS, "Kafka"),
     }
 
@@ -132,15 +141,16 @@ def evaluate(strategy: str, group: str, topics: Sequence[TopicLayout], places: P
 
     Raises: ValueError or TypeError if the strategy refuses, as it would in a member.
     """
+    if strategy in _HASHING:
+        return _HASHING[strategy](tuple(topics), places)
+    queue_counts = [topic.queue_count for topic in topics]
+    if strategy in _IN_A_ROW:
+        queue_counts = [sum(queue_counts)]
     if strategy in KAFKA_ASSIGNORS:
-        counts = tuple(t.queue_count for t in sorted(topics, key=lambda layout: layout.topic))
-        return _of_kafka(strategy, counts, len(places.now))
+        return add_up([_of_kafka(strategy, count, len(places.now)) for count in queue_counts])
     if strategy in _POSITIONAL:
         ranks = _ranks(places.now)
-        return add_up([_of_places(strategy, topic.queue_count, ranks) for topic in topics])
-    if strategy in _DIVIDERS:
-        queues = [queue for topic in topics for queue in topic.queues]
-        return _of_shares(queues, places, _allocate_at_once(_DIVIDERS[strategy], topics))
+        return add_up([_of_places(strategy, count, ranks) for count in queue_counts])
     allocate = _allocator(strategy, group, topics, places)
     return add_up([_of_shares(topic.queues, places, allocate) for topic in topics])
 
@@ -167,6 +177,9 @@ def _of_places(strategy: str, queue_count: int, ranks: tuple[int, ...]) -> Figur
     """Compute a topic's figures by places alone; names stand for all that sort alike."""
     places = make_places([f"m{rank:06d}" for rank in ranks])
     topic = TopicLayout("T", (("b", queue_count),))
+    if strategy == "AVG_ACROSS_TOPICS":
+        states = [divide_topics([TopicView("T", topic.queues, ids)]) for ids in places.states]
+        return _of_owners(places, *states)
     return _of_shares(topic.queues, places, _allocator(strategy, "G", [topic], places))
 
 
@@ -174,8 +187,6 @@ def _allocator(
     strategy: str, group: str, topics: Sequence[TopicLayout], places: Places
 ) -> Allocate:
     """Return what gives each distinct id its queues of one topic."""
-    if strategy == "CONSISTENT_HASH":
-        return _allocate_by_rings(places)
     made = {
         client_id: _configured(strategy, topics, places, client_id)
         for client_id in {*places.now, *places.joined}
@@ -214,40 +225,14 @@ def _configured(
     return strategy_from(strategy)
 
 
-def _divide_minimal_move(topics: Sequence[TopicView]) -> Owners:
-    queues = [queue for view in in_order(topics) for queue in view.mq_all]
-    return divide(queues, unique(topics[0].cid_all))
-
-
-def _divide_bounded(topics: Sequence[TopicView]) -> Owners:
-    bounded = AllocateMessageQueueConsistentHashBounded()
-    owners: dict[MessageQueue, str] = {}
-    for view in topics:
-        owners |= bounded.divide(view.mq_all, unique(view.cid_all))
-    return owners
-
-
-# Our own strategies, which tell everybody's share at once.
-_DIVIDERS: Mapping[str, Callable[[Sequence[TopicView]], Owners]] = {
-    "MINIMAL_MOVE": _divide_minimal_move,
-    "CONSISTENT_HASH_BOUNDED": _divide_bounded,
-    "AVG_ACROSS_TOPICS": divide_topics,
-}
-
-
-def _allocate_at_once(
-    divide_all: Callable[[Sequence[TopicView]], Owners], topics: Sequence[TopicLayout]
-) -> Allocate:
-    by_topic = [(topic.topic, topic.queues) for topic in topics]
-
-    def allocate(queues: Sequence[MessageQueue], cid_all: Sequence[str]) -> Shares:
-        shares: dict[str, list[MessageQueue]] = {client_id: [] for client_id in cid_all}
-        views = [TopicView(topic, mine, cid_all) for topic, mine in by_topic]
-        for queue, owner in divide_all(views).items():
-            shares[owner].append(queue)
-        return shares
-
-    return allocate
+@lru_cache(maxsize=_GROUPS_MAX)
+def _hash_queues(
+    topics: tuple[TopicLayout, ...],
+) -> tuple[tuple[tuple[int, MessageQueue], ...], ...]:
+    """Return each topic's queues with the hashes of their texts, in hash order."""
+    return tuple(
+        tuple(sorted((md5_hash(str(queue)), queue) for queue in topic.queues)) for topic in topics
+    )
 
 
 @lru_cache(maxsize=_TEXTS_MAX)
@@ -255,25 +240,71 @@ def _hash_once(text: str) -> int:
     return md5_hash(text)
 
 
-def _allocate_by_rings(places: Places) -> Allocate:
-    """Share out by one ring a state: each member of its own would build the same one."""
-    rings = {
-        cid_all: ConsistentHashRing(
-            cid_all, virtual_node_cnt=VIRTUAL_NODE_COUNT_DEFAULT, hash_function=_hash_once
-        )
-        for cid_all in (places.now, places.joined, places.left)
-    }
+@lru_cache(maxsize=_GROUPS_MAX)
+def _make_ring(cid_all: tuple[str, ...]) -> ConsistentHashRing:
+    return ConsistentHashRing(
+        cid_all, virtual_node_cnt=VIRTUAL_NODE_COUNT_DEFAULT, hash_function=_hash_once
+    )
 
-    def allocate(queues: Sequence[MessageQueue], cid_all: Sequence[str]) -> Shares:
-        shares: dict[str, list[MessageQueue]] = {client_id: [] for client_id in cid_all}
-        find_owner = rings[tuple(cid_all)].find_owner
-        for queue in queues:
-            owner = find_owner(str(queue))
-            if owner is not None:
-                shares[owner].append(queue)
-        return shares
 
-    return allocate
+def _by_ring(topics: tuple[TopicLayout, ...], places: Places) -> Figures:
+    hashed = _hash_queues(topics)
+
+    def find_owners(cid_all: tuple[str, ...]) -> Owners:
+        ring = _make_ring(cid_all)
+        return {queue: ring.owner_at(key) for mine in hashed for key, queue in mine}
+
+    return _of_owners(places, *map(find_owners, places.states))
+
+
+def _by_bounded_ring(topics: tuple[TopicLayout, ...], places: Places) -> Figures:
+    hashed = _hash_queues(topics)
+
+    def find_owners(cid_all: tuple[str, ...]) -> Owners:
+        cids = tuple(unique(cid_all))
+        ring = _make_ring(cids)
+        owners: dict[MessageQueue, str] = {}
+        for mine in hashed:
+            owners |= deal(mine, ring, cids)
+        return owners
+
+    return _of_owners(places, *map(find_owners, places.states))
+
+
+def _by_scores(topics: tuple[TopicLayout, ...], places: Places) -> Figures:
+    queues = [queue for mine in _hash_queues(topics) for _, queue in mine]
+    pairs = rank_pairs(queues, unique(places.joined))
+
+    def find_owners(cid_all: tuple[str, ...]) -> Owners:
+        room = room_of(len(queues), unique(cid_all))
+        return match([pair for pair in pairs if pair[1] in room], room)
+
+    return _of_owners(places, *map(find_owners, places.states))
+
+
+# Strategies that hash names, and so differ from group to group.
+_HASHING: Mapping[str, Callable[[tuple[TopicLayout, ...], Places], Figures]] = {
+    "CONSISTENT_HASH": _by_ring,
+    "MINIMAL_MOVE": _by_scores,
+    "CONSISTENT_HASH_BOUNDED": _by_bounded_ring,
+}
+
+
+def _of_owners(places: Places, now: Owners, joined: Owners, left: Owners | None = None) -> Figures:
+    """Return the figures where each queue has one owner in each state; no `left`, nobody left."""
+    loads = Counter(now.values())
+    shared = {cid for cid, count in Counter(places.now).items() if count > 1}
+    staying = frozenset(places.left)
+    return Figures(
+        loads=tuple(loads[client_id] for client_id in places.now),
+        unowned=0,
+        doubled=sum(loads[client_id] for client_id in shared),
+        join_moved=sum(map(ne, now.values(), map(joined.get, now))),
+        leave_moved=0
+        if left is None
+        else sum([owner in staying and left[queue] != owner for queue, owner in now.items()]),
+        leaver_queues=loads[places.leaver],
+    )
 
 
 def _of_shares(queues: Sequence[MessageQueue], places: Places, allocate: Allocate) -> Figures:
@@ -297,18 +328,13 @@ def _moved(before: Shares, after: Shares) -> int:
 
 
 @lru_cache(maxsize=_SHAPES_MAX)
-def _of_kafka(assignor: str, queue_counts: tuple[int, ...], member_count: int) -> Figures:
-    """Compute a whole group's figures; equal client ids are different members for Kafka."""
+def _of_kafka(assignor: str, queue_count: int, member_count: int) -> Figures:
+    """Compute a row of queues' figures; equal client ids are different members for Kafka."""
     places = make_places([f"m{number:06d}" for number in range(member_count)])
-    topics = [f"t{number:06d}" for number in range(len(queue_counts))]
-    queues = [
-        MessageQueue(topic, "b", queue_id)
-        for topic, count in zip(topics, queue_counts, strict=True)
-        for queue_id in range(count)
-    ]
+    queues = [MessageQueue("T", "b", queue_id) for queue_id in range(queue_count)]
 
     def assign(member_ids: Sequence[str], owned: Shares) -> Shares:
-        subscribed = dict.fromkeys(member_ids, topics)
+        subscribed = dict.fromkeys(member_ids, ("T",))
         claimed = {cid: owned.get(cid, ()) for cid in member_ids}
         shares = KAFKA_ASSIGNORS[assignor](queues, subscribed, claimed)
         if assignor == "cooperative-sticky":

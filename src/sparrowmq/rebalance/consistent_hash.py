@@ -65,11 +65,15 @@ class ConsistentHashRing:
 
     def find_owner(self, key: str) -> str | None:
         """Return the client id that owns the key; None if the ring is empty."""
-        return next(self.walk(key), None)
+        return self.owner_at(self._hash(key)) if self._owners else None
 
-    def walk(self, key: str) -> Iterator[str]:
-        """Go once round the ring: the owner of each node, from the key's on, repetitions kept."""
-        start = bisect_left(self._hashes, self._hash(key))
+    def owner_at(self, key_hash: int) -> str:
+        """Return the client id that owns a hash; the ring must not be empty."""
+        return self._owners[bisect_left(self._hashes, key_hash) % len(self._owners)]
+
+    def walk(self, key_hash: int) -> Iterator[str]:
+        """Go once round the ring: the owner of each node, from a hash on, repetitions kept."""
+        start = bisect_left(self._hashes, key_hash)
         for index in range(start, start + len(self._owners)):
             yield self._owners[index % len(self._owners)]
 

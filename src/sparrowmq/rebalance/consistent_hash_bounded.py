@@ -11,7 +11,6 @@ Source: Mirrokni, Thorup, Zadimoghaddam, Consistent Hashing with Bounded Loads, 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
@@ -75,15 +74,28 @@ class AllocateMessageQueueConsistentHashBounded:
     ) -> dict[MessageQueue, str]:
         """Return the owner of every queue; `cids` are the members, each once, at least one."""
         ring = ConsistentHashRing(cids, virtual_node_cnt=self.virtual_node_cnt)
-        load_max = math.ceil(self.load_factor * len(queues) / len(cids))
-        loads: Counter[str] = Counter()
-        owners: dict[MessageQueue, str] = {}
         # Not the list's order: a queue added to the topic comes anywhere, as a member does.
-        for queue in sorted(queues, key=lambda queue: (md5_hash(str(queue)), queue)):
-            # The members stand once more behind the ring: one whose every node fell together
-            # with another's has no place on it, and its room may be the last.
-            walk = chain(ring.walk(str(queue)), cids)
-            owner = next(cid for cid in walk if loads[cid] < load_max)
-            loads[owner] += 1
-            owners[queue] = owner
-        return owners
+        hashed = sorted((md5_hash(str(queue)), queue) for queue in queues)
+        return deal(hashed, ring, cids, load_factor=self.load_factor)
+
+
+def deal(
+    hashed: Sequence[tuple[int, MessageQueue]],
+    ring: ConsistentHashRing,
+    cids: Sequence[str],
+    *,
+    load_factor: float = LOAD_FACTOR_DEFAULT,
+) -> dict[MessageQueue, str]:
+    """Return the owner of every queue, each given with the hash of its text, in hash order."""
+    load_max = math.ceil(load_factor * len(hashed) / len(cids))
+    loads = dict.fromkeys(cids, 0)
+    owners: dict[MessageQueue, str] = {}
+    for key_hash, queue in hashed:
+        # The members stand once more behind the ring: one whose every node fell together
+        # with another's has no place on it, and its room may be the last.
+        for owner in chain(ring.walk(key_hash), cids):
+            if loads[owner] < load_max:
+                loads[owner] += 1
+                owners[queue] = owner
+                break
+    return owners

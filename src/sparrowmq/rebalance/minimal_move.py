@@ -28,12 +28,16 @@ Source of the scores: rendezvous hashing, Thaler and Ravishankar, 1998.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import md5
+from typing import TypeAlias
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.rebalance.group_strategy import NO_OWNERS, Owners, TopicView, in_order, unique
 from sparrowmq.rebalance.strategy import check_arguments
+
+# The score of a queue and a member, as bytes, which sort as the number does.
+Pair: TypeAlias = tuple[bytes, str, MessageQueue]
 
 
 class AllocateMessageQueueMinimalMove:
@@ -109,12 +113,36 @@ def divide(
         free += [queue for _, queue in given_up]
         room[cid] -= len(kept)
     takers = [cid for cid in cids if room[cid]]
-    pairs = [(score(queue, cid), cid, queue) for queue in free for cid in takers]
-    for _, cid, queue in sorted(pairs, reverse=True):
-        if room[cid] and queue not in now:
-            now[queue] = cid
+    return now | match(rank_pairs(free, takers), room)
+
+
+def rank_pairs(queues: Sequence[MessageQueue], cids: Sequence[str]) -> list[Pair]:
+    """Return every queue with every member, those that go together best first."""
+    texts = [(str(queue).encode("utf-8", "replace"), queue) for queue in queues]
+    heads = [(f"{cid}\n".encode("utf-8", "replace"), cid) for cid in cids]
+    pairs = [
+        (md5(head + text, usedforsecurity=False).digest()[:8], cid, queue)
+        for text, queue in texts
+        for head, cid in heads
+    ]
+    return sorted(pairs, reverse=True)
+
+
+def match(pairs: Iterable[Pair], room: dict[str, int]) -> dict[MessageQueue, str]:
+    """Give queues to members pair by pair, while a member has room; uses `room` up."""
+    owners: dict[MessageQueue, str] = {}
+    for _, cid, queue in pairs:
+        if room[cid] and queue not in owners:
+            owners[queue] = cid
             room[cid] -= 1
-    return now
+    return owners
+
+
+def room_of(queue_count: int, cids: Sequence[str]) -> dict[str, int]:
+    """Return how many queues each member may have where nobody holds any."""
+    share, surplus = divmod(queue_count, len(cids))
+    ranked = sorted(cids, key=lambda cid: (score(None, cid), cid))
+    return {cid: share + (place < surplus) for place, cid in enumerate(ranked)}
 
 
 def score(queue: MessageQueue | None, cid: str) -> int:
