@@ -1,21 +1,38 @@
-"""Consumers of one process that exclude each other."""
+"""Clients of one process that share connections, and consumers that exclude each other."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 import pytest
 
-from sparrowmq import AsyncPushConsumer, LitePullConsumer, MessageModel, MessageQueue, PushConsumer
-from sparrowmq.client.instances import INSTANCES
-from sparrowmq.errors import ConfigError, UsageError
+from sparrowmq import (
+    Admin,
+    AsyncProducer,
+    AsyncPushConsumer,
+    ConsumeFromWhere,
+    LitePullConsumer,
+    Message,
+    MessageModel,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.client.instances import INSTANCES, ClientInstance
+from sparrowmq.errors import BrokerError, ConfigError, UsageError
+from sparrowmq.runtime.blocking_driver import BlockingDriver
 from sparrowmq.testing.embedded import EmbeddedCluster
+from waiting import wait_until
 
 pytestmark = pytest.mark.slow
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
 class Stage:
@@ -126,6 +143,137 @@ def test_equal_subscriptions_in_other_words_are_equal(stage: Stage) -> None:
     lite.start()
 
 
+def addresses_of(admin: Admin, *groups: str) -> list[set[str]]:
+    """Return from where the members of each group are connected."""
+    return [
+        {seat.client_addr for seat in admin.consumer_connections(group).connection_set}
+        for group in groups
+    ]
+
+
+def is_listed(admin: Admin, group: str) -> bool:
+    try:
+        return bool(admin.consumer_ids(group))
+    except BrokerError:
+        return False
+
+
+def test_consumers_and_producers_of_one_client_id_share_a_connection(
+    stage: Stage, admin: Admin, cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    same = {"client_ip": "10.0.0.1", "instance_name": "shared"}
+    got: list[bytes] = []
+    first = stage.make(**same, consume_from_where=FIRST)
+    second = stage.make(
+        **same,
+        group=f"{group}_second",
+        listener=lambda messages, _: got.extend(message.body for message in messages),
+        consume_from_where=FIRST,
+    )
+    for consumer in (first, second):
+        consumer.subscribe(topic)
+        consumer.start()
+    wait_until(
+        "both have all queues",
+        lambda: [8, 8] == [len(first.assignment()), len(second.assignment())],
+    )
+    groups = (first.group, second.group)
+
+    at_first, at_second = addresses_of(admin, *groups)
+    assert 1 == len(at_first)
+    assert at_first == at_second
+    with Producer("GID_p", name_server=cluster.name_server, **same) as producer:
+        producer.send(Message(topic, b"1"))
+        wait_until("the message", lambda: b"1" in got)
+        first.close()
+
+        assert [False, True] == [is_listed(admin, name) for name in groups]
+        assert [at_second] == addresses_of(admin, second.group)
+        producer.send(Message(topic, b"2"))
+        wait_until("the next message", lambda: b"2" in got)
+    second.close()
+    with pytest.raises(UsageError, match="closed"):
+        producer.send(Message(topic, b"3"))
+
+
+def test_clients_of_other_ids_share_nothing(
+    stage: Stage, admin: Admin, topic: str, group: str
+) -> None:
+    for name in (group, f"{group}_second"):
+        consumer = stage.make(group=name)
+        consumer.subscribe(topic)
+        consumer.start()
+    wait_until("both", lambda: is_listed(admin, group) and is_listed(admin, f"{group}_second"))
+
+    one, other = addresses_of(admin, group, f"{group}_second")
+
+    assert set() == one & other
+
+
+async def test_asyncio_consumers_of_one_client_id_share_a_connection(
+    cluster: EmbeddedCluster, admin: Admin, topic: str, group: str
+) -> None:
+    got: dict[str, list[bytes]] = {group: [], f"{group}_second": []}
+
+    def listen(name: str) -> Any:
+        return lambda messages, _: got[name].extend(message.body for message in messages)
+
+    settings: Any = {"name_server": cluster.name_server, "instance_name": "shared"}
+    consumers = [
+        AsyncPushConsumer(name, listener=listen(name), consume_from_where=FIRST, **settings)
+        for name in got
+    ]
+    async with AsyncExitStack() as stack:
+        for consumer in consumers:
+            await stack.enter_async_context(consumer)
+            await consumer.subscribe(topic)
+            await consumer.start()
+        async with AsyncProducer("GID_p", **settings) as producer:
+            await producer.send(Message(topic, b"1"))
+            await until(lambda: [[b"1"]] * 2 == list(got.values()))
+
+            one, other = await asyncio.to_thread(addresses_of, admin, *got)
+            await consumers[0].close()
+            left = await asyncio.to_thread(lambda: [is_listed(admin, name) for name in got])
+            await producer.send(Message(topic, b"2"))
+            await until(lambda: [b"1", b"2"] == got[f"{group}_second"])
+
+    assert 1 == len(one)
+    assert one == other
+    assert [False, True] == left
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+def test_one_whose_listener_hangs_does_not_hold_up_the_other(
+    stage: Stage, cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    """Threads for listeners are each consumer's own number, also on a shared instance."""
+    free = threading.Event()
+    got: list[bytes] = []
+    same: Any = {"instance_name": "shared", "consume_from_where": FIRST, "consume_thread_count": 2}
+    hangs = stage.make(
+        **same, listener=lambda *_: free.wait(60), drain_timeout_ms=100, group=f"{group}_hangs"
+    )
+    works = stage.make(**same, listener=lambda found, _: got.extend(m.body for m in found))
+    for consumer in (hangs, works):
+        consumer.subscribe(topic)
+        consumer.start()
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        for n in range(16):
+            producer.send(Message(topic, b"%d" % n))
+
+    try:
+        wait_until("all messages", lambda: 16 == len(got))
+        hangs.close()
+    finally:
+        free.set()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_forked_process_has_no_consumers(stage: Stage) -> None:
@@ -136,7 +284,7 @@ def test_forked_process_has_no_consumers(stage: Stage) -> None:
     if child == 0:
         code = 1
         try:
-            INSTANCES.register(second._subscriber)
+            INSTANCES.register(second._subscriber, ClientInstance(BlockingDriver))
             code = 0
         finally:
             os._exit(code)

@@ -28,7 +28,8 @@ from sparrowmq.client.assembly import (
     suspend,
 )
 from sparrowmq.client.directory import QueueLag
-from sparrowmq.client.member_task import MemberTask
+from sparrowmq.client.instances import INSTANCES
+from sparrowmq.client.member_task import MemberTask, loop_scope
 from sparrowmq.client.operations import administer, send
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.route_cache import TopicRoute
@@ -77,7 +78,15 @@ class AsyncProducer:
             send_timeout_ms=send_timeout_ms,
             retry_times=retry_times,
         )
-        self._driver = AsyncDriver(tls=tls)
+        config = self._publisher.config
+        self._instance = INSTANCES.open(
+            AsyncDriver,
+            config.client_id,
+            addresses=self._publisher.name_servers.addresses,
+            scope=loop_scope(),
+            tls=tls,
+        )
+        self._driver = self._instance.driver
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -130,7 +139,8 @@ class AsyncProducer:
             # Brokers notice the closed connection anyway.
             pass
         finally:
-            await self._driver.aclose()
+            if INSTANCES.close(self._instance):
+                await self._driver.aclose()
 
 
 class AsyncPushConsumer:

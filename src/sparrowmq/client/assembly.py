@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sparrowmq.client.config import ConsumerConfig, ProducerConfig
@@ -26,8 +26,8 @@ from sparrowmq.errors import ConfigError
 from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel, MessageSelector
 from sparrowmq.model.names import check_topic, retry_topic
 from sparrowmq.protocol.bodies import SubscriptionData
-from sparrowmq.protocol.codes import RequestCode
-from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, decode_header
 from sparrowmq.protocol.subscription import parse_selection
 from sparrowmq.rebalance.process_queue import FlowLimits
@@ -232,14 +232,28 @@ def remove_subscription(subscriber: Subscriber, topic: str) -> None:
     subscriber.wake.set()
 
 
+def give_up(subscriber: Subscriber) -> None:
+    """Have the loop end at once, whatever is under way. On the driver's thread."""
+    subscriber.member.left()
+    subscriber.wake.set()
+
+
 def begin_leaving(subscriber: Subscriber) -> None:
     """Have the loop give everything up and end. On the driver's thread."""
     subscriber.member.leave(clock.monotonic_ms())
     subscriber.wake.set()
 
 
-def serve_request(subscriber: Subscriber, request: RemotingCommand) -> RemotingCommand | None:
-    """Answer what a broker asks of a consumer. On the driver's thread."""
+def serve_request(
+    consumers: Mapping[str, Subscriber], request: RemotingCommand
+) -> RemotingCommand | None:
+    """Answer what a broker asks of one of the consumers, by group. On the driver's thread."""
+    fields = request.ext_fields or {}
+    group = fields.get("consumerGroup") or fields.get("group") or ""
+    # Whichever is asked about a group that it is not of says so.
+    subscriber = consumers.get(group) or next(iter(consumers.values()), None)
+    if subscriber is None:
+        return response_to(request, ResponseCode.SYSTEM_ERROR, remark="no consumer runs here")
     if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
         header = decode_header(NotifyConsumerIdsChangedRequestHeader, request.ext_fields)
         if header.consumer_group == subscriber.config.group:
@@ -251,12 +265,13 @@ def serve_request(subscriber: Subscriber, request: RemotingCommand) -> RemotingC
     )
 
 
-def note_connection_lost(subscriber: Subscriber, address: str) -> None:
+def note_connection_lost(consumers: Mapping[str, Subscriber], address: str) -> None:
     """Take note that a connection is gone. On the driver's thread."""
-    broker_names = subscriber.routes.broker_names_at(address)
-    if broker_names:
-        subscriber.member.connection_lost(broker_names, clock.monotonic_ms())
-        subscriber.wake.set()
+    for subscriber in list(consumers.values()):
+        broker_names = subscriber.routes.broker_names_at(address)
+        if broker_names:
+            subscriber.member.connection_lost(broker_names, clock.monotonic_ms())
+            subscriber.wake.set()
 
 
 def make_directory(name_server: str | Sequence[str], *, timeout_ms: int) -> Directory:

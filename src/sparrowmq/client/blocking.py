@@ -26,7 +26,8 @@ from sparrowmq.client.assembly import (
     suspend,
 )
 from sparrowmq.client.directory import QueueLag
-from sparrowmq.client.member_thread import MemberThread
+from sparrowmq.client.instances import INSTANCES
+from sparrowmq.client.member_thread import SCOPE, MemberThread
 from sparrowmq.client.operations import administer, send
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.route_cache import TopicRoute
@@ -89,7 +90,15 @@ class Producer:
             send_timeout_ms=send_timeout_ms,
             retry_times=retry_times,
         )
-        self._driver = BlockingDriver(tls=tls)
+        config = self._publisher.config
+        self._instance = INSTANCES.open(
+            BlockingDriver,
+            config.client_id,
+            addresses=self._publisher.name_servers.addresses,
+            scope=SCOPE,
+            tls=tls,
+        )
+        self._driver = self._instance.driver
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -159,7 +168,8 @@ class Producer:
             # Brokers notice the closed connection anyway.
             pass
         finally:
-            self._driver.close()
+            if INSTANCES.close(self._instance):
+                self._driver.close()
 
 
 class PushConsumer:

@@ -1,37 +1,98 @@
-"""The consumers that run in this process, and which of them exclude each other.
+"""What the clients of one process share, and which of its consumers exclude each other.
 
-RocketMQ's client instance is a process's own: one per client id. Two members of a group under one
-client id take the same queues and leave others to nobody; within a process that can be refused.
-So can members of one group that subscribe different things, of which a broker keeps only what the
-last one said. What another process does, the broker's list and the doctor tell.
+RocketMQ's client instance is a process's own: one per client id. Clients with equal ids and name
+servers share its connections and threads, and one heartbeat names all their groups. With default
+settings ids are unique, and every client has an instance to itself.
 
-Source: MQClientManager.java, MQClientInstance.registerConsumer.
+Two members of a group under one client id take the same queues and leave others to nobody; within
+a process that is refused. So are members of one group that subscribe different things, of which a
+broker keeps only what it heard last. What another process does, the broker's list and the doctor
+tell.
+
+Source: MQClientManager.java, MQClientInstance.java.
 """
 
 from __future__ import annotations
 
 import os
+import ssl
 import threading
-from weakref import WeakSet
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet, WeakValueDictionary
 
+from sparrowmq.client.assembly import note_connection_lost, serve_request
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import ConfigError, UsageError
+from sparrowmq.protocol.command import RemotingCommand
+
+D = TypeVar("D")
+
+
+class ClientInstance(Generic[D]):
+    """One client id's connections, and the consumers that run on them, by group."""
+
+    def __init__(self, make_driver: Callable[..., D], *, tls: ssl.SSLContext | None = None) -> None:
+        self.consumers: dict[str, Subscriber] = {}
+        self.user_count = 0
+        self.driver = make_driver(
+            on_request=self._answer,
+            on_connection_lost=partial(note_connection_lost, self.consumers),
+            # Each consumer adds its own.
+            pool_size=1,
+            tls=tls,
+        )
+
+    def _answer(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
+        return serve_request(self.consumers, request)
 
 
 class ClientInstances:
-    """All running consumers of a process. Threads share one."""
+    """The instances and running consumers of a process. Threads share one."""
 
     def __init__(self) -> None:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Forget everything: in a process that was forked, its parent's consumers do not run."""
+        """Forget everything: in a process that was forked, its parent's clients do not run."""
         self._lock = threading.Lock()
-        # Weak: a consumer that was never closed must not bar others once it is gone.
+        # Weak: a client that was never closed must not bar others once it is gone.
+        self._instances: WeakValueDictionary[Hashable, ClientInstance[Any]] = WeakValueDictionary()
         self._running: WeakSet[Subscriber] = WeakSet()
 
-    def register(self, subscriber: Subscriber) -> None:
-        """Take note that a consumer starts.
+    def open(
+        self,
+        make_driver: Callable[..., D],
+        client_id: str,
+        *,
+        addresses: Sequence[str],
+        scope: Hashable,
+        tls: ssl.SSLContext | None,
+    ) -> ClientInstance[D]:
+        """Return the instance of a client id at these name servers; end the use with `close`.
+
+        Args:
+            scope: those of equal scope share; of one scope are only drivers of one kind.
+            tls: as of the drivers; those with other settings do not share.
+        """
+        key = (client_id, frozenset(addresses), scope, tls)
+        with self._lock:
+            instance = self._instances.get(key)
+            if instance is None or not instance.user_count:
+                instance = ClientInstance(make_driver, tls=tls)
+                self._instances[key] = instance
+            instance.user_count += 1
+            return instance
+
+    def close(self, instance: ClientInstance[D]) -> bool:
+        """End the use of an instance; True if it was the last, and its driver is to be closed."""
+        with self._lock:
+            instance.user_count -= 1
+            return not instance.user_count
+
+    def register(self, subscriber: Subscriber, instance: ClientInstance[D]) -> None:
+        """Take note that a consumer starts on an instance.
 
         Raises: UsageError if one of its group runs under its client id; ConfigError if one of its
         group subscribes something else.
@@ -42,11 +103,14 @@ class ClientInstances:
                     _check_id(subscriber, other)
                     _check_subscriptions(subscriber, other)
             self._running.add(subscriber)
+            subscriber.companions = instance.consumers
+            instance.consumers[subscriber.config.group] = subscriber
 
     def unregister(self, subscriber: Subscriber) -> None:
         """Take note that a consumer has ended."""
         with self._lock:
             self._running.discard(subscriber)
+            subscriber.companions.pop(subscriber.config.group, None)
 
 
 def _are_of_one_group(one: Subscriber, other: Subscriber) -> bool:

@@ -5,28 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Hashable
 
 from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,
     RESTART_S,
     begin_leaving,
-    note_connection_lost,
-    serve_request,
 )
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import UsageError
-from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.runtime.async_driver import AsyncDriver
 from sparrowmq.runtime.effects import Operation
 
 LOG = logging.getLogger("sparrowmq.client")
 
 
+def loop_scope() -> Hashable:
+    """Return what tells instances of different loops apart; without a loop nothing is shared."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return object()
+
+
 class MemberTask:
-    """A consumer's driver, and the task that serves it from `start` to `close`.
+    """A consumer's share of a driver, and the task that serves it from `start` to `close`.
 
     Its methods are those of `member_thread.MemberThread`.
     """
@@ -41,12 +45,16 @@ class MemberTask:
     ) -> None:
         self._subscriber = subscriber
         self._serve = serve
-        self.driver = AsyncDriver(
-            on_request=self._answer,
-            on_connection_lost=partial(note_connection_lost, subscriber),
-            pool_size=pool_size,
+        config = subscriber.config
+        self._instance = INSTANCES.open(
+            AsyncDriver,
+            config.client_id,
+            addresses=subscriber.name_servers.addresses,
+            scope=loop_scope(),
             tls=tls,
         )
+        self.driver = self._instance.driver
+        self.driver.grow_pool(pool_size)
         self._task: asyncio.Task[None] | None = None
         self.is_closed = False
 
@@ -58,7 +66,7 @@ class MemberTask:
         config = self._subscriber.config
         if self._task is not None or self.is_closed:
             raise UsageError(f"consumer {config.client_id} was started before; make a new one")
-        INSTANCES.register(self._subscriber)
+        INSTANCES.register(self._subscriber, self._instance)
         name = f"sparrowmq-consumer-{config.group}"
         self._task = asyncio.create_task(self._loop(), name=name)
 
@@ -91,10 +99,8 @@ class MemberTask:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
             INSTANCES.unregister(self._subscriber)
-        await self.driver.aclose()
-
-    def _answer(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
-        return serve_request(self._subscriber, request)
+        if INSTANCES.close(self._instance):
+            await self.driver.aclose()
 
     async def _loop(self) -> None:
         while not self._subscriber.member.is_done:

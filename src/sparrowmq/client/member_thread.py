@@ -1,4 +1,7 @@
-"""The thread in which a consumer of the synchronous face is a member of its group."""
+"""The thread in which a consumer of the synchronous face is a member of its group.
+
+Consumers that share an instance share its driver: one of their threads leads, the others follow.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,22 @@ from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,
     RESTART_S,
     begin_leaving,
-    note_connection_lost,
-    serve_request,
+    give_up,
 )
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import UsageError
-from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.runtime.blocking_driver import BlockingDriver
 from sparrowmq.runtime.effects import Operation
 
 LOG = logging.getLogger("sparrowmq.client")
 
+# All clients of the synchronous face may share an instance.
+SCOPE = "threads"
+
 
 class MemberThread:
-    """A consumer's driver, and the thread that serves it from `start` to `close`.
+    """A consumer's share of a driver, and the thread that serves it from `start` to `close`.
 
     Args:
         subscriber: the consumer's state.
@@ -45,12 +49,16 @@ class MemberThread:
     ) -> None:
         self._subscriber = subscriber
         self._serve = serve
-        self.driver = BlockingDriver(
-            on_request=self._answer,
-            on_connection_lost=partial(note_connection_lost, subscriber),
-            pool_size=pool_size,
+        config = subscriber.config
+        self._instance = INSTANCES.open(
+            BlockingDriver,
+            config.client_id,
+            addresses=subscriber.name_servers.addresses,
+            scope=SCOPE,
             tls=tls,
         )
+        self.driver = self._instance.driver
+        self.driver.grow_pool(pool_size)
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 
@@ -67,7 +75,7 @@ class MemberThread:
         config = self._subscriber.config
         if self._thread is not None or self.is_closed:
             raise UsageError(f"consumer {config.client_id} was started before; make a new one")
-        INSTANCES.register(self._subscriber)
+        INSTANCES.register(self._subscriber, self._instance)
         name = f"sparrowmq-consumer-{config.group}"
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
@@ -104,11 +112,11 @@ class MemberThread:
             self.driver.call_soon_threadsafe(partial(begin_leaving, self._subscriber))
             timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
             self._thread.join(timeout_ms / 1000)
+            if self._thread.is_alive():
+                self.driver.call_soon_threadsafe(partial(give_up, self._subscriber))
             INSTANCES.unregister(self._subscriber)
-        self.driver.close()
-
-    def _answer(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
-        return serve_request(self._subscriber, request)
+        if INSTANCES.close(self._instance):
+            self.driver.close()
 
     def _loop(self) -> None:
         while not self._subscriber.member.is_done:

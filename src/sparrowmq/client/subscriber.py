@@ -7,7 +7,7 @@ do is marked so.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -27,7 +27,7 @@ from sparrowmq.model import (
     MessageQueue,
 )
 from sparrowmq.model.names import retry_topic
-from sparrowmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
 from sparrowmq.rebalance.actions import Fact, QueueLost, TellAssigned, TellRevoked
 from sparrowmq.rebalance.member import GroupMember
 from sparrowmq.rebalance.member_config import MemberConfig
@@ -142,6 +142,10 @@ class Subscriber:
     routes: RouteCache = field(default_factory=RouteCache)
     history: QueueHistory = field(default_factory=QueueHistory)
     wake: Event = field(default_factory=Event)
+    # The consumers that share its connections, by group; this one too, from `start` to the end.
+    companions: dict[str, Subscriber] = field(default_factory=dict)
+    # A heartbeat that is on its way is ours too.
+    is_beating: bool = False
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)
     # Queues were chosen by hand: heartbeats tell of no subscription then.
     is_assigned: bool = False
@@ -159,6 +163,19 @@ class Subscriber:
             member_config_from(self.config, tells_user=any(self.callbacks)),
             topics=self.subscriptions,
             now_ms=0,
+        )
+
+    @property
+    def consumer_data(self) -> ConsumerData:
+        """What a heartbeat tells of this consumer."""
+        config = self.config
+        subscriptions = {} if self.is_assigned else self.subscriptions
+        return ConsumerData(
+            group_name=config.group,
+            consume_type=config.consume_type,
+            message_model=config.message_model,
+            consume_from_where=config.consume_from_where,
+            subscription_data_set=[subscriptions[topic] for topic in sorted(subscriptions)],
         )
 
     @property
@@ -207,17 +224,3 @@ def member_config_from(config: ConsumerConfig, *, tells_user: bool) -> MemberCon
         drain_timeout_ms=config.drain_timeout_ms,
         consume_timeout_ms=config.consume_timeout_ms,
     )
-
-
-def heartbeat_data_from(
-    config: ConsumerConfig, subscriptions: Mapping[str, SubscriptionData]
-) -> HeartbeatData:
-    """Return what a consumer tells every broker of itself."""
-    consumer = ConsumerData(
-        group_name=config.group,
-        consume_type=config.consume_type,
-        message_model=config.message_model,
-        consume_from_where=config.consume_from_where,
-        subscription_data_set=[subscriptions[topic] for topic in sorted(subscriptions)],
-    )
-    return HeartbeatData(client_id=config.client_id, consumer_data_set=[consumer])

@@ -95,7 +95,7 @@ class GroupMember:
         self._queues: dict[MessageQueue, OwnedQueue] = {}
         self._wanted: dict[str, tuple[MessageQueue, ...]] = {}
         self._routes = RepeatedJob(now_ms)
-        self._heartbeat = RepeatedJob(now_ms)
+        self.heartbeat = RepeatedJob(now_ms)
         self._rebalance = RepeatedJob(now_ms)
         self._expiry_due_ms = now_ms + EXPIRY_CHECK_MS
         self._locks = LockRounds(now_ms)
@@ -153,7 +153,7 @@ class GroupMember:
         if not self._is_leaving:
             candidates.append(self._routes.next_due_ms(now_ms))
             if self._has_routes:
-                candidates.append(self._heartbeat.next_due_ms(now_ms))
+                candidates.append(self.heartbeat.next_due_ms(now_ms))
             if self._can_rebalance():
                 candidates.append(self._rebalance.next_due_ms(now_ms))
         if self._deliveries:
@@ -198,12 +198,12 @@ class GroupMember:
 
     def _can_rebalance(self) -> bool:
         # A rebalance looks at the list of members after our heartbeat has put us there.
-        return self._is_known and self._heartbeat.started_ms is None
+        return self._is_known and self.heartbeat.started_ms is None
 
     def _collect_jobs(self, now_ms: int, actions: list[Action]) -> None:
         if self._routes.begin(now_ms):
             actions.append(RefreshRoutes())
-        if self._has_routes and self._heartbeat.begin(now_ms):
+        if self._has_routes and self.heartbeat.begin(now_ms):
             actions.append(Heartbeat())
         if self._can_rebalance() and self._rebalance.begin(now_ms):
             actions.append(Rebalance())
@@ -221,13 +221,13 @@ class GroupMember:
         """Add a topic; its queues come with the next rebalance, which is asked for."""
         self._topics.add(topic)
         self._routes.ask(now_ms)
-        self._heartbeat.ask(now_ms)
+        self.heartbeat.ask(now_ms)
         self._rebalance.ask(now_ms)
 
     def unsubscribe(self, topic: str, *, now_ms: int) -> None:
         """Remove a topic and give up its queues."""
         self._topics.discard(topic)
-        self._heartbeat.ask(now_ms)
+        self.heartbeat.ask(now_ms)
         self._apply_targets({topic: ()}, now_ms)
         self._wanted.pop(topic, None)
 
@@ -247,7 +247,7 @@ class GroupMember:
         self._routes.end(now_ms, next_in_ms=next_in_ms)
         if has_changed:
             # New brokers must know us before they are asked who is there.
-            self._heartbeat.ask(now_ms)
+            self.heartbeat.ask(now_ms)
             self._rebalance.ask(now_ms)
 
     def heartbeat_done(
@@ -261,7 +261,7 @@ class GroupMember:
         next_in_ms = HEARTBEAT_RETRY_MS if failed else self._config.heartbeat_ms
         if expiry_ms is not None:
             next_in_ms = min(next_in_ms, max(1, expiry_ms // HEARTBEATS_PER_EXPIRY))
-        self._heartbeat.end(now_ms, next_in_ms=next_in_ms)
+        self.heartbeat.end(now_ms, next_in_ms=next_in_ms)
         if not reached:
             return
         if not self._is_known:
@@ -273,11 +273,11 @@ class GroupMember:
 
     def registration_missing(self, now_ms: int) -> None:
         """A broker says that it does not know us or our subscription: tell it at once."""
-        self._heartbeat.ask(now_ms)
+        self.heartbeat.ask(now_ms)
 
     def connection_lost(self, broker_names: Collection[str], now_ms: int) -> None:
         """Register again, and commit again: the broker may have been started anew."""
-        self._heartbeat.ask(now_ms)
+        self.heartbeat.ask(now_ms)
         self._locks.renew_soon(now_ms)
         for owned in self._queues.values():
             if owned.queue.broker_name in broker_names:
@@ -329,7 +329,7 @@ class GroupMember:
             self._not_listed_count = 0
             return
         self._not_listed_count += 1
-        self._heartbeat.ask(now_ms)
+        self.heartbeat.ask(now_ms)
         if self._not_listed_count > 1:
             self._facts.append(NotListed(config.group, config.client_id, most))
 

@@ -37,6 +37,13 @@ class RepeatedJob:
         self.started_ms = now_ms
         return True
 
+    def join(self, now_ms: int) -> bool:
+        """Begin, due or not, as it is being done for others too; False while it is under way."""
+        if self.started_ms is not None:
+            return False
+        self.due_ms = now_ms
+        return self.begin(now_ms)
+
     def ask(self, now_ms: int) -> None:
         """Want it now, or once more when the one under way is done."""
         self.due_ms = min(self.due_ms, now_ms)

@@ -145,6 +145,12 @@ class AsyncDriver:
         """Cancel a task at the loop's next turn, unless it is done."""
         self._scheduler.cancel(task)
 
+    def grow_pool(self, count: int) -> None:
+        """Allow so many threads more for `Call`. From any thread."""
+        self._pool_size += count
+        if self._pool is not None:
+            self._pool.grow(count)
+
     async def aclose(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Cancel all tasks, close all connections and end the pool. A second call does nothing.
 

@@ -171,6 +171,12 @@ class BlockingDriver:
         """Cancel a task soon, unless it is done. From any thread."""
         self.call_soon_threadsafe(partial(self._scheduler.cancel, task))
 
+    def grow_pool(self, count: int) -> None:
+        """Allow so many threads more for `Call`. From any thread."""
+        self._pool_size += count
+        if self._pool is not None:
+            self._pool.grow(count)
+
     def call_soon_threadsafe(self, function: Callable[[], Any]) -> None:
         """Have the leading thread call a function soon. From any thread.
 

@@ -62,6 +62,11 @@ class CallPool:
                 self._serving_count += 1
                 thread.start()
 
+    def grow(self, count: int) -> None:
+        """Allow so many threads more."""
+        with self._lock:
+            self._size += count
+
     def close(self, *, on_ended: Callable[[], None] | None = None) -> None:
         """Let every thread end after its present call; calls not begun are never made.
 

@@ -7,7 +7,7 @@ queue, the loop goes on, and so does every other queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -29,7 +29,6 @@ from sparrowmq.client.subscriber import (
     RebalanceListenerFailed,
     RequestFailed,
     Subscriber,
-    heartbeat_data_from,
 )
 from sparrowmq.errors import (
     BrokerError,
@@ -43,6 +42,7 @@ from sparrowmq.model import (
     MessageExt,
     MessageQueue,
 )
+from sparrowmq.protocol.bodies import HeartbeatData
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.record import decode_messages
 from sparrowmq.rebalance.actions import (
@@ -69,6 +69,7 @@ from sparrowmq.runtime.effects import (
     Cancel,
     Now,
     Operation,
+    Sleep,
     Spawn,
     Task,
     Timestamp,
@@ -80,6 +81,9 @@ from sparrowmq.runtime.effects import (
 Carrier: TypeAlias = Callable[[Subscriber, Any], Operation[None]]
 # How long the end waits for the user to hear of the last change.
 LAST_CHANGE_MS = 2_000
+# How long leaving waits for a heartbeat under way, and how often it looks.
+LAST_HEARTBEAT_MS = 3_000
+LAST_HEARTBEAT_LOOK_MS = 10
 # A broker that answers a pull so does not know us, or knows an older subscription of ours.
 _REGISTRATION_CODES = frozenset(
     {
@@ -181,23 +185,47 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
 
 
 def _heartbeat(subscriber: Subscriber, _: Heartbeat) -> Operation[None]:
+    """Tell all brokers of all consumers that share our connections: it is the heartbeat of each."""
+    if subscriber.is_beating:
+        # One of them has just begun it for us.
+        return
+    begun_ms: int = yield Now()
+    told = [subscriber]
+    for other in list(subscriber.companions.values()):
+        # One without routes has no broker to tell yet.
+        if other is not subscriber and other.routes.topics and not other.is_beating:
+            other.member.heartbeat.join(begun_ms)
+            told.append(other)
+    for one in told:
+        one.is_beating = True
+    try:
+        yield from _tell_of_all(subscriber, told)
+    finally:
+        for one in told:
+            one.is_beating = False
+
+
+def _tell_of_all(subscriber: Subscriber, told: Sequence[Subscriber]) -> Operation[None]:
     config = subscriber.config
-    addresses = subscriber.routes.addresses()
+    named = {config.group: subscriber} | subscriber.companions
     failures, expiry_ms = yield from heartbeat_all(
-        addresses,
-        heartbeat_data_from(config, {} if subscriber.is_assigned else subscriber.subscriptions),
+        sorted({address for one in told for address in one.routes.addresses()}),
+        HeartbeatData(
+            client_id=config.client_id,
+            consumer_data_set=[named[group].consumer_data for group in sorted(named)],
+        ),
         timeout_ms=config.times.invoke_timeout_ms,
     )
     for error in failures.values():
         subscriber.tell(RequestFailed("heartbeat", None, error))
     now_ms: int = yield Now()
-    subscriber.member.heartbeat_done(
-        reached=len(addresses) - len(failures),
-        failed=len(failures),
-        expiry_ms=expiry_ms,
-        now_ms=now_ms,
-    )
-    subscriber.wake.set()
+    for one in told:
+        own = one.routes.addresses()
+        failed = len(failures.keys() & set(own))
+        one.member.heartbeat_done(
+            reached=len(own) - failed, failed=failed, expiry_ms=expiry_ms, now_ms=now_ms
+        )
+        one.wake.set()
 
 
 def _rebalance(subscriber: Subscriber, _: Rebalance) -> Operation[None]:
@@ -356,6 +384,12 @@ def _commit(subscriber: Subscriber, action: Commit) -> Operation[None]:
 
 def _leave(subscriber: Subscriber, _: Leave) -> Operation[None]:
     config = subscriber.config
+    # A heartbeat that names us must not overtake what is told here.
+    subscriber.companions.pop(config.group, None)
+    looks = LAST_HEARTBEAT_MS // LAST_HEARTBEAT_LOOK_MS
+    while looks and subscriber.member.heartbeat.started_ms is not None:
+        looks -= 1
+        yield Sleep(LAST_HEARTBEAT_LOOK_MS)
     operations = [
         unregister(
             address,

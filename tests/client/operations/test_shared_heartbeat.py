@@ -1,0 +1,150 @@
+"""One heartbeat for all consumers that share a client id's connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparrowmq.client.config import ConsumerConfig
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.consume import _heartbeat, _leave
+from sparrowmq.client.route_cache import TopicRoute
+from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
+from sparrowmq.protocol.bodies import HeartbeatData, decode_body
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.subscription import parse_subscription
+from sparrowmq.rebalance.actions import Heartbeat, Leave
+from sparrowmq.rebalance.strategies import strategy_from
+
+NOW_MS = 1_000_000
+
+
+def make_subscriber(group: str, *brokers: str) -> Subscriber:
+    """Make a consumer of topic `T_GROUP`, which the brokers have."""
+    topic = f"T_{group}"
+    made = Subscriber(
+        config=ConsumerConfig(group=group, client_id="10.0.0.1@same"),
+        name_servers=NameServers(("127.0.0.1:9876",)),
+        strategy=strategy_from("AVG"),
+        subscriptions={topic: parse_subscription(topic, "*", sub_version=7)},
+        listener=lambda *_: None,
+        callbacks=RebalanceCallbacks(),
+        tell=lambda _: None,
+    )
+    if brokers:
+        addresses = {broker: {0: f"{broker}:10911"} for broker in brokers}
+        made.routes.update(
+            TopicRoute(
+                topic=topic,
+                publish_queues=(),
+                subscribe_queues=(),
+                brokers=addresses,
+                is_template=False,
+                fetched_ms=NOW_MS,
+            )
+        )
+    return made
+
+
+def share(*subscribers: Subscriber) -> None:
+    companions = {one.config.group: one for one in subscribers}
+    for one in subscribers:
+        one.companions = companions
+
+
+def begin(subscriber: Subscriber) -> Subscriber:
+    assert subscriber.member.heartbeat.join(NOW_MS)
+    return subscriber
+
+
+@pytest.fixture
+def broker(play: Callable[..., Any]) -> Any:
+    """Brokers that take every request."""
+    return play(lambda address, request: response_to(request))
+
+
+def told(broker: Any, code: int = RequestCode.HEART_BEAT) -> list[tuple[str, RemotingCommand]]:
+    return [(address, request) for address, request in broker.requests if request.code == code]
+
+
+def test_one_body_names_all_groups_and_is_the_heartbeat_of_each(broker: Any) -> None:
+    one, other = make_subscriber("GID_1", "a"), make_subscriber("GID_2", "a", "b")
+    share(one, other)
+
+    broker(_heartbeat(begin(one), Heartbeat()))
+
+    bodies = [decode_body(HeartbeatData, request.body) for _, request in told(broker)]
+    assert ["a:10911", "b:10911"] == [address for address, _ in told(broker)]
+    assert [bodies[0]] * 2 == bodies
+    assert "10.0.0.1@same" == bodies[0].client_id
+    assert [("GID_1", "T_GID_1"), ("GID_2", "T_GID_2")] == [
+        (data.group_name, data.subscription_data_set[0].topic)
+        for data in bodies[0].consumer_data_set
+    ]
+    next_ms = [each.member.heartbeat.next_due_ms(NOW_MS) for each in (one, other)]
+    assert [NOW_MS + 30_000] * 2 == next_ms
+
+
+def test_what_is_asked_for_meanwhile_leads_to_one_more(broker: Any) -> None:
+    one, other = make_subscriber("GID_1", "a"), make_subscriber("GID_2", "a")
+    share(one, other)
+    broker.handler = lambda address, request: (
+        other.member.registration_missing(NOW_MS) or response_to(request)  # type: ignore[func-returns-value]
+    )
+
+    broker(_heartbeat(begin(one), Heartbeat()))
+
+    assert NOW_MS == other.member.heartbeat.next_due_ms(NOW_MS)
+    assert NOW_MS + 30_000 == one.member.heartbeat.next_due_ms(NOW_MS)
+
+
+def test_several_that_are_due_at_once_send_one(broker: Any) -> None:
+    both = [begin(make_subscriber("GID_1", "a")), begin(make_subscriber("GID_2", "a"))]
+    share(*both)
+    second = _heartbeat(both[1], Heartbeat())
+
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        # The second's own operation runs while the first's request is under way.
+        assert [] == list(second)
+        return response_to(request)
+
+    broker.handler = answer
+    broker(_heartbeat(both[0], Heartbeat()))
+
+    assert 1 == len(told(broker))
+    assert [None, None] == [one.member.heartbeat.started_ms for one in both]
+    assert [False, False] == [one.is_beating for one in both]
+
+
+def test_one_under_way_or_without_routes_is_not_joined(broker: Any) -> None:
+    one, busy, new = (
+        make_subscriber("GID_1", "a"),
+        begin(make_subscriber("GID_2", "a")),
+        make_subscriber("GID_3"),
+    )
+    busy.is_beating = True
+    share(one, busy, new)
+
+    broker(_heartbeat(begin(one), Heartbeat()))
+
+    assert NOW_MS == busy.member.heartbeat.started_ms
+    assert 0 == new.member.heartbeat.next_due_ms(NOW_MS)
+
+
+def test_leaving_is_told_after_the_heartbeat_and_no_other_names_the_group(broker: Any) -> None:
+    one, other = make_subscriber("GID_1", "a"), begin(make_subscriber("GID_2", "a"))
+    other.is_beating = True
+    share(one, other)
+
+    broker(_leave(other, Leave()))
+    broker(_heartbeat(begin(one), Heartbeat()))
+
+    assert 3_000 == sum(broker.slept_ms)
+    (unregister,) = told(broker, RequestCode.UNREGISTER_CLIENT)
+    assert "GID_2" == (unregister[1].ext_fields or {})["consumerGroup"]
+    (heartbeat,) = told(broker)
+    data = decode_body(HeartbeatData, heartbeat[1].body)
+    assert ["GID_1"] == [each.group_name for each in data.consumer_data_set]
