@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -211,12 +212,14 @@ class Cluster:
     name: str
     name_server: str
     broker: str
+    # How the rig itself connects.
+    tls: ssl.SSLContext | None = None
 
     def __init__(self, java: Java) -> None:
         self._java = java
 
     def create_topic(self, topic: str, *, queues: int = 8) -> str:
-        with Admin(name_server=self.name_server) as admin:
+        with Admin(name_server=self.name_server, tls=self.tls) as admin:
             admin.create_topic(topic, queues)
         return topic
 
@@ -247,7 +250,7 @@ class ApacheCluster(Cluster):
     def _wait_for_registration(self) -> None:
         """Wait until the name server knows the broker: 5.x says that it is up before that."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        with Admin(name_server=self.name_server) as admin:
+        with Admin(name_server=self.name_server, tls=self.tls) as admin:
             while True:
                 try:
                     admin.route("SELF_TEST_TOPIC")

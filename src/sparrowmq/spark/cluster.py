@@ -25,8 +25,10 @@ from sparrowmq.protocol.bodies import TopicList, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.runtime.blocking_driver import BlockingDriver
 from sparrowmq.runtime.effects import Operation, now, sleep
+from sparrowmq.runtime.tls import client_context
 from sparrowmq.spark.bounds import QueueBounds
 from sparrowmq.spark.signing import signed
+from sparrowmq.spark.tls_options import TlsFiles
 
 T = TypeVar("T")
 
@@ -95,6 +97,8 @@ class ClusterOptions(Protocol):
     def secret_key(self) -> str | None: ...  # noqa: D102
     @property
     def security_token(self) -> str | None: ...  # noqa: D102
+    @property
+    def tls(self) -> TlsFiles | None: ...  # noqa: D102
 
 
 class Cluster:
@@ -104,6 +108,9 @@ class Cluster:
         name_servers: their addresses.
         request_timeout_ms: patience for one answer.
         credentials: by which requests are signed; None for no signatures.
+        tls: the files of connections by TLS; None for none.
+
+    Raises: ConfigError if such a file cannot be used.
     """
 
     def __init__(
@@ -112,8 +119,10 @@ class Cluster:
         *,
         request_timeout_ms: int,
         credentials: Credentials | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
-        self.driver = BlockingDriver()
+        context = None if tls is None else client_context(**tls._asdict())
+        self.driver = BlockingDriver(tls=context)
         self.request_timeout_ms = request_timeout_ms
         self.name_servers = NameServers(name_servers)
         self._credentials = credentials
@@ -203,10 +212,12 @@ def connect(options: ClusterOptions) -> Cluster:
     """Return this process's cluster for these name servers; made at the first call.
 
     Spark keeps its Python workers, so connections serve many tasks and micro-batches.
+
+    Raises: ConfigError if a file of its TLS cannot be used.
     """
     keys = options.access_key, options.secret_key, options.security_token
     # The process id keeps a forked process from its parent's connections.
-    key = os.getpid(), options.name_servers, options.request_timeout_ms, *keys
+    key = os.getpid(), options.name_servers, options.request_timeout_ms, *keys, options.tls
     cluster = _CLUSTERS.get(key)
     if cluster is None:
         if len(_CLUSTERS) >= CLUSTERS_MAX:
@@ -215,6 +226,7 @@ def connect(options: ClusterOptions) -> Cluster:
             options.name_servers,
             request_timeout_ms=options.request_timeout_ms,
             credentials=_credentials(options),
+            tls=options.tls,
         )
         _CLUSTERS[key] = cluster
     return cluster

@@ -44,6 +44,7 @@ from sparrowmq.spark.option_table import (
     parse_whole,
     with_defaults,
 )
+from sparrowmq.spark.tls_options import TLS_OPTIONS, USE_TLS, TlsFiles, take_tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,7 @@ class SourceOptions:
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     security_token: str | None = field(default=None, repr=False)
+    tls: TlsFiles | None = None
 
     @property
     def is_filtered(self) -> bool:
@@ -353,6 +355,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "securityToken", None, parse_text, "a token that comes with temporary keys", is_secret=True
     ),
+    *TLS_OPTIONS,
 )
 
 
@@ -379,6 +382,7 @@ def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
         ending=ending or OffsetChoice(LATEST),
         columns=values.pop("columns") or values["profile"],
         max_trigger_delay_ms=values.pop("max_trigger_delay"),
+        tls=take_tls(values, given),
         **{name: value for name, value in values.items() if name != "profile"},
     )
 
@@ -401,7 +405,7 @@ def _check_place(given: Mapping[str, Any]) -> None:
                 "option 'brokerName' says whose store 'storePath' is, which is missing"
             )
         return
-    useless = [name for name in ("nameServer", "group", "accessKey") if name in given]
+    useless = [name for name in ("nameServer", "group", "accessKey", USE_TLS) if name in given]
     if useless:
         raise ConfigError(f"option {useless[0]!r} is for brokers; with 'storePath' none is asked")
     if given.get("filterType") == EXPRESSION_TYPE_SQL92:

@@ -18,6 +18,7 @@ from sparrowmq.spark.option_table import (
     parse_whole,
     with_defaults,
 )
+from sparrowmq.spark.tls_options import TLS_OPTIONS, TlsFiles, take_tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class SinkOptions:
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     security_token: str | None = field(default=None, repr=False)
+    tls: TlsFiles | None = None
 
     @property
     def request_timeout_ms(self) -> int:
@@ -79,6 +81,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
     Option(
         "securityToken", None, parse_text, "a token that comes with temporary keys", is_secret=True
     ),
+    *TLS_OPTIONS,
 )
 
 
@@ -117,7 +120,8 @@ def parse_sink_options(options: Mapping[str, str], *, scope: str) -> SinkOptions
     if ("accessKey" in given) != ("secretKey" in given):
         raise ConfigError("give both options 'accessKey' and 'secretKey', or neither")
     values = with_defaults(SINK_OPTIONS, given)
-    return SinkOptions(name_servers=values.pop("name_server"), **values)
+    tls = take_tls(values, given)
+    return SinkOptions(name_servers=values.pop("name_server"), tls=tls, **values)
 
 
 def check_columns(types: Mapping[str, str], *, topic: str | None) -> None:

@@ -1,0 +1,79 @@
+"""The options of a read or a write that make its connections TLS. Pure.
+
+They name files and hold nothing secret, so plans and checkpoints may show them; every machine that
+reads or writes must have the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.spark.option_table import Option, parse_bool, parse_text
+
+
+class TlsFiles(NamedTuple):
+    """What `runtime.tls.client_context` takes."""
+
+    ca_file: str | None
+    certificate_file: str | None
+    key_file: str | None
+    check_hostname: bool
+
+
+USE_TLS = "useTLS"
+
+TLS_OPTIONS: tuple[Option, ...] = (
+    Option(
+        USE_TLS,
+        "false",
+        parse_bool,
+        "connect to name servers and brokers by TLS, and check their certificates",
+    ),
+    Option(
+        "tlsCaFile",
+        None,
+        parse_text,
+        "PEM file of the authorities to trust, on every machine; else the system's",
+    ),
+    Option(
+        "tlsCertificateFile",
+        None,
+        parse_text,
+        "PEM file with our own certificate, for brokers that ask for one",
+    ),
+    Option(
+        "tlsKeyFile", None, parse_text, "PEM file with its key, if tlsCertificateFile has it not"
+    ),
+    Option(
+        "tlsCheckHostname",
+        "true",
+        parse_bool,
+        "whether a certificate must be for the address that its server is connected to by; "
+        "brokers mostly register IP addresses",
+    ),
+)
+
+
+def take_tls(values: dict[str, Any], given: Mapping[str, Any]) -> TlsFiles | None:
+    """Take the options' values out of all, by their names in Python; None for no TLS.
+
+    Raises: ConfigError if one is given without `useTLS`.
+    """
+    is_used = values.pop("use_t_l_s")
+    files = TlsFiles(
+        values.pop("tls_ca_file"),
+        values.pop("tls_certificate_file"),
+        values.pop("tls_key_file"),
+        values.pop("tls_check_hostname"),
+    )
+    if is_used:
+        return files
+    useless = [option.name for option in TLS_OPTIONS if option.name in given]
+    if useless and useless != [USE_TLS]:
+        raise ConfigError(
+            f"option {useless[-1]!r} needs option {USE_TLS!r}; "
+            f'write .option("{USE_TLS}", "true"), or leave both out'
+        )
+    return None
