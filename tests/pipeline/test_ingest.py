@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +16,9 @@ pytest.importorskip("pyspark")
 
 import pyarrow.dataset as ds
 from pyspark.errors import StreamingQueryException
+from typer.testing import CliRunner
 
+from sparrowmq.cli.main import build_app
 from sparrowmq.client.blocking import Producer
 from sparrowmq.demo.flights import load_flights
 from sparrowmq.errors import ConfigError
@@ -23,6 +28,7 @@ from sparrowmq.pipeline.compaction import compact
 from sparrowmq.pipeline.ingest import Batch, IngestSettings, Reason, examine, ingest
 from sparrowmq.pipeline.ingest_report import ingest_page
 from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,6 +119,70 @@ def test_each_message_is_once_in_the_table_or_the_quarantine_after_a_crash(
     text = ingest_page(settings, batches, examine(spark, settings))
     assert "field flight: expected int, found &#x27;many&#x27;" in text
     assert "<svg" in text
+
+
+def test_what_does_not_fit_can_become_dead_letters_with_the_reason(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    settings = settings_for(cluster, tmp_path / "out", dlq_group="GID_ingest", options={})
+
+    (batch,) = ingest(spark, settings)
+
+    letters = (
+        spark.read.format("rocketmq")
+        .options(nameServer=cluster.name_server, topic="%DLQ%GID_ingest", profile="full")
+        .load()
+        .collect()
+    )
+    assert (FLIGHTS + len(BAD), len(BAD)) == (batch.rows, batch.quarantined)
+    assert BAD == {bytes(row["body"]): row["properties"]["reason"] for row in letters}
+    assert {"flights"} == {row["properties"]["DLQ_ORIGIN_TOPIC"] for row in letters}
+    assert not (tmp_path / "out" / "quarantine").exists()
+    contents = examine(spark, settings)
+    assert (FLIGHTS, FLIGHTS, 0) == (contents.rows, contents.distinct, contents.quarantined)
+    assert "sent to topic %DLQ%GID_ingest" in ingest_page(settings, [batch], contents)
+
+
+def test_following_goes_on_until_a_signal_and_again_where_it_stopped(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    cluster.create_topic("followed", queues=2)
+    sent: list[int] = []
+
+    def send(count: int) -> None:
+        with Producer("GID_followed", name_server=cluster.name_server) as producer:
+            for number in range(len(sent), len(sent) + count):
+                producer.send(Message("followed", b"%d" % number))
+                sent.append(number)
+
+    def ingested() -> list[int]:
+        if not list(out.glob("table/batchId=*")):
+            return []
+        table = ds.dataset(out / "table", format="parquet", partitioning="hive").to_table()
+        return sorted(map(int, table["body"].to_pylist()))
+
+    def watch(signal_number: int) -> None:
+        try:
+            for _ in range(2):
+                send(20)
+                wait_until("ingested", lambda: len(ingested()) >= len(sent), timeout_s=100)
+        finally:
+            os.kill(os.getpid(), signal_number)
+
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        watcher = threading.Thread(target=watch, args=(signal_number,))
+        arguments = ["-n", cluster.name_server, "-t", "followed", "--follow", "0.2"]
+        watcher.start()
+        result = CliRunner().invoke(
+            build_app(["pipeline"]), ["pipeline", "ingest", *arguments, "--out", str(out)]
+        )
+        watcher.join()
+
+        assert (0, sent) == (result.exit_code, ingested()), result.stderr
+        assert "batch " in result.stderr
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert 80 == len(sent)
 
 
 def test_a_compaction_that_was_killed_is_finished_by_the_next_run(

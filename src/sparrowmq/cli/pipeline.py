@@ -8,6 +8,7 @@ a cluster that could not be reached or a job that failed, 130 is Ctrl-C.
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,6 +124,10 @@ def ingest_command(
         list[str] | None,
         typer.Option("--option", help="NAME=VALUE for the data source; may be repeated"),
     ] = None,
+    dlq: Annotated[
+        str | None,
+        typer.Option("--dlq", help="send what does not fit to this group's dead letters instead"),
+    ] = None,
     follow: Annotated[
         float | None, typer.Option("--follow", min=0.0, help="go on, a batch every so many seconds")
     ] = None,
@@ -148,6 +153,7 @@ def ingest_command(
                 schema=_body_schema(ddl, json_schema),
                 date_column=date_column,
                 options=options,
+                dlq_group=dlq,
                 follow_interval_s=follow,
             )
             _ingest(session, settings, compacts=compact, as_json=as_json)
@@ -161,7 +167,8 @@ def _ingest(
     from sparrowmq.pipeline.files import Files
     from sparrowmq.pipeline.ingest import examine, ingest
 
-    batches = ingest(session, settings, on_batch=_tell_batch)
+    with _ending_by_sigterm():
+        batches = ingest(session, settings, on_batch=_tell_batch)
     if compacts:
         done = compact(session, settings.table, checkpoint=settings.checkpoint, partition_by="date")
         compact(session, settings.quarantine, checkpoint=settings.checkpoint)
@@ -326,7 +333,7 @@ def _duplicates(
 
 
 def _tell_batch(batch: Batch) -> None:
-    bad = f", {batch.quarantined:,} of them to quarantine" if batch.quarantined else ""
+    bad = f", {batch.quarantined:,} of them do not fit" if batch.quarantined else ""
     say(f"batch {batch.batch_id}: {batch.rows:,} messages{bad}, {batch.seconds:.1f} s")
 
 
@@ -351,6 +358,16 @@ def _parse_options(texts: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"option {text!r}: write NAME=VALUE")
         found[name] = value
     return found
+
+
+@contextmanager
+def _ending_by_sigterm() -> Iterator[None]:
+    """Have SIGTERM, as service managers send it, do what Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

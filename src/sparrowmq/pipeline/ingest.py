@@ -7,6 +7,8 @@ out/checkpoint/                                         where to go on
 out/ingest.json                                         what this directory is for
 ```
 
+With `dlq_group` the others become messages of topic `%DLQ%<group>`, and there is no quarantine.
+
 Both tables are written batch by batch (`pipeline.parquet`): a batch that is replayed after a kill
 replaces its first attempt, and every reader of Parquet sees each message once. A second run with
 the same `out` goes on where the first one stopped.
@@ -24,11 +26,14 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sparrowmq.errors import ConfigError
+from sparrowmq.client.blocking import Admin
+from sparrowmq.errors import ConfigError, TopicRouteNotFound
+from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group
 from sparrowmq.pipeline.body_schema import BodySchema
 from sparrowmq.pipeline.compaction import recover
 from sparrowmq.pipeline.files import Files
 from sparrowmq.pipeline.parquet import write_batch_parquet
+from sparrowmq.spark.dead_letters import to_dlq
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -46,6 +51,7 @@ METADATA = (
 )
 _DATE, _REASON, _CORRUPT, _ROW = "date", "reason", "_corrupt", "_row"
 _POLL_S = 0.5
+_SECURITY = ("accesskey", "secretkey", "securitytoken", "usetls")
 # How much of a value a reason shows.
 _SHOWN = 40
 
@@ -62,6 +68,9 @@ class IngestSettings:
         date_column: a date or timestamp column, of the metadata or the body; its date in UTC is
             the partition.
         options: further options of the data source, such as maxOffsetsPerTrigger.
+        dlq_group: the consumer group to whose dead letters what does not fit is sent, with the
+            reason as the property `reason`; None keeps it in the quarantine. A batch that is
+            replayed after a kill sends its dead letters again.
         follow_interval_s: None ingests what is there now; else go on, a batch every so often.
     """
 
@@ -71,7 +80,14 @@ class IngestSettings:
     schema: BodySchema | None = None
     date_column: str = "storeTimestamp"
     options: Mapping[str, str] = field(default_factory=dict)
+    dlq_group: str | None = None
     follow_interval_s: float | None = None
+
+    @property
+    def source_columns(self) -> tuple[str, ...]:
+        """What is read of each message: a dead letter keeps its properties."""
+        extra = () if self.dlq_group is None else ("properties",)
+        return (*METADATA, "body", *extra)
 
     @property
     def table(self) -> str:
@@ -135,6 +151,8 @@ def ingest(
         what the data source raises.
     """
     _check_columns(settings)
+    if settings.dlq_group is not None:
+        _create_dlq(settings, settings.dlq_group)
     _check_claim(session, settings)
     recover(session, settings.table)
     recover(session, settings.quarantine)
@@ -143,7 +161,7 @@ def ingest(
         .option("nameServer", settings.name_server)
         .option("topic", settings.topic)
         .option("startingOffsets", "earliest")
-        .option("columns", ",".join((*METADATA, "body")))
+        .option("columns", ",".join(settings.source_columns))
         .options(**settings.options)
         .load()
     )
@@ -238,11 +256,10 @@ class _Sink:
             counts = batch.groupBy(batch[_REASON].isNull().alias("isGood")).count().collect()
             count_of = {row["isGood"]: row["count"] for row in counts}
             if count_of.get(False):
-                bad = batch.where(f"not ({is_good})").select(*METADATA, "body", _REASON)
-                write_batch_parquet(bad, batch_id, settings.quarantine)
-            dropped = [_REASON] if settings.schema is None else [_REASON, "body"]
+                self._put_aside(batch.where(f"not ({is_good})"), batch_id)
             if count_of.get(True):
-                good = batch.where(is_good).drop(*dropped)
+                dropped = [] if settings.schema is None else ["body"]
+                good = batch.where(is_good).drop(_REASON, "properties", *dropped)
                 write_batch_parquet(good, batch_id, settings.table, [_DATE])
         finally:
             batch.unpersist()
@@ -255,6 +272,20 @@ class _Sink:
         self.batches.append(written)
         if self._on_batch is not None:
             self._on_batch(written)
+
+    def _put_aside(self, bad: DataFrame, batch_id: int) -> None:
+        settings = self._settings
+        if settings.dlq_group is None:
+            chosen = bad.select(*METADATA, "body", _REASON)
+            write_batch_parquet(chosen, batch_id, settings.quarantine)
+            return
+        # Dead letters keep their properties; the reason comes to them.
+        with_reason = f"map_concat(map_filter(properties, (k, v) -> k != '{_REASON}'), "
+        with_reason += f"map('{_REASON}', {_REASON})) as properties"
+        others = [name for name in settings.source_columns if name != "properties"]
+        letters = to_dlq(bad.selectExpr(*others, with_reason), settings.dlq_group)
+        writer = letters.write.format("rocketmq").option("nameServer", settings.name_server)
+        writer.options(**_security(settings)).mode("append").save()
 
 
 def _reason(schema: BodySchema, text: Column) -> Column:
@@ -288,6 +319,30 @@ def _reason(schema: BodySchema, text: Column) -> Column:
             F.concat(F.lit(f"field {column.name}: expected {kind}, found '"), shown, F.lit("'")),
         )
     return found.otherwise("a nested field has another type than the schema says")
+
+
+def _security(settings: IngestSettings) -> dict[str, str]:
+    """Return the source's options that are about access, which a write needs as well."""
+    return {
+        name: value
+        for name, value in settings.options.items()
+        if name.lower() in _SECURITY or name.lower().startswith("tls")
+    }
+
+
+def _create_dlq(settings: IngestSettings, group: str) -> None:
+    """Create the group's dead letter topic if it is not there.
+
+    Where access is controlled it must be there: who may read may not create.
+    """
+    topic = DLQ_GROUP_TOPIC_PREFIX + check_group(group)
+    if _security(settings):
+        return
+    with Admin(name_server=settings.name_server) as admin:
+        try:
+            admin.route(topic)
+        except TopicRouteNotFound:
+            admin.create_topic(topic, queues=1)
 
 
 def _check_columns(settings: IngestSettings) -> None:

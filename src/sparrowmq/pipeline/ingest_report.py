@@ -56,18 +56,24 @@ def ingest_page(settings: IngestSettings, batches: Sequence[Batch], contents: Co
         list_tiles(
             [
                 Tile(f"{contents.rows:,}", "rows in the table"),
-                Tile(f"{contents.quarantined:,}", "messages in quarantine"),
+                _put_aside(settings, batches, contents),
                 Tile(f"{len(contents.by_date):,}", "dates"),
                 Tile(f"{contents.files:,}", "files", f"{format_compact(contents.size / 1e6)} MB"),
                 Tile(f"{len(batches):,}", "batches of this run", rate),
             ]
         ),
         _dates(contents),
-        _reasons(contents),
+        _dead_letters(settings, batches) if settings.dlq_group else _reasons(contents),
         _batches(batches),
         lead=f"Topic {settings.topic}, a row a message, partitioned by the date of "
         f"{settings.date_column}.",
     )
+
+
+def _put_aside(settings: IngestSettings, batches: Sequence[Batch], contents: Contents) -> Tile:
+    if settings.dlq_group is None:
+        return Tile(f"{contents.quarantined:,}", "messages in quarantine")
+    return Tile(f"{sum(batch.quarantined for batch in batches):,}", "dead letters of this run")
 
 
 def _dates(contents: Contents) -> Markup:
@@ -82,6 +88,15 @@ def _dates(contents: Contents) -> Markup:
     )
     note = [f"The {left_out:,} dates before are not shown."] if left_out else []
     return section("Rows by date", *note, figure(plot, caption="Rows of each date"))
+
+
+def _dead_letters(settings: IngestSettings, batches: Sequence[Batch]) -> Markup:
+    count = sum(batch.quarantined for batch in batches)
+    return section(
+        "Dead letters",
+        f"{count:,} messages of this run do not fit the schema. They were sent to topic "
+        f"%DLQ%{settings.dlq_group}, each with the reason as a property.",
+    )
 
 
 def _reasons(contents: Contents) -> Markup:
