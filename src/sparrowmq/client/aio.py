@@ -65,6 +65,7 @@ class AsyncProducer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        namespace: str | None = None,
         tls: ssl.SSLContext | None = None,
         send_timeout_ms: int = 3_000,
         retry_times: int = 2,
@@ -75,6 +76,7 @@ class AsyncProducer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
+            namespace=namespace,
             send_timeout_ms=send_timeout_ms,
             retry_times=retry_times,
         )
@@ -166,6 +168,7 @@ class AsyncPushConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        namespace: str | None = None,
         tls: ssl.SSLContext | None = None,
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
@@ -189,6 +192,7 @@ class AsyncPushConsumer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
+            namespace=namespace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
         self._member = MemberTask(
@@ -218,7 +222,7 @@ class AsyncPushConsumer:
     @property
     def group(self) -> str:
         """The consumer group."""
-        return self._subscriber.config.group
+        return self._subscriber.user_group
 
     @property
     def counters(self) -> ConsumeCounters:
@@ -227,7 +231,7 @@ class AsyncPushConsumer:
 
     async def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
         """Consume a topic, before or after the start; `*`, or tags: `TagA || TagB`."""
-        subscription = make_subscription(topic, expression)
+        subscription = make_subscription(self._subscriber, topic, expression)
         self._member.call(partial(add_subscription, self._subscriber, subscription))
 
     async def unsubscribe(self, topic: str) -> None:
@@ -267,9 +271,10 @@ class AsyncAdmin:
         *,
         name_server: str | Sequence[str],
         timeout_ms: int = 3_000,
+        namespace: str | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._directory = make_directory(name_server, timeout_ms=timeout_ms)
+        self._directory = make_directory(name_server, timeout_ms=timeout_ms, namespace=namespace)
         self._driver = AsyncDriver(tls=tls)
 
     async def __aenter__(self) -> Self:
@@ -296,7 +301,7 @@ class AsyncAdmin:
 
     async def route(self, topic: str) -> TopicRoute:
         """Return where a topic is served."""
-        return await self._driver.run(administer.get_route(self._directory, topic, is_fresh=True))
+        return await self._driver.run(administer.show_route(self._directory, topic))
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the queue's next message will get."""

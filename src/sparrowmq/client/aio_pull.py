@@ -59,6 +59,7 @@ class AsyncLitePullConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        namespace: str | None = None,
         tls: ssl.SSLContext | None = None,
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
@@ -78,6 +79,7 @@ class AsyncLitePullConsumer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
+            namespace=namespace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
         self._member = MemberTask(
@@ -111,7 +113,7 @@ class AsyncLitePullConsumer:
     @property
     def group(self) -> str:
         """The consumer group."""
-        return self._state.subscriber.config.group
+        return self._state.subscriber.user_group
 
     @property
     def counters(self) -> ConsumeCounters:
@@ -121,7 +123,7 @@ class AsyncLitePullConsumer:
     async def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
         """Consume a share of a topic's queues, before or after the start."""
         self._state.check_subscribes()
-        subscription = make_subscription(topic, expression)
+        subscription = make_subscription(self._state.subscriber, topic, expression)
         self._member.call(partial(add_subscription, self._state.subscriber, subscription))
 
     async def unsubscribe(self, topic: str) -> None:
@@ -177,7 +179,8 @@ class AsyncLitePullConsumer:
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues this consumer has now, in order."""
-        return list(self._state.subscriber.member.assigned)
+        unwrap = self._state.namespace.unwrap_queue
+        return [unwrap(queue) for queue in self._state.subscriber.member.assigned]
 
     async def pause(self, *queues: MessageQueue) -> None:
         """Give no more messages of these queues until `resume`; they stay ours."""

@@ -25,6 +25,7 @@ from sparrowmq.client.subscriber import (
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel, MessageSelector
 from sparrowmq.model.names import check_topic, retry_topic
+from sparrowmq.model.namespace import check_namespace
 from sparrowmq.protocol.bodies import SubscriptionData
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
@@ -53,16 +54,19 @@ def make_publisher(
     unit_name: str | None,
     send_timeout_ms: int,
     retry_times: int,
+    namespace: str | None = None,
 ) -> Publisher:
     """Make the state of a new producer. Raises: ConfigError."""
     addresses = parse_name_servers(name_server)
+    of_user = check_namespace(namespace)
     config = ProducerConfig(
-        group=group,
+        group=of_user.wrap(group),
         client_id=make_client_id(
             client_ip=client_ip, instance_name=instance_name, unit_name=unit_name
         ),
         send_timeout_ms=send_timeout_ms,
         retry_times=retry_times,
+        namespace=of_user,
     )
     return Publisher(
         config=config,
@@ -91,16 +95,18 @@ def make_subscriber(
     client_ip: str | None,
     instance_name: str | None,
     unit_name: str | None,
+    namespace: str | None,
     callbacks: RebalanceCallbacks,
 ) -> Subscriber:
     """Make the state of a new push consumer. Raises: ConfigError."""
     addresses = parse_name_servers(name_server)
+    of_user = check_namespace(namespace)
     if not callable(listener):
         raise ConfigError(f"listener is {listener!r}; it must be a function of (messages, context)")
     if consume_timestamp_ms is None:
         consume_timestamp_ms = clock.timestamp_ms() - CONSUME_TIMESTAMP_BACK_MS
     config = ConsumerConfig(
-        group=group,
+        group=of_user.wrap(group),
         client_id=make_client_id(
             client_ip=client_ip,
             instance_name=instance_name,
@@ -116,15 +122,16 @@ def make_subscriber(
         consume_thread_count=consume_thread_count,
         max_reconsume_times=max_reconsume_times,
         drain_timeout_ms=drain_timeout_ms,
+        namespace=of_user,
     )
     subscriptions: dict[str, SubscriptionData] = {}
     if message_model is MessageModel.CLUSTERING:
-        own = retry_topic(group)
-        subscriptions[own] = make_subscription(own, "*")
+        own = retry_topic(config.group)
+        subscriptions[own] = parse_selection(own, "*", sub_version=clock.timestamp_ms())
     store: LocalOffsets | None = None
     if message_model is MessageModel.BROADCASTING:
         directory = default_directory() if local_offset_dir is None else Path(local_offset_dir)
-        store = LocalOffsets(directory, config.client_id, group=group)
+        store = LocalOffsets(directory, config.client_id, group=config.group)
     return Subscriber(
         config=config,
         name_servers=NameServers(addresses, start=random_start()),
@@ -135,7 +142,7 @@ def make_subscriber(
         local_offsets={} if store is None else store.load(),
         local_store=store,
         start_timestamp_ms=clock.timestamp_ms(),
-        tell=NoticeLog(group).tell,
+        tell=NoticeLog(config.group).tell,
     )
 
 
@@ -154,14 +161,16 @@ def make_lite_pull(
     client_ip: str | None,
     instance_name: str | None,
     unit_name: str | None,
+    namespace: str | None,
     callbacks: RebalanceCallbacks,
 ) -> LitePull:
     """Make the state of a new lite pull consumer. Raises: ConfigError."""
     addresses = parse_name_servers(name_server)
+    of_user = check_namespace(namespace)
     if consume_timestamp_ms is None:
         consume_timestamp_ms = clock.timestamp_ms() - CONSUME_TIMESTAMP_BACK_MS
     config = ConsumerConfig(
-        group=group,
+        group=of_user.wrap(group),
         client_id=make_client_id(
             client_ip=client_ip,
             instance_name=instance_name,
@@ -175,8 +184,9 @@ def make_lite_pull(
         pull_batch_size=pull_batch_size,
         flow=FlowLimits(count_max=pull_threshold_for_queue),
         drain_timeout_ms=drain_timeout_ms,
+        namespace=of_user,
     )
-    log = NoticeLog(group)
+    log = NoticeLog(config.group)
     subscriber = Subscriber(
         config=config,
         name_servers=NameServers(addresses, start=random_start()),
@@ -212,9 +222,11 @@ def resume(subscriber: Subscriber) -> None:
     subscriber.wake.set()
 
 
-def make_subscription(topic: str, expression: str | MessageSelector) -> SubscriptionData:
+def make_subscription(
+    subscriber: Subscriber, topic: str, expression: str | MessageSelector
+) -> SubscriptionData:
     """Parse a subscription as of now. Raises: ConfigError, LocalProtocolError."""
-    check_topic(topic)
+    topic = check_topic(subscriber.config.namespace.wrap(topic))
     return parse_selection(topic, expression, sub_version=clock.timestamp_ms())
 
 
@@ -227,6 +239,7 @@ def add_subscription(subscriber: Subscriber, subscription: SubscriptionData) -> 
 
 def remove_subscription(subscriber: Subscriber, topic: str) -> None:
     """Unsubscribe a topic and give up its queues. On the driver's thread."""
+    topic = subscriber.config.namespace.wrap(topic)
     subscriber.subscriptions.pop(topic, None)
     subscriber.member.unsubscribe(topic, now_ms=clock.monotonic_ms())
     subscriber.wake.set()
@@ -274,9 +287,14 @@ def note_connection_lost(consumers: Mapping[str, Subscriber], address: str) -> N
             subscriber.wake.set()
 
 
-def make_directory(name_server: str | Sequence[str], *, timeout_ms: int) -> Directory:
+def make_directory(
+    name_server: str | Sequence[str], *, timeout_ms: int, namespace: str | None = None
+) -> Directory:
     """Make the state of a new administrator. Raises: ConfigError."""
     addresses = parse_name_servers(name_server)
+    of_user = check_namespace(namespace)
     return Directory(
-        name_servers=NameServers(addresses, start=random_start()), timeout_ms=timeout_ms
+        name_servers=NameServers(addresses, start=random_start()),
+        timeout_ms=timeout_ms,
+        namespace=of_user,
     )

@@ -61,6 +61,8 @@ class Producer:
         client_ip: the address in the client id; None finds this machine's.
         instance_name: the instance in the client id; None makes one that is unique.
         unit_name: the unit in the client id.
+        namespace: a prefix that keeps topics and groups apart from those of others, on the wire:
+            `ns%orders`; None for none.
         tls: connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
             `ssl.create_default_context(cafile="ca.pem")`; None connects without.
         send_timeout_ms: for all attempts of one send together.
@@ -77,6 +79,7 @@ class Producer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        namespace: str | None = None,
         tls: ssl.SSLContext | None = None,
         send_timeout_ms: int = 3_000,
         retry_times: int = 2,
@@ -87,6 +90,7 @@ class Producer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
+            namespace=namespace,
             send_timeout_ms=send_timeout_ms,
             retry_times=retry_times,
         )
@@ -201,6 +205,8 @@ class PushConsumer:
         client_ip: the address in the client id; None finds this machine's.
         instance_name: the instance in the client id; None makes one that is unique.
         unit_name: the unit in the client id.
+        namespace: a prefix that keeps topics and groups apart from those of others, on the wire:
+            `ns%orders`; None for none.
         tls: connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
             `ssl.create_default_context(cafile="ca.pem")`; None connects without.
         on_assign: called with queues that are ours from now on (those of the retry topic are never
@@ -233,6 +239,7 @@ class PushConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        namespace: str | None = None,
         tls: ssl.SSLContext | None = None,
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
@@ -256,6 +263,7 @@ class PushConsumer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
+            namespace=namespace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
         self._member = MemberThread(
@@ -285,7 +293,7 @@ class PushConsumer:
     @property
     def group(self) -> str:
         """The consumer group."""
-        return self._subscriber.config.group
+        return self._subscriber.user_group
 
     @property
     def counters(self) -> ConsumeCounters:
@@ -302,7 +310,7 @@ class PushConsumer:
         Raises: ConfigError for a bad topic name; LocalProtocolError for a bad expression;
         UsageError after `close`.
         """
-        subscription = make_subscription(topic, expression)
+        subscription = make_subscription(self._subscriber, topic, expression)
         self._member.call(partial(add_subscription, self._subscriber, subscription))
 
     def unsubscribe(self, topic: str) -> None:
@@ -346,6 +354,7 @@ class Admin:
     Args:
         name_server: `host:port`, several separated by ';', or a list of them.
         timeout_ms: for each single answer.
+        namespace: as of `Producer`.
         tls: as of `Producer`.
 
     Raises: ConfigError. Every method raises ConnectFailed if the name server does not answer,
@@ -357,9 +366,10 @@ class Admin:
         *,
         name_server: str | Sequence[str],
         timeout_ms: int = 3_000,
+        namespace: str | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._directory = make_directory(name_server, timeout_ms=timeout_ms)
+        self._directory = make_directory(name_server, timeout_ms=timeout_ms, namespace=namespace)
         self._driver = BlockingDriver(tls=tls)
 
     def __enter__(self) -> Self:
@@ -391,7 +401,7 @@ class Admin:
 
     def route(self, topic: str) -> TopicRoute:
         """Return where a topic is served. Raises: TopicRouteNotFound."""
-        return self._driver.run(administer.get_route(self._directory, topic, is_fresh=True))
+        return self._driver.run(administer.show_route(self._directory, topic))
 
     def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the queue's next message will get."""

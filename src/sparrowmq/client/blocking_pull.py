@@ -58,6 +58,8 @@ class LitePullConsumer:
         client_ip: the address in the client id; None finds this machine's.
         instance_name: the instance in the client id; None makes one that is unique.
         unit_name: the unit in the client id.
+        namespace: a prefix that keeps topics and groups apart from those of others, on the wire:
+            `ns%orders`; None for none.
         tls: connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
             `ssl.create_default_context(cafile="ca.pem")`; None connects without.
         on_assign: called with queues that are ours from now on, before anything of them comes.
@@ -83,6 +85,7 @@ class LitePullConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        namespace: str | None = None,
         tls: ssl.SSLContext | None = None,
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
@@ -102,6 +105,7 @@ class LitePullConsumer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
+            namespace=namespace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
         self._member = MemberThread(
@@ -135,7 +139,7 @@ class LitePullConsumer:
     @property
     def group(self) -> str:
         """The consumer group."""
-        return self._state.subscriber.config.group
+        return self._state.subscriber.user_group
 
     @property
     def counters(self) -> ConsumeCounters:
@@ -153,7 +157,7 @@ class LitePullConsumer:
         UsageError after `assign` or `close`.
         """
         self._state.check_subscribes()
-        subscription = make_subscription(topic, expression)
+        subscription = make_subscription(self._state.subscriber, topic, expression)
         self._member.call(partial(add_subscription, self._state.subscriber, subscription))
 
     def unsubscribe(self, topic: str) -> None:
@@ -231,7 +235,8 @@ class LitePullConsumer:
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues this consumer has now, in order."""
-        return list(self._state.subscriber.member.assigned)
+        unwrap = self._state.namespace.unwrap_queue
+        return [unwrap(queue) for queue in self._state.subscriber.member.assigned]
 
     def pause(self, *queues: MessageQueue) -> None:
         """Give no more messages of these queues until `resume`; they stay ours.

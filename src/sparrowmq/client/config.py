@@ -16,6 +16,7 @@ from sparrowmq.model.names import (
     DEFAULT_PRODUCER_GROUP,
     check_group,
 )
+from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.rebalance.process_queue import FlowLimits
 
 
@@ -56,6 +57,7 @@ class ProducerConfig:
         compress_bytes_min: bodies from this size are compressed, never those of a batch.
         template_topic: whose route a topic that does not exist yet is created by.
         template_queues_max: how many queues per broker such a topic gets at most.
+        namespace: of the topics that users name; `group` has it already.
         times: see `ClientTimes`.
     """
 
@@ -67,6 +69,7 @@ class ProducerConfig:
     compress_bytes_min: int = 4096
     template_topic: str = AUTO_CREATE_TOPIC_KEY_TOPIC
     template_queues_max: int = 4
+    namespace: Namespace = NO_NAMESPACE
     times: ClientTimes = field(default_factory=ClientTimes)
 
     def __post_init__(self) -> None:
@@ -109,6 +112,7 @@ class ConsumerConfig:
         commit_interval_ms: between two commits of a queue. Differs from RocketMQ: 1 s, not 5 s,
             and each commit is answered, so that a late one never follows the last.
         rebalance_interval_ms: between two rebalances that nothing else asked for.
+        namespace: of the topics that users name; `group` has it already.
         times: see `ClientTimes`.
     """
 
@@ -131,6 +135,7 @@ class ConsumerConfig:
     consume_timeout_ms: int = 15 * 60 * 1000
     commit_interval_ms: int = 1_000
     rebalance_interval_ms: int = 20_000
+    namespace: Namespace = NO_NAMESPACE
     times: ClientTimes = field(default_factory=ClientTimes)
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,6 +18,8 @@ class Directory:
     name_servers: NameServers
     routes: RouteCache = field(default_factory=RouteCache)
     timeout_ms: int = 3_000
+    # Of the topics and groups that users name.
+    namespace: Namespace = NO_NAMESPACE
 
 
 class QueueLag(NamedTuple):

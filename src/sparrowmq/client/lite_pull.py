@@ -24,6 +24,7 @@ from sparrowmq.client.operations.pull import PullStatus
 from sparrowmq.client.subscriber import Notice, Subscriber, member_config_from
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model.namespace import Namespace
 from sparrowmq.rebalance.actions import AssignmentChanged, Deliver, OffsetCorrected, QueueLost
 from sparrowmq.rebalance.member import GroupMember
 from sparrowmq.runtime.effects import Event
@@ -93,6 +94,7 @@ class LitePull:
             name_servers=subscriber.name_servers,
             routes=subscriber.routes,
             timeout_ms=subscriber.config.times.invoke_timeout_ms,
+            namespace=subscriber.config.namespace,
         )
         subscriber.member = GroupMember(
             dataclasses.replace(
@@ -105,6 +107,11 @@ class LitePull:
             topics=subscriber.subscriptions,
             now_ms=0,
         )
+
+    @property
+    def namespace(self) -> Namespace:
+        """Of the topics that users name; within, queues are as on the wire."""
+        return self.subscriber.config.namespace
 
     # --- the polling thread -----------------------------------------------------------------
 
@@ -119,7 +126,7 @@ class LitePull:
                 found += messages[parcel.given : end]
                 parcel.given = end
                 self.positions[queue] = found[-1].queue_offset + 1
-        return found
+        return self.namespace.unwrap_messages(found)
 
     # --- the driver's thread ----------------------------------------------------------------
 
@@ -231,8 +238,10 @@ class LitePull:
         if chosen is None:
             holds = self.subscriber.member.holds
             return {queue: n for queue, n in sorted(self.positions.items()) if holds(queue)}
+        wrap = self.namespace.wrap_queue
+        chosen = {wrap(queue): offset for queue, offset in chosen.items()}
         for queue, offset in chosen.items():
             self.check_ours(queue)
             if offset < 0:
                 raise UsageError(f"offset {offset} of {queue} is below 0")
-        return dict(chosen)
+        return chosen

@@ -16,6 +16,7 @@ from sparrowmq.model import Message
 from sparrowmq.model.message import (
     KEY_SEPARATOR,
     PROPERTY_DELAY_LEVEL,
+    PROPERTY_INSTANCE_ID,
     PROPERTY_KEYS,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
@@ -70,7 +71,7 @@ def encode_message(
             f"the body of a message to {message.topic!r} has {len(body)} bytes; it must have "
             f"1 to {config.body_bytes_max}"
         )
-    properties = _properties_of(message, msg_id)
+    properties = _properties_of(message, msg_id, namespace=config.namespace.name)
     sys_flag = 0
     if may_compress and len(body) >= config.compress_bytes_min:
         body, sys_flag = compress_body(body), COMPRESSED
@@ -115,7 +116,7 @@ def check_batch(messages: Sequence[Message], *, config: ProducerConfig) -> str:
     return topic
 
 
-def _properties_of(message: Message, msg_id: str) -> str:
+def _properties_of(message: Message, msg_id: str, *, namespace: str) -> str:
     properties: dict[str, str] = dict(message.properties)
     if not RESERVED_PROPERTIES.isdisjoint(properties):
         name = min(RESERVED_PROPERTIES & properties.keys())
@@ -132,6 +133,8 @@ def _properties_of(message: Message, msg_id: str) -> str:
         if not 0 < message.delay_level <= DELAY_LEVEL_MAX:
             raise UsageError(f"delay_level is {message.delay_level}; 0 to {DELAY_LEVEL_MAX} exist")
         properties[PROPERTY_DELAY_LEVEL] = str(message.delay_level)
+    if namespace:
+        properties[PROPERTY_INSTANCE_ID] = namespace
     properties[PROPERTY_UNIQ_KEY] = msg_id
     text = encode_properties(properties)
     # A character takes 4 bytes at most, so most texts need not be encoded to be measured.

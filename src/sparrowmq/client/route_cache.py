@@ -14,9 +14,10 @@ cleanOfflineBroker.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.namespace import Namespace
 from sparrowmq.model.queue import java_order
 from sparrowmq.protocol.bodies import MASTER_ID, PERM_READ, PERM_WRITE, TopicRouteData
 
@@ -41,6 +42,16 @@ class TopicRoute:
     brokers: Mapping[str, Mapping[int, str]]
     is_template: bool
     fetched_ms: int
+
+    def without(self, namespace: Namespace) -> TopicRoute:
+        """Return the same route with the topic's plain name."""
+        unwrap = namespace.unwrap_queue
+        return replace(
+            self,
+            topic=namespace.unwrap(self.topic),
+            publish_queues=tuple(map(unwrap, self.publish_queues)),
+            subscribe_queues=tuple(map(unwrap, self.subscribe_queues)),
+        )
 
     def has_equal_content(self, other: TopicRoute) -> bool:
         """Tell whether only the time differs."""

@@ -188,10 +188,15 @@ class Subscriber:
         """The topic from which this group's failed messages come again."""
         return retry_topic(self.config.group)
 
+    @property
+    def user_group(self) -> str:
+        """The group without its namespace."""
+        return self.config.namespace.unwrap(self.config.group)
+
     def user_queues(self, queues: tuple[MessageQueue, ...]) -> list[MessageQueue]:
-        """Return the queues without those of the retry topic, which users did not subscribe."""
-        own = self.retry_topic
-        return [queue for queue in queues if queue.topic != own]
+        """Return the queues as users name them, without those of the retry topic."""
+        own, namespace = self.retry_topic, self.config.namespace
+        return [namespace.unwrap_queue(queue) for queue in queues if queue.topic != own]
 
     def get_broker_address(self, queue: MessageQueue) -> str:
         """Return where to ask about a queue: its master, or any while there is none.

@@ -47,6 +47,7 @@ def get_route(directory: Directory, topic: str, *, is_fresh: bool = False) -> Op
 
     Raises: TopicRouteNotFound; ConnectFailed if no name server answers; BrokerError.
     """
+    topic = directory.namespace.wrap(topic)
     route = directory.routes.find(topic)
     if route is None or is_fresh:
         yield from refresh_route(
@@ -55,6 +56,12 @@ def get_route(directory: Directory, topic: str, *, is_fresh: bool = False) -> Op
         route = directory.routes.find(topic)
     assert route is not None
     return route
+
+
+def show_route(directory: Directory, topic: str) -> Operation[TopicRoute]:
+    """Return a topic's route as users name it. Raises: as `get_route`."""
+    route = yield from get_route(directory, topic, is_fresh=True)
+    return route.without(directory.namespace)
 
 
 def get_broker_address(directory: Directory, queue: MessageQueue) -> Operation[str]:
@@ -106,7 +113,7 @@ def create_topic(
 
     Raises: ConfigError for a bad name; BrokerError if a broker refuses; RouteError; TransportError.
     """
-    check_topic(topic)
+    topic = check_topic(directory.namespace.wrap(topic))
     header = CreateTopicRequestHeader(
         topic=topic,
         default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
@@ -129,7 +136,8 @@ def create_topic(
         ],
         name=f"create topic {topic}",
     )
-    return (yield from _await_topic(directory, topic, queue_count=queues * len(addresses)))
+    route = yield from _await_topic(directory, topic, queue_count=queues * len(addresses))
+    return route.without(directory.namespace)
 
 
 def _await_topic(directory: Directory, topic: str, *, queue_count: int) -> Operation[TopicRoute]:
@@ -157,6 +165,7 @@ def delete_topic(directory: Directory, topic: str) -> Operation[None]:
 
     Raises: BrokerError, RouteError, TransportError.
     """
+    topic = directory.namespace.wrap(topic)
     at_broker = DeleteTopicRequestHeader(topic=topic)
     at_name_server = DeleteTopicFromNamesrvRequestHeader(topic=topic)
     addresses = yield from master_addresses(directory)
@@ -170,12 +179,14 @@ def delete_topic(directory: Directory, topic: str) -> Operation[None]:
 
 def queue_max_offset(directory: Directory, queue: MessageQueue) -> Operation[int]:
     """Return the offset that the queue's next message will get."""
+    queue = directory.namespace.wrap_queue(queue)
     address = yield from get_broker_address(directory, queue)
     return (yield from max_offset(address, queue, timeout_ms=directory.timeout_ms))
 
 
 def queue_min_offset(directory: Directory, queue: MessageQueue) -> Operation[int]:
     """Return the offset of the oldest message that the queue still has."""
+    queue = directory.namespace.wrap_queue(queue)
     address = yield from get_broker_address(directory, queue)
     return (yield from min_offset(address, queue, timeout_ms=directory.timeout_ms))
 
@@ -184,6 +195,7 @@ def queue_offset_at(
     directory: Directory, queue: MessageQueue, *, timestamp_ms: int
 ) -> Operation[int]:
     """Return the offset of the first message stored at or after a wall-clock time."""
+    queue = directory.namespace.wrap_queue(queue)
     address = yield from get_broker_address(directory, queue)
     timeout_ms = directory.timeout_ms
     return (
@@ -195,6 +207,8 @@ def set_committed_offset(
     directory: Directory, group: str, *, queue: MessageQueue, offset: int
 ) -> Operation[None]:
     """Commit an offset for a group, in the place of its members."""
+    queue = directory.namespace.wrap_queue(queue)
+    group = directory.namespace.wrap(group)
     address = yield from get_broker_address(directory, queue)
     yield from update_offset(
         address, group, queue=queue, offset=offset, timeout_ms=directory.timeout_ms
@@ -205,6 +219,8 @@ def committed_offset(
     directory: Directory, group: str, queue: MessageQueue
 ) -> Operation[int | None]:
     """Return what a group has committed for a queue; None if the broker says: nothing."""
+    queue = directory.namespace.wrap_queue(queue)
+    group = directory.namespace.wrap(group)
     address = yield from get_broker_address(directory, queue)
     return (yield from query_offset(address, group, queue=queue, timeout_ms=directory.timeout_ms))
 
@@ -227,6 +243,7 @@ def _queue_lag(directory: Directory, group: str, queue: MessageQueue) -> Operati
     begin = committed
     if begin is None:
         begin = yield from queue_min_offset(directory, queue)
+    queue = directory.namespace.unwrap_queue(queue)
     return QueueLag(queue, broker_offset, committed, max(0, broker_offset - begin))
 
 
@@ -237,6 +254,7 @@ def consumer_ids(directory: Directory, group: str) -> Operation[list[str]]:
 
     Raises: RouteError, TransportError; BrokerError other than "no consumer for this group".
     """
+    group = directory.namespace.wrap(group)
     addresses = yield from master_addresses(directory)
     failure: SparrowError | None = None
     for address in addresses:
@@ -259,6 +277,7 @@ def group_connections(directory: Directory, group: str) -> Operation[ConsumerCon
 
     Raises: RouteError, TransportError; BrokerError other than CONSUMER_NOT_ONLINE.
     """
+    group = directory.namespace.wrap(group)
     addresses = yield from master_addresses(directory)
     for address in addresses:
         try:

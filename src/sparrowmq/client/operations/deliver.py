@@ -24,7 +24,7 @@ from sparrowmq.runtime.effects import Call, Now, Operation
 def deliver(subscriber: Subscriber, action: Deliver) -> Operation[None]:
     """Carry out `Deliver` for a concurrent listener."""
     messages = _messages_of(subscriber, action)
-    context = ConsumeContext(action.queue)
+    context = ConsumeContext(subscriber.config.namespace.unwrap_queue(action.queue))
     acked_count = 0
     try:
         # A list of its own: the listener may change it.
@@ -42,7 +42,7 @@ def deliver(subscriber: Subscriber, action: Deliver) -> Operation[None]:
 def deliver_in_order(subscriber: Subscriber, action: Deliver) -> Operation[None]:
     """Carry out `Deliver` for a listener in order."""
     messages = _messages_of(subscriber, action)
-    context = ConsumeOrderlyContext(action.queue)
+    context = ConsumeOrderlyContext(subscriber.config.namespace.unwrap_queue(action.queue))
     status = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
     try:
         returned = yield Call(subscriber.listener, (list(messages), context))
@@ -68,9 +68,10 @@ def with_own_topic(message: MessageExt) -> MessageExt:
 
 def _messages_of(subscriber: Subscriber, action: Deliver) -> list[MessageExt]:
     subscriber.counters.delivered += len(action.messages)
-    if action.queue.topic != subscriber.retry_topic:
-        return action.messages
-    return [with_own_topic(message) for message in action.messages]
+    messages = action.messages
+    if action.queue.topic == subscriber.retry_topic:
+        messages = [with_own_topic(message) for message in messages]
+    return subscriber.config.namespace.unwrap_messages(messages)
 
 
 def _acked_count(status: Any, context: ConsumeContext, count: int) -> int:

@@ -130,15 +130,16 @@ def fetch(state: LitePull, count_max: int, *, timeout_ms: int | None) -> Operati
 
 def pause(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
     """Give nothing of these queues until `resume`. Raises: UsageError for one that is not ours."""
-    for queue in queues:
+    wrapped = [state.namespace.wrap_queue(queue) for queue in queues]
+    for queue in wrapped:
         state.check_ours(queue)
-    state.paused.update(queues)
+    state.paused.update(wrapped)
     yield from ()
 
 
 def resume(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
     """Give messages of these queues again."""
-    state.paused.difference_update(queues)
+    state.paused.difference_update(state.namespace.wrap_queue(queue) for queue in queues)
     state.arrived.set()
     yield from ()
 
@@ -149,6 +150,7 @@ def seek(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
     Raises: UsageError if the queue is not ours, or has no such offset; RouteError,
     TransportError, BrokerError.
     """
+    queue = state.namespace.wrap_queue(queue)
     state.check_ours(queue)
     begin = yield from queue_min_offset(state.directory, queue)
     end = yield from queue_max_offset(state.directory, queue)
@@ -159,14 +161,14 @@ def seek(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
 
 def seek_to_begin(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
     """Go on at the oldest message of each queue. Raises: as `seek`."""
-    for queue in queues:
+    for queue in map(state.namespace.wrap_queue, queues):
         state.check_ours(queue)
         yield from _go_on_at(state, queue, (yield from queue_min_offset(state.directory, queue)))
 
 
 def seek_to_end(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
     """Go on behind the newest message of each queue. Raises: as `seek`."""
-    for queue in queues:
+    for queue in map(state.namespace.wrap_queue, queues):
         state.check_ours(queue)
         yield from _go_on_at(state, queue, (yield from queue_max_offset(state.directory, queue)))
 
@@ -205,6 +207,7 @@ def committed(state: LitePull, queue: MessageQueue) -> Operation[int | None]:
     Raises: RouteError, TransportError, BrokerError.
     """
     subscriber = state.subscriber
+    queue = state.namespace.wrap_queue(queue)
     if subscriber.is_broadcasting:
         return subscriber.local_offsets.get(queue)
     return (yield from committed_offset(state.directory, subscriber.config.group, queue))
@@ -219,10 +222,10 @@ def assign(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
         raise UsageError("topics are subscribed; make another consumer to assign queues by hand")
     member, subscriptions = state.subscriber.member, state.subscriber.subscriptions
     now_ms: int = yield Now()
-    state.assigned = tuple(queues)
+    state.assigned = tuple(map(state.namespace.wrap_queue, queues))
     state.subscriber.is_assigned = True
     member.locks_queues = False
-    topics = {queue.topic for queue in queues}
+    topics = {queue.topic for queue in state.assigned}
     for topic in set(member.topics) - topics:
         del subscriptions[topic]
         member.unsubscribe(topic, now_ms=now_ms)
@@ -238,7 +241,8 @@ def subscribe_queues(state: LitePull, topic: str) -> Operation[list[MessageQueue
     Raises: TopicRouteNotFound; ConnectFailed, BrokerError.
     """
     route = yield from get_route(state.directory, topic, is_fresh=True)
-    return sorted(route.subscribe_queues, key=queue_order)
+    queues = sorted(route.subscribe_queues, key=queue_order)
+    return [state.namespace.unwrap_queue(queue) for queue in queues]
 
 
 def pull_queue(
@@ -255,6 +259,7 @@ def pull_queue(
     Raises: RouteError, TransportError, BrokerError; RemoteProtocolError if the first record
     cannot be read.
     """
+    queue = state.namespace.wrap_queue(queue)
     subscription = parse_selection(queue.topic, expression, sub_version=0)
     header = make_pull_header(
         state.subscriber.config.group,
@@ -271,4 +276,5 @@ def pull_queue(
     if subscription.tags_set:
         # The broker filtered by hash codes only.
         messages = [message for message in messages if message.tags in subscription.tags_set]
+    messages = state.namespace.unwrap_messages(messages)
     return PullResult(result.status, messages, next_offset, result.min_offset, result.max_offset)

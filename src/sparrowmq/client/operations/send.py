@@ -78,8 +78,7 @@ def send(
     BrokerError if the broker refuses the message for good.
     """
     timestamp_ms: int = yield Timestamp()
-    topic = message.topic
-    _check_target(publisher, topic, queue)
+    topic, queue = _target_of(publisher, message.topic, queue)
     msg_id = publisher.ids.next_id(timestamp_ms)
     outgoing = encode_message(message, msg_id, config=publisher.config)
     request = _make_request(
@@ -101,8 +100,7 @@ def send_batch(
     """
     timestamp_ms: int = yield Timestamp()
     config = publisher.config
-    topic = check_batch(messages, config=config)
-    _check_target(publisher, topic, queue)
+    topic, queue = _target_of(publisher, check_batch(messages, config=config), queue)
     key = messages[0].sharding_key
     if queue is None and any(message.sharding_key != key for message in messages):
         raise UsageError(
@@ -137,7 +135,7 @@ def send_encoded_batch(
     Raises: as `send_batch`.
     """
     timestamp_ms: int = yield Timestamp()
-    _check_target(publisher, topic, queue)
+    topic, queue = _target_of(publisher, topic, queue)
     request = _make_request(
         publisher,
         topic,
@@ -158,8 +156,8 @@ def send_oneway(
     """
     timestamp_ms: int = yield Timestamp()
     now_ms: int = yield Now()
-    config, topic = publisher.config, message.topic
-    _check_target(publisher, topic, queue)
+    config = publisher.config
+    topic, queue = _target_of(publisher, message.topic, queue)
     outgoing = encode_message(message, publisher.ids.next_id(timestamp_ms), config=config)
     request = _make_request(
         publisher, topic, outgoing, code=RequestCode.SEND_MESSAGE_V2, timestamp_ms=timestamp_ms
@@ -173,12 +171,22 @@ def send_oneway(
     yield Oneway(address, request, config.send_timeout_ms)
 
 
-def _check_target(publisher: Publisher, topic: str, queue: MessageQueue | None) -> None:
+def _target_of(
+    publisher: Publisher, topic: str, queue: MessageQueue | None
+) -> tuple[str, MessageQueue | None]:
+    """Check topic and queue and return them as they are on the wire."""
+    namespace = publisher.config.namespace
+    topic = namespace.wrap(topic)
     if topic not in publisher.checked_topics:
         check_sendable_topic(topic)
         publisher.checked_topics.add(topic)
-    if queue is not None and queue.topic != topic:
-        raise UsageError(f"a message to topic {topic!r} cannot go to a queue of {queue.topic!r}")
+    if queue is not None:
+        queue = namespace.wrap_queue(queue)
+        if queue.topic != topic:
+            raise UsageError(
+                f"a message to topic {topic!r} cannot go to a queue of {queue.topic!r}"
+            )
+    return topic, queue
 
 
 def _make_request(
@@ -247,7 +255,8 @@ def _attempt(
             continue
         status = _STATUSES.get(reply.code)
         if status is not None:
-            return _result_of(reply, status, target, msg_id)
+            queue_of_user = config.namespace.unwrap_queue(target)
+            return _result_of(reply, status, queue_of_user, msg_id)
         failure = error_of(reply, address)
         if reply.code not in _RETRIED_CODES:
             raise failure
@@ -288,12 +297,11 @@ def select_queue(publisher: Publisher, message: Message) -> Operation[MessageQue
     Raises: RouteError, ConnectFailed, BrokerError.
     """
     now_ms: int = yield Now()
-    _check_target(publisher, message.topic, None)
-    return (
-        yield from _choose(
-            publisher, message.topic, None, message.sharding_key, avoid=None, now_ms=now_ms
-        )
+    topic, _ = _target_of(publisher, message.topic, None)
+    queue = yield from _choose(
+        publisher, topic, None, message.sharding_key, avoid=None, now_ms=now_ms
     )
+    return publisher.config.namespace.unwrap_queue(queue)
 
 
 def fetch_publish_queues(publisher: Publisher, topic: str) -> Operation[list[MessageQueue]]:
@@ -301,11 +309,11 @@ def fetch_publish_queues(publisher: Publisher, topic: str) -> Operation[list[Mes
 
     Raises: RouteError, ConnectFailed, BrokerError.
     """
-    _check_target(publisher, topic, None)
+    topic, _ = _target_of(publisher, topic, None)
     yield from look_up_publish_route(publisher, topic)
     now_ms: int = yield Now()
     route = yield from get_publish_route(publisher, topic, now_ms=now_ms)
-    return list(route.publish_queues)
+    return [publisher.config.namespace.unwrap_queue(queue) for queue in route.publish_queues]
 
 
 def leave(publisher: Publisher) -> Operation[None]:

@@ -1,0 +1,93 @@
+"""Namespaces: a prefix that keeps one user's topics and groups apart from another's.
+
+On the wire a resource of namespace `ns` is `ns%orders`; the topics that a group's messages come
+again from, or end in, are `%RETRY%ns%GID` and `%DLQ%ns%GID`. RocketMQ's own names have none. Users
+of a namespace see plain names only.
+Source: NamespaceUtil.java.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.model.message import MessageExt
+from sparrowmq.model.names import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    RETRY_GROUP_TOPIC_PREFIX,
+    is_system_topic,
+)
+from sparrowmq.model.queue import MessageQueue
+
+_SEPARATOR = "%"
+_PREFIXES = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
+# MixAll.CID_RMQ_SYS_PREFIX.
+_SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+_NAME = re.compile(r"[|a-zA-Z0-9_-]*")
+
+
+class Namespace(NamedTuple):
+    """A namespace; "" is none, and changes no name."""
+
+    name: str = ""
+
+    def wrap(self, resource: str) -> str:
+        """Return the name on the wire of a topic or group; one that is such stays as it is."""
+        if not self.name or not resource or _is_system_resource(resource):
+            return resource
+        prefix, rest = _split(resource)
+        if rest.startswith(self.name + _SEPARATOR):
+            return resource
+        return f"{prefix}{self.name}{_SEPARATOR}{rest}"
+
+    def unwrap(self, resource: str) -> str:
+        """Return the plain name of a topic or group of this namespace; others stay as they are."""
+        if not self.name:
+            return resource
+        prefix, rest = _split(resource)
+        return prefix + rest.removeprefix(self.name + _SEPARATOR)
+
+    def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue with its topic's name on the wire."""
+        return queue._replace(topic=self.wrap(queue.topic)) if self.name else queue
+
+    def unwrap_queue(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue with its topic's plain name."""
+        return queue._replace(topic=self.unwrap(queue.topic)) if self.name else queue
+
+    def unwrap_messages(self, messages: list[MessageExt]) -> list[MessageExt]:
+        """Return messages with their topic's plain name."""
+        if not self.name:
+            return messages
+        return [msgspec.structs.replace(each, topic=self.unwrap(each.topic)) for each in messages]
+
+
+NO_NAMESPACE = Namespace()
+
+
+def check_namespace(name: str | None) -> Namespace:
+    """Return the namespace of a user's setting; None and "" are none.
+
+    Raises: ConfigError if it has a character that a name cannot have, or '%'.
+    """
+    if not name:
+        return NO_NAMESPACE
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise ConfigError(
+            f"the namespace {name!r} has characters other than letters, digits, '|', '_' and '-'"
+        )
+    return Namespace(name)
+
+
+def _is_system_resource(resource: str) -> bool:
+    return is_system_topic(resource) or resource.startswith(_SYSTEM_GROUP_PREFIX)
+
+
+def _split(resource: str) -> tuple[str, str]:
+    for prefix in _PREFIXES:
+        if resource.startswith(prefix):
+            return prefix, resource[len(prefix) :]
+    return "", resource

@@ -1,0 +1,143 @@
+"""Clients in a namespace, on our broker: plain names for users, prefixed ones on the wire."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sparrowmq import (
+    Admin,
+    AsyncProducer,
+    ConsumeFromWhere,
+    ConsumeStatus,
+    LitePullConsumer,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.errors import ConfigError, TopicRouteNotFound
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(tmp_path_factory.mktemp("namespace")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def inside(cluster: EmbeddedCluster) -> dict[str, Any]:
+    settings = {"name_server": cluster.name_server, "namespace": "ns"}
+    with Admin(**settings) as admin:
+        route = admin.create_topic("orders", 2)
+    assert ("orders", {"orders"}) == (route.topic, {queue.topic for queue in route.publish_queues})
+    return settings
+
+
+def test_producer_names_plain_and_sends_prefixed(
+    cluster: EmbeddedCluster, inside: dict[str, Any]
+) -> None:
+    with Producer("GID_p", **inside) as producer:
+        queues = producer.fetch_publish_queues("orders")
+        sent = producer.send(Message("orders", b"x"), queue=queues[1])
+        batch = producer.send_batch([Message("orders", b"y"), Message("orders", b"z")])
+        chosen = producer.select_queue(Message("orders", b"x"))
+    with Admin(name_server=cluster.name_server) as outside:
+        stored = [outside.max_offset(queue._replace(topic="ns%orders")) for queue in queues]
+        with pytest.raises(TopicRouteNotFound):
+            outside.route("orders")
+
+    assert [MessageQueue("orders", "broker-a", number) for number in (0, 1)] == queues
+    assert queues[1] == sent.queue
+    assert {"orders"} == {batch.queue.topic, chosen.topic}
+    assert 3 == sum(stored)
+
+
+def test_push_consumer_gets_plain_names_also_of_what_comes_again(
+    cluster: EmbeddedCluster, inside: dict[str, Any]
+) -> None:
+    got: list[tuple[str, str, int]] = []
+    assigned: list[MessageQueue] = []
+    lock = threading.Lock()
+
+    def take(messages: list[Any], context: Any) -> ConsumeStatus:
+        context.delay_level = 1
+        with lock:
+            for message in messages:
+                got.append((message.topic, context.queue.topic, message.reconsume_times))
+        is_done = all(message.reconsume_times for message in messages)
+        return ConsumeStatus.CONSUME_SUCCESS if is_done else ConsumeStatus.RECONSUME_LATER
+
+    with (
+        Admin(**inside) as admin,
+        Producer("GID_p", **inside) as producer,
+        PushConsumer(
+            "GID_again",
+            listener=take,
+            consume_from_where=FIRST,
+            on_assign=assigned.extend,
+            **inside,
+        ) as consumer,
+    ):
+        admin.create_topic("again", 1)
+        consumer.subscribe("again")
+        consumer.start()
+        producer.send(Message("again", b"x"))
+        wait_until("delivered again", lambda: len(got) >= 2)
+        ids = admin.consumer_ids("GID_again")
+        queue = MessageQueue("again", "broker-a", 0)
+        wait_until("committed", lambda: admin.committed_offset("GID_again", queue) == 1)
+        lag = admin.group_lag("GID_again", "again")
+        group, assignment, client_id = consumer.group, consumer.assignment(), consumer.client_id
+    with Admin(name_server=cluster.name_server) as outside:
+        retry = outside.route("%RETRY%ns%GID_again")
+
+    assert [("again", "again", 0), ("again", "%RETRY%GID_again", 1)] == got
+    assert ("GID_again", [queue], [queue]) == (group, assignment, assigned)
+    assert [client_id] == ids
+    assert [(queue, 1, 1, 0)] == [tuple(each) for each in lag]
+    assert 1 == len(retry.publish_queues)
+
+
+def test_lite_pull_consumer_names_queues_plainly(inside: dict[str, Any]) -> None:
+    with Admin(**inside) as admin, Producer("GID_p", **inside) as producer:
+        admin.create_topic("lite", 1)
+        for number in range(5):
+            producer.send(Message("lite", b"%d" % number))
+    queue = MessageQueue("lite", "broker-a", 0)
+    with LitePullConsumer("GID_lite", consume_from_where=FIRST, **inside) as consumer:
+        assert [queue] == consumer.fetch_subscribe_queues("lite")
+        consumer.assign([queue])
+        consumer.start()
+        first = consumer.getmany(5, timeout_ms=20_000)
+        consumer.seek(queue, 3)
+        second = consumer.getmany(1, timeout_ms=20_000)
+        consumer.commit({queue: 4})
+        committed, assignment = consumer.committed(queue), consumer.assignment()
+        pulled = consumer.pull(queue, 2)
+
+    assert ("lite", b"0") == (first[0].topic, first[0].body)
+    assert [b"3"] == [message.body for message in second]
+    assert (4, [queue]) == (committed, assignment)
+    assert ("lite", b"2") == (pulled.messages[0].topic, pulled.messages[0].body)
+
+
+async def test_asyncio_face_has_it_too(inside: dict[str, Any]) -> None:
+    async with AsyncProducer("GID_p", **inside) as producer:
+        sent = await producer.send(Message("orders", b"x"))
+
+    assert "orders" == sent.queue.topic
+
+
+def test_namespace_with_a_percent_sign_is_refused() -> None:
+    with pytest.raises(ConfigError, match="namespace"):
+        Producer("GID_p", name_server="127.0.0.1:9876", namespace="a%b")
