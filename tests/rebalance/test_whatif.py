@@ -130,10 +130,27 @@ def test_cost_of_kafka_stops_the_group_or_its_moving_queues() -> None:
 def test_split_view_harms_whom_nobody_coordinates() -> None:
     courses = {course.strategy: course for course in simulate_all(plan(8, 3))}
 
-    harm = {name: sum(course.steps[0].split) for name, course in courses.items()}
-    assert all(harm[name] == 0 for name in KAFKA_NAMES)
+    splits = {name: course.steps[0].split for name, course in courses.items()}
+    # The coordinator has not heard of one member, which waits.
+    assert {(0, 0, 1)} == {splits[name] for name in KAFKA_NAMES}
     # AVG of three is 0-2, 3-5, 6-7; the first, of two, takes 0-3.
-    assert (0, 1) == courses["AVG"].steps[0].split
+    assert (0, 1, 0) == splits["AVG"]
+    assert {0} == {splits[name].double for name in SPARROW_NAMES}
+
+
+def test_owners_known_minimal_move_moves_what_it_must() -> None:
+    steps = course_of("MINIMAL_MOVE", 8, 3, "join,leave:1,kill:0,join").steps
+
+    assert [0] * 5 == [step.needless for step in steps]
+    # Two of a newcomer's; then nothing that stays moves.
+    assert [0, 2, 0, 0, 2] == [step.moved for step in steps]
+
+
+def test_cost_of_ours_adds_owners_and_locks_and_lets_nothing_overlap() -> None:
+    join = course_of("MINIMAL_MOVE", 8, 3, "join", broker_count=2).steps[1]
+
+    # Told to 2 brokers; each notifies every member; every member asks each of both.
+    assert Cost(4 + 8 + 16 + 8 * 2, 4, 20_000, 2, 0) == join.cost
 
 
 def test_config_leaves_the_queues_of_a_member_that_left() -> None:

@@ -219,7 +219,7 @@ def simulate(
             return
         console = rebalance_view.make_console()
         rebalance_view.show(console, rebalance_view.render_course(plan, chosen))
-        rebalance_view.show(console, rebalance_view.render_comparison(plan, courses))
+        rebalance_view.show(console, rebalance_view.render_comparison(plan, courses, console))
 
 
 @rebalance.command()

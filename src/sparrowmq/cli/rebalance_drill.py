@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from sparrowmq.cli.rebalance_drill_relay import Relay
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.blocking import Producer
 from sparrowmq.client.operations.snapshot import take_snapshot
@@ -48,6 +49,10 @@ TIMEOUT_MS = 5_000
 # Between the doctor's looks, where something stands still and where nothing should.
 LONG_LOOK_MS, SHORT_LOOK_MS = 6_000, 1_000
 SLOW_LISTENER_MS = 5_000
+# A member that is cut off should have something in hand.
+CUT_LISTENER_MS = 200
+# A member is told of each queue alone; within this time it is one change.
+BREATH_MS = 100
 
 
 class DrillFailed(SparrowError):
@@ -93,9 +98,9 @@ SCRIPTS: Mapping[DrillKind, Script] = MappingProxyType(
             cure="the third member leaves",
         ),
         DrillKind.PARTITION: Script(
-            "one of three members is cut off without a word (stopped; its connections stay)",
+            "one of three members is cut off: it runs on, but nothing passes",
             3,
-            cure="it comes back",
+            cure="the cut is healed",
         ),
         DrillKind.SLOW: Script(
             f"the listener of one of two members takes {SLOW_LISTENER_MS / 1000:.0f} s a message",
@@ -113,6 +118,35 @@ class Phase(NamedTuple):
     episode: Episode
 
 
+class Change(NamedTuple):
+    """From a moment on, after the first event, a member holds these queues.
+
+    Args:
+        is_lost: whether it found out that some are not its own any more, without giving them up.
+    """
+
+    after_ms: int
+    member: str
+    queue_ids: tuple[int, ...]
+    is_lost: bool
+
+
+class LateWork(NamedTuple):
+    """What a member did while it was cut off.
+
+    Args:
+        delivered: messages that its listener got meanwhile.
+        again: of these, those that others got too, for their offsets could not be committed.
+        last_ms: how long after the cut it got the last one; None if it got none.
+        healed_ms: how long after the cut it was healed.
+    """
+
+    delivered: int
+    again: int
+    last_ms: int | None
+    healed_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What a drill showed.
@@ -120,6 +154,8 @@ class Report:
     Args:
         before, after: the group as seen from outside; `after` is what the doctor looked at.
         sent, consumed, twice: messages; those consumed more than once count in both.
+        changes: who held what when, from the first event on.
+        late_work: of the member that was cut off, None if none was.
     """
 
     kind: DrillKind
@@ -130,6 +166,8 @@ class Report:
     sent: int
     consumed: int
     twice: int
+    changes: tuple[Change, ...]
+    late_work: LateWork | None
 
 
 def run_drill(
@@ -147,8 +185,7 @@ def run_drill(
     with _stage(queue_count, rate) as stage:
         tell(f"starting a broker and {script.member_count} members")
         for number in range(script.member_count):
-            is_slow = kind is DrillKind.SLOW and number == 0
-            stage.start_member(str(number + 1), listener_ms=SLOW_LISTENER_MS if is_slow else 0)
+            stage.start_member(str(number + 1), part=kind if number == 0 else None)
         stage.wait("one owner for each queue", stage.is_shared, limit_ms=START_LIMIT_MS)
         before = stage.look(SHORT_LOOK_MS)
         tell(script.story)
@@ -161,12 +198,16 @@ def run_drill(
         if not script.is_lasting:
             stage.settle()
         phases = [Phase(script.story, stage.measure(since_ms))]
+        struck_ms = since_ms
         if script.cure:
             tell(script.cure)
             since_ms = _cure(kind, stage)
             stage.settle()
             phases.append(Phase(script.cure, stage.measure(since_ms)))
         sent, got = stage.finish(waits=kind is not DrillKind.SLOW)
+        changes = stage.list_changes(struck_ms)
+        is_cut = kind is DrillKind.PARTITION
+        late_work = stage.find_late_work(struck_ms, since_ms) if is_cut else None
     return Report(
         kind=kind,
         phases=tuple(phases),
@@ -176,15 +217,17 @@ def run_drill(
         sent=len(sent),
         consumed=len(sent & got.keys()),
         twice=sum(count > 1 for count in got.values()),
+        changes=changes,
+        late_work=late_work,
     )
 
 
 def _strike(kind: DrillKind, stage: _Stage) -> int:
     """Do what the drill is about; return when it was done."""
     if kind is DrillKind.KILL:
-        return stage.strike(signal.SIGKILL)
+        return stage.kill()
     if kind is DrillKind.PARTITION:
-        return stage.strike(signal.SIGSTOP)
+        return stage.cut()
     if kind is DrillKind.LEAVE:
         return stage.part(0)
     if kind is DrillKind.SLOW:
@@ -196,7 +239,7 @@ def _strike(kind: DrillKind, stage: _Stage) -> int:
 
 
 def _cure(kind: DrillKind, stage: _Stage) -> int:
-    return stage.thaw() if kind is DrillKind.PARTITION else stage.part(-1)
+    return stage.heal() if kind is DrillKind.PARTITION else stage.part(-1)
 
 
 class _Member:
@@ -230,14 +273,27 @@ class _Stage:
         self._sender = sender
         self._queues = [MessageQueue(TOPIC, BROKER, queue_id) for queue_id in range(queues)]
         self._members: list[_Member] = []
-        # What members cannot tell themselves: they are dead, or stopped.
+        # What members cannot tell themselves: they are dead, or cut off from what is so.
         self._noted: list[Holding] = []
+        self.relay: Relay | None = None
+        # The member that is cut off now, "" if none is: what it believes does not count.
+        self._cut_off = ""
 
-    def start_member(self, instance: str, *, listener_ms: int = 0) -> int:
-        """Start a member and return when it set out to join."""
+    def start_member(self, instance: str, *, part: DrillKind | None = None) -> int:
+        """Start a member and return when it set out to join.
+
+        Args:
+            part: the drill that the member plays its part in; None for one that only looks on.
+        """
         name = f"member-{len(self._members) + 1}"
+        name_server, listener_ms = self._cluster.name_server, 0
+        if part is DrillKind.SLOW:
+            listener_ms = SLOW_LISTENER_MS
+        elif part is DrillKind.PARTITION:
+            self.relay = Relay(name_server, self._cluster.broker)
+            name_server, listener_ms = self.relay.name_server, CUT_LISTENER_MS
         options = {
-            "--nameserver": self._cluster.name_server,
+            "--nameserver": name_server,
             "--group": GROUP,
             "--topic": TOPIC,
             "--ip": CLIENT_IP,
@@ -258,21 +314,30 @@ class _Stage:
         self.wait(f"word of {name}", lambda: bool(member.named("starts")), limit_ms=START_LIMIT_MS)
         return int(member.named("starts")[0]["at_ms"])
 
-    def strike(self, number: signal.Signals) -> int:
-        """Send the first member a signal that it cannot answer."""
+    def kill(self) -> int:
+        """Kill the first member."""
         member = self._members[0]
-        os.kill(member.child.pid, number)
+        os.kill(member.child.pid, signal.SIGKILL)
         at_ms = monotonic_ms()
         self._noted.append(Holding(at_ms, member.child.name, frozenset()))
         return at_ms
 
-    def thaw(self) -> int:
-        """Let the stopped member run on; it believes what it believed."""
-        member = self._members[0]
-        at_ms = monotonic_ms()
-        told = [h for h in self._holdings() if h.member == member.child.name and h.queues]
+    def cut(self) -> int:
+        """Cut the first member off."""
+        assert self.relay is not None
+        self.relay.cut()
+        at_ms, self._cut_off = monotonic_ms(), self._members[0].child.name
+        self._noted.append(Holding(at_ms, self._cut_off, frozenset()))
+        return at_ms
+
+    def heal(self) -> int:
+        """Heal the cut; the member believes what it believed."""
+        assert self.relay is not None
+        at_ms, member = monotonic_ms(), self._members[0].child.name
+        told = [h for h in self._holdings() if h.member == member and h not in self._noted]
         self._noted.append(told[-1]._replace(at_ms=at_ms))
-        os.kill(member.child.pid, signal.SIGCONT)
+        self._cut_off = ""
+        self.relay.heal()
         return at_ms
 
     def part(self, place: int) -> int:
@@ -314,7 +379,7 @@ class _Stage:
         pause = threading.Event()
         while monotonic_ms() - start_ms < SETTLE_LIMIT_MS:
             changed_ms = max(holding.at_ms for holding in self._holdings())
-            held = {h.member: h.queues for h in self._holdings()}
+            held = {h.member: h.queues for h in self._holdings() if h.member != self._cut_off}
             is_single = all(len(o) == 1 for o in owners_of(held, self._queues).values())
             now_ms = monotonic_ms()
             if is_single and now_ms - max(changed_ms, start_ms) >= QUIET_MS:
@@ -346,6 +411,54 @@ class _Stage:
         while not sent <= self._deliveries().keys() and monotonic_ms() < deadline_ms:
             pause.wait(0.05)
         return sent, self._deliveries()
+
+    def list_changes(self, since_ms: int) -> tuple[Change, ...]:
+        """Return who held what from an event on; what a member told in one breath is one change."""
+        self._read()
+        told = sorted(
+            (
+                Change(
+                    line["at_ms"] - since_ms,
+                    member.child.name,
+                    tuple(line.get("queue_ids", ())),
+                    is_lost=line.get("is_lost", False),
+                )
+                for member in self._members
+                for line in member.events
+                if line["event"] in ("holds", "left") and line["at_ms"] >= since_ms
+            ),
+            key=lambda change: change.after_ms,
+        )
+        changes: dict[tuple[str, int, bool], Change] = {}
+        latest: dict[str, Change] = {}
+        for change in told:
+            before = latest.get(change.member)
+            start_ms = change.after_ms
+            if (
+                before is not None
+                and before.is_lost == change.is_lost
+                and start_ms - before.after_ms < BREATH_MS
+            ):
+                start_ms = before.after_ms
+            latest[change.member] = change._replace(after_ms=start_ms)
+            changes[change.member, start_ms, change.is_lost] = latest[change.member]
+        return tuple(sorted(changes.values()))
+
+    def find_late_work(self, cut_ms: int, healed_ms: int) -> LateWork:
+        """Say what the first member's listener got while the member was cut off."""
+        deliveries = self._deliveries()
+        late = [
+            (line["at_ms"], (line["queue_id"], offset))
+            for line in self._members[0].named("messages")
+            if cut_ms <= line["at_ms"] < healed_ms
+            for offset in line["ids"]
+        ]
+        return LateWork(
+            delivered=len(late),
+            again=sum(deliveries[message] > 1 for _, message in late),
+            last_ms=max((at_ms - cut_ms for at_ms, _ in late), default=None),
+            healed_ms=healed_ms - cut_ms,
+        )
 
     def _deliveries(self) -> Counter[tuple[int, int]]:
         self._read()
@@ -436,7 +549,10 @@ def _stage(queue_count: int, rate: int) -> Iterator[_Stage]:
     ):
         cluster.create_topic(TOPIC, queues=queue_count)
         sender = _Sender(cluster.name_server, queue_count, rate)
+        stage = _Stage(cluster, crew, sender, queue_count)
         try:
-            yield _Stage(cluster, crew, sender, queue_count)
+            yield stage
         finally:
             sender.close()
+            if stage.relay is not None:
+                stage.relay.close()

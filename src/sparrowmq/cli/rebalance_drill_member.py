@@ -50,6 +50,10 @@ def main() -> None:
         held.difference_update(queue.queue_id for queue in queues)
         tell("holds", queue_ids=sorted(held))
 
+    def lose(queues: Sequence[MessageQueue]) -> None:
+        held.difference_update(queue.queue_id for queue in queues)
+        tell("holds", queue_ids=sorted(held), is_lost=True)
+
     consumer = PushConsumer(
         options.group,
         name_server=options.nameserver,
@@ -59,7 +63,7 @@ def main() -> None:
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
         on_assign=gain,
         on_revoke=give_up,
-        on_lost=give_up,
+        on_lost=lose,
     )
     consumer.subscribe(options.topic)
     tell("starts")

@@ -148,6 +148,8 @@ def json_of_drill(report: Report) -> Json:
             "consumed": report.consumed,
             "twice": report.twice,
         },
+        "changes": [change._asdict() for change in report.changes],
+        "late_work": None if report.late_work is None else report.late_work._asdict(),
         "before": json_of_group(report.before),
         "after": json_of_group(report.after),
         "findings": after["findings"],
@@ -179,7 +181,7 @@ def _step(step: Step) -> Json:
         "wait_ms_max": step.cost.wait_ms_max,
         "stopped": step.cost.stopped,
         "overlapping": step.cost.overlapping,
-        "split_view": {"unowned": step.split.unowned, "double": step.split.double},
+        "split_view": step.split._asdict(),
         "failure": step.failure or None,
     }
 

@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from sparrowmq.cli.rebalance_drill import Report
+from sparrowmq.cli.rebalance_drill import LateWork, Report
 from sparrowmq.cli.rebalance_json import state_of
 from sparrowmq.model import MessageQueue
 from sparrowmq.rebalance.diagnosis.case import Case
@@ -24,13 +24,14 @@ from sparrowmq.rebalance.diagnosis.explain import Explanation
 from sparrowmq.rebalance.diagnosis.finding import Finding, Severity, count_of, describe_runs
 from sparrowmq.rebalance.diagnosis.snapshot import Seat
 from sparrowmq.rebalance.member_marker import is_marked
-from sparrowmq.rebalance.whatif import SPARROW_NAMES, Course, Plan, Step
+from sparrowmq.rebalance.whatif import SPARROW_NAMES, Course, Plan, SplitView, Step
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # A matrix with more columns than this is no matrix any more; owners are then named only.
 _COLUMNS_MAX = 26
 # A pipe has no width; tables must not be folded for it.
 PIPE_WIDTH = 160
+_UNLIMITED_WIDTH = 10_000
 # Longer lines of prose are hard to read, however wide the terminal is.
 PROSE_WIDTH = 100
 _SEVERITY_STYLES = {
@@ -60,6 +61,13 @@ def show(console: Console, renderable: RenderableType) -> None:
         print(line.rstrip(), file=console.file)
 
 
+def _fits(console: Console, table: Table) -> bool:
+    """Tell whether a table can be shown without cutting any of its words."""
+    # Measured for the console's own width, no table is wider.
+    anywhere = console.options.update(max_width=_UNLIMITED_WIDTH)
+    return console.measure(table, options=anywhere).minimum <= console.width
+
+
 def render_group(case: Case, console: Console) -> RenderableType:
     """Make the queue × client matrix with lag, and the list of members below it.
 
@@ -68,7 +76,7 @@ def render_group(case: Case, console: Console) -> RenderableType:
     labels = _label(case.ownership.seats)
     columns = list(labels) if len(labels) <= _COLUMNS_MAX else []
     matrix = _matrix(case, labels, columns)
-    if console.measure(matrix).minimum > console.width:
+    if not _fits(console, matrix):
         matrix = _matrix(case, labels, [])
     return Group(_head(case), matrix, _members(case, labels), _remarks(case))
 
@@ -248,11 +256,13 @@ def _spell_owners(owners: Sequence[str]) -> str:
 def render_drill(report: Report, console: Console) -> RenderableType:
     """Make a drill's report: the group before and after, how long it took, what the doctor says."""
     figures = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    figures.add_column("event")
-    for name in ("one owner each after", "without owner", "with two owners", "moved"):
+    figures.add_column("event", min_width=20)
+    for name in ("one owner each", "no owner", "two owners", "moved"):
         figures.add_column(name, justify="right")
     for event, episode in report.phases:
-        settled = "never" if episode.settled_ms is None else f"{episode.settled_ms / 1000:.2f} s"
+        settled = (
+            "never" if episode.settled_ms is None else f"after {episode.settled_ms / 1000:.2f} s"
+        )
         figures.add_row(
             event,
             _flag(episode.settled_ms is None, settled),
@@ -273,10 +283,34 @@ def render_drill(report: Report, console: Console) -> RenderableType:
         render_group(report.before, console),
         Text("\nafter", "bold underline"),
         render_group(report.after, console),
+        Text("\nwho held what, from the event on", "bold underline"),
+        _changes(report),
         figures,
         messages,
+        *([] if report.late_work is None else [_late_work(report.late_work)]),
         Text("\nthe doctor says", "bold underline"),
         render_findings(report.after, report.findings),
+    )
+
+
+def _changes(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for change in report.changes:
+        held = describe_runs(change.queue_ids) or "nothing"
+        what = "finds queues lost, is left with" if change.is_lost else "has"
+        table.add_row(f"+{change.after_ms / 1000:.2f} s", change.member, f"{what} {held}")
+    return table
+
+
+def _late_work(late: LateWork) -> Text:
+    last = "" if late.last_ms is None else f", the last {late.last_ms / 1000:.2f} s after the cut"
+    return Text(
+        f"cut off   for {late.healed_ms / 1000:.2f} s the member had what was in its hands: "
+        f"{late.delivered:,} messages{last}; {late.again:,} of them came to others again, since "
+        f"their offsets could not be committed"
     )
 
 
@@ -325,34 +359,51 @@ def _flag(is_bad: object, text: str) -> Text:
     return Text(text, "bold #e05252" if is_bad else "")
 
 
-def render_comparison(plan: Plan, courses: Sequence[Course]) -> RenderableType:
-    """Make one row for each strategy: all events together, the worst where a sum says nothing."""
+# Columns of the comparison: what becomes of the shares, and what it takes.
+_SHARE_COLUMNS = ("moved", "needless", "skew", "idle", "nobody", "several")
+_COST_COLUMNS = ("messages", "trips", "wait ≤", "stopped", "overlap", "split view")
+
+
+def render_comparison(plan: Plan, courses: Sequence[Course], console: Console) -> RenderableType:
+    """Make one row for each strategy: all events together, the worst where a sum says nothing.
+
+    A narrow terminal gets two tables in the place of one.
+    """
     events = ", ".join(str(event) for event in plan.events) or "no event"
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("strategy", no_wrap=True)
-    for name in ("moved", "needless", "skew", "idle", "nobody", "several"):
-        table.add_column(name, justify="right")
-    for name in ("messages", "trips", "wait ≤", "stopped", "overlap", "split view"):
-        table.add_column(name, justify="right")
-    for number, course in enumerate(courses):
-        if number and course.school != courses[number - 1].school:
-            table.add_section()
-        table.add_row(course.strategy, *_figures(course))
+    tables = [_comparison(courses, 0, len(_SHARE_COLUMNS + _COST_COLUMNS))]
+    if not _fits(console, tables[0]):
+        cut = len(_SHARE_COLUMNS)
+        tables = [_comparison(courses, 0, cut), _comparison(courses, cut, 2 * cut)]
     return Group(
         Text(
-            f"{count_of(plan.queue_count, 'queue')}, {plan.member_count} members: {events}", "bold"
+            f"{count_of(plan.queue_count, 'queue')}, {count_of(plan.member_count, 'member')}: "
+            f"{events}",
+            "bold",
         ),
-        table,
+        *tables,
         Text(
             "moved, messages, stopped, overlap: all events; the rest: the worst event.\n"
             "skew: largest − smallest share. nobody, several: queues with no owner, with two.\n"
             "trips: one-way delays until all agree; wait: what timers may add. stopped: queues\n"
             "that pause meanwhile; overlap: that two may consume meanwhile. split view: queues\n"
-            "with no owner + with two while every second member has not heard of the last one.\n"
-            f"{', '.join(SPARROW_NAMES)}: every member must run SparrowMQ.",
+            "with no owner / with two / idle members, while every second member has not heard\n"
+            "of the last one.\n"
+            f"{', '.join(SPARROW_NAMES)}:\nevery member must run SparrowMQ.",
             "dim",
         ),
     )
+
+
+def _comparison(courses: Sequence[Course], start: int, end: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("strategy", no_wrap=True)
+    for name in (*_SHARE_COLUMNS, *_COST_COLUMNS)[start:end]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for number, course in enumerate(courses):
+        if number and course.school != courses[number - 1].school:
+            table.add_section()
+        table.add_row(course.strategy, *_figures(course)[start:end])
+    return table
 
 
 def _figures(course: Course) -> list[RenderableType]:
@@ -361,7 +412,7 @@ def _figures(course: Course) -> list[RenderableType]:
     double = max(len(step.double) for step in steps)
     idle = max(step.idle for step in steps)
     wait_ms = max((step.cost.wait_ms_max for step in events), default=0)
-    worst = max((step.split for step in steps), key=sum)
+    worst = max((step.split for step in steps), key=lambda split: (_harm(split), split.idle))
     return [
         str(sum(step.moved for step in events)),
         str(sum(step.needless for step in events)),
@@ -374,5 +425,9 @@ def _figures(course: Course) -> list[RenderableType]:
         f"{wait_ms / 1000:.0f} s",
         str(sum(step.cost.stopped for step in events)),
         str(sum(step.cost.overlapping for step in events)),
-        _flag(sum(worst), f"{worst.unowned} + {worst.double}"),
+        _flag(_harm(worst), f"{worst.unowned} / {worst.double} / {worst.idle}"),
     ]
+
+
+def _harm(split: SplitView) -> int:
+    return split.unowned + split.double

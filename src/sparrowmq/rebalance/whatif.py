@@ -4,24 +4,27 @@ Nothing runs here; strategies and assignors are called with the lists that membe
 topic, queues spread over brokers (and machine rooms) in turn, ids such as `10.0.0.1@101`.
 
 **Cost model.** A message is one frame one way; a request and its answer are two. A trip is the time
-of one frame. B brokers, m members after the event, one topic, nothing lost, nobody slow.
+of one frame. B brokers, m members after the event, one topic, nothing lost, nobody slow. A strategy
+of RocketMQ's is taken to run in Java's client, one of ours in SparrowMQ's.
 
-| | RocketMQ | Kafka, eager | Kafka, cooperative |
-|---|---|---|---|
-| a join | heartbeat to every broker 2B | find coordinator 2, join with no id 2 | same |
-| a leave | unregister at every broker 2B | leave 2 | same |
-| a kill | 0: every broker sees the connection close | 0: its session must expire | same |
-| others learn of it | notice to every member, Bm | answer to a heartbeat, 2 each | same |
-| agreeing | every member asks for the list, 2m | all join and sync, 4m | 4m; 8m if queues move |
-| handing over | commit 1, query 2 per moved queue | commit 2 each; fetch 2m | 4 per moved queue |
-| trips to agree | 4 (kill: 3) | 5 (kill: 4) and up to a heartbeat | 4 more in a second round |
-| longest wait for it | 20 s, if a notice is lost | 3 s heartbeat; kill: 45 s session | same |
-| a machine cut off | 130 s + 20 s | 45 s | same |
-| meanwhile | a moved queue may have two owners | everything stops | moved queues stop |
+| | RocketMQ | SparrowMQ | Kafka, eager | Kafka, cooperative |
+|---|---|---|---|---|
+| a join | heartbeat to every broker 2B | same | find coordinator 2, join with no id 2 | same |
+| a leave | unregister at every broker 2B | same | leave 2 | same |
+| a kill | 0: brokers see the connection close | same | 0: its session must expire | same |
+| others learn of it | notice to every member, Bm | same | answer to a heartbeat, 2 each | same |
+| agreeing | one list each, 2m | lists and owners, 2Bm | join and sync, 4m | 8m if queues move |
+| handing over, a queue | commit 1, query 2 | and lock, unlock: 8 | commit 2m, fetch 2m in all | 4 |
+| trips to agree | 4 (kill: 3) | same | 5 (kill: 4) and a heartbeat | 4 more in a second round |
+| longest wait | 20 s, if a notice is lost | same | 3 s heartbeat; kill: 45 s session | same |
+| a machine cut off | 130 s + 20 s | 20 s | 45 s | same |
+| meanwhile | a moved queue may have two owners | it waits for its lock | all stops | it stops |
 
 **Split view.** Every second member has not heard of the member listed last. In RocketMQ each
-computes from its own list, so queues end with no owner or two until the next look. In Kafka one
-list exists, at the coordinator, and shares carry its generation: an unheard-of member has nothing.
+computes from its own list, so queues end with no owner or two until the next look. Between
+SparrowMQ's members a lock has one holder, so there are never two. In Kafka one list exists, at the
+coordinator, and shares carry its generation: nothing is unowned or owned twice, and a member that
+the coordinator has not heard of has nothing: it is idle.
 
 **Duplicate id.** The last member carries the first one's id. RocketMQ's brokers list it twice.
 Kafka's coordinator names members itself, and two equal client ids are two members.
@@ -42,6 +45,7 @@ from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order, queue_order
 from sparrowmq.rebalance.by_config import AllocateMessageQueueByConfig
+from sparrowmq.rebalance.group_strategy import TopicView, is_group_strategy
 from sparrowmq.rebalance.kafka_assignors import KAFKA_ASSIGNORS
 from sparrowmq.rebalance.machine_room import (
     AllocateMachineRoomNearby,
@@ -59,7 +63,7 @@ ROCKETMQ_NAMES = (
     "MACHINE_ROOM_NEARBY-AVG",
     "CONSISTENT_HASH",
 )
-# Only for groups whose members all run SparrowMQ. They cost and split as RocketMQ's do.
+# Only for groups whose members all run SparrowMQ.
 SPARROW_NAMES = tuple(SPARROW_STRATEGIES)
 KAFKA_NAMES = tuple(KAFKA_ASSIGNORS)
 ALL_NAMES = (*ROCKETMQ_NAMES, *SPARROW_NAMES, *KAFKA_NAMES)
@@ -121,10 +125,17 @@ class Cost(NamedTuple):
 
 
 class SplitView(NamedTuple):
-    """What members with different lists do."""
+    """What members with different lists do.
+
+    Args:
+        unowned: queues that nobody takes.
+        double: queues that two take.
+        idle: members without a queue.
+    """
 
     unowned: int
     double: int
+    idle: int = 0
 
 
 NO_COST = Cost(0, 0, 0, 0, 0)
@@ -347,7 +358,8 @@ def _owners(plan: Plan, name: str, members: tuple[Member, ...], before: Step | N
     if name in KAFKA_ASSIGNORS:
         return _kafka_owners(plan, name, members, before)
     cid_all = [member.client_id for member in members]
-    shares = {member.number: _share(plan, name, member, cid_all) for member in members}
+    held = _holders(before)
+    shares = {member.number: _share(plan, name, member, cid_all, held) for member in members}
     return _owners_of(plan, shares)
 
 
@@ -359,8 +371,25 @@ def _owners_of(plan: Plan, shares: Mapping[int, Sequence[MessageQueue]]) -> Owne
     return {queue: tuple(numbers) for queue, numbers in owners.items()}
 
 
-def _share(plan: Plan, name: str, member: Member, cid_all: Sequence[str]) -> list[MessageQueue]:
+def _holders(before: Step | None) -> dict[MessageQueue, str]:
+    """Return the client id that holds each queue when an event strikes."""
+    if before is None:
+        return {}
+    ids = {member.number: member.client_id for member in before.members}
+    return {queue: ids[numbers[0]] for queue, numbers in before.owners.items() if numbers}
+
+
+def _share(
+    plan: Plan,
+    name: str,
+    member: Member,
+    cid_all: Sequence[str],
+    held: Mapping[MessageQueue, str],
+) -> list[MessageQueue]:
     strategy = _configured(plan, name, member)
+    if is_group_strategy(strategy):
+        view = TopicView(TOPIC, plan.queues, cid_all)
+        return strategy.allocate_group("G", member.client_id, [view], held)
     return strategy.allocate("G", member.client_id, plan.queues, cid_all) or []
 
 
@@ -445,13 +474,16 @@ def _cost(
     if name in KAFKA_ASSIGNORS:
         return _kafka_cost(plan, name, event, len(members), moved=moved, changed=changed)
     told = 0 if event.kind is EventKind.KILL else 2 * plan.broker_count
-    agreeing = plan.broker_count * len(members) + 2 * len(members)
+    is_ours = name in SPARROW_NAMES
+    # One list each; or every broker's, with the owners of its queues.
+    asked = plan.broker_count if is_ours else 1
+    agreeing = (plan.broker_count + 2 * asked) * len(members)
     return Cost(
-        messages=told + agreeing + 3 * changed,
+        messages=told + agreeing + (8 if is_ours else 3) * changed,
         trips=3 if event.kind is EventKind.KILL else 4,
         wait_ms_max=REBALANCE_WAIT_MS,
-        stopped=0,
-        overlapping=moved,
+        stopped=moved if is_ours else 0,
+        overlapping=0 if is_ours else moved,
     )
 
 
@@ -476,21 +508,27 @@ def _kafka_cost(
 
 def _split(plan: Plan, name: str, members: tuple[Member, ...], before: Step | None) -> SplitView:
     """Return what happens while every second member has not heard of the one listed last."""
-    if name in KAFKA_ASSIGNORS or len(members) < 2:
+    if len(members) < 2:
         return NO_HARM
+    if name in KAFKA_ASSIGNORS:
+        heard_of = len(members) - 1
+        return SplitView(0, 0, idle=1 + max(0, heard_of - plan.queue_count))
     everybody = [member.client_id for member in members]
+    held = _holders(before)
     shares: dict[int, list[MessageQueue]] = {}
     for place, member in enumerate(members):
         is_behind = place % 2 == 0 and place < len(members) - 1
         cid_all = everybody[:-1] if is_behind else everybody
         try:
-            shares[member.number] = _share(plan, name, member, cid_all)
+            shares[member.number] = _share(plan, name, member, cid_all, held)
         except (ValueError, TypeError):
             shares[member.number] = []
     owners = _owners_of(plan, shares)
+    double = sum(len(taken) > 1 for taken in owners.values())
     return SplitView(
         unowned=sum(not taken for taken in owners.values()),
-        double=sum(len(taken) > 1 for taken in owners.values()),
+        double=0 if name in SPARROW_NAMES else double,
+        idle=sum(not share for share in shares.values()),
     )
 
 
