@@ -278,7 +278,7 @@ def test_delayed_messages_carry_their_delivery_time(
         record = new_record(b"x", topic=SCHEDULE_TOPIC, queue_id=0, properties=properties)
         store.put([record], timestamp_ms=1000)
 
-    codes = [d.tags_code for d in flush(store)]
+    codes = [code for d in flush(store) for code in d.tags_codes]
 
     assert [2000, 1000 + 7_200_000, 1000 + 7_200_000] == codes[:3]
     assert [tags_code("t")] * 3 == codes[3:]

@@ -209,9 +209,9 @@ class Broker:
         dispatched = self.state.store.dispatch()
         if not dispatched:
             return []
-        for message in dispatched:
-            if message.topic == SCHEDULE_TOPIC:
-                self.state.delays.note_arrival(message.queue_id)
+        for item in dispatched:
+            if item.topic == SCHEDULE_TOPIC:
+                self.state.delays.note_arrival(item.queue_id)
         return pull.wake(self.state, dispatched)
 
     def tick(self, *, now_ms: int, timestamp_ms: int) -> list[Output]:

@@ -23,6 +23,7 @@ Source: RocketMQ 4.9.3 common/message/MessageDecoder.java, MessageClientIDSetter
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -49,6 +50,12 @@ class UniqId(NamedTuple):
 def encode_offset_msg_id(store_host: bytes, position: int) -> str:
     """Return the id of the record at `position` on the broker at `store_host` (ip and port)."""
     return f"{store_host.hex().upper()}{position & 0xFFFF_FFFF_FFFF_FFFF:016X}"
+
+
+def encode_offset_msg_ids(store_host: bytes, positions: Iterable[int]) -> str:
+    """Return the ids of several records of one broker as a comma list."""
+    host = store_host.hex().upper()
+    return ",".join([f"{host}{position & 0xFFFF_FFFF_FFFF_FFFF:016X}" for position in positions])
 
 
 def decode_offset_msg_id(text: str) -> tuple[bytes, int]:

@@ -55,6 +55,7 @@ TRANSACTION_COMMIT = 0x8
 TRANSACTION_ROLLBACK = 0xC
 BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
+V6_BITS = BORN_HOST_V6 | STORE_HOST_V6
 # RocketMQ 4.9.4 and later: which compression; 0 and 3 are zlib, 1 LZ4, 2 ZSTD.
 COMPRESSION_TYPE = 0x700
 COMPRESSION_ZLIB = 0x300
@@ -113,12 +114,22 @@ class Record(msgspec.Struct, kw_only=True):
     size: int = 0
 
 
+# Of a message in a batch: its flag, and where its body begins, its properties begin, and it ends.
+BatchSpan = tuple[int, int, int, int]
+
+
 class BatchEntry(NamedTuple):
     """One message within the body of SEND_BATCH_MESSAGE."""
 
     flag: int
     body: bytes
     properties: str
+
+
+def head_of(born_host: bytes, store_host: bytes) -> tuple[Layout, int]:
+    """Return the layout of a record's head, and the bits of the sys flag that tell it."""
+    bits = (len(born_host) == 20) | (len(store_host) == 20) << 1
+    return _HEADS[bits], bits << 4
 
 
 def encode_record(record: Record) -> bytearray:
@@ -128,9 +139,8 @@ def encode_record(record: Record) -> bytearray:
     """
     body = record.body
     born_host, store_host = record.born_host, record.store_host
-    v6_bits = (len(born_host) == 20) | (len(store_host) == 20) << 1
-    head = _HEADS[v6_bits]
-    sys_flag = record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6) | v6_bits << 4
+    head, v6_bits = head_of(born_host, store_host)
+    sys_flag = record.sys_flag & ~V6_BITS | v6_bits
     try:
         topic, properties = record.topic.encode(), record.properties.encode()
         size = head.size + len(body) + 1 + len(topic) + 2 + len(properties)
@@ -333,6 +343,7 @@ def decode_host(host: bytes) -> str:
 
 
 _BATCH_HEAD = Layout(">iIIii")
+assert _BATCH_HEAD.size == 20
 
 
 def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
@@ -361,27 +372,42 @@ def decode_batch(body: bytes) -> list[BatchEntry]:
 
     Raises: RemoteProtocolError if it is malformed.
     """
-    entries: list[BatchEntry] = []
-    at = 0
-    while at < len(body):
+    return [
+        BatchEntry(flag, body[at : properties_at - 2], body[properties_at:end].decode())
+        for flag, at, properties_at, end in scan_batch(body)
+    ]
+
+
+def scan_batch(body: bytes) -> list[BatchSpan]:
+    """Find the messages in the body of SEND_BATCH_MESSAGE.
+
+    Two bytes, the properties' length, stand between a body and the properties.
+
+    Raises: RemoteProtocolError if it is malformed.
+    """
+    spans: list[BatchSpan] = []
+    at, body_end, is_ascii = 0, len(body), body.isascii()
+    unpack_head, unpack_short = _BATCH_HEAD.unpack_from, _SHORT.unpack_from
+    while at < body_end:
         try:
-            size, _, _, flag, body_size = _BATCH_HEAD.unpack_from(body, at)
-            body_at = at + _BATCH_HEAD.size
+            size, _, _, flag, body_size = unpack_head(body, at)
+            body_at = at + 20
             end = at + size
             properties_at = body_at + body_size + 2
-            if body_size < 0 or properties_at > end or end > len(body):
+            if body_size < 0 or properties_at > end or end > body_end:
                 raise RemoteProtocolError(f"a batch entry of {size} bytes", position=at)
-            (properties_size,) = _SHORT.unpack_from(body, properties_at - 2)
+            (properties_size,) = unpack_short(body, properties_at - 2)
             if properties_at + properties_size != end:
                 raise RemoteProtocolError("a batch entry of wrong size", position=at)
-            properties = body[properties_at:end].decode()
+            if not is_ascii:
+                body[properties_at:end].decode()
         except LayoutError as error:
             raise RemoteProtocolError("a batch that ends early", position=at) from error
         except UnicodeDecodeError as error:
             raise RemoteProtocolError("properties that are not UTF-8", position=at) from error
-        entries.append(BatchEntry(flag, body[body_at : properties_at - 2], properties))
+        spans.append((flag, body_at, properties_at, end))
         at = end
-    return entries
+    return spans
 
 
 def compress_body(body: bytes) -> bytes:

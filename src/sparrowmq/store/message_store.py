@@ -28,6 +28,7 @@ from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.log_scan import LogScan
+from sparrowmq.store.message_batch import MessageBatch, encode_batch_records, place_batch
 from sparrowmq.store.queue_reader import find_offset_by_time, read_messages, read_store_timestamp
 from sparrowmq.store.record_check import BLANK_SIZE, RecordChecker
 from sparrowmq.store.recovery import QueueKey, Recovery, RecoveryReport, load_queues
@@ -38,6 +39,12 @@ from sparrowmq.store.stored_record import encode_stored, find_name_fault, place_
 ABORT_PATH = "abort"
 # A checkpoint that finds no idle moment is written with the next flush after this many intervals.
 _CHECKPOINT_OVERDUE_INTERVALS = 3
+_OK = PutResult(PutStatus.PUT_OK)
+
+
+def _unwritten(error: OSError) -> PutResult:
+    remark = f"the message cannot be written: {error}"
+    return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
 
 
 class MessageStore:
@@ -189,16 +196,9 @@ class MessageStore:
 
         Returns: PUT_OK, or why nothing was stored.
         """
-        if not self.is_writable:
-            reason = self._failure or "it is closed"
-            remark = f"the store takes no messages: {reason}"
-            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
-        key = (records[0].topic, records[0].queue_id)
-        queue = self._queues.get(key)
+        queue, refusal = self._queue_for(records[0].topic, records[0].queue_id)
         if queue is None:
-            if (fault := find_name_fault(*key)) is not None:
-                return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=fault)
-            queue = ConsumeQueue(self._storage, *key, config=self._config)
+            return refusal
         append_crc = self._config.append_crc
         buffers = []
         for record in records:
@@ -218,16 +218,77 @@ class MessageStore:
             placed = self._place(queue, records, buffers, position, timestamp_ms)
             self._log.append(buffers[0] if len(buffers) == 1 else b"".join(buffers))
         except OSError as error:
-            remark = f"the message cannot be written: {error}"
-            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
-        # Nothing fails from here on.
-        self._queues[key] = queue
+            return _unwritten(error)
+        positions = (position,) if len(records) == 1 else tuple([r.position for r in records])
+        return self._placed(queue, placed, positions, timestamp_ms)
+
+    def put_batch(self, batch: MessageBatch) -> PutResult:
+        """Append the messages of a batch, as `put` does."""
+        timestamp_ms = batch.store_timestamp_ms
+        queue, refusal = self._queue_for(batch.topic, batch.queue_id)
+        if queue is None:
+            return refusal
+        topic = batch.topic
+        try:
+            encoded = encode_batch_records(
+                batch, topic_field=queue.topic_field, append_crc=self._config.append_crc
+            )
+            total = sum(encoded.sizes)
+            if total + BLANK_SIZE > self._config.commit_log_file_size:
+                remark = f"{total} bytes fit into no file of the log"
+                return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
+            found = place_batch(
+                encoded,
+                position=self._log.reserve(total),
+                queue_offset=queue.next_offset,
+                tags_code=lambda text: self._checker.tags_code(topic, text, timestamp_ms),
+            )
+            self._log.append(found.data)
+        except LocalProtocolError as error:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=str(error))
+        except OSError as error:
+            return _unwritten(error)
+        count = len(found.positions)
+        placed = Dispatched(
+            topic,
+            batch.queue_id,
+            queue.next_offset + count,
+            found.tags_codes,
+            timestamp_ms,
+            found.positions[0],
+            found.positions[-1],
+            found.entries,
+        )
+        return self._placed(queue, [placed], found.positions, timestamp_ms)
+
+    def _queue_for(self, topic: str, queue_id: int) -> tuple[ConsumeQueue | None, PutResult]:
+        """Return the queue, which may be new, or why nothing can be put into it."""
+        if not self.is_writable:
+            reason = self._failure or "it is closed"
+            remark = f"the store takes no messages: {reason}"
+            return None, PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            if (fault := find_name_fault(topic, queue_id)) is not None:
+                return None, PutResult(PutStatus.MESSAGE_ILLEGAL, remark=fault)
+            queue = ConsumeQueue(self._storage, topic, queue_id, config=self._config)
+        return queue, _OK
+
+    def _placed(
+        self,
+        queue: ConsumeQueue,
+        placed: Sequence[Dispatched],
+        positions: tuple[int, ...],
+        timestamp_ms: int,
+    ) -> PutResult:
+        """Note what stands in the log now; nothing fails here."""
+        self._queues[queue.topic, queue.queue_id] = queue
         self._pending.extend(placed)
         self._put_timestamp_ms = timestamp_ms
         queue_offset = queue.next_offset if placed else 0
-        queue.next_offset += len(placed)
-        positions = (position,) if len(records) == 1 else tuple([r.position for r in records])
-        return PutResult(PutStatus.PUT_OK, position, position + total, queue_offset, positions)
+        if placed:
+            queue.next_offset = placed[-1].next_offset
+        return PutResult(PutStatus.PUT_OK, positions[0], self._log.end, queue_offset, positions)
 
     def _place(
         self,
@@ -257,8 +318,12 @@ class MessageStore:
             if is_queued:
                 offset += 1
                 code = self._checker.tags_code(topic, record.properties, timestamp_ms)
+                entry = ENTRY.pack(position, size, code)
+                codes = frozenset((code,))
                 placed.append(
-                    Dispatched(topic, queue_id, offset, code, timestamp_ms, position, size)
+                    Dispatched(
+                        topic, queue_id, offset, codes, timestamp_ms, position, position, entry
+                    )
                 )
             position += size
         return placed
@@ -362,14 +427,12 @@ class MessageStore:
             while pending[0].position < limit:
                 ready.append(pending.popleft())
         entries: dict[QueueKey, bytearray] = {}
-        pack = ENTRY.pack
         for item in ready:
             key = (item.topic, item.queue_id)
-            entry = pack(item.position, item.size, item.tags_code)
             if key in entries:
-                entries[key] += entry
+                entries[key] += item.entries
             else:
-                entries[key] = bytearray(entry)
+                entries[key] = bytearray(item.entries)
         unwritten = set()
         for key, added in entries.items():
             try:
@@ -383,7 +446,7 @@ class MessageStore:
             ready = [d for d in ready if (d.topic, d.queue_id) not in unwritten]
         if ready:
             self._dispatched_timestamp_ms = ready[-1].store_timestamp_ms
-            self._dispatched_record_position = ready[-1].position
+            self._dispatched_record_position = ready[-1].last_position
         return ready
 
     # -- reading -------------------------------------------------------------------------------

@@ -63,12 +63,17 @@ class GetResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class Dispatched(msgspec.Struct, frozen=True, gc=False):
-    """A message that has become readable; `next_offset` is the queue's offset after it."""
+    """A message, or a batch of one queue, that has become readable.
+
+    `next_offset` is the queue's offset after it, `entries` are its consume queue entries, with
+    `tags_codes` in them; its first record is at `position`, its last at `last_position`.
+    """
 
     topic: str
     queue_id: int
     next_offset: int
-    tags_code: int
+    tags_codes: frozenset[int]
     store_timestamp_ms: int
     position: int
-    size: int
+    last_position: int
+    entries: bytes

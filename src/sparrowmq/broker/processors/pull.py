@@ -79,17 +79,15 @@ def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> list[Output]:
     """Answer the held pulls that the new messages concern."""
     outputs: list[Output] = []
     holds = state.holds
-    for message in dispatched:
+    for item in dispatched:
         if len(holds) == 0:
             break
-        woken = holds.wake(
-            message.topic,
-            message.queue_id,
-            next_offset=message.next_offset,
-            tags_code=message.tags_code,
-        )
-        for held in woken:
-            outputs += _answer_or_hold(state, held)
+        for code in item.tags_codes:
+            woken = holds.wake(
+                item.topic, item.queue_id, next_offset=item.next_offset, tags_code=code
+            )
+            for held in woken:
+                outputs += _answer_or_hold(state, held)
     return outputs
 
 

@@ -39,17 +39,18 @@ from sparrowmq.protocol.headers import (
     SendMessageRequestHeaderV2,
     decode_header,
 )
-from sparrowmq.protocol.message_id import encode_offset_msg_id
+from sparrowmq.protocol.message_id import encode_offset_msg_ids
 from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import (
     MULTI_TAGS,
     TRANSACTION_TYPE,
     Record,
-    decode_batch,
+    scan_batch,
 )
 from sparrowmq.runtime.connections import Output, Reply
 from sparrowmq.runtime.requests import FAQ, Refusal, Request
 from sparrowmq.store.config import DELAY_LEVELS_MS
+from sparrowmq.store.message_batch import MessageBatch
 from sparrowmq.store.results import PutResult, PutStatus
 
 _ILLEGAL = (
@@ -96,22 +97,18 @@ def send(state: BrokerState, request: Request) -> Sequence[Output]:
         queue_id = _choose_queue(state, request, topic, header.queue_id)
         sent = _Sent(header, topic, queue_id, body)
         if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
-            records, waits = _batch_records(state, request, sent)
+            batch, waits = _batch(state, request, sent)
+            result = state.store.put_batch(batch)
         else:
-            records, waits = _single_record(state, request, sent)
-        result = state.store.put(records, timestamp_ms=request.timestamp_ms)
+            record, waits = _single_record(state, request, sent)
+            result = state.store.put([record], timestamp_ms=request.timestamp_ms)
         _check_put(state, result)
     except Refusal as refusal:
         refusal.ext_fields = answer_fields
         raise
     if command.is_oneway:
         return ()
-    store_host = state.store_host
-    answer_fields["msgId"] = (
-        encode_offset_msg_id(store_host, result.position)
-        if len(result.positions) == 1
-        else ",".join([encode_offset_msg_id(store_host, at) for at in result.positions])
-    )
+    answer_fields["msgId"] = encode_offset_msg_ids(state.store_host, result.positions)
     answer_fields["queueId"] = str(queue_id)
     answer_fields["queueOffset"] = str(result.queue_offset)
     reply = Reply(request.connection, response_to(command, ext_fields=answer_fields))
@@ -249,16 +246,21 @@ def _choose_queue(state: BrokerState, request: Request, topic: TopicConfig, queu
     return state.random_below(count) if count > 1 else 0
 
 
-def _single_record(state: BrokerState, request: Request, sent: _Sent) -> tuple[list[Record], bool]:
+def _single_record(state: BrokerState, request: Request, sent: _Sent) -> tuple[Record, bool]:
     """Return the record to store and whether the producer waits for the flush."""
     header = sent.header
-    if header.sys_flag & TRANSACTION_TYPE:
-        raise Refusal(
-            ResponseCode.NO_PERMISSION,
-            f"the broker[{state.config.address}] sending transaction message is forbidden",
-        )
     text = header.properties or ""
-    record = _record(state, request, sent, body=sent.body, flag=header.flag)
+    record = Record(
+        topic=sent.topic.topic_name,
+        queue_id=sent.queue_id,
+        body=sent.body,
+        flag=header.flag,
+        sys_flag=_sys_flag(state, sent),
+        born_timestamp_ms=header.born_timestamp_ms,
+        born_host=request.connection.host,
+        store_host=state.store_host,
+        reconsume_times=header.reconsume_times or 0,
+    )
     waits = _WAIT_FALSE not in text
     if _DELAY in text:
         properties = parse_properties(text)
@@ -267,9 +269,9 @@ def _single_record(state: BrokerState, request: Request, sent: _Sent) -> tuple[l
         if level > 0 and not record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
             schedule(record, properties, level=level)
             record.properties = _with_cluster(state, record.properties)
-            return [record], waits
+            return record, waits
     record.properties = _stored_properties(state, text)
-    return [record], waits
+    return record, waits
 
 
 def _stored_properties(state: BrokerState, text: str) -> str:
@@ -309,13 +311,14 @@ def schedule(record: Record, properties: dict[str, str], *, level: int) -> None:
     record.properties = encode_properties(properties)
 
 
-def _batch_records(state: BrokerState, request: Request, sent: _Sent) -> tuple[list[Record], bool]:
-    """Return one record for each message of a batch, and whether the producer waits."""
-    entries = decode_batch(sent.body)
-    if not entries or len(entries) > state.config.batch_count_max:
+def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBatch, bool]:
+    """Return the batch to store, and whether the producer waits."""
+    body, header = sent.body, sent.header
+    spans = scan_batch(body)
+    if not spans or len(spans) > state.config.batch_count_max:
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"a batch of {len(entries)} messages; from 1 to {state.config.batch_count_max} "
+            f"a batch of {len(spans)} messages; from 1 to {state.config.batch_count_max} "
             "are allowed",
         )
     topic = sent.topic.topic_name
@@ -323,31 +326,32 @@ def _batch_records(state: BrokerState, request: Request, sent: _Sent) -> tuple[l
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"
         )
-    added = _with_cluster(state, sent.header.properties or "")
-    records: list[Record] = []
-    for entry in entries:
-        text = entry.properties
-        if _DELAY in text:
-            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
-        record = _record(state, request, sent, body=entry.body, flag=entry.flag)
-        record.properties = _join(text, added)
-        records.append(record)
-    return records, _WAIT_FALSE not in entries[0].properties
-
-
-def _record(state: BrokerState, request: Request, sent: _Sent, *, body: bytes, flag: int) -> Record:
-    header, topic = sent.header, sent.topic
-    sys_flag = header.sys_flag
-    if topic.topic_filter_type == "MULTI_TAG":
-        sys_flag |= MULTI_TAGS
-    return Record(
-        topic=topic.topic_name,
+    delay = _DELAY.encode()
+    if delay in body and any(delay in body[begin:end] for _, _, begin, end in spans):
+        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
+    batch = MessageBatch(
+        topic=topic,
         queue_id=sent.queue_id,
         body=body,
-        flag=flag,
-        sys_flag=sys_flag,
+        spans=spans,
+        added=_with_cluster(state, header.properties or ""),
+        sys_flag=_sys_flag(state, sent),
         born_timestamp_ms=header.born_timestamp_ms,
+        store_timestamp_ms=request.timestamp_ms,
         born_host=request.connection.host,
         store_host=state.store_host,
         reconsume_times=header.reconsume_times or 0,
     )
+    _, _, begin, end = spans[0]
+    return batch, _WAIT_FALSE.encode() not in body[begin:end]
+
+
+def _sys_flag(state: BrokerState, sent: _Sent) -> int:
+    """Return what is stored of the request's; half messages are refused."""
+    sys_flag = sent.header.sys_flag
+    if sys_flag & TRANSACTION_TYPE:
+        raise Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"the broker[{state.config.address}] sending transaction message is forbidden",
+        )
+    return sys_flag | MULTI_TAGS if sent.topic.topic_filter_type == "MULTI_TAG" else sys_flag

@@ -1,0 +1,140 @@
+"""A batch is stored byte for byte as its messages one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparrowmq.protocol.record import BatchEntry, Record, encode_batch, encode_host, scan_batch
+from sparrowmq.store.config import StoreConfig
+from sparrowmq.store.file_storage import FileStorage
+from sparrowmq.store.message_batch import MessageBatch
+from sparrowmq.store.message_store import MessageStore
+from sparrowmq.store.results import PutResult, PutStatus
+
+HOSTS = tuple(map(encode_host, ("1.2.3.4:5", "[::1]:6")))
+CRC = "__CRC32#\x010123456789\x02"
+
+texts = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=9)
+properties = st.one_of(
+    st.lists(st.tuples(st.sampled_from(["TAGS", "KEYS", "a", "é"]), texts), max_size=4).map(
+        lambda pairs: "\x02".join(f"{name}\x01{value}" for name, value in pairs)
+    ),
+    st.just(f"TAGS\x01t\x02{CRC}"),
+    st.just("a\x01b\x02"),
+    st.sampled_from([32_700, 32_730, 32_740, 32_750, 32_760]).map(lambda n: "n\x01" + "v" * n),
+)
+entries = st.lists(
+    st.builds(BatchEntry, st.integers(-(2**31), 2**31 - 1), st.binary(max_size=50), properties),
+    min_size=1,
+    max_size=5,
+)
+
+
+def make_batch(messages: list[BatchEntry], **fields: Any) -> MessageBatch:
+    body = encode_batch(messages)
+    values: dict[str, Any] = {
+        "added": "CLUSTER\x01c",
+        "sys_flag": 0,
+        "born_timestamp_ms": 7,
+        "store_timestamp_ms": 99,
+        "born_host": HOSTS[0],
+        "store_host": HOSTS[0],
+        "reconsume_times": 2,
+    }
+    return MessageBatch("T", 3, body, scan_batch(body), **values | fields)
+
+
+def put_singly(store: MessageStore, batch: MessageBatch, messages: list[BatchEntry]) -> PutResult:
+    """Store the messages as records, each an object."""
+    records = [
+        Record(
+            topic=batch.topic,
+            queue_id=batch.queue_id,
+            body=each.body,
+            properties=(
+                f"{each.properties}\x02{batch.added}"
+                if each.properties and not each.properties.endswith("\x02")
+                else each.properties + batch.added
+            ),
+            flag=each.flag,
+            sys_flag=batch.sys_flag,
+            born_timestamp_ms=batch.born_timestamp_ms,
+            born_host=batch.born_host,
+            store_host=batch.store_host,
+            reconsume_times=batch.reconsume_times,
+        )
+        for each in messages
+    ]
+    return store.put(records, timestamp_ms=99)
+
+
+def contents(store: MessageStore, result: PutResult) -> list[Any]:
+    """Return what readers find of a put, and what its queue entries say."""
+    items = store.dispatch()
+    found = store.get("T", 3, queue_offset=0, count_max=99, bytes_max=1 << 30)
+    queued = [store.consume_queue_entry("T", 3, at) for at in range(found.count)]
+    codes = frozenset(code for item in items for code in item.tags_codes)
+    last = items[-1].last_position if items else None
+    return [result, found.records, queued, codes, last, store.appended_position]
+
+
+@pytest.mark.parametrize("append_crc", [True, False])
+@settings(deadline=None, max_examples=60)
+@given(
+    messages=entries,
+    born_host=st.sampled_from(HOSTS),
+    store_host=st.sampled_from(HOSTS),
+    sys_flag=st.sampled_from([0, 1, 2, 0x30]),
+)
+def test_a_batch_is_stored_as_its_messages_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    append_crc: bool,
+    messages: list[BatchEntry],
+    born_host: bytes,
+    store_host: bytes,
+    sys_flag: int,
+) -> None:
+    batch = make_batch(messages, born_host=born_host, store_host=store_host, sys_flag=sys_flag)
+    found = []
+    for how in ("batch", "singly"):
+        store = make_store(tmp_path_factory.mktemp(how), append_crc=append_crc)
+        is_batch = how == "batch"
+        result = store.put_batch(batch) if is_batch else put_singly(store, batch, messages)
+        found.append((result.status, *contents(store, result)[0 if result.positions else 1 :]))
+        store.close()
+
+    assert found[0] == found[1]
+
+
+def make_store(root: Path, *, append_crc: bool = True) -> MessageStore:
+    config = StoreConfig(append_crc=append_crc, commit_log_file_size=1 << 20)
+    store = MessageStore(FileStorage(root), config)
+    store.load(timestamp_ms=0)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"sys_flag": 1 << 40}, "a record cannot carry this"),
+        ({"added": "a\x01" + "b" * 32_770}, "at most 32767"),
+    ],
+)
+def test_a_batch_that_does_not_fit_leaves_the_store_as_it_was(
+    tmp_path: Path, fields: dict[str, Any], words: str
+) -> None:
+    store = make_store(tmp_path)
+    good = make_batch([BatchEntry(0, b"x", "a\x01b")])
+    first = store.put_batch(good)
+
+    refused = store.put_batch(make_batch([BatchEntry(0, b"x", "")], **fields))
+    second = store.put_batch(good)
+
+    assert (PutStatus.MESSAGE_ILLEGAL, True) == (refused.status, words in refused.remark)
+    assert (first.end_position, 1) == (second.position, second.queue_offset)
+    store.close()
