@@ -94,6 +94,9 @@ public final class Peer {
     private static void produce(Map<String, String> options) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(options.get("group"));
         producer.setNamesrvAddr(options.get("nameServer"));
+        if (options.containsKey("namespace")) {
+            producer.setNamespace(options.get("namespace"));
+        }
         producer.setSendMsgTimeout(10_000);
         producer.start();
         int count = Integer.parseInt(options.get("count"));
@@ -133,6 +136,9 @@ public final class Peer {
         consumer.setNamesrvAddr(options.get("nameServer"));
         consumer.setAllocateMessageQueueStrategy(strategy(options));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        if (options.containsKey("namespace")) {
+            consumer.setNamespace(options.get("namespace"));
+        }
         if (options.containsKey("instance")) {
             consumer.setInstanceName(options.get("instance"));
         }
