@@ -48,6 +48,11 @@ def test_balance_prints_its_summary_and_writes_table_and_page(
         (["backlog", "--snapshots", "/nowhere"], "cannot read /nowhere/queues: "),
         (["duplicates"], "give either --consumed PATH or --trace HOST:PORT"),
         (["duplicates", "--consumed", "/no.jsonl"], "cannot read /no.jsonl: "),
+        (
+            ["ingest", "-t", "t", "--format", "delta"],
+            "delta-spark 4.4.1 needs PySpark 4.2.0 at most",
+        ),
+        (["ingest", "-t", "t", "--format", "csv"], "cannot write tables of format 'csv'"),
         (["ingest", "-t", "t", "--option", "x"], "option 'x': write NAME=VALUE"),
         (["ingest", "-t", "t", "--schema", "a INTT"], "schema 'a INTT' is no DDL: "),
         (["ingest", "-t", "t", "--json-schema", "/nowhere.json"], "cannot read /nowhere.json: "),

@@ -120,6 +120,9 @@ def ingest_command(
     date_column: Annotated[
         str, typer.Option("--date-column", help="whose date is the partition")
     ] = "storeTimestamp",
+    table_format: Annotated[
+        str, typer.Option("--format", help="of the table: parquet; delta once it runs on Spark 4.3")
+    ] = "parquet",
     option: Annotated[
         list[str] | None,
         typer.Option("--option", help="NAME=VALUE for the data source; may be repeated"),
@@ -142,6 +145,7 @@ def ingest_command(
     with _reporting_errors():
         if ddl is not None and json_schema is not None:
             raise ConfigError("give --schema or --json-schema, not both")
+        _check_format(table_format)
         options = _parse_options(option or [])
         with _session("ingest", master, driver_memory) as session:
             from sparrowmq.pipeline.ingest import IngestSettings
@@ -348,6 +352,16 @@ def _body_schema(ddl: str | None, json_schema: Path | None) -> BodySchema | None
         return parse_json_schema(json_schema.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {json_schema}: {error}") from None
+
+
+def _check_format(name: str) -> None:
+    if name == "delta":
+        raise ConfigError(
+            "no Delta Lake runs on Spark 4.3 yet: delta-spark 4.4.1 needs PySpark 4.2.0 at most; "
+            "leave out --format, and the table is Parquet"
+        )
+    if name != "parquet":
+        raise ConfigError(f"cannot write tables of format {name!r}; write parquet")
 
 
 def _parse_options(texts: Sequence[str]) -> dict[str, str]:
