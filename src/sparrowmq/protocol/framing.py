@@ -97,20 +97,27 @@ def encode_frame(command: RemotingCommand) -> bytes:
 
     Raises: LocalProtocolError if the command does not fit into a frame.
     """
+    return encode_head(command) + (command.body or b"")
+
+
+def encode_head(command: RemotingCommand) -> bytes:
+    """Write a frame up to its body, which a large answer need not copy then.
+
+    Raises: LocalProtocolError if the command does not fit into a frame.
+    """
     if command.serialize_type is SerializeType.JSON:
         header = _encode_json_header(command)
         kind = 0
     else:
         header = _encode_binary_header(command)
         kind = 0x01000000
-    body = command.body or b""
-    size = 4 + len(header) + len(body)
+    size = 4 + len(header) + len(command.body or b"")
     if len(header) > HEADER_BYTES_MAX or size + 4 > FRAME_BYTES_MAX:
         raise LocalProtocolError(
             f"a frame of {size + 4} bytes with a header of {len(header)} is too large "
             f"(at most {FRAME_BYTES_MAX} and {HEADER_BYTES_MAX}); send a smaller body"
         )
-    return b"".join((_PREFIX.pack(size, kind | len(header)), header, body))
+    return _PREFIX.pack(size, kind | len(header)) + header
 
 
 def _encode_json_header(command: RemotingCommand) -> bytes:

@@ -26,7 +26,7 @@ from typing import Protocol, cast
 from sparrowmq.errors import ProtocolError
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.framing import FrameDecoder, encode_frame
+from sparrowmq.protocol.framing import FrameDecoder, encode_head
 from sparrowmq.protocol.record import encode_host
 from sparrowmq.runtime import clock
 from sparrowmq.runtime.connections import (
@@ -44,6 +44,8 @@ from sparrowmq.runtime.tls import HANDSHAKE_RECORD, TlsSession, describe
 # A peer that does not take its last answers within this is cut off.
 _CLOSING_TURNS_MAX = 50
 _CLOSING_TURN_S = 0.02
+# From here on a write of its own costs less than a copy.
+_LARGE_BYTES_MIN = 64 * 1024
 
 LOG = logging.getLogger("sparrowmq.runtime")
 
@@ -186,7 +188,9 @@ class RemotingServer:
         if not link.pending:
             self._unwritten.append(link)
             self._end_turn_soon()
-        link.pending.append(_encode(command))
+        link.pending.append(_encode_head(command))
+        if command.body:
+            link.pending.append(command.body)
 
     def _end_turn_soon(self) -> None:
         if not self._turn_due:
@@ -394,11 +398,14 @@ class _Link(asyncio.Protocol):
         if self.transport.is_closing():
             return
         self._active_ms = clock.monotonic_ms()
-        data = pending[0] if len(pending) == 1 else b"".join(pending)
         if self._tls is not None:
-            self._tls.encrypt(data)
-            data = self._tls.take_output()
-        self.transport.write(data)
+            self._tls.encrypt(b"".join(pending))
+            self.transport.write(self._tls.take_output())
+            return
+        if max(map(len, pending)) < _LARGE_BYTES_MIN:
+            pending = [b"".join(pending)]
+        for data in pending:
+            self.transport.write(data)
 
     def overdue(self, now_ms: int) -> str | None:
         limits = self._limits
@@ -446,15 +453,15 @@ def _cannot_listen(error: OSError, host: str, port: int) -> OSError:
     return OSError(error.errno, f"cannot listen on {host}:{port}: {reason}")
 
 
-def _encode(command: RemotingCommand) -> bytes:
+def _encode_head(command: RemotingCommand) -> bytes:
     try:
-        return encode_frame(command)
+        return encode_head(command)
     except ProtocolError as error:
         LOG.warning("an answer cannot be written: %s", error)
         command.code = ResponseCode.SYSTEM_ERROR
         command.remark = "the answer does not fit into a frame"
         command.ext_fields = command.body = None
-        return encode_frame(command)
+        return encode_head(command)
 
 
 def _peer_address(transport: asyncio.Transport) -> str:
