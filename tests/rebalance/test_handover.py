@@ -409,13 +409,26 @@ def test_drain_that_outlasts_the_lock_commits_nothing() -> None:
     assert CommitLost(Q0, 6) not in facts
 
 
-def test_member_leaves_when_every_lock_is_given_back() -> None:
+def test_member_leaves_while_locks_are_given_back_and_is_done_when_they_are() -> None:
     member = given(Q0)
     epoch = take(member)
+    pulled(member, epoch, 1, now_ms=0)
+    (delivery,) = of(member, Deliver, 0)
+    assert isinstance(delivery, Deliver)
 
     member.leave(1)
-    leaving = of(member, Leave, 1)
+    draining = member.due(1)
+    member.consumed(delivery, acked_count=1)
+    committing = member.due(2)
+    member.committed(Q0, epoch, offset=6, now_ms=3)
+    leaving = member.due(3)
+    member.left()
+    is_done_early = member.is_done
     member.unlocked(Q0, epoch)
+    member.due(4)
 
-    assert [] == leaving
-    assert [Leave()] == member.due(2)
+    assert [AbandonPull] == [type(action) for action in draining]
+    assert [Commit(Q0, epoch, 6, is_last=True)] == committing
+    assert [Unlock(Q0, epoch), Leave()] == leaving
+    assert (False, True) == (is_done_early, member.is_done)
+    assert 4 == member.next_due_ms(4)

@@ -102,19 +102,16 @@ def test_lock_given_back_before_the_last_commit_is_caught(
 def test_start_read_before_the_lock_is_held_is_caught(
     run_calm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    starts: dict[MessageQueue, tuple[int, bool]] = {}
+    starts: dict[MessageQueue, Any] = {}
     try_lock, find_start = handover._try_lock, handover._find_start
 
     def read_first(subscriber: Subscriber, queue: MessageQueue) -> Operation[bool | None]:
         starts[queue] = yield from find_start(subscriber, queue)
         return (yield from try_lock(subscriber, queue))
 
-    def use_what_was_read(
-        subscriber: Subscriber, queue: MessageQueue
-    ) -> Operation[tuple[int, bool]]:
-        del subscriber
+    def use_what_was_read(subscriber: Subscriber, queue: MessageQueue) -> Operation[Any]:
         yield from now()
-        return starts[queue]
+        return starts[queue] if queue in starts else (yield from find_start(subscriber, queue))
 
     monkeypatch.setattr(handover, "_try_lock", read_first)
     monkeypatch.setattr(handover, "_find_start", use_what_was_read)

@@ -94,6 +94,9 @@ class QueueHistory:
         if is_group_strategy(strategy):
             owner = self._holders.get(queue)
             return bool(others) if owner in (None, client_id) else owner in others
+        before = self._before.get(queue.topic)
+        if before is None or set(before.cid_all) <= set(last.cid_all):
+            return bool(others)
         if queue not in self._owners:
             self._owners[queue] = self._find_owner(queue, strategy, group, client_id)
         owner = self._owners[queue]
@@ -106,11 +109,7 @@ class QueueHistory:
         group: str,
         client_id: str,
     ) -> str | None:
-        view = self._before.get(queue.topic)
-        if view is None:
-            # We are new: before us there were the others.
-            last = self._last[queue.topic]
-            view = _View(last.mq_all, tuple(cid for cid in last.cid_all if cid != client_id))
+        view = self._before[queue.topic]
         for cid in list(dict.fromkeys(view.cid_all))[:MEMBERS_ASKED_MAX]:
             try:
                 share = strategy.allocate(group, cid, list(view.mq_all), list(view.cid_all))

@@ -30,11 +30,9 @@ from sparrowmq.rebalance.actions import (
     AskMembers,
     AssignmentChanged,
     Deliver,
-    DuplicateClientId,
     Fact,
     Heartbeat,
     Leave,
-    NotListed,
     OffsetCorrected,
     QueueLost,
     Rebalance,
@@ -43,6 +41,7 @@ from sparrowmq.rebalance.actions import (
 )
 from sparrowmq.rebalance.deliveries import Deliveries
 from sparrowmq.rebalance.in_order import InOrder, OrderlyOutcome
+from sparrowmq.rebalance.listed_ids import ListedIds
 from sparrowmq.rebalance.lock_rounds import LockRounds
 from sparrowmq.rebalance.member_config import MemberConfig
 from sparrowmq.rebalance.member_marker import HEARTBEATS_PER_EXPIRY
@@ -59,9 +58,13 @@ REBALANCE_RETRY_MS = 1_000
 HEARTBEAT_RETRY_MS = 1_000
 # A topic without a route is looked for again after this, and then at doubled intervals.
 ROUTE_RETRY_FIRST_MS = 250
-# So are routes that have changed, ours when we come among them: brokers register one after the
+# So are routes that have changed, as the first that we get have: brokers register one after the
 # other, so that more may be about to change.
 ROUTE_AGAIN_FIRST_MS = 1_000
+# The longest interval. No route tells that a broker is missing, which registers again when it can;
+# and until all members know of it, its queues have no owner or two. RocketMQ's clients look each
+# 30 s.
+ROUTE_WAIT_MAX_MS = 10_000
 # How often listeners are looked at that run too long.
 EXPIRY_CHECK_MS = 1_000
 
@@ -106,8 +109,7 @@ class GroupMember:
         # The order of the first steps: routes, then a heartbeat, then a rebalance.
         self._has_routes = self._had_all_routes = False
         self._is_known = False
-        self._not_listed_count = 0
-        self._has_told_duplicate = False
+        self._listed_ids = ListedIds(config.group, config.client_id)
         self._epoch = 0
         self._deliveries = Deliveries(
             count_max=config.deliveries_max,
@@ -119,7 +121,7 @@ class GroupMember:
         self._leave_sent_ms: int | None = None
         # Whether no pull and no delivery begins; queues stay ours.
         self.is_suspended = False
-        self.is_done = False
+        self._has_left = False
         self.assigned: tuple[MessageQueue, ...] = ()
 
     # --- questions --------------------------------------------------------------------------
@@ -143,13 +145,14 @@ class GroupMember:
             self._locks.collect(self._queues.values(), now_ms, actions)
         if not self.is_suspended:
             actions += self._deliveries.begin(self._queues, now_ms)
-        if self._is_leaving and not self._queues:
+        if self._is_leaving and all(owned.has_ended for owned in self._queues.values()):
+            # Locks are being given back; nothing of ours is left to be taken over.
             self._collect_leave(now_ms, actions)
         return actions
 
     def next_due_ms(self, now_ms: int) -> int:
         """Return when `due` may have something although nothing has happened."""
-        candidates = [now_ms + LOST_MS]
+        candidates = [now_ms if self.is_done else now_ms + LOST_MS]
         if not self._is_leaving:
             candidates.append(self._routes.next_due_ms(now_ms))
             if self._has_routes:
@@ -167,6 +170,11 @@ class GroupMember:
         """Return what has happened since the last call and is worth telling."""
         facts, self._facts = self._facts, []
         return facts
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the group has been left."""
+        return self._has_left and not self._queues
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -213,7 +221,7 @@ class GroupMember:
             self._leave_sent_ms = now_ms
             actions.append(Leave())
         elif now_ms - self._leave_sent_ms > LOST_MS:
-            self.is_done = True
+            self._has_left = True
 
     # --- subscriptions and routes -----------------------------------------------------------
 
@@ -242,7 +250,7 @@ class GroupMember:
             self._route_retry_ms = ROUTE_RETRY_FIRST_MS
         self._had_all_routes = has_all
         limit_ms = config.route_refresh_ms if has_all else config.route_retry_max_ms
-        next_in_ms = min(self._route_retry_ms, limit_ms, config.route_refresh_ms)
+        next_in_ms = min(self._route_retry_ms, limit_ms, ROUTE_WAIT_MAX_MS)
         self._route_retry_ms = 2 * next_in_ms
         self._routes.end(now_ms, next_in_ms=next_in_ms)
         if has_changed:
@@ -295,15 +303,16 @@ class GroupMember:
         """Take in the shares of all topics; return what changes."""
         if self._is_leaving:
             return RebalancePlan((), (), self.assigned)
-        self._note_ids(shares, now_ms)
+        ids = self._listed_ids
+        if not self._config.is_broadcasting:
+            ids.note([share.cid_all for share in shares if share.cid_all], self._facts)
+        if ids.is_missing:
+            self.heartbeat.ask(now_ms)
         targets: dict[str, tuple[MessageQueue, ...]] = {}
         is_complete = True
         for share in shares:
-            # Once, an own id that is missing counts as a list that came too early; then it is
-            # believed, as others have taken our queues.
-            is_early = bool(share.cid_all) and self._not_listed_count == 1
             is_complete = is_complete and share.is_settled
-            if share.queues is None or is_early:
+            if share.queues is None or (share.cid_all and ids.is_early):
                 is_complete = False
             elif share.topic in self._topics:
                 targets[share.topic] = share.queues
@@ -314,24 +323,6 @@ class GroupMember:
     def rebalance_failed(self, now_ms: int) -> None:
         """Nothing could be found out: keep everything and ask again."""
         self._rebalance.end(now_ms, next_in_ms=REBALANCE_RETRY_MS)
-
-    def _note_ids(self, shares: Sequence[TopicShare], now_ms: int) -> None:
-        config = self._config
-        lists = [share.cid_all for share in shares if share.cid_all]
-        if not lists or config.is_broadcasting:
-            return
-        most = max(lists, key=lambda cids: cids.count(config.client_id))
-        count = most.count(config.client_id)
-        if count > 1 and not self._has_told_duplicate:
-            self._facts.append(DuplicateClientId(config.group, config.client_id, count, most))
-        self._has_told_duplicate = count > 1
-        if count:
-            self._not_listed_count = 0
-            return
-        self._not_listed_count += 1
-        self.heartbeat.ask(now_ms)
-        if self._not_listed_count > 1:
-            self._facts.append(NotListed(config.group, config.client_id, most))
 
     def _apply_targets(
         self, targets: Mapping[str, tuple[MessageQueue, ...]], now_ms: int
@@ -411,19 +402,23 @@ class GroupMember:
 
     def lock_refused(
         self, queue: MessageQueue, epoch: int, *, is_owner_listed: bool, now_ms: int
-    ) -> None:
-        """Another member has the queue's lock.
+    ) -> bool:
+        """Another member has the queue's lock; tell whether to begin without it.
 
         Args:
             is_owner_listed: whether the member that had the queue before is still in the group.
         """
         owned = self._find(queue, epoch)
-        if owned is not None and not owned.lock_refused(
+        if owned is None:
+            return False
+        if not owned.lock_refused(
             is_owner_listed=is_owner_listed,
             drain_timeout_ms=self._config.drain_timeout_ms,
             now_ms=now_ms,
         ):
             self._lose(owned, now_ms)
+            return False
+        return not owned.lease.asks_first
 
     def locks_renewed(
         self, action: RenewLocks, *, held: Collection[MessageQueue] | None, now_ms: int
@@ -597,4 +592,4 @@ class GroupMember:
 
     def left(self) -> None:
         """Every broker has been told, or could not be."""
-        self.is_done = True
+        self._has_left = True

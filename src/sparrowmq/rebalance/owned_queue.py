@@ -135,6 +135,11 @@ class OwnedQueue:
         return self._drain_deadline_ms is not None
 
     @property
+    def has_ended(self) -> bool:
+        """Whether nothing is left to do but to give the lock back."""
+        return self.process_queue.state is ProcessQueueState.DROPPED
+
+    @property
     def committed_offset(self) -> int | None:
         """The last offset that the broker is known to have."""
         return self._committed_offset

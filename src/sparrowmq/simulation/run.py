@@ -8,8 +8,7 @@ from random import Random
 from typing import NamedTuple
 
 from sparrowmq.broker.broker import SCAN_INTERVAL_MS
-from sparrowmq.broker.config import BrokerConfig
-from sparrowmq.client.config import ClientTimes, ConsumerConfig
+from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.rebalance.member_marker import MARKED_EXPIRY_MS
 from sparrowmq.rebalance.owned_queue import LAST_COMMIT_MS
 from sparrowmq.simulation.cluster import Cluster, Scenario
@@ -25,20 +24,16 @@ from sparrowmq.simulation.injector import Injector
 from sparrowmq.simulation.timeline import START_MS
 
 _DEFAULTS = ConsumerConfig(group="GID_any", client_id="any")
-# From the heal until every queue has exactly one owner for good: a broker may notice only when it
-# registers again that the name server has forgotten it; members look for routes in intervals; and
-# a member that is gone is forgotten by its broker.
-OWNERSHIP_BOUND_MS = (
-    BrokerConfig(address="any:0").registration_interval_ms
-    + ClientTimes().route_refresh_ms
-    + MARKED_EXPIRY_MS
-    + SCAN_INTERVAL_MS
-)
+# From the heal until every queue has exactly one owner for good. A member that is gone is forgotten
+# by its broker; members that found a route incomplete look again, at doubled intervals.
+OWNERSHIP_BOUND_MS = 30_000
+assert MARKED_EXPIRY_MS + SCAN_INTERVAL_MS < OWNERSHIP_BOUND_MS
 # The same where members only came and went: the others are told at once. But a member stays listed
 # until its slowest listener has ended and the last offset is committed, or the bounds for these.
 GRACEFUL_OWNERSHIP_BOUND_MS = _DEFAULTS.drain_timeout_ms + LAST_COMMIT_MS + 1_000
 assert GRACEFUL_OWNERSHIP_BOUND_MS < _DEFAULTS.rebalance_interval_ms
-# From then on until everything is consumed: the longest retry, and the pulls that wait meanwhile.
+# From then on, or once everything is sent, until everything is consumed: the longest retry, and
+# the pulls that wait meanwhile.
 CONSUMPTION_BOUND_MS = 60_000 + 2 * _DEFAULTS.pull_timeout_ms
 # The share of runs that last longer than a silent member is kept in the group.
 _LONG_SHARE = 0.2
@@ -182,7 +177,9 @@ def _expect_health(cluster: Cluster) -> None:
     are_graceful = cluster.scenario.faults.are_graceful
     bound_ms = GRACEFUL_OWNERSHIP_BOUND_MS if are_graceful else OWNERSHIP_BOUND_MS
     owned_by_ms = timeline.now_ms + bound_ms
-    finished_by_ms = owned_by_ms + CONSUMPTION_BOUND_MS
+    scenario = cluster.scenario
+    sent_by_ms = owned_by_ms + scenario.message_count * scenario.pause_ms_max
+    finished_by_ms = sent_by_ms + CONSUMPTION_BOUND_MS
     has_probed = False
     while checkers.violation is None:
         cluster.run(until_ms=timeline.now_ms + LOOK_MS)
@@ -198,6 +195,7 @@ def _expect_health(cluster: Cluster) -> None:
         if not has_probed:
             has_probed = True
             cluster.probe()
+            finished_by_ms = max(timeline.now_ms, owned_by_ms) + CONSUMPTION_BOUND_MS
             continue
         unfinished = checkers.find_unfinished()
         if unfinished is None and not leaving:

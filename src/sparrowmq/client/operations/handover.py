@@ -1,13 +1,16 @@
 """Take queues over and give them back: their locks, and where to begin.
 
-The start position is read after the lock is held, so it is the former owner's last word. Where no
-master answers, nobody can hold a lock: the queue is taken without (`acquired` without a lock).
+The start position is read after the lock is held, so it is the former owner's last word. Both are
+asked for at once where that member is not listed any more, because its last commit was answered
+before it left. Where no master answers, nobody can hold a lock: the queue is taken without.
 Source: RebalanceImpl.lock, RebalancePushImpl.computePullFromWhere.
 """
 
 from __future__ import annotations
 
-from sparrowmq.client.operations.gather import gather_outcomes
+from typing import Any, NamedTuple
+
+from sparrowmq.client.operations.gather import gather, gather_outcomes
 from sparrowmq.client.operations.locks import lock_batch, unlock_batch
 from sparrowmq.client.operations.membership import running_info
 from sparrowmq.client.operations.offsets import max_offset, query_offset, search_offset
@@ -24,35 +27,62 @@ MEMBERS_ASKED_MAX = 16
 MEMBER_TIMEOUT_MS = 1_000
 
 
+class _Start(NamedTuple):
+    """Where a queue begins, and whether the group has committed that."""
+
+    offset: int
+    is_committed: bool
+
+
 def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
     """Carry out `Acquire`."""
     queue, epoch, wants_lock = action
     config, member = subscriber.config, subscriber.member
+    is_listed = subscriber.history.is_owner_listed(
+        queue, subscriber.strategy, group=config.group, client_id=config.client_id
+    )
     sent_ms: int = yield Now()
+    is_held: bool | None = None
+    start: _Start | None = None
     try:
-        is_held = (yield from _try_lock(subscriber, queue)) if wants_lock else None
-        if is_held is False:
-            is_listed = subscriber.history.is_owner_listed(
-                queue, subscriber.strategy, group=config.group, client_id=config.client_id
-            )
-            now_ms: int = yield Now()
+        if wants_lock and is_listed:
+            is_held = yield from _try_lock(subscriber, queue)
+        elif wants_lock:
+            is_held, start = yield from _try_lock_and_find_start(subscriber, queue)
+        now_ms: int = yield Now()
+        if is_held is False and not (
             member.lock_refused(queue, epoch, is_owner_listed=is_listed, now_ms=now_ms)
-        else:
-            offset, is_committed = yield from _find_start(subscriber, queue)
+            and start is not None
+        ):
+            subscriber.wake.set()
+            return
+        if start is None:
+            start = yield from _find_start(subscriber, queue)
             now_ms = yield Now()
-            member.acquired(
-                queue,
-                epoch,
-                offset=offset,
-                is_committed=is_committed,
-                lock_sent_ms=sent_ms if is_held else None,
-                now_ms=now_ms,
-            )
+        member.acquired(
+            queue,
+            epoch,
+            offset=start.offset,
+            is_committed=start.is_committed,
+            lock_sent_ms=sent_ms if is_held else None,
+            now_ms=now_ms,
+        )
     except SparrowError as error:
         subscriber.tell(RequestFailed("start offset", queue, error))
         now_ms = yield Now()
         member.acquire_failed(queue, epoch, now_ms=now_ms)
     subscriber.wake.set()
+
+
+def _try_lock_and_find_start(
+    subscriber: Subscriber, queue: MessageQueue
+) -> Operation[tuple[bool | None, _Start]]:
+    operations: list[Operation[Any]] = [
+        _try_lock(subscriber, queue),
+        _find_start(subscriber, queue),
+    ]
+    is_held, start = yield from gather(operations, name="lock and start")
+    return is_held, start
 
 
 def _try_lock(subscriber: Subscriber, queue: MessageQueue) -> Operation[bool | None]:
@@ -74,8 +104,8 @@ def _try_lock(subscriber: Subscriber, queue: MessageQueue) -> Operation[bool | N
     return queue in held
 
 
-def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[tuple[int, bool]]:
-    """Return where a queue begins, and whether the group has committed that."""
+def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[_Start]:
+    """Find out where a queue begins."""
     config = subscriber.config
     timeout_ms = config.times.invoke_timeout_ms
     address = subscriber.get_broker_address(queue)
@@ -93,14 +123,14 @@ def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[tuple[
         queue_is_new=config.added_queues_from_first and subscriber.history.is_new(queue),
     )
     if isinstance(start, UseOffset):
-        return start.offset, committed is not None
+        return _Start(start.offset, is_committed=committed is not None)
     if isinstance(start, AskByTimestamp):
         offset = yield from search_offset(
             address, queue, timestamp_ms=start.timestamp_ms, timeout_ms=timeout_ms
         )
     else:
         offset = yield from max_offset(address, queue, timeout_ms=timeout_ms)
-    return offset, False
+    return _Start(offset, is_committed=False)
 
 
 def renew_locks(subscriber: Subscriber, action: RenewLocks) -> Operation[None]:
