@@ -207,7 +207,7 @@ class _Context:
     layout: _Layout
     broker_name: str
     partition: int | Ints
-    properties: _Properties | None = None
+    parts: _Parts | None = None
 
     @property
     def count(self) -> int:
@@ -264,7 +264,7 @@ def _check(ok: npt.NDArray[np.bool_], starts: Ints, message: str) -> None:
         raise RemoteProtocolError(f"a record is damaged: {message}", position=position)
 
 
-def _take(records: bytes, begins: Ints, ends: Ints, kind: pa.DataType) -> pa.Array:
+def _take(records: bytes | Bytes, begins: Ints, ends: Ints, kind: pa.DataType) -> pa.Array:
     """Copy the slices of a buffer into a binary or string array.
 
     Slices must be in order and may not overlap. A string array is not checked to be UTF-8.
@@ -372,11 +372,40 @@ def _hosts(context: _Context, begins: Ints, ends: Ints) -> pa.Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _Properties:
-    """All properties of all rows: text bytes, and where each name and value lies in them.
+class _Parts:
+    """The property texts of all rows, cut at every 0x02.
 
-    `row` is the row of each property; properties are in the order of the text.
+    Each text is taken together with the byte before it, which then is made an 0x02; `cuts` is where
+    the texts begin so, and the end of the last.
     """
+
+    text: Bytes
+    cuts: Ints
+    begins: Ints
+    ends: Ints
+
+    def rows_of(self, begins: Ints) -> Ints:
+        """Return the row in which each part lies."""
+        rows: Ints = np.searchsorted(self.cuts, begins, side="right") - 1
+        return rows
+
+
+def _split_parts(context: _Context) -> _Parts:
+    if context.parts is not None:
+        return context.parts
+    layout = context.layout
+    taken = _take(context.records, layout.properties_at - 1, layout.properties_end, pa.binary())
+    cuts = np.frombuffer(taken.buffers()[1], dtype=np.int32)[: context.count + 1].astype(np.int64)
+    text: Bytes = np.frombuffer(taken.buffers()[2], dtype=np.uint8)[: cuts[-1]].copy()
+    text[cuts[:-1]] = _PROPERTY_SEPARATOR
+    before = np.flatnonzero(text == _PROPERTY_SEPARATOR)
+    context.parts = _Parts(text, cuts, begins=before + 1, ends=np.append(before[1:], len(text)))
+    return context.parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Properties:
+    """All properties of all rows, in the order of the text: the row of each, and where it lies."""
 
     text: Bytes
     row: Ints
@@ -386,50 +415,42 @@ class _Properties:
 
 
 def _split_properties(context: _Context) -> _Properties:
-    """Cut the property texts at their separators, by the rule of Java's `string2messageProperties`.
+    """Cut the property texts by the rule of Java's `string2messageProperties`.
 
-    A text is split at every 0x02; a part is a property if the first 0x01 in it has something on
-    both sides. Each text is taken together with the byte before it, which then is made an 0x02.
+    A part is a property if the first 0x01 in it has something on both sides.
     """
-    if context.properties is not None:
-        return context.properties
-    layout = context.layout
-    taken = _take(context.records, layout.properties_at - 1, layout.properties_end, pa.binary())
-    cuts = np.frombuffer(taken.buffers()[1], dtype=np.int32)[: context.count + 1].astype(np.int64)
-    text: Bytes = np.frombuffer(taken.buffers()[2], dtype=np.uint8)[: cuts[-1]].copy()
-    text[cuts[:-1]] = _PROPERTY_SEPARATOR
-    before = np.flatnonzero(text == _PROPERTY_SEPARATOR)
-    begins = before + 1
-    ends = np.append(before[1:], len(text))
+    parts = _split_parts(context)
+    text, begins, ends = parts.text, parts.begins, parts.ends
     separators = np.append(np.flatnonzero(text == _NAME_VALUE_SEPARATOR), len(text))
     middles = separators[np.searchsorted(separators, begins)]
-    rows = np.repeat(
-        np.arange(context.count),
-        np.diff(np.append(np.searchsorted(before, cuts[:-1]), len(before))),
-    )
     whole = (begins < middles) & (middles < ends - 1)
-    context.properties = _Properties(
+    return _Properties(
         text=text,
-        row=rows[whole],
+        row=parts.rows_of(begins[whole]),
         name_at=begins[whole],
         name_end=middles[whole],
         value_end=ends[whole],
     )
-    return context.properties
 
 
 def _decode_property(context: _Context, name: str) -> pa.Array:
+    """Return the values of one property as text; null where there is none."""
+    return _valid_text(_take_property(context, name, pa.string()))
+
+
+def _take_property(context: _Context, name: str, kind: pa.DataType) -> pa.Array:
     """Return the values of one property; where a text repeats it, the last one, as in Java."""
-    raw_name = np.frombuffer(name.encode(), dtype=np.uint8)
-    found = _split_properties(context)
-    same = np.flatnonzero(found.name_end - found.name_at == len(raw_name))
-    for index, byte in enumerate(raw_name):
-        same = same[found.text[found.name_at[same] + index] == byte]
-    rows = found.row[same]
+    parts = _split_parts(context)
+    text, begins = parts.text, parts.begins
+    head = np.frombuffer(name.encode() + bytes([_NAME_VALUE_SEPARATOR]), dtype=np.uint8)
+    same = np.flatnonzero(parts.ends - begins > len(head))
+    for index, byte in enumerate(head):
+        same = same[text[begins[same] + index] == byte]
+    rows = parts.rows_of(begins[same])
     if len(rows) > 1:
         is_last = np.append(rows[1:] != rows[:-1], True)
         same, rows = same[is_last], rows[is_last]
-    values = _take_text(found.text.tobytes(), found.name_end[same] + 1, found.value_end[same])
+    values = _take(text, begins[same] + len(head), parts.ends[same], kind)
     if len(rows) == context.count:
         return values
     places = np.full(context.count, -1, dtype=np.int64)
@@ -438,7 +459,7 @@ def _decode_property(context: _Context, name: str) -> pa.Array:
 
 
 def _decode_keys_as_bytes(context: _Context) -> pa.Array:
-    return _decode_property(context, PROPERTY_KEYS).cast(pa.binary())
+    return _take_property(context, PROPERTY_KEYS, pa.binary())
 
 
 def _decode_msg_id(context: _Context) -> pa.Array:
@@ -451,7 +472,7 @@ def _decode_msg_id(context: _Context) -> pa.Array:
 
 def _decode_properties(context: _Context) -> pa.Array:
     found = _split_properties(context)
-    text = found.text.tobytes()
+    text = found.text
     names = _take(text, found.name_at, found.name_end, pa.string())
     values = _take(text, found.name_end + 1, found.value_end, pa.string())
     if _is_utf8(names) and _is_utf8(values) and not _has_repeats(names, found.row):
