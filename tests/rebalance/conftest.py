@@ -87,10 +87,14 @@ class SeenGroup:
         expressions_before: dict[str, str] | None = None,
         versions: int = 1,
         failure: str = "",
+        addresses_before: Sequence[str] | None = None,
+        answer_ms: int | None = None,
     ) -> None:
         """Say whom a broker lists now and, where that differs, whom it listed a moment ago."""
 
-        def view(listed: Sequence[str], wanted: dict[str, str]) -> BrokerView:
+        def view(
+            listed: Sequence[str], wanted: dict[str, str], addresses: Sequence[str] | None
+        ) -> BrokerView:
             places = addresses or [f"10.1.0.{n}:5000{n}" for n in range(len(listed))]
             return BrokerView(
                 broker_name=broker,
@@ -103,12 +107,17 @@ class SeenGroup:
                 ),
                 subscriptions=tuple(SubscriptionView(t, e, versions) for t, e in wanted.items()),
                 failure=failure,
+                answer_ms=answer_ms,
                 **self._details,
             )
 
         wanted = expressions or dict.fromkeys(self.topics, "*")
-        self.now[broker] = view(ids, wanted)
-        self.then[broker] = view(ids if before is None else before, expressions_before or wanted)
+        self.now[broker] = view(ids, wanted, addresses)
+        self.then[broker] = view(
+            ids if before is None else before,
+            expressions_before or wanted,
+            addresses_before or addresses,
+        )
 
     def flow(
         self,

@@ -26,8 +26,10 @@ def test_healthy_group_has_no_finding(seen_group: Group, strategy: str) -> None:
 
     findings = group.findings()
 
-    # A hash ring may give unequal shares, which is R14 at most.
-    assert findings.keys() <= ({"R14"} if strategy == "CONSISTENT_HASH" else set())
+    # A hash ring may give unequal shares, which is R14 at most; what dealing in a circle costs
+    # when members change is worth knowing.
+    usual = {"CONSISTENT_HASH": {"R14"}, "AVG_BY_CIRCLE": {"R18"}}
+    assert findings.keys() <= usual.get(strategy, set())
 
 
 def test_r01_names_the_containers_that_share_an_id_and_the_queues_it_costs(

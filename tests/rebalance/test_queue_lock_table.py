@@ -5,6 +5,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.rebalance.queue_lock_table import (
+    ASKED_AGAIN_MS,
     QUEUE_LEASE_BROKER_MS,
     QUEUE_LEASE_CLIENT_MS,
     QueueLockTable,
@@ -87,12 +88,24 @@ def test_a_connection_closed_late_does_not_lengthen_the_lease() -> None:
     assert table.find_owner("G", A, now_ms=59_001) is None
 
 
+def test_who_waits_for_a_lease_that_ran_out_is_its_owner_until_it_asks_again() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A, B], "dead", now_ms=0)
+    table.try_lock_batch("G", [A], "heir", now_ms=1)
+
+    assert {"heir": [A], "dead": [B]} == table.find_owners("G", {"heir"}, now_ms=60_000)
+    assert {"heir": [A]} == table.find_owners("G", {"heir"}, now_ms=60_001)
+    assert {"dead": [A, B]} == table.find_owners("G", {"heir", "dead"}, now_ms=60_000)
+
+
 def test_expired_leases_are_forgotten() -> None:
     table = QueueLockTable()
     table.try_lock_batch("G", [A], "one", now_ms=0)
     table.try_lock_batch("G", [B], "one", now_ms=50_000)
 
     table.drop_expired(now_ms=60_001)
+    assert [A, B] == [lock.queue for lock in table.save(now_ms=0)]
+    table.drop_expired(now_ms=60_001 + ASKED_AGAIN_MS)
 
     assert [B] == [lock.queue for lock in table.save(now_ms=0)]
 

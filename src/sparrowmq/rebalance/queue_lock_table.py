@@ -27,6 +27,8 @@ QUEUE_LEASE_BROKER_MS = 60_000
 QUEUE_LEASE_CLIENT_MS = 30_000
 # ProcessQueue.REBALANCE_LOCK_INTERVAL, ProcessQueue.java.
 QUEUE_LEASE_RENEWAL_MS = 20_000
+# A member whose request was refused has asked again by then.
+ASKED_AGAIN_MS = 5_000
 # Otherwise two members of a group may consume one queue at once.
 assert QUEUE_LEASE_CLIENT_MS < QUEUE_LEASE_BROKER_MS
 # Otherwise an owner loses its lease between two renewals.
@@ -123,10 +125,14 @@ class QueueLockTable:
         for queue, lease in sorted(
             self._leases.get(group, {}).items(), key=lambda item: queue_order(item[0])
         ):
-            if lease.expires_ms >= now_ms:
-                is_heir = lease.client_id not in listed and lease.asker in listed
-                owner = lease.asker if is_heir and lease.asker else lease.client_id
-                owners.setdefault(owner, []).append(queue)
+            is_live = lease.expires_ms >= now_ms
+            if is_live and lease.client_id in listed:
+                owners.setdefault(lease.client_id, []).append(queue)
+            elif lease.asker is not None and lease.asker in listed:
+                # Also for the moment from the end of the lease until it asks again.
+                owners.setdefault(lease.asker, []).append(queue)
+            elif is_live:
+                owners.setdefault(lease.client_id, []).append(queue)
         return owners
 
     def has_locks(self, group: str, *, now_ms: int) -> bool:
@@ -149,7 +155,9 @@ class QueueLockTable:
         """Forget leases that have run out, so that the table stays as small as its use."""
         for group in list(self._leases):
             leases = self._leases[group]
-            for queue in [queue for queue, lease in leases.items() if lease.expires_ms < now_ms]:
+            # Whoever waits for one asks again within a moment, and is known by it until then.
+            limit_ms = now_ms - ASKED_AGAIN_MS
+            for queue in [queue for queue, lease in leases.items() if lease.expires_ms < limit_ms]:
                 del leases[queue]
             if not leases:
                 del self._leases[group]

@@ -184,8 +184,11 @@ def _look_at_broker(
     timeout_ms = directory.timeout_ms
     failure = ""
     connections, cid_all, progress = _Connections(), None, []
+    answer_ms: int | None = None
+    asked_ms = yield from now()
     try:
         cid_all = yield from _listed_ids(broker.address, group, timeout_ms=timeout_ms)
+        answer_ms = (yield from now()) - asked_ms
         connections = yield from _connections(broker.address, group, timeout_ms=timeout_ms)
         progress = yield from _progress(broker.address, group, timeout_ms=timeout_ms)
     except SparrowError as error:
@@ -206,6 +209,7 @@ def _look_at_broker(
         message_model=connections.message_model or "",
         consume_from_where=connections.consume_from_where or "",
         failure=failure,
+        answer_ms=answer_ms,
     )
     return view, progress
 

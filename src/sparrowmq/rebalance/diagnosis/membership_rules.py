@@ -1,4 +1,4 @@
-"""R08, R09, R14, R19, R28, R33, Q09: who is in the group, as each broker sees it. Pure.
+"""R03, R08, R09, R14, R19, R28, R33, Q09: who is in the group, as each broker sees it. Pure.
 
 A member asks one broker of the topic, picked at random, for the list of members. So every broker
 must list every member; where one does not, shares are computed from different lists.
@@ -16,7 +16,7 @@ from sparrowmq.rebalance.diagnosis.finding import (
     count_of,
     describe_queues,
 )
-from sparrowmq.rebalance.diagnosis.snapshot import BrokerView
+from sparrowmq.rebalance.diagnosis.snapshot import BrokerView, TopicView
 from sparrowmq.rebalance.member_marker import is_marked
 from sparrowmq.rebalance.strategies import SPARROW_STRATEGIES
 
@@ -31,7 +31,7 @@ def find_broker_without_members(case: Case) -> list[Finding]:
     """R08: a broker that lists nobody, as after a restart that members did not notice."""
     everybody = _everybody(case)
     findings = []
-    for broker in _serving(case):
+    for broker in serving_brokers(case):
         if broker.cid_all is None or member_ids(broker) or not everybody:
             continue
         queues = [q for q in case.ownership.owners if q.broker_name == broker.broker_name]
@@ -60,7 +60,7 @@ def find_member_missing_at_broker(case: Case) -> list[Finding]:
     """R09: a member that some brokers list and others do not."""
     everybody = _everybody(case)
     findings = []
-    for broker in _serving(case):
+    for broker in serving_brokers(case):
         here = member_ids(broker)
         missing = sorted(everybody - here)
         if broker.cid_all is None or not here or not missing:
@@ -220,6 +220,65 @@ def find_ghosts(case: Case) -> list[Finding]:
     return findings
 
 
+def find_members_in_the_other_cluster(case: Case) -> list[Finding]:
+    """R03: a topic of one name server's cluster, and its members at the other's."""
+    findings = []
+    for topic in _topics_elsewhere(case):
+        subscribing = sorted(
+            {
+                seat.client_id
+                for broker in case.snapshot.last.brokers
+                if any(s.topic == topic.topic for s in broker.subscriptions)
+                for seat in broker.seats
+            }
+        )
+        if not subscribing:
+            continue
+        findings.append(
+            Finding(
+                rule="R03",
+                severity=Severity.ERROR,
+                title=f"members of topic {topic.topic} are connected to another cluster",
+                evidence=(
+                    *(
+                        f"{server} knows {', '.join(names) or 'no broker of it'}"
+                        for server, names in topic.broker_names_by_server
+                    ),
+                    f"subscribed, at {_names(case.snapshot.last.brokers)}: "
+                    f"{', '.join(subscribing)}",
+                ),
+                consequence=(
+                    f"{describe_queues(topic.subscribe_queues)} are not consumed by these members: "
+                    "for the cluster that they are connected to, the topic does not exist"
+                ),
+                remedy=(
+                    "see which name server they are given; a process that uses two clusters needs "
+                    "an instance name for each, as clients that do not count the name server in "
+                    "share one connection between both"
+                ),
+                unowned=tuple(topic.subscribe_queues),
+                members=tuple(subscribing),
+            )
+        )
+    return findings
+
+
+def _topics_elsewhere(case: Case) -> list[TopicView]:
+    """Return the topics that only name servers of a cluster other than the members' know."""
+    here = {broker.broker_name for broker in case.snapshot.last.brokers}
+    return [
+        topic
+        for topic in case.snapshot.user_topics
+        if any(not names for _, names in topic.broker_names_by_server)
+        and topic.queues
+        and not here & {at.broker_name for at in topic.queues}
+    ]
+
+
+def _names(brokers: Iterable[BrokerView]) -> str:
+    return ", ".join(broker.broker_name for broker in brokers)
+
+
 def find_mixed_clusters(case: Case) -> list[Finding]:
     """R33: one topic in two clusters, or name servers that disagree about it."""
     findings = []
@@ -241,7 +300,9 @@ def find_mixed_clusters(case: Case) -> list[Finding]:
                     remedy="let every cluster have name servers of its own",
                 )
             )
-        if len({names for _, names in topic.broker_names_by_server}) > 1:
+        # Of one that is wholly elsewhere, R03 says more.
+        is_elsewhere = topic in _topics_elsewhere(case)
+        if len({names for _, names in topic.broker_names_by_server}) > 1 and not is_elsewhere:
             findings.append(
                 Finding(
                     rule="R33",
@@ -272,7 +333,7 @@ def user_loads(case: Case) -> dict[str, list[MessageQueue]]:
     return loads
 
 
-def _serving(case: Case) -> Iterable[BrokerView]:
+def serving_brokers(case: Case) -> list[BrokerView]:
     """Return the brokers that serve a topic which the group consumes."""
     names = {at.broker_name for topic in case.snapshot.user_topics for at in topic.queues}
     return [broker for broker in case.snapshot.last.brokers if broker.broker_name in names]
@@ -280,6 +341,6 @@ def _serving(case: Case) -> Iterable[BrokerView]:
 
 def _everybody(case: Case) -> frozenset[str]:
     found: frozenset[str] = frozenset()
-    for broker in _serving(case):
+    for broker in serving_brokers(case):
         found |= member_ids(broker)
     return found

@@ -1,8 +1,8 @@
 """The doctor: every rule in order over one snapshot. Pure.
 
-Numbers R are those of RocketMQ users' complaints; what cannot be told from outside is left out: R03
-(one client, two name servers), R18 (churn; see `simulate`), R20, R26, R27, R29, R31. R23 and R24
-look as R22 does. Numbers Q are what every operator meets.
+Numbers R are those of RocketMQ users' complaints; what happens within a client and leaves no trace
+outside is left out: R20, R29, R31. R23 and R24 look as R22 does. Numbers Q are what every operator
+meets.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sparrowmq.rebalance.diagnosis import (
     identity_rules,
     load_rules,
     membership_rules,
+    motion_rules,
     subscription_rules,
     topic_rules,
 )
@@ -29,6 +30,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "R01": identity_rules.find_duplicate_id_across_hosts,
         "R02": identity_rules.find_duplicate_id_on_host,
+        "R03": membership_rules.find_members_in_the_other_cluster,
         "R04": identity_rules.find_duplicated_retries,
         "R05": subscription_rules.find_different_topics,
         "R06": subscription_rules.find_different_expressions,
@@ -43,10 +45,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "R15": load_rules.find_topic_tilt,
         "R16": load_rules.find_room_tilt,
         "R17": load_rules.find_lag_tilt,
+        "R18": motion_rules.find_churn,
         "R19": membership_rules.find_changing_members,
         "R21": topic_rules.find_broadcast_offsets,
         "R22": topic_rules.find_unlocked_queues,
         "R25": topic_rules.find_ordered_broadcast,
+        "R26": motion_rules.find_reconnects,
+        "R27": motion_rules.find_slow_start,
         "R28": membership_rules.find_ghosts,
         "R30": load_rules.find_stuck_queues,
         "R32": topic_rules.find_pop_consumers,

@@ -52,6 +52,7 @@ class BrokerView:
         subscriptions: the group's, as the last heartbeat left them here.
         consume_type, message_model, consume_from_where: by RocketMQ's names, "" if not told.
         failure: why something is missing, "" if nothing is.
+        answer_ms: how long it took to tell the ids; None if it did not, or nobody measured.
     """
 
     broker_name: str
@@ -64,6 +65,7 @@ class BrokerView:
     message_model: str = ""
     consume_from_where: str = ""
     failure: str = ""
+    answer_ms: int | None = None
 
 
 class QueueProgress(NamedTuple):
