@@ -2,6 +2,7 @@
 PYTHON ?= python3
 OUT ?= demo-out
 SPARK_KILLS ?= 100
+SINK_KILLS ?= 100
 SEEDS ?= 1000
 START ?= 0
 BIN := .venv/bin
@@ -45,10 +46,11 @@ interop-smoke: setup
 soak: setup
 	$(BIN)/python -m pytest -m interop -rsP tests/interop/test_soak.py
 
-# A query to Parquet whose driver, executors, Python workers and broker are killed at random moments,
-# SPARK_KILLS times; about half a minute each.
+# A query to Parquet and one from topic to topic, whose drivers, executors, Python workers and broker
+# are killed at random moments, SPARK_KILLS and SINK_KILLS times; about half a minute each.
 soak-spark: setup
-	SPARK_KILLS=$(SPARK_KILLS) $(BIN)/python -m pytest -m interop -rsP tests/interop/test_spark_kills.py
+	SPARK_KILLS=$(SPARK_KILLS) SINK_KILLS=$(SINK_KILLS) $(BIN)/python -m pytest -m interop -rsP \
+	  tests/interop/test_spark_kills.py tests/interop/test_spark_sink_kills.py
 
 check: setup
 	$(BIN)/ruff format --check src tests benchmarks

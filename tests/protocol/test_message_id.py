@@ -13,6 +13,7 @@ from sparrowmq.protocol.message_id import (
     decode_offset_msg_id,
     decode_uniq_id,
     encode_offset_msg_id,
+    encode_offset_msg_ids,
     month_bounds,
 )
 
@@ -70,6 +71,15 @@ def test_text_that_is_no_id_is_refused(text: str) -> None:
         decode_uniq_id(text, timestamp_ms=0)
 
 
+@pytest.mark.parametrize("host", [b"\x7f\0\0\1\0\0\x2a\x9f", bytes(range(240, 256)) + b"\0\0\0\1"])
+def test_ids_of_several_records_are_a_comma_list(host: bytes) -> None:
+    positions = (0, 1 << 40, 2**63 - 1)
+    singly = ",".join(encode_offset_msg_id(host, position) for position in positions)
+
+    assert singly == encode_offset_msg_ids(host, positions)
+    assert encode_offset_msg_id(host, 7) == encode_offset_msg_ids(host, (7,))
+
+
 def make_generator(**options: int) -> UniqIdGenerator:
     return UniqIdGenerator(b"\x0a\0\0\1", 9, process_number=7, **options)
 
@@ -81,6 +91,15 @@ def test_counter_wraps_after_65536_ids() -> None:
 
     assert 65_536 == len(set(ids))
     assert ids[0] == ids[-1]
+
+
+def test_ids_made_together_are_those_made_singly() -> None:
+    singly, together = make_generator(counter=65_530), make_generator(counter=65_530)
+
+    expected = [singly.next_id(NOON_MS) for _ in range(20)]
+
+    assert expected[:9] == together.next_ids(NOON_MS, 9)
+    assert expected[9:] == together.next_ids(NOON_MS, 11)
 
 
 def test_month_begins_anew_when_it_is_over() -> None:

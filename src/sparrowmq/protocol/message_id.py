@@ -23,8 +23,9 @@ Source: RocketMQ 4.9.3 common/message/MessageDecoder.java, MessageClientIDSetter
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from struct import pack
 from typing import NamedTuple
 
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
@@ -52,10 +53,11 @@ def encode_offset_msg_id(store_host: bytes, position: int) -> str:
     return f"{store_host.hex().upper()}{position & 0xFFFF_FFFF_FFFF_FFFF:016X}"
 
 
-def encode_offset_msg_ids(store_host: bytes, positions: Iterable[int]) -> str:
+def encode_offset_msg_ids(store_host: bytes, positions: Sequence[int]) -> str:
     """Return the ids of several records of one broker as a comma list."""
     host = store_host.hex().upper()
-    return ",".join([f"{host}{position & 0xFFFF_FFFF_FFFF_FFFF:016X}" for position in positions])
+    digits = pack(f">{len(positions)}q", *positions).hex(",", 8).upper()
+    return host + digits.replace(",", f",{host}")
 
 
 def decode_offset_msg_id(text: str) -> tuple[bytes, int]:
@@ -100,12 +102,23 @@ class UniqIdGenerator:
 
     def next_id(self, timestamp_ms: int) -> str:
         """Return a new id. Ids differ while fewer than 65,536 are made in a millisecond."""
+        start = self._start(timestamp_ms)
+        counter = self._counter
+        self._counter = (counter + 1) & 0xFFFF
+        return f"{start}{counter:04X}"
+
+    def next_ids(self, timestamp_ms: int, count: int) -> list[str]:
+        """Return new ids, at most 65,536."""
+        assert count <= 1 << 16
+        start, counter = self._start(timestamp_ms), self._counter
+        self._counter = (counter + count) & 0xFFFF
+        return [f"{start}{number & 0xFFFF:04X}" for number in range(counter, counter + count)]
+
+    def _start(self, timestamp_ms: int) -> str:
         if not self._month_start_ms <= timestamp_ms < self._month_end_ms:
             self._begin_month(timestamp_ms)
         span_ms = max(0, timestamp_ms - self._month_start_ms)
-        counter = self._counter
-        self._counter = (counter + 1) & 0xFFFF
-        return f"{self._prefix}{span_ms & 0xFFFFFFFF:08X}{counter:04X}"
+        return f"{self._prefix}{span_ms & 0xFFFFFFFF:08X}"
 
     def _begin_month(self, timestamp_ms: int) -> None:
         if 0 < self._month_start_ms - timestamp_ms < _CLOCK_STEP_BACK_MS_MAX:

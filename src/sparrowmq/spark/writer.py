@@ -57,6 +57,8 @@ _LOG = logging.getLogger("sparrowmq.spark")
 
 # A request's body; a message that is larger goes alone.
 REQUEST_BYTES_MAX = 512 * 1024
+# Rows that are encoded at once; ids of messages repeat beyond 65,536 of a millisecond.
+_ROWS_MAX = 10_000
 # The broker stored the message, but not yet where its settings demand: it may be lost.
 _UNSAFE = frozenset({SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT})
 # Brokers take no batch for these topics.
@@ -174,10 +176,12 @@ def write_rows(
     sender = _Sender(cluster, publisher, options, write_ids)
     count = 0
     try:
-        for batch in batches:
-            requests = list(_requests(sender, batch))
-            cluster.run(_send_all(requests, in_flight_max=options.max_in_flight))
-            count += len(batch)
+        for whole in batches:
+            for begin in range(0, len(whole), _ROWS_MAX):
+                batch = whole.slice(begin, _ROWS_MAX)
+                requests = list(_requests(sender, batch))
+                cluster.run(_send_all(requests, in_flight_max=options.max_in_flight))
+                count += len(batch)
     finally:
         cluster.run(leave(publisher))
     return count
@@ -234,7 +238,7 @@ def _requests(sender: _Sender, batch: pa.RecordBatch) -> Iterator[_Request]:
     """Yield what is to be sent of a batch."""
     publisher = sender.publisher
     timestamp_ms = clock.timestamp_ms()
-    msg_ids = pa.array([publisher.ids.next_id(timestamp_ms) for _ in range(len(batch))])
+    msg_ids = pa.array(publisher.ids.next_ids(timestamp_ms, len(batch)))
     encoded = encode_rows(batch, msg_ids, write_ids=sender.write_ids)
     sizes = np.asarray(pc.call_function("binary_length", [encoded.entries]))
     is_single = sizes > REQUEST_BYTES_MAX

@@ -24,7 +24,7 @@ from sparrowmq.store.record_check import (
     CHECKSUMMED_PROPERTIES_SIZE_MAX,
     CRC_PROPERTY,
     CRC_PROPERTY_SIZE,
-    encode_crc_property,
+    encode_crc_properties,
 )
 
 # Size, magic, checksum of the body, queue id, flag, queue offset, position.
@@ -168,10 +168,11 @@ def place_batch(
         positions,
     )
     records = list(map(add, starts, ends))
-    checksums = [
-        encode_crc_property(crc32(record)) if is_checked else b""
-        for record, is_checked in zip(records, has_crc, strict=True)
-    ]
+    checksums = encode_crc_properties(map(crc32, records))
+    if not all(has_crc):
+        checksums = [
+            each if is_checked else b"" for each, is_checked in zip(checksums, has_crc, strict=True)
+        ]
     data = b"".join(chain.from_iterable(zip(records, checksums, strict=True)))
     if _TAGS in batch.body:
         codes = [tags_code(each.decode(errors="replace")) for each in properties]

@@ -35,7 +35,7 @@ Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.createCrc32 (5.x).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
@@ -98,7 +98,12 @@ class CheckedRecord(NamedTuple):
 
 def encode_crc_property(crc: int) -> bytes:
     """Return the property that ends a record, for the checksum of all before it."""
-    return b"%b%b\x02" % (_CRC_NAME, (b"%010d" % (crc & 0x7FFFFFFF))[::-1])
+    return encode_crc_properties((crc,))[0]
+
+
+def encode_crc_properties(crcs: Iterable[int]) -> list[bytes]:
+    """Return the properties that end several records."""
+    return [b"%b%b\x02" % (_CRC_NAME, (b"%010d" % (crc & 0x7FFFFFFF))[::-1]) for crc in crcs]
 
 
 class RecordChecker:
