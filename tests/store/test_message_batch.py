@@ -46,7 +46,9 @@ def make_batch(messages: list[BatchEntry], **fields: Any) -> MessageBatch:
         "store_host": HOSTS[0],
         "reconsume_times": 2,
     }
-    return MessageBatch("T", 3, body, scan_batch(body), **values | fields)
+    spans = scan_batch(body)
+    own = [body[begin:end] for _, _, begin, end in spans]
+    return MessageBatch("T", 3, body, spans, own, **values | fields)
 
 
 def put_singly(store: MessageStore, batch: MessageBatch, messages: list[BatchEntry]) -> PutResult:

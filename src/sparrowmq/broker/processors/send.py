@@ -50,7 +50,7 @@ from sparrowmq.protocol.record import (
 from sparrowmq.runtime.connections import Output, Reply
 from sparrowmq.runtime.requests import FAQ, Refusal, Request
 from sparrowmq.store.config import DELAY_LEVELS_MS
-from sparrowmq.store.message_batch import MessageBatch
+from sparrowmq.store.message_batch import MessageBatch, holds_property
 from sparrowmq.store.results import PutResult, PutStatus
 
 _ILLEGAL = (
@@ -326,14 +326,15 @@ def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBa
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"
         )
-    delay = _DELAY.encode()
-    if delay in body and any(delay in body[begin:end] for _, _, begin, end in spans):
+    properties = [body[begin:end] for _, _, begin, end in spans]
+    if holds_property(properties, PROPERTY_DELAY_LEVEL):
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
     batch = MessageBatch(
         topic=topic,
         queue_id=sent.queue_id,
         body=body,
         spans=spans,
+        properties=properties,
         added=_with_cluster(state, header.properties or ""),
         sys_flag=_sys_flag(state, sent),
         born_timestamp_ms=header.born_timestamp_ms,
@@ -342,8 +343,7 @@ def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBa
         store_host=state.store_host,
         reconsume_times=header.reconsume_times or 0,
     )
-    _, _, begin, end = spans[0]
-    return batch, _WAIT_FALSE.encode() not in body[begin:end]
+    return batch, _WAIT_FALSE.encode() not in properties[0]
 
 
 def _sys_flag(state: BrokerState, sent: _Sent) -> int:
