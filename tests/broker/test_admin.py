@@ -61,6 +61,7 @@ def test_system_topics_are_there_from_the_start(rig: Any) -> None:
         "OFFSET_MOVED_EVENT": (1, 6),
         "SCHEDULE_TOPIC_XXXX": (18, 6),
         "DefaultCluster_REPLY_TOPIC": (1, 6),
+        "RMQ_SYS_TRACE_TOPIC": (1, 6),
         "T": (4, 6),
     } == {topic.topic_name: (topic.read_queue_nums, topic.perm) for topic in table}
 

@@ -120,7 +120,7 @@ class TopicConfigs:
         """Return the names kept for RocketMQ itself on this broker, sorted."""
         return sorted(
             {t.topic_name for t in self._system}
-            | {TRACE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
+            | {TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
         )
 
     def _changed(self, timestamp_ms: int) -> None:
@@ -177,4 +177,5 @@ def _system_topics(config: BrokerConfig) -> tuple[TopicConfig, ...]:
         plain(OFFSET_MOVED_EVENT_TOPIC, queue_count=1),
         plain(SCHEDULE_TOPIC, queue_count=len(DELAY_LEVELS_MS)),
         plain(f"{config.cluster_name}_REPLY_TOPIC", queue_count=1),
+        plain(TRACE_TOPIC, queue_count=1),
     )

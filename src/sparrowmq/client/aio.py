@@ -31,6 +31,7 @@ from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.member_task import MemberTask, loop_scope
 from sparrowmq.client.operations import administer, send
+from sparrowmq.client.operations import trace as trace_of
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.client.subscriber import (
@@ -66,6 +67,7 @@ class AsyncProducer:
         instance_name: str | None = None,
         unit_name: str | None = None,
         namespace: str | None = None,
+        trace: bool = False,
         tls: ssl.SSLContext | None = None,
         send_timeout_ms: int = 3_000,
         retry_times: int = 2,
@@ -77,6 +79,7 @@ class AsyncProducer:
             instance_name=instance_name,
             unit_name=unit_name,
             namespace=namespace,
+            trace=trace,
             send_timeout_ms=send_timeout_ms,
             retry_times=retry_times,
         )
@@ -109,13 +112,15 @@ class AsyncProducer:
 
     async def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
         """Send a message and return where it was stored."""
-        return await self._driver.run(send.send(self._publisher, message, queue=queue))
+        return await self._driver.run(trace_of.send_traced(self._publisher, message, queue=queue))
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
     ) -> SendResult:
         """Send messages of one topic as one request; they are stored one after another."""
-        return await self._driver.run(send.send_batch(self._publisher, messages, queue=queue))
+        return await self._driver.run(
+            trace_of.send_batch_traced(self._publisher, messages, queue=queue)
+        )
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Write a message to the connection and hear nothing of it: it may be lost."""
@@ -137,6 +142,7 @@ class AsyncProducer:
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):
                 await self._driver.run(send.leave(self._publisher))
+            await self._driver.run(trace_of.finish(self._publisher.tracer))
         except (SparrowError, TimeoutError):
             # Brokers notice the closed connection anyway.
             pass
@@ -169,6 +175,7 @@ class AsyncPushConsumer:
         instance_name: str | None = None,
         unit_name: str | None = None,
         namespace: str | None = None,
+        trace: bool = False,
         tls: ssl.SSLContext | None = None,
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
@@ -193,6 +200,7 @@ class AsyncPushConsumer:
             instance_name=instance_name,
             unit_name=unit_name,
             namespace=namespace,
+            trace=trace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
         self._member = MemberTask(

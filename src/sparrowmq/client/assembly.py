@@ -22,9 +22,10 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
     Subscriber,
 )
+from sparrowmq.client.tracer import Tracer
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel, MessageSelector
-from sparrowmq.model.names import check_topic, retry_topic
+from sparrowmq.model.names import GROUP_LENGTH_MAX, check_topic, retry_topic
 from sparrowmq.model.namespace import check_namespace
 from sparrowmq.protocol.bodies import SubscriptionData
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -34,6 +35,7 @@ from sparrowmq.protocol.subscription import parse_selection
 from sparrowmq.rebalance.process_queue import FlowLimits
 from sparrowmq.rebalance.strategies import StrategyChoice, strategy_from
 from sparrowmq.runtime import clock
+from sparrowmq.runtime.scheduler import NEVER_MS
 
 # DefaultMQPushConsumer.consumeTimestamp: half an hour before the start.
 CONSUME_TIMESTAMP_BACK_MS = 30 * 60 * 1000
@@ -41,6 +43,9 @@ CONSUME_TIMESTAMP_BACK_MS = 30 * 60 * 1000
 LEAVE_TIMEOUT_MS = 1_000
 # How long closing a consumer waits beyond the drain for its last commits and for leaving.
 CLOSE_MARGIN_MS = 8_000
+# TraceConstants.GROUP_NAME_PREFIX, and the patience of AsyncTraceDispatcher's sends.
+TRACE_GROUP_PREFIX = "_INNER_TRACE_PRODUCER"
+TRACE_TIMEOUT_MS = 5_000
 # Between a loop that failed and its next start.
 RESTART_S = 1.0
 
@@ -55,6 +60,7 @@ def make_publisher(
     send_timeout_ms: int,
     retry_times: int,
     namespace: str | None = None,
+    trace: bool = False,
 ) -> Publisher:
     """Make the state of a new producer. Raises: ConfigError."""
     addresses = parse_name_servers(name_server)
@@ -68,12 +74,35 @@ def make_publisher(
         retry_times=retry_times,
         namespace=of_user,
     )
+    name_servers = NameServers(addresses, start=random_start())
     return Publisher(
         config=config,
-        name_servers=NameServers(addresses, start=random_start()),
+        name_servers=name_servers,
         ids=make_id_generator(client_ip),
         selector=QueueSelector(start=random_start()),
+        tracer=_make_tracer(config, name_servers, client_ip, "PRODUCE") if trace else None,
     )
+
+
+def _make_tracer(
+    config: ProducerConfig | ConsumerConfig,
+    name_servers: NameServers,
+    client_ip: str | None,
+    kind: str,
+) -> Tracer:
+    """Make what tells of a client's messages, over that client's connections."""
+    trace_group = f"{TRACE_GROUP_PREFIX}-{config.group}-{kind}"[:GROUP_LENGTH_MAX]
+    publisher = Publisher(
+        config=ProducerConfig(
+            group=trace_group, client_id=config.client_id, send_timeout_ms=TRACE_TIMEOUT_MS
+        ),
+        name_servers=name_servers,
+        ids=make_id_generator(client_ip),
+        selector=QueueSelector(start=random_start()),
+        # Brokers need not know it.
+        heartbeat_due_ms=NEVER_MS,
+    )
+    return Tracer(publisher=publisher, group=config.group)
 
 
 def make_subscriber(
@@ -96,6 +125,7 @@ def make_subscriber(
     instance_name: str | None,
     unit_name: str | None,
     namespace: str | None,
+    trace: bool,
     callbacks: RebalanceCallbacks,
 ) -> Subscriber:
     """Make the state of a new push consumer. Raises: ConfigError."""
@@ -103,8 +133,6 @@ def make_subscriber(
     of_user = check_namespace(namespace)
     if not callable(listener):
         raise ConfigError(f"listener is {listener!r}; it must be a function of (messages, context)")
-    if consume_timestamp_ms is None:
-        consume_timestamp_ms = clock.timestamp_ms() - CONSUME_TIMESTAMP_BACK_MS
     config = ConsumerConfig(
         group=of_user.wrap(group),
         client_id=make_client_id(
@@ -116,7 +144,7 @@ def make_subscriber(
         message_model=message_model,
         orderly=orderly,
         consume_from_where=consume_from_where,
-        consume_timestamp_ms=consume_timestamp_ms,
+        consume_timestamp_ms=_start_timestamp_ms(consume_timestamp_ms),
         pull_batch_size=pull_batch_size,
         consume_message_batch_max_size=consume_message_batch_max_size,
         consume_thread_count=consume_thread_count,
@@ -132,9 +160,11 @@ def make_subscriber(
     if message_model is MessageModel.BROADCASTING:
         directory = default_directory() if local_offset_dir is None else Path(local_offset_dir)
         store = LocalOffsets(directory, config.client_id, group=config.group)
+    name_servers = NameServers(addresses, start=random_start())
     return Subscriber(
         config=config,
-        name_servers=NameServers(addresses, start=random_start()),
+        name_servers=name_servers,
+        tracer=_make_tracer(config, name_servers, client_ip, "CONSUME") if trace else None,
         strategy=strategy_from(strategy),
         subscriptions=subscriptions,
         listener=listener,
@@ -167,8 +197,6 @@ def make_lite_pull(
     """Make the state of a new lite pull consumer. Raises: ConfigError."""
     addresses = parse_name_servers(name_server)
     of_user = check_namespace(namespace)
-    if consume_timestamp_ms is None:
-        consume_timestamp_ms = clock.timestamp_ms() - CONSUME_TIMESTAMP_BACK_MS
     config = ConsumerConfig(
         group=of_user.wrap(group),
         client_id=make_client_id(
@@ -180,7 +208,7 @@ def make_lite_pull(
         message_model=message_model,
         consume_type=ConsumeType.CONSUME_ACTIVELY,
         consume_from_where=consume_from_where,
-        consume_timestamp_ms=consume_timestamp_ms,
+        consume_timestamp_ms=_start_timestamp_ms(consume_timestamp_ms),
         pull_batch_size=pull_batch_size,
         flow=FlowLimits(count_max=pull_threshold_for_queue),
         drain_timeout_ms=drain_timeout_ms,
@@ -205,6 +233,10 @@ def make_lite_pull(
 
     subscriber.tell = tell
     return state
+
+
+def _start_timestamp_ms(chosen_ms: int | None) -> int:
+    return clock.timestamp_ms() - CONSUME_TIMESTAMP_BACK_MS if chosen_ms is None else chosen_ms
 
 
 def _no_listener(*_: object) -> None:

@@ -29,6 +29,7 @@ from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.member_thread import SCOPE, MemberThread
 from sparrowmq.client.operations import administer, send
+from sparrowmq.client.operations import trace as trace_of
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.client.subscriber import (
@@ -63,6 +64,8 @@ class Producer:
         unit_name: the unit in the client id.
         namespace: a prefix that keeps topics and groups apart from those of others, on the wire:
             `ns%orders`; None for none.
+        trace: tell of each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside
+            the traffic, and what finds no room or no broker is dropped.
         tls: connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
             `ssl.create_default_context(cafile="ca.pem")`; None connects without.
         send_timeout_ms: for all attempts of one send together.
@@ -80,6 +83,7 @@ class Producer:
         instance_name: str | None = None,
         unit_name: str | None = None,
         namespace: str | None = None,
+        trace: bool = False,
         tls: ssl.SSLContext | None = None,
         send_timeout_ms: int = 3_000,
         retry_times: int = 2,
@@ -91,6 +95,7 @@ class Producer:
             instance_name=instance_name,
             unit_name=unit_name,
             namespace=namespace,
+            trace=trace,
             send_timeout_ms=send_timeout_ms,
             retry_times=retry_times,
         )
@@ -131,7 +136,7 @@ class Producer:
         every attempt failed (one of them may have stored it); RouteError or ConnectFailed if the
         topic or the name server is not found; BrokerError if the broker refuses it for good.
         """
-        return self._driver.run(send.send(self._publisher, message, queue=queue))
+        return self._driver.run(trace_of.send_traced(self._publisher, message, queue=queue))
 
     def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
@@ -141,7 +146,7 @@ class Producer:
         Raises: as `send`; UsageError if the messages do not make a batch: at most 512 of one
         topic and 4 MiB, none of them delayed.
         """
-        return self._driver.run(send.send_batch(self._publisher, messages, queue=queue))
+        return self._driver.run(trace_of.send_batch_traced(self._publisher, messages, queue=queue))
 
     def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Write a message to the connection and hear nothing of it: it may be lost."""
@@ -168,6 +173,7 @@ class Producer:
         self._is_closed = True
         try:
             self._driver.run(send.leave(self._publisher), timeout_ms=LEAVE_TIMEOUT_MS)
+            self._driver.run(trace_of.finish(self._publisher.tracer))
         except SparrowError:
             # Brokers notice the closed connection anyway.
             pass
@@ -207,6 +213,8 @@ class PushConsumer:
         unit_name: the unit in the client id.
         namespace: a prefix that keeps topics and groups apart from those of others, on the wire:
             `ns%orders`; None for none.
+        trace: tell of each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside
+            the traffic, and what finds no room or no broker is dropped.
         tls: connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
             `ssl.create_default_context(cafile="ca.pem")`; None connects without.
         on_assign: called with queues that are ours from now on (those of the retry topic are never
@@ -240,6 +248,7 @@ class PushConsumer:
         instance_name: str | None = None,
         unit_name: str | None = None,
         namespace: str | None = None,
+        trace: bool = False,
         tls: ssl.SSLContext | None = None,
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
@@ -264,6 +273,7 @@ class PushConsumer:
             instance_name=instance_name,
             unit_name=unit_name,
             namespace=namespace,
+            trace=trace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
         self._member = MemberThread(

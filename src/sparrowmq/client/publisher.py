@@ -6,6 +6,7 @@ The operations of `operations/send.py` work on it; one driver owns it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.name_servers import NameServers
@@ -13,6 +14,9 @@ from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.protocol.message_id import UniqIdGenerator
 from sparrowmq.runtime.effects import Event
+
+if TYPE_CHECKING:
+    from sparrowmq.client.tracer import Tracer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +32,7 @@ class Publisher:
         lookups: by topic, the event that ends a look-up under way; the others wait for it.
         heartbeat_due_ms: when brokers must hear of this producer again; None before the first.
         checked_topics: topics whose names were found good.
+        tracer: what is told of its messages, if it is.
     """
 
     config: ProducerConfig
@@ -38,3 +43,4 @@ class Publisher:
     lookups: dict[str, Event] = field(default_factory=dict)
     heartbeat_due_ms: int | None = None
     checked_topics: set[str] = field(default_factory=set)
+    tracer: Tracer | None = None

@@ -16,6 +16,7 @@ from sparrowmq.client.local_offsets import LocalOffsets
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.queue_history import QueueHistory
 from sparrowmq.client.route_cache import RouteCache
+from sparrowmq.client.tracer import Tracer
 from sparrowmq.errors import NoWritableQueue, SparrowError
 from sparrowmq.model import (
     ConsumeContext,
@@ -157,6 +158,8 @@ class Subscriber:
     # BROADCASTING: each member's offsets are its own.
     local_offsets: dict[MessageQueue, int] = field(default_factory=dict)
     local_store: LocalOffsets | None = None
+    # What is told of its deliveries, if it is.
+    tracer: Tracer | None = None
 
     def __post_init__(self) -> None:
         self.member = GroupMember(

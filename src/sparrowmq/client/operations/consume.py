@@ -25,6 +25,7 @@ from sparrowmq.client.operations.pull import PullStatus, corrected_offset, make_
 from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.operations.send_back import send_again, send_back
+from sparrowmq.client.operations.trace import finish
 from sparrowmq.client.subscriber import (
     RebalanceListenerFailed,
     RequestFailed,
@@ -125,6 +126,7 @@ def consume(
             yield from join(subscriber.telling, timeout_ms=LAST_CHANGE_MS)
         except SparrowError as error:
             subscriber.tell(RebalanceListenerFailed(error))
+    yield from finish(subscriber.tracer)
 
 
 def _tell_facts(subscriber: Subscriber) -> Operation[None]:

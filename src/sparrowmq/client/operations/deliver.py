@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from sparrowmq.client.operations.trace import trace_consumed, trace_delivery
 from sparrowmq.client.subscriber import ListenerFailed, Subscriber
 from sparrowmq.errors import UsageError
 from sparrowmq.model import (
@@ -16,6 +17,7 @@ from sparrowmq.model import (
     MessageExt,
 )
 from sparrowmq.model.message import PROPERTY_RETRY_TOPIC
+from sparrowmq.protocol.trace import ConsumedCode
 from sparrowmq.rebalance.actions import Deliver
 from sparrowmq.rebalance.in_order import OrderlyOutcome
 from sparrowmq.runtime.effects import Call, Now, Operation
@@ -26,13 +28,18 @@ def deliver(subscriber: Subscriber, action: Deliver) -> Operation[None]:
     messages = _messages_of(subscriber, action)
     context = ConsumeContext(subscriber.config.namespace.unwrap_queue(action.queue))
     acked_count = 0
+    traced = yield from trace_delivery(subscriber.tracer, messages)
+    code = ConsumedCode.EXCEPTION
     try:
         # A list of its own: the listener may change it.
         status = yield Call(subscriber.listener, (list(messages), context))
         acked_count = _acked_count(status, context, len(messages))
+        is_done = acked_count == len(messages)
+        code = ConsumedCode.SUCCESS if is_done else ConsumedCode.FAILED
     except Exception as error:
         # The user's code may raise anything.
         subscriber.tell(ListenerFailed(action.queue, len(messages), error))
+    yield from trace_consumed(traced, code)
     subscriber.counters.succeeded += acked_count
     subscriber.counters.failed += len(messages) - acked_count
     subscriber.member.consumed(action, acked_count=acked_count, delay_level=context.delay_level)
@@ -44,12 +51,17 @@ def deliver_in_order(subscriber: Subscriber, action: Deliver) -> Operation[None]
     messages = _messages_of(subscriber, action)
     context = ConsumeOrderlyContext(subscriber.config.namespace.unwrap_queue(action.queue))
     status = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+    traced = yield from trace_delivery(subscriber.tracer, messages)
+    code = ConsumedCode.EXCEPTION
     try:
         returned = yield Call(subscriber.listener, (list(messages), context))
         status = _orderly_status(returned)
+        is_done = status in (ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
+        code = ConsumedCode.SUCCESS if is_done else ConsumedCode.FAILED
     except Exception as error:
         # The user's code may raise anything.
         subscriber.tell(ListenerFailed(action.queue, len(messages), error))
+    yield from trace_consumed(traced, code)
     if status is ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
         subscriber.counters.failed += len(messages)
     elif context.auto_commit or status is not ConsumeOrderlyStatus.ROLLBACK:

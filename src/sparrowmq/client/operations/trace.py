@@ -1,0 +1,163 @@
+"""Trace of what is sent and consumed, beside the traffic: it never fails or delays a message.
+
+Entries gather while a message of them is on its way, and are dropped where there are too many.
+One-way sends and failed ones are not traced, as with RocketMQ.
+Source: SendMessageTraceHookImpl.java, ConsumeMessageTraceHookImpl.java, AsyncTraceDispatcher.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sparrowmq.client.operations.send import send, send_batch
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.tracer import Tracer
+from sparrowmq.errors import SparrowError
+from sparrowmq.model import Message, MessageExt, MessageQueue, SendResult, SendStatus
+from sparrowmq.protocol import trace
+from sparrowmq.protocol.trace import ConsumedCode, TracedType, TraceEntry
+from sparrowmq.runtime.effects import Now, Operation, Sleep, Spawn, Timestamp, join
+
+# How long entries gather before they are sent, and the pause after some could not be.
+GATHER_MS = 20
+PAUSE_MS = 1_000
+# How long a client that is closed waits for its last entries.
+FINISH_MS = 1_000
+# BrokerConfig.regionId; a broker's own is in the messages that come from it.
+DEFAULT_REGION = "DefaultRegion"
+PROPERTY_REGION = "MSG_REGION"
+
+
+def send_traced(
+    publisher: Publisher, message: Message, *, queue: MessageQueue | None = None
+) -> Operation[SendResult]:
+    """Send as `send` does, and trace it if the producer does that."""
+    operation = send(publisher, message, queue=queue)
+    return operation if publisher.tracer is None else _trace_send(publisher, [message], operation)
+
+
+def send_batch_traced(
+    publisher: Publisher, messages: Sequence[Message], *, queue: MessageQueue | None = None
+) -> Operation[SendResult]:
+    """Send as `send_batch` does, and trace each message if the producer does that."""
+    operation = send_batch(publisher, messages, queue=queue)
+    return operation if publisher.tracer is None else _trace_send(publisher, messages, operation)
+
+
+def _trace_send(
+    publisher: Publisher, messages: Sequence[Message], operation: Operation[SendResult]
+) -> Operation[SendResult]:
+    tracer = publisher.tracer
+    assert tracer is not None
+    timestamp_ms: int = yield Timestamp()
+    begun_ms: int = yield Now()
+    result = yield from operation
+    ended_ms: int = yield Now()
+    store_host = publisher.routes.master_address(result.queue.broker_name) or ""
+    ids = zip(result.msg_id.split(","), result.offset_msg_id.split(","), strict=False)
+    entries = [
+        trace.published(
+            timestamp_ms=timestamp_ms,
+            cost_ms=ended_ms - begun_ms,
+            region=DEFAULT_REGION,
+            group=tracer.group,
+            topic=publisher.config.namespace.wrap(message.topic),
+            msg_id=msg_id,
+            offset_msg_id=offset_msg_id,
+            tags=message.tags or "",
+            keys=message.keys,
+            store_host=store_host,
+            body_bytes=len(message.body),
+            kind=TracedType.DELAY if message.delay_level else TracedType.NORMAL,
+            is_success=result.status is SendStatus.SEND_OK,
+        )
+        for message, (msg_id, offset_msg_id) in zip(messages, ids, strict=False)
+    ]
+    yield from record(tracer, entries)
+    return result
+
+
+class TracedDelivery(NamedTuple):
+    """A call of a listener that was traced: by whom, of what, and since when."""
+
+    tracer: Tracer
+    messages: Sequence[MessageExt]
+    request_id: str
+    timestamp_ms: int
+    begun_ms: int
+
+
+def trace_delivery(
+    tracer: Tracer | None, messages: Sequence[MessageExt]
+) -> Operation[TracedDelivery | None]:
+    """Trace that a listener is about to get messages, if that is wanted."""
+    if tracer is None:
+        return None
+    timestamp_ms: int = yield Timestamp()
+    begun_ms: int = yield Now()
+    request_id = tracer.publisher.ids.next_id(timestamp_ms)
+    entries = [
+        trace.delivered(
+            timestamp_ms=timestamp_ms,
+            region=message.properties.get(PROPERTY_REGION, DEFAULT_REGION),
+            group=tracer.group,
+            request_id=request_id,
+            msg_id=message.msg_id,
+            reconsume_times=message.reconsume_times,
+            keys=message.keys,
+        )
+        for message in messages
+    ]
+    yield from record(tracer, entries)
+    return TracedDelivery(tracer, messages, request_id, timestamp_ms, begun_ms)
+
+
+def trace_consumed(traced: TracedDelivery | None, code: ConsumedCode) -> Operation[None]:
+    """Trace what became of a delivery, if it was traced."""
+    if traced is None:
+        return
+    now_ms: int = yield Now()
+    entries = [
+        trace.consumed(
+            timestamp_ms=traced.timestamp_ms,
+            cost_ms=(now_ms - traced.begun_ms) // len(traced.messages),
+            group=traced.tracer.group,
+            request_id=traced.request_id,
+            msg_id=message.msg_id,
+            keys=message.keys,
+            code=code,
+        )
+        for message in traced.messages
+    ]
+    yield from record(traced.tracer, entries)
+
+
+def record(tracer: Tracer, entries: Iterable[TraceEntry]) -> Operation[None]:
+    """Have entries sent soon, by a task of their own."""
+    tracer.add(entries)
+    if tracer.sending is None or tracer.sending.done:
+        tracer.sending = yield Spawn(_send_all(tracer), "trace")
+
+
+def _send_all(tracer: Tracer) -> Operation[None]:
+    """Send what waits, until nothing does; what cannot be sent is dropped."""
+    yield Sleep(GATHER_MS)
+    while (taken := tracer.take()) is not None:
+        message, count = taken
+        try:
+            yield from send(tracer.publisher, message)
+        except SparrowError:
+            tracer.dropped += count
+            yield Sleep(PAUSE_MS)
+
+
+def finish(tracer: Tracer | None) -> Operation[None]:
+    """Wait for the rest to be sent, for a moment."""
+    if tracer is None or tracer.sending is None:
+        return
+    try:
+        yield from join(tracer.sending, timeout_ms=FINISH_MS)
+    except SparrowError:
+        # What is left is dropped: nobody waits for trace.
+        return

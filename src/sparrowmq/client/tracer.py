@@ -1,0 +1,65 @@
+"""Trace on its way: entries that wait to be sent, at most so many; what comes beyond is dropped."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.model import Message
+from sparrowmq.model.names import TRACE_TOPIC
+from sparrowmq.protocol.trace import TraceEntry
+from sparrowmq.runtime.effects import Task
+
+# Differs from AsyncTraceDispatcher, whose queue of 2,048 holds calls: ours holds entries.
+ENTRIES_MAX = 8_192
+# AsyncTraceDispatcher.maxMsgSize; the keys of a message are a property, whose size is bounded too.
+BODY_CHARACTERS_MAX = 128_000
+KEYS_CHARACTERS_MAX = 8_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Tracer:
+    """What a client tells of its messages, and by whom.
+
+    Args:
+        publisher: sends the trace.
+        group: the client's own group, as it is on the wire.
+        dropped: entries that found no room or could not be sent.
+        sending: the task that sends, if one was started.
+    """
+
+    publisher: Publisher
+    group: str
+    dropped: int = 0
+    sending: Task | None = None
+    _entries: deque[TraceEntry] = field(default_factory=deque)
+
+    def add(self, entries: Iterable[TraceEntry]) -> None:
+        """Keep entries to be sent, as long as there is room."""
+        for entry in entries:
+            if len(self._entries) < ENTRIES_MAX:
+                self._entries.append(entry)
+            else:
+                self.dropped += 1
+
+    def take(self) -> tuple[Message, int] | None:
+        """Take the next entries as one message, and their count; None if there are none."""
+        entries = self._entries
+        texts: list[str] = []
+        keys: dict[str, None] = {}
+        body_room, keys_room = BODY_CHARACTERS_MAX, KEYS_CHARACTERS_MAX
+        while entries:
+            text, own_keys = entries[0]
+            new_keys = [key for key in own_keys if key not in keys]
+            body_room -= len(text)
+            keys_room -= sum(len(key) + 1 for key in new_keys)
+            if texts and (body_room < 0 or keys_room < 0):
+                break
+            entries.popleft()
+            texts.append(text)
+            keys.update(dict.fromkeys(new_keys))
+        if not texts:
+            return None
+        return Message(TRACE_TOPIC, "".join(texts).encode(), keys=tuple(keys)), len(texts)

@@ -1,0 +1,173 @@
+"""Trace of producers and push consumers, on our broker: what is told, and that nothing waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparrowmq import (
+    AsyncProducer,
+    ConsumeFromWhere,
+    ConsumeStatus,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.tracer import BODY_CHARACTERS_MAX, ENTRIES_MAX, Tracer
+from sparrowmq.model.names import TRACE_TOPIC
+from sparrowmq.protocol.trace import TraceEntry
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+
+
+def make_tracer() -> Tracer:
+    return Tracer(publisher=None, group="GID")  # type: ignore[arg-type]
+
+
+def test_entries_become_one_message_that_is_found_by_their_keys() -> None:
+    tracer = make_tracer()
+    tracer.add([TraceEntry("a", ("m1", "k")), TraceEntry("b", ("m2", "k"))])
+
+    taken = tracer.take()
+
+    assert taken is not None
+    message, count = taken
+    assert (TRACE_TOPIC, b"ab", ("m1", "k", "m2"), 2) == (
+        message.topic,
+        message.body,
+        message.keys,
+        count,
+    )
+    assert tracer.take() is None
+
+
+def test_entries_beyond_the_room_are_dropped_and_counted() -> None:
+    tracer = make_tracer()
+
+    tracer.add(TraceEntry("x", (f"{number}",)) for number in range(ENTRIES_MAX + 3))
+
+    assert 3 == tracer.dropped
+    taken = []
+    while (found := tracer.take()) is not None:
+        taken.append(found[1])
+    assert ENTRIES_MAX == sum(taken)
+
+
+def test_message_of_trace_has_a_bound() -> None:
+    tracer = make_tracer()
+    size = BODY_CHARACTERS_MAX // 2 + 1
+    tracer.add(TraceEntry("x" * size, ("m",)) for _ in range(3))
+
+    assert [1, 1, 1] == [found[1] for found in iter(tracer.take, None) if found]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    directory: Path = tmp_path_factory.mktemp("trace")
+    with EmbeddedCluster(directory, options=("--no-auto-create-topics",)) as cluster:
+        cluster.create_topic("traced", queues=2)
+        yield cluster
+
+
+def read_trace(cluster: EmbeddedCluster, group: str, count: int) -> list[list[str]]:
+    """Read entries, as lists of their fields, until there are so many."""
+    entries: list[list[str]] = []
+
+    def poll() -> bool:
+        for message in consumer.poll(timeout_ms=100):
+            lines = message.body.decode().split("\x02")[:-1]
+            found = [line.split("\x01") for line in lines]
+            ids = {fields[5] if fields[0] != "SubAfter" else fields[2] for fields in found}
+            assert ids <= set(message.keys)
+            entries.extend(found)
+        return len(entries) >= count
+
+    with LitePullConsumer(
+        group, name_server=cluster.name_server, consume_from_where=FIRST
+    ) as consumer:
+        consumer.subscribe(TRACE_TOPIC)
+        consumer.start()
+        wait_until(f"{count} entries", poll)
+    return entries
+
+
+@pytest.mark.slow
+def test_every_message_is_traced_from_its_sending_to_its_consumption(
+    cluster: EmbeddedCluster,
+) -> None:
+    delivered: list[str] = []
+    lock = threading.Lock()
+
+    def take(messages: list[Any], context: Any) -> ConsumeStatus:
+        context.delay_level = 1
+        with lock:
+            delivered.extend(message.msg_id for message in messages)
+        retried = messages[0].body == b"again" and not messages[0].reconsume_times
+        return ConsumeStatus.RECONSUME_LATER if retried else ConsumeStatus.CONSUME_SUCCESS
+
+    settings: dict[str, Any] = {"name_server": cluster.name_server, "trace": True}
+    with Producer("GID_p", **settings) as producer:
+        sent = [
+            producer.send(Message("traced", b"again", tags="t", keys=("k0",))),
+            *(producer.send(Message("traced", b"%d" % number)) for number in range(9)),
+        ]
+        batch = producer.send_batch([Message("traced", b"x"), Message("traced", b"yy")])
+    ids = [result.msg_id for result in sent] + batch.msg_id.split(",")
+    with PushConsumer("GID_c", listener=take, consume_from_where=FIRST, **settings) as consumer:
+        consumer.subscribe("traced")
+        consumer.start()
+        wait_until("all delivered, one twice", lambda: len(delivered) >= 13)
+        wait_until("all done", lambda: consumer.counters.succeeded >= 12)
+    entries = read_trace(cluster, "GID_reader", 12 + 2 * 13)
+
+    published = [fields for fields in entries if fields[0] == "Pub"]
+    before = [fields for fields in entries if fields[0] == "SubBefore"]
+    after = [fields for fields in entries if fields[0] == "SubAfter"]
+    assert sorted(ids) == sorted(fields[5] for fields in published)
+    first = next(fields for fields in published if fields[5] == sent[0].msg_id)
+    assert ["DefaultRegion", "GID_p", "traced"] == first[2:5]
+    assert ["t", "k0", cluster.broker, "5"] == first[6:10]
+    assert ["0", sent[0].offset_msg_id, "true"] == first[11:]
+    sizes = {fields[5]: fields[9] for fields in published}
+    assert ["1", "2"] == [sizes[msg_id] for msg_id in batch.msg_id.split(",")]
+    assert sorted(delivered) == sorted(fields[5] for fields in before)
+    assert sorted(delivered) == sorted(fields[2] for fields in after)
+    again = sorted((f[6], f[4]) for f in before if f[5] == sent[0].msg_id)
+    outcomes = {fields[1]: (fields[4], fields[6]) for fields in after}
+    assert ["0", "1"] == [times for times, _ in again]
+    assert [("false", "4"), ("true", "0")] == [outcomes[request] for _, request in again]
+    assert {"GID_c"} == {fields[3] for fields in before} == {fields[8] for fields in after}
+
+
+@pytest.mark.slow
+async def test_asyncio_face_traces_too(cluster: EmbeddedCluster) -> None:
+    async with AsyncProducer("GID_a", name_server=cluster.name_server, trace=True) as producer:
+        sent = await producer.send(Message("traced", b"a"))
+        tracer = producer._publisher.tracer
+    assert tracer is not None
+
+    assert (0, None) == (tracer.dropped, tracer.take())
+    assert sent.msg_id
+
+
+@pytest.mark.slow
+def test_trace_that_cannot_be_sent_fails_nothing(cluster: EmbeddedCluster) -> None:
+    with Producer("GID_p", name_server=cluster.name_server, trace=True) as producer:
+        tracer = producer._publisher.tracer
+        assert tracer is not None
+        trace_publisher: Publisher = tracer.publisher
+        # Nobody listens there.
+        trace_publisher.name_servers = NameServers(("127.0.0.1:9",))
+        results = [producer.send(Message("traced", b"%d" % number)) for number in range(50)]
+
+    assert 50 == len({result.msg_id for result in results})
+    assert tracer.dropped > 0
