@@ -70,15 +70,22 @@ figcaption { font-weight: 560; margin-bottom: .45rem; max-width: 46rem; }
 .swatch.tone-both { background:
   repeating-linear-gradient(135deg, var(--danger) 0 2px, transparent 2px 5px),
   repeating-linear-gradient(45deg, var(--danger) 0 2px, transparent 2px 5px); }
-.scroll { overflow-x: auto; }
+/* A shade at the edge behind which there is more. */
+.scroll { overflow-x: auto; background:
+  linear-gradient(to right, var(--paper) 40%, transparent) left / 3rem 100% local no-repeat,
+  linear-gradient(to left, var(--paper) 40%, transparent) right / 3rem 100% local no-repeat,
+  linear-gradient(to right, var(--rule), transparent) left / 1rem 100% scroll no-repeat,
+  linear-gradient(to left, var(--rule), transparent) right / 1rem 100% scroll no-repeat; }
 table { border-collapse: collapse; font-size: .93rem; margin: .6rem 0 1.2rem; min-width: 26rem; }
 caption { text-align: left; font-weight: 560; padding: .2rem 0 .35rem; }
-th, td { text-align: left; padding: .34rem 1.25rem .34rem 0; border-bottom: 1px solid var(--rule);
+th, td { text-align: left; padding: .34rem 1rem .34rem 0; border-bottom: 1px solid var(--rule);
   vertical-align: top; }
 th { vertical-align: bottom; font-weight: 560; color: var(--soft); font-size: .86rem; }
 td { font-variant-numeric: tabular-nums; }
 td.number { white-space: nowrap; }
 td:first-child { white-space: nowrap; }
+th:last-child, td:last-child { padding-right: 0; }
+td:last-child:not(.number) { overflow-wrap: anywhere; min-width: 7rem; }
 .number { text-align: right; }
 .plot { display: block; width: 100%; min-width: 44rem; height: auto;
   font: 12px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
@@ -110,6 +117,8 @@ td:first-child { white-space: nowrap; }
   body { padding: 1.5rem 1rem 3rem; font-size: 15px; } h1 { font-size: 1.6rem; }
   .checks li { grid-template-columns: 1.5rem 1fr; } .checks .found { grid-column: 2;
     text-align: left; }
+  table { min-width: 0; }
+  td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 8rem; }
 }
 @media print { body { max-width: none; padding: 0; } section { break-inside: avoid; } }
 """
