@@ -9,6 +9,7 @@ import pytest
 from sparrowmq.broker.relays import RELAY_TIMEOUT_MS, RELAYS_MAX
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.record import decode_messages
 from sparrowmq.runtime.connections import Connection, Push
 
 CODE = RequestCode.GET_CONSUMER_RUNNING_INFO
@@ -117,3 +118,42 @@ def test_question_is_passed_on_as_rocketmqs_broker_does(rig: Any, golden: Any) -
 
     assert pushed["extFields"] == question.command.ext_fields
     assert (pushed["code"], pushed["flag"]) == (question.command.code, question.command.flag)
+
+
+def test_message_to_consume_goes_along_with_its_broker(rig: Any, consumer: Connection) -> None:
+    tool = rig.connect()
+    rig.create_topic("T")
+    sent = rig.send(tool, "T", b"hello")
+    fields = {"consumerGroup": "GID_c", "clientId": "a", "msgId": sent.ext_fields["msgId"]}
+    request = RemotingCommand(
+        code=RequestCode.CONSUME_MESSAGE_DIRECTLY, ext_fields=fields, opaque=9
+    )
+
+    (question,) = rig.handle(tool, request)
+    (answer,) = rig.handle(consumer, response_to(question.command, 0, body=b"{}"))
+
+    (message,) = decode_messages(question.command.body, broker_name="broker-a")
+    assert b"hello" == message.body
+    assert {**fields, "brokerName": "broker-a"} == question.command.ext_fields
+    assert (9, 0, b"{}") == (answer.command.opaque, answer.command.code, answer.command.body)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"msgId": "7F00000100002A9F" + "0" * 12 + "FFFF"}, "can not find message"),
+        ({"msgId": "7F00000100002A9F" + "F" * 16}, "can not find message"),
+        ({"msgId": "no id"}, ""),
+        ({}, ""),
+        ({"clientId": "b"}, "<GID_c> <b> not online"),
+    ],
+)
+def test_message_that_is_not_there_is_an_error(
+    rig: Any, consumer: Connection, fields: dict[str, str], words: str
+) -> None:
+    fields = {"consumerGroup": "GID_c", "clientId": "a", **fields}
+
+    reply = rig.call(rig.connect(), RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
+
+    assert 1 == reply.code
+    assert words in (reply.remark or "")

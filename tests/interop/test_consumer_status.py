@@ -1,4 +1,4 @@
-"""Apache's `mqadmin consumerStatus` on a member of ours, through Apache's broker."""
+"""What Apache's `mqadmin` asks of a member of ours, through a broker."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparrowmq import ConsumeFromWhere, Message, Producer, PushConsumer
+from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -44,3 +45,37 @@ def test_mqadmin_shows_what_our_member_holds(apache_cluster: Any, java: Any) -> 
     # Not where offsets are listed, but where queues are.
     queues = [line for line in lines.lines if "ProcessQueueInfo [" in line]
     assert 4 == sum(line.startswith(f"{topic} ") for line in queues), shown
+
+
+def test_mqadmin_has_our_listener_consume_a_message(java: Any, cluster: Any) -> None:
+    topic, group = "TDirectly", "GID_directly"
+    cluster.create_topic(topic, queues=1)
+    got: list[tuple[bytes, str]] = []
+    with (
+        Producer("GID_directly_p", name_server=cluster.name_server) as producer,
+        PushConsumer(
+            group,
+            name_server=cluster.name_server,
+            listener=lambda messages, _: got.extend((m.body, m.broker_name) for m in messages),
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        ) as consumer,
+    ):
+        consumer.subscribe(topic)
+        consumer.start()
+        sent = producer.send(Message(topic, b"again"))
+        wait_until("the message", lambda: 1 == len(got))
+        lines = java.start(
+            "org.apache.rocketmq.tools.command.MQAdminStartup",
+            *("queryMsgById", "-i", sent.offset_msg_id, "-g", group, "-d", consumer.client_id),
+            *(() if java.version.startswith("4.") else ("-t", topic)),
+            *("-n", cluster.name_server),
+        )
+        try:
+            lines.process.wait(60)
+            lines.wait_for("last line", lambda: not lines._reader.is_alive())
+        finally:
+            lines.kill()
+
+    shown = "\n".join(lines.lines)
+    assert "consumeResult=CR_SUCCESS" in shown, shown + lines._tail()
+    assert [(b"again", sent.queue.broker_name)] * 2 == got

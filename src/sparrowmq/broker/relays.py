@@ -8,7 +8,7 @@ Source: AdminBrokerProcessor.callConsumer, Broker2Client.callClient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sparrowmq.protocol.codes import ResponseCode
@@ -41,8 +41,20 @@ class Relays:
     def __len__(self) -> int:
         return len(self._relays)
 
-    def ask(self, request: Request, client: Connection) -> Sequence[Output]:
-        """Pass a request on to a client. Raises: Refusal if too many are under way."""
+    def ask(
+        self,
+        request: Request,
+        client: Connection,
+        *,
+        fields: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Sequence[Output]:
+        """Pass a request on to a client. Raises: Refusal if too many are under way.
+
+        Args:
+            fields: what the header says beside what it says already.
+            body: in the place of the request's own.
+        """
         if len(self._relays) >= RELAYS_MAX:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY, f"{RELAYS_MAX} questions to clients are under way"
@@ -52,7 +64,10 @@ class Relays:
         number = self._sent_count
         self._relays[number] = _Relay(request, client, request.now_ms + RELAY_TIMEOUT_MS)
         question = RemotingCommand(
-            code=command.code, ext_fields=command.ext_fields, body=command.body, opaque=number
+            code=command.code,
+            ext_fields={**(command.ext_fields or {}), **(fields or {})},
+            body=command.body if body is None else body,
+            opaque=number,
         )
         return (Push(client, question),)
 

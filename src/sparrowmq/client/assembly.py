@@ -12,6 +12,7 @@ from sparrowmq.client.lite_pull import LitePull
 from sparrowmq.client.local_offsets import LocalOffsets, default_directory
 from sparrowmq.client.name_servers import NameServers, parse_name_servers
 from sparrowmq.client.notices import NoticeLog
+from sparrowmq.client.operations.deliver import consume_directly
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.running_info import answer_about
@@ -35,6 +36,7 @@ from sparrowmq.protocol.subscription import parse_selection
 from sparrowmq.rebalance.process_queue import FlowLimits
 from sparrowmq.rebalance.strategies import StrategyChoice, strategy_from
 from sparrowmq.runtime import clock
+from sparrowmq.runtime.channel import Answer
 from sparrowmq.runtime.scheduler import NEVER_MS
 
 # DefaultMQPushConsumer.consumeTimestamp: half an hour before the start.
@@ -289,9 +291,7 @@ def begin_leaving(subscriber: Subscriber) -> None:
     subscriber.wake.set()
 
 
-def serve_request(
-    consumers: Mapping[str, Subscriber], request: RemotingCommand
-) -> RemotingCommand | None:
+def serve_request(consumers: Mapping[str, Subscriber], request: RemotingCommand) -> Answer:
     """Answer what a broker asks of one of the consumers, by group. On the driver's thread."""
     fields = request.ext_fields or {}
     group = fields.get("consumerGroup") or fields.get("group") or ""
@@ -305,6 +305,9 @@ def serve_request(
             subscriber.member.notified(clock.monotonic_ms())
             subscriber.wake.set()
         return None
+    is_push = subscriber.config.consume_type is ConsumeType.CONSUME_PASSIVELY
+    if request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY and is_push and group in consumers:
+        return consume_directly(subscriber, request)
     return answer_about(
         subscriber, request, now_ms=clock.monotonic_ms(), timestamp_ms=clock.timestamp_ms()
     )

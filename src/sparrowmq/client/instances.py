@@ -26,6 +26,7 @@ from sparrowmq.client.assembly import note_connection_lost, serve_request
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.runtime.channel import Answer
 
 D = TypeVar("D")
 
@@ -44,7 +45,7 @@ class ClientInstance(Generic[D]):
             tls=tls,
         )
 
-    def _answer(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
+    def _answer(self, address: str, request: RemotingCommand) -> Answer:
         return serve_request(self.consumers, request)
 
 

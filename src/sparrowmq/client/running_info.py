@@ -57,6 +57,10 @@ def answer_about(
         return response_to(
             request, body=encode_body(GetConsumerStatusBody(message_queue_table=known))
         )
+    if request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+        # A push consumer's group is answered by its listener (`operations/deliver.py`).
+        fields = request.ext_fields or {}
+        return _unknown_group(subscriber, request, fields.get("consumerGroup", ""))
     return response_to(
         request,
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,

@@ -18,7 +18,7 @@ A time-out never closes the connection; a late answer is dropped by the session.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Protocol, TypeAlias
 
 from sparrowmq.errors import (
@@ -32,7 +32,7 @@ from sparrowmq.errors import (
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.session import RemotingSession, RequestReceived
-from sparrowmq.runtime.effects import Invoke, Oneway
+from sparrowmq.runtime.effects import Invoke, Oneway, Operation
 from sparrowmq.runtime.scheduler import NEVER_MS, OperationTask, Scheduler
 
 LOG = logging.getLogger("sparrowmq.runtime")
@@ -46,7 +46,9 @@ IDLE_MS = 120_000
 # Bytes written and not yet taken by the kernel, per connection. Beyond, requests wait for room.
 WRITE_BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
-OnRequest: TypeAlias = Callable[[str, RemotingCommand], RemotingCommand | None]
+# None is no answer; an operation is run, and what it returns is the answer.
+Answer: TypeAlias = RemotingCommand | Operation[RemotingCommand] | None
+OnRequest: TypeAlias = Callable[[str, RemotingCommand], Answer]
 OnConnectionLost: TypeAlias = Callable[[str], None]
 
 
@@ -182,7 +184,7 @@ class Channel:
         self.has_received = True
         for event in self._session.receive_data(data):
             if isinstance(event, RequestReceived):
-                self._answer(event.command)
+                self._answer(event.command, scheduler)
             else:
                 scheduler.resume(event.token, event.command)  # type: ignore[arg-type]
 
@@ -255,8 +257,8 @@ class Channel:
             self._is_unflushed = True
             self._unflushed.append(self)
 
-    def _answer(self, request: RemotingCommand) -> None:
-        response: RemotingCommand | None
+    def _answer(self, request: RemotingCommand, scheduler: Scheduler) -> None:
+        response: Answer
         if self._on_request is None:
             remark = f" request type {request.code} not supported"
             response = response_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
@@ -266,6 +268,23 @@ class Channel:
             except Exception as error:
                 LOG.exception("request %d of %s failed", request.code, self.address)
                 response = response_to(request, ResponseCode.SYSTEM_ERROR, remark=repr(error))
+        if isinstance(response, Generator):
+            later = self._answer_later(request, response)
+            scheduler.add(OperationTask(later, f"answer to request {request.code}"))
+        else:
+            self._write_answer(request, response)
+
+    def _answer_later(
+        self, request: RemotingCommand, operation: Operation[RemotingCommand]
+    ) -> Operation[None]:
+        try:
+            response = yield from operation
+        except Exception as error:
+            LOG.exception("request %d of %s failed", request.code, self.address)
+            response = response_to(request, ResponseCode.SYSTEM_ERROR, remark=repr(error))
+        self._write_answer(request, response)
+
+    def _write_answer(self, request: RemotingCommand, response: RemotingCommand | None) -> None:
         if response is None or request.is_oneway or self.wire is None:
             return
         if self.wire.is_full:

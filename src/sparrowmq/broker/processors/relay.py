@@ -6,19 +6,38 @@ from collections.abc import Sequence
 
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.protocol.codes import ResponseCode
-from sparrowmq.protocol.headers import GetConsumerRunningInfoRequestHeader, decode_header
-from sparrowmq.runtime.connections import Output
+from sparrowmq.protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    decode_header,
+)
+from sparrowmq.protocol.message_id import decode_offset_msg_id
+from sparrowmq.runtime.connections import Connection, Output
 from sparrowmq.runtime.requests import Refusal, Request
 
 
 def consumer_running_info(state: BrokerState, request: Request) -> Sequence[Output]:
     """Have a consumer tell of itself: its queues, what it has in hand, its settings."""
     header = decode_header(GetConsumerRunningInfoRequestHeader, request.command.ext_fields)
-    group = state.consumers.find(header.consumer_group)
-    for connection, member in group.members.items() if group is not None else ():
-        if member.client_id == header.client_id:
-            return state.relays.ask(request, connection)
-    raise Refusal(
-        ResponseCode.SYSTEM_ERROR,
-        f"The Consumer <{header.consumer_group}> <{header.client_id}> not online",
-    )
+    client = _find_member(state, header.consumer_group, client_id=header.client_id)
+    return state.relays.ask(request, client)
+
+
+def consume_directly(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Have a consumer's listener consume a message that is in the store, and tell the outcome."""
+    header = decode_header(ConsumeMessageDirectlyResultRequestHeader, request.command.ext_fields)
+    client = _find_member(state, header.consumer_group, client_id=header.client_id)
+    _, position = decode_offset_msg_id(header.msg_id or "")
+    record = state.store.read_record(position) if position >= 0 else None
+    if record is None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
+    fields = {"brokerName": state.config.broker_name}
+    return state.relays.ask(request, client, fields=fields, body=record)
+
+
+def _find_member(state: BrokerState, group: str, *, client_id: str | None) -> Connection:
+    table = state.consumers.find(group)
+    for connection, member in table.members.items() if table is not None else ():
+        if member.client_id == client_id:
+            return connection
+    raise Refusal(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")

@@ -17,10 +17,22 @@ from sparrowmq.model import (
     MessageExt,
 )
 from sparrowmq.model.message import PROPERTY_RETRY_TOPIC
+from sparrowmq.protocol.bodies import ConsumeMessageDirectlyResult, encode_body
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.headers import ConsumeMessageDirectlyResultRequestHeader, decode_header
+from sparrowmq.protocol.record import decode_messages
 from sparrowmq.protocol.trace import ConsumedCode
 from sparrowmq.rebalance.actions import Deliver
 from sparrowmq.rebalance.in_order import OrderlyOutcome
 from sparrowmq.runtime.effects import Call, Now, Operation
+
+_DIRECT_OUTCOMES = {
+    ConsumeOrderlyStatus.SUCCESS: "CR_SUCCESS",
+    ConsumeOrderlyStatus.COMMIT: "CR_COMMIT",
+    ConsumeOrderlyStatus.ROLLBACK: "CR_ROLLBACK",
+    ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT: "CR_LATER",
+}
 
 
 def deliver(subscriber: Subscriber, action: Deliver) -> Operation[None]:
@@ -70,6 +82,51 @@ def deliver_in_order(subscriber: Subscriber, action: Deliver) -> Operation[None]
     now_ms: int = yield Now()
     subscriber.member.consumed_in_order(action, outcome, now_ms)
     subscriber.wake.set()
+
+
+def consume_directly(
+    subscriber: Subscriber, request: RemotingCommand
+) -> Operation[RemotingCommand]:
+    """Have the listener consume one message that a tool has chosen, and tell what came of it.
+
+    Nothing else changes: no offset, no retry.
+
+    Raises: RemoteProtocolError for a header that cannot be read.
+    Source: ClientRemotingProcessor.consumeMessageDirectly.
+    """
+    header = decode_header(ConsumeMessageDirectlyResultRequestHeader, request.ext_fields)
+    found = decode_messages(request.body or b"", broker_name=header.broker_name or "")
+    if len(found) != 1:
+        return response_to(
+            request, ResponseCode.SYSTEM_ERROR, remark="the body is no message that can be read"
+        )
+    message = with_own_topic(found[0])
+    is_orderly = subscriber.config.orderly
+    context = (ConsumeOrderlyContext if is_orderly else ConsumeContext)(message.queue)
+    begun_ms: int = yield Now()
+    remark: str | None = None
+    try:
+        status = yield Call(subscriber.listener, ([message], context))
+        outcome = _direct_outcome(status, context)
+    except Exception as error:
+        # The user's code may raise anything.
+        outcome, remark = "CR_THROW_EXCEPTION", repr(error)
+    ended_ms: int = yield Now()
+    result = ConsumeMessageDirectlyResult(
+        order=is_orderly,
+        auto_commit=context.auto_commit if isinstance(context, ConsumeOrderlyContext) else True,
+        consume_result=outcome,
+        remark=remark,
+        spent_time_ms=ended_ms - begun_ms,
+    )
+    return response_to(request, body=encode_body(result))
+
+
+def _direct_outcome(status: Any, context: ConsumeContext | ConsumeOrderlyContext) -> str:
+    """Return RocketMQ's name (CMResult) for what a listener made of one message."""
+    if isinstance(context, ConsumeContext):
+        return "CR_SUCCESS" if _acked_count(status, context, 1) else "CR_LATER"
+    return _DIRECT_OUTCOMES[_orderly_status(status)]
 
 
 def with_own_topic(message: MessageExt) -> MessageExt:
