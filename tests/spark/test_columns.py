@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -182,6 +183,16 @@ def test_a_cut_answer_is_refused(cut: int) -> None:
 
     with pytest.raises(RemoteProtocolError):
         find_starts(record + record[:cut])
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[91], [200] * 3_000, list(range(100, 1_200)), [200] * 50 + [300] + [200] * 2_000 + [91, 92]],
+)
+def test_starts_are_found_whatever_the_sizes(sizes: list[int]) -> None:
+    buffer = b"".join(size.to_bytes(4, "big") + bytes(size - 4) for size in sizes)
+
+    assert [0, *itertools.accumulate(sizes)][:-1] == find_starts(buffer).tolist()
 
 
 @settings(deadline=None)

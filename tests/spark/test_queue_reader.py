@@ -14,6 +14,7 @@ from sparrowmq.spark.failures import DataLossError
 from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.planning import QueueRange
 from sparrowmq.spark.queue_reader import read_ranges
+from waiting import wait_until
 
 if TYPE_CHECKING:
     from .conftest import FakeCluster
@@ -69,25 +70,26 @@ def test_ranges_are_read_whole_and_no_farther(
 
 
 def test_small_answers_are_joined(fake_cluster: FakeCluster, cluster: Cluster) -> None:
-    fake_cluster.append("T", 0, 3_000)
+    fake_cluster.append("T", 0, 9_000)
     fake_cluster.pulls_max = 32
-    queue_range = QueueRange(MessageQueue("T", "broker-a", 0), 0, 3_000)
+    queue_range = QueueRange(MessageQueue("T", "broker-a", 0), 0, 9_000)
 
     batches = list(read_ranges(cluster, options_of(fake_cluster), [(queue_range, 0)]))
 
-    assert [1024, 1024, 952] == [batch.num_rows for batch in batches]
+    assert [4096, 4096, 808] == [batch.num_rows for batch in batches]
 
 
 def test_several_small_pulls_are_under_way_at_once(
     fake_cluster: FakeCluster, cluster: Cluster
 ) -> None:
-    fake_cluster.append("T", 0, 3_000)
+    fake_cluster.append("T", 0, 9_000)
     fake_cluster.pulls_max = 32
-    queue_range = QueueRange(MessageQueue("T", "broker-a", 0), 0, 3_000)
+    queue_range = QueueRange(MessageQueue("T", "broker-a", 0), 0, 9_000)
 
     next(iter(read_ranges(cluster, options_of(fake_cluster), [(queue_range, 0)])))
 
-    assert 1_024 // 32 + 8 == fake_cluster.pull_count
+    expected = 4_096 // 32 + 8
+    wait_until(f"{expected} pulls came", lambda: fake_cluster.pull_count == expected)
 
 
 @pytest.mark.parametrize("sizes", [(32, 32, 5), (7, 8), (1, 1, 9, 9, 9, 2)])

@@ -60,8 +60,8 @@ class BrokerConfig:
     default_topic_queue_count: int = 8
     message_bytes_max: int = 4 * 1024 * 1024
     batch_count_max: int = 1_000
-    pull_count_max: int = 2_048
-    pull_bytes_max: int = 8 * 1024 * 1024
+    pull_count_max: int = 8_192
+    pull_bytes_max: int = 4 * 1024 * 1024
     topics_max: int = 50_000
     registration_interval_ms: int = 30_000
     offsets_save_interval_ms: int = 1_000

@@ -61,6 +61,11 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _RECORD_SIZE_MIN = 91
+_SIZE = struct.Struct(">i")
+# How many records are first thought to have one size, and how many are looked at one by one where
+# they have not.
+_WINDOW_MIN = 32
+_STEPS_MAX = 512
 _HEX = np.frombuffer(
     b"".join(f"{value:02X}".encode() for value in range(256)), dtype=np.uint8
 ).reshape(256, 2)
@@ -107,23 +112,49 @@ def arrow_schema(names: Sequence[str]) -> pa.Schema:
 def find_starts(records: bytes) -> Ints:
     """Return where each record of a buffer begins.
 
+    Records of one size in a row are found many at once; of others each is looked at.
+
     Raises: RemoteProtocolError if the sizes do not lead exactly to the buffer's end.
     """
-    starts: list[int] = []
+    found: list[Ints] = []
     position = 0
     end = len(records)
-    read_size = struct.Struct(">i").unpack_from
+    window = _WINDOW_MIN
     while position + 4 <= end:
-        (size,) = read_size(records, position)
-        if size < _RECORD_SIZE_MIN:
-            raise RemoteProtocolError(f"a record says it has {size} bytes", position=position)
-        starts.append(position)
-        position += size
+        size = _read_size(records, position)
+        steps = position + size * np.arange(min(window, (end - position) // size))
+        differs = np.flatnonzero(gather_numbers(records, steps, ">i4") != size)
+        if len(differs):
+            steps, window = steps[: differs[0]], _WINDOW_MIN
+        else:
+            window *= 2
+        found.append(steps)
+        position += size * len(steps)
+        if len(differs) or len(steps) == 0:
+            starts, position = _step(records, position)
+            found.append(starts)
     if position != end:
         raise RemoteProtocolError(
             f"the last record of an answer of {end} bytes ends at {position}", position=end
         )
-    return np.array(starts, dtype=np.int64)
+    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+
+
+def _step(records: bytes, position: int) -> tuple[Ints, int]:
+    """Return where the next few records begin, and the last of them ends."""
+    starts: list[int] = []
+    end = len(records)
+    while position + 4 <= end and len(starts) < _STEPS_MAX:
+        starts.append(position)
+        position += _read_size(records, position)
+    return np.array(starts, dtype=np.int64), position
+
+
+def _read_size(records: bytes, position: int) -> int:
+    size: int = _SIZE.unpack_from(records, position)[0]
+    if size < _RECORD_SIZE_MIN:
+        raise RemoteProtocolError(f"a record says it has {size} bytes", position=position)
+    return size
 
 
 def gather_numbers(records: bytes, positions: Ints, kind: str) -> Ints:

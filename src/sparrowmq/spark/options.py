@@ -325,7 +325,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "pullBatchSize",
-        "2048",
+        "8192",
         parse_whole(1, 65_536),
         "messages to ask for in one pull; Apache's broker gives 32 at most by default",
     ),

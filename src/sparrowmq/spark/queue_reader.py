@@ -2,9 +2,9 @@
 
 While one answer is decoded the next pull is under way already. Where two answers running held
 equally many messages, and fewer than asked for (Apache's brokers give 32), several pulls are, each
-for so many; as soon as one answer holds fewer, those behind it are dropped. Each answer is held
-against the range: what is read is every offset from `start` to `end` once, or what is missing is
-a loss, which is an error unless `failOnDataLoss` is false.
+for so many, together for about what a batch holds; as soon as one answer holds fewer, those behind
+it are dropped. Each answer is held against the range: what is read is every offset from `start` to
+`end` once, or what is missing is a loss, which is an error unless `failOnDataLoss` is false.
 
 | answer                          | meaning                                                     |
 |---------------------------------|-------------------------------------------------------------|
@@ -44,7 +44,7 @@ from sparrowmq.spark.planning import QueueRange
 from sparrowmq.spark.positions import DEFAULT_GROUP
 
 # Small answers (Apache's brokers give 32 messages) are joined until a batch is worth its cost.
-BATCH_ROWS_MIN = 1_024
+BATCH_ROWS_MIN = 4_096
 BATCH_BYTES_MIN = 4 * 1024 * 1024
 # Pulls of one queue under way at once where answers are small.
 SMALL_PULLS_MAX = 8
@@ -66,8 +66,10 @@ class QueueReader:
         self._patience = Patience(options.fetch_retries, options.retry_interval_ms)
         # The pulls under way, in order, with the offset at which each begins.
         self._pending: deque[tuple[int, Task]] = deque()
-        # How many messages the last answer held, and whether the one before held as many.
+        # How many messages and bytes the last answer held, and whether the one before held as many
+        # messages.
         self._count = 0
+        self._size = 0
         self._is_alike = False
         self._fruitless = 0
 
@@ -80,7 +82,8 @@ class QueueReader:
         """Send the next pulls, unless enough are under way or nothing is left to read."""
         stride, pulls_max = self._options.pull_batch_size, 1
         if self._is_alike and self._count < stride:
-            stride, pulls_max = self._count, SMALL_PULLS_MAX
+            stride = self._count
+            pulls_max = min(max(BATCH_BYTES_MIN // self._size, 1), SMALL_PULLS_MAX)
         at = self._pending[-1][0] + stride if self._pending else self._offset
         while len(self._pending) < pulls_max and at < self._end:
             task = yield from spawn(self._pull(at, stride), name=f"pull {self.queue}")
@@ -104,7 +107,7 @@ class QueueReader:
             yield from self._drop_pending()
         count = result.next_offset - asked
         self._is_alike = count == self._count and not self._options.is_filtered
-        self._count = count
+        self._count, self._size = count, len(result.records)
         yield from self.begin()
         return result.records, self._check(result, asked)
 
