@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,12 +15,15 @@ import pytest
 
 from certificates import Certificate, Certificates
 from sparrowmq.errors import ConfigError, ConnectFailed, ConnectionLost, TransportError
-from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.runtime import async_driver, socket_network, tls
 from sparrowmq.runtime.async_driver import AsyncDriver
 from sparrowmq.runtime.blocking_driver import BlockingDriver
+from sparrowmq.runtime.connections import Connection, Reply
 from sparrowmq.runtime.effects import invoke, join, spawn
-from sparrowmq.runtime.tls import client_context, own_server_context, server_context
+from sparrowmq.runtime.remoting_server import RemotingServer, ServerLimits, bind
+from sparrowmq.runtime.tls import TlsSession, client_context, own_server_context, server_context
 
 LONG_MS = 20_000
 
@@ -258,6 +263,86 @@ def test_version_before_1_2_is_refused(make_driver, serve, certificates, trustin
 def test_what_is_no_context_is_refused(make) -> None:
     with pytest.raises(ConfigError, match=r"tls is True; give an ssl\.SSLContext"):
         make(tls=True)
+
+
+class EchoMachine:
+    """Answers each request with its body."""
+
+    def __init__(self) -> None:
+        self.handled = 0
+
+    def handle(self, command: RemotingCommand, connection: Connection, **_: int) -> list[Reply]:
+        self.handled += 1
+        return [Reply(connection, response_to(command, body=command.body))]
+
+    def connection_closed(self, connection: Connection, **_: int) -> list[Reply]:
+        return []
+
+
+@pytest.fixture
+async def our_server(certificates: Certificates) -> AsyncIterator[tuple[EchoMachine, int]]:
+    machine = EchoMachine()
+    limits = ServerLimits(first_frame_ms=200, sweep_ms=20)
+    server = RemotingServer(machine, limits=limits, tls=context_of(certificates))
+    listening = bind("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    await server.start(listening)
+    yield machine, port
+    await server.stop()
+
+
+async def talk(port: int, data: bytes) -> bytes:
+    """Send bytes, and return what comes until the server closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    async with asyncio.timeout(20):
+        with suppress(ConnectionResetError):
+            answer = await reader.read()
+    writer.close()
+    return answer
+
+
+FRAME = encode_frame(RemotingCommand(code=10, body=b"x"))
+# The beginning of a ClientHello, of which the rest never comes; and one that is none.
+HALF_HELLO = bytes.fromhex("16030102000100")
+NO_HELLO = bytes.fromhex("160301000501000001ff")
+
+
+@pytest.mark.parametrize("data", [FRAME, b"GET / HTTP/1.1\r\n\r\n", HALF_HELLO, b"", b"\x16"])
+async def test_our_server_hears_nothing_without_a_handshake(our_server, data) -> None:
+    machine, port = our_server
+
+    assert b"" == await talk(port, data)
+    assert 0 == machine.handled
+
+
+async def test_our_server_answers_a_broken_handshake_by_an_alert(our_server) -> None:
+    machine, port = our_server
+
+    assert b"\x15\x03" == (await talk(port, NO_HELLO))[:2]
+    assert 0 == machine.handled
+
+
+async def test_our_server_takes_a_handshake_byte_by_byte(our_server, trusting) -> None:
+    _, port = our_server
+    session = TlsSession(trusting, server_hostname="127.0.0.1")
+    session.receive_data(b"")
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    decoder = FrameDecoder()
+    answers: list[RemotingCommand] = []
+    asked = False
+    async with asyncio.timeout(20):
+        while not answers:
+            for byte in session.take_output():
+                writer.write(bytes([byte]))
+                await writer.drain()
+            answers += decoder.receive_data(session.receive_data(await reader.read(100)))
+            if session.is_established and not asked:
+                session.encrypt(FRAME)
+                asked = True
+    writer.close()
+
+    assert b"x" == answers[0].body
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path, certificates) -> None:

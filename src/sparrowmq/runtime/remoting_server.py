@@ -399,7 +399,11 @@ class _Link(asyncio.Protocol):
             return
         self._active_ms = clock.monotonic_ms()
         if self._tls is not None:
-            self._tls.encrypt(b"".join(pending))
+            try:
+                self._tls.encrypt(b"".join(pending))
+            except ssl.SSLError as error:
+                self.refuse(describe(error) or str(error))
+                return
             self.transport.write(self._tls.take_output())
             return
         if max(map(len, pending)) < _LARGE_BYTES_MIN:
