@@ -21,7 +21,7 @@ from sparrowmq.rebalance.actions import (
     Unlock,
 )
 from sparrowmq.rebalance.lock_rounds import LOCK_ASK_MS, MEMBERS_ASKED_MS
-from sparrowmq.rebalance.member import GroupMember, TopicShare
+from sparrowmq.rebalance.member import LEAVE_WAIT_MS, GroupMember, TopicShare
 from sparrowmq.rebalance.member_config import MemberConfig
 from sparrowmq.rebalance.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
 from sparrowmq.rebalance.owned_queue import UNLOCK_LOST_MS
@@ -312,6 +312,20 @@ def test_renewal_without_an_answer_is_repeated_and_the_lease_counts_on() -> None
     assert [] == of(member, Acquire, MARKED_LEASE_RENEWAL_MS)
     assert 1 == len(of(member, RenewLocks, MARKED_LEASE_RENEWAL_MS + LOCK_ASK_MS))
     assert 1 == len(of(member, Acquire, MARKED_LEASE_MS))
+
+
+def test_member_that_has_left_waits_for_its_locks_to_be_taken_back_within_a_bound() -> None:
+    member = given(Q0)
+    take(member)
+    member.leave(1)
+    assert [Unlock, Leave] == [type(action) for action in member.due(1)][-2:]
+    member.left()
+
+    member.due(LEAVE_WAIT_MS)
+    is_done_early = member.is_done
+    member.due(1 + LEAVE_WAIT_MS)
+
+    assert (False, True) == (is_done_early, member.is_done)
 
 
 # --- giving back ----------------------------------------------------------------------------

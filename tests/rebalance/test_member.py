@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
+import pytest
 
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.rebalance.actions import (
@@ -30,7 +31,11 @@ from sparrowmq.rebalance.actions import (
 from sparrowmq.rebalance.averagely import AllocateMessageQueueAveragely
 from sparrowmq.rebalance.member import GroupMember, TopicShare
 from sparrowmq.rebalance.member_config import MemberConfig
-from sparrowmq.rebalance.owned_queue import LAST_COMMIT_MS
+from sparrowmq.rebalance.owned_queue import (
+    COMMIT_WAIT_MIN_MS,
+    LAST_COMMIT_MS,
+    commit_wait_ms,
+)
 from sparrowmq.rebalance.process_queue import PULL_IDLE_MAX_MS, FlowLimits
 from sparrowmq.rebalance.reconcile import RebalancePlan
 from sparrowmq.rebalance.repeated_job import LOST_MS, RETRY_FIRST_MS
@@ -509,11 +514,19 @@ def test_one_commit_at_a_time_and_only_what_is_new() -> None:
     member.consumed(second, acked_count=2)
     assert [] == of_type(member.due(20), Commit)
     member.committed(Q0, epoch, offset=2, now_ms=30)
-    assert [] == of_type(member.due(1_029), Commit)
-    assert [Commit(Q0, 1, 4, is_last=False)] == of_type(member.due(1_030), Commit)
+    assert [] == of_type(member.due(29 + COMMIT_WAIT_MIN_MS), Commit)
+    due = of_type(member.due(30 + COMMIT_WAIT_MIN_MS), Commit)
+    assert [Commit(Q0, 1, 4, is_last=False)] == due
     member.committed(Q0, epoch, offset=4, now_ms=1_040)
     assert [] == of_type(member.due(6_039), Commit)
     assert 4 == member.committed_offset(Q0)
+
+
+@pytest.mark.parametrize(
+    ("queue_count", "wait_ms"), [(1, 50), (2, 50), (3, 60), (50, 1_000), (400, 1_000)]
+)
+def test_member_of_many_queues_commits_each_less_often(queue_count: int, wait_ms: int) -> None:
+    assert wait_ms == commit_wait_ms(queue_count, longest_ms=1_000)
 
 
 def test_offset_is_committed_again_every_five_seconds() -> None:

@@ -109,8 +109,9 @@ class ConsumerConfig:
         flow: how much one queue may cache.
         drain_timeout_ms: how long a queue that is given up waits for listeners that run.
         consume_timeout_ms: a listener that runs longer has its messages sent back.
-        commit_interval_ms: between two commits of a queue. Differs from RocketMQ: 1 s, not 5 s,
-            and each commit is answered, so that a late one never follows the last.
+        commit_interval_ms: between two commits of a queue at most; less while the member has few
+            queues. Differs from RocketMQ: 1 s, not 5 s, and each commit is answered, so that a
+            late one never follows the last.
         rebalance_interval_ms: between two rebalances that nothing else asked for.
         namespace: of the topics that users name; `group` has it already.
         times: see `ClientTimes`.

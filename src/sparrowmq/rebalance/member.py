@@ -45,7 +45,7 @@ from sparrowmq.rebalance.listed_ids import ListedIds
 from sparrowmq.rebalance.lock_rounds import LockRounds
 from sparrowmq.rebalance.member_config import MemberConfig
 from sparrowmq.rebalance.member_marker import HEARTBEATS_PER_EXPIRY
-from sparrowmq.rebalance.owned_queue import OwnedQueue
+from sparrowmq.rebalance.owned_queue import OwnedQueue, commit_wait_ms
 from sparrowmq.rebalance.process_queue import ProcessQueueState
 from sparrowmq.rebalance.queue_calls import QueueCalls
 from sparrowmq.rebalance.queue_lease import QueueLease
@@ -65,6 +65,8 @@ ROUTE_AGAIN_FIRST_MS = 1_000
 # and until all members know of it, its queues have no owner or two. RocketMQ's clients look each
 # 30 s.
 ROUTE_WAIT_MAX_MS = 10_000
+# How long a member that has left waits for brokers to take its locks back.
+LEAVE_WAIT_MS = 3_000
 # How often listeners are looked at that run too long.
 EXPIRY_CHECK_MS = 1_000
 
@@ -220,6 +222,8 @@ class GroupMember:
         if self._leave_sent_ms is None:
             self._leave_sent_ms = now_ms
             actions.append(Leave())
+        elif self._has_left and now_ms - self._leave_sent_ms >= LEAVE_WAIT_MS:
+            self._queues.clear()
         elif now_ms - self._leave_sent_ms > LOST_MS:
             self._has_left = True
 
@@ -561,7 +565,8 @@ class GroupMember:
         """The broker has the offset."""
         owned = self._find(queue, epoch)
         if owned is not None:
-            owned.committed(offset, now_ms, interval_ms=self._config.commit_ms)
+            wait_ms = commit_wait_ms(len(self._queues), longest_ms=self._config.commit_ms)
+            owned.committed(offset, now_ms, wait_ms=wait_ms)
 
     def commit_failed(self, queue: MessageQueue, epoch: int, *, now_ms: int) -> None:
         """Whether the broker has the offset is not known."""

@@ -52,10 +52,16 @@ from sparrowmq.rebalance.send_backs import DEAD_LETTER_LEVEL, SendBacks
 # MQClientInstance persists every offset so often (persistConsumerOffsetInterval), changed or not.
 # So do we: a former owner whose commit came late may have lowered it.
 COMMIT_AGAIN_MS = 5_000
+# Between two commits of a queue; and between any two of a member, on average. What was consumed
+# since the last one comes again if the member is killed: Java's offsets travel with every pull.
+COMMIT_WAIT_MIN_MS = 50
+COMMIT_SPACING_MS = 20
 # How long the last commit of a queue is tried once nothing is under way any more.
 LAST_COMMIT_MS = 3_000
-# How long giving a lock back is waited for; it then ends with its lease.
-UNLOCK_LOST_MS = 3_000
+# How long giving a lock back is waited for before the queue may be locked again: what arrives later
+# would give that lock away. It is repeated within this; then the lock ends with its lease.
+UNLOCK_LOST_MS = 10_000
+UNLOCK_CHECK_MS = 1_000
 
 
 class OwnedQueue:
@@ -311,7 +317,7 @@ class OwnedQueue:
                 waits_ms.append(self.lease.until_ms)
             candidates += [wait_ms for wait_ms in waits_ms if wait_ms > now_ms]
         elif state is ProcessQueueState.DROPPED:
-            candidates.append(now_ms + UNLOCK_LOST_MS)
+            candidates.append(now_ms + UNLOCK_CHECK_MS)
         return min(candidates)
 
     def _is_dirty(self) -> bool:
@@ -462,12 +468,12 @@ class OwnedQueue:
         """Commit again even what is committed: the broker may have forgotten it."""
         self._committed_offset = None
 
-    def committed(self, offset: int, now_ms: int, *, interval_ms: int) -> None:
-        """Note that the broker has an offset."""
+    def committed(self, offset: int, now_ms: int, *, wait_ms: int) -> None:
+        """Note that the broker has an offset; the next is committed after a wait."""
         self._commit_sent_ms = None
         self._committed_offset = offset
         self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
-        self._commit_due_ms = now_ms if self.is_draining else now_ms + interval_ms
+        self._commit_due_ms = now_ms if self.is_draining else now_ms + wait_ms
 
     def commit_failed(self, now_ms: int) -> None:
         """Try again a little later."""
@@ -542,6 +548,11 @@ class OwnedQueue:
         """Note by offset which messages are the broker's now; the others are tried again here."""
         if not self.is_released:
             self.backs.end(done=done, failed=failed, now_ms=now_ms)
+
+
+def commit_wait_ms(queue_count: int, *, longest_ms: int) -> int:
+    """Return how long a member of so many queues waits between two commits of one."""
+    return min(max(COMMIT_WAIT_MIN_MS, COMMIT_SPACING_MS * queue_count), longest_ms)
 
 
 def _is_under_way(sent_ms: int | None, now_ms: int) -> bool:

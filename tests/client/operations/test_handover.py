@@ -9,21 +9,30 @@ import pytest
 
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.name_servers import NameServers
-from sparrowmq.client.operations.handover import acquire
+from sparrowmq.client.operations.handover import (
+    MEMBERS_ASKED_MAX,
+    UNLOCK_RETRY_MS,
+    UNLOCK_TIMES_MAX,
+    acquire,
+    ask_members,
+    unlock,
+)
 from sparrowmq.client.route_cache import route_from
 from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
-from sparrowmq.errors import ConnectFailed, InvokeTimeout
+from sparrowmq.errors import ConnectFailed, ConnectionLost, InvokeTimeout, SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
     BrokerData,
+    ConsumerRunningInfo,
     LockBatchResponseBody,
+    ProcessQueueInfo,
     QueueData,
     TopicRouteData,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.rebalance.actions import Acquire
+from sparrowmq.rebalance.actions import Acquire, AskMembers, Unlock
 from sparrowmq.rebalance.strategies import strategy_from
 
 OLD, ADDED = (MessageQueue("T", "b", n) for n in range(2))
@@ -31,13 +40,17 @@ MAX_OFFSET = 77
 
 
 class Told:
-    """In the place of the member: what it is told."""
+    """In the place of the member: what it is told. It goes on without a lock that is refused."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_, **told: self.events.append((name, told))
+    def __getattr__(self, name: str) -> Callable[..., bool]:
+        def note(*_: object, **told: Any) -> bool:
+            self.events.append((name, told))
+            return name == "lock_refused"
+
+        return note
 
 
 @pytest.fixture
@@ -119,3 +132,90 @@ def test_lock_is_done_without_only_where_no_master_can_hold_it(
     ((name, told),) = subscriber.member.events  # type: ignore[attr-defined]
     assert event == name
     assert told.get("lock_sent_ms") is None
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_lock_and_start_of_an_owner_that_left_are_asked_for_at_once(
+    subscriber: Subscriber, play: Any, is_locked: bool
+) -> None:
+    subscriber.history.note("T", [OLD, ADDED], cid_all=["me"])
+    played = play(broker(is_locked=is_locked))
+    played(acquire(subscriber, Acquire(OLD, 1, wants_lock=True)))
+
+    assert [RequestCode.LOCK_BATCH_MQ, RequestCode.QUERY_CONSUMER_OFFSET] == [
+        request.code for _, request in played.requests[:2]
+    ]
+    events = subscriber.member.events  # type: ignore[attr-defined]
+    names = ["lock_refused", "acquired"] if is_locked else ["acquired"]
+    assert names == [name for name, _ in events]
+    assert (MAX_OFFSET, is_locked) == (events[-1][1]["offset"], not events[-1][1]["lock_sent_ms"])
+
+
+def member_info(*queues: MessageQueue) -> bytes:
+    return encode_body(ConsumerRunningInfo(mq_table=dict.fromkeys(queues, ProcessQueueInfo())))
+
+
+def ask(subscriber: Subscriber, play: Any, bodies: dict[str, bytes]) -> Any:
+    """Ask the members that have an answer; return what the member is told they have in hand."""
+
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        assert RequestCode.GET_CONSUMER_RUNNING_INFO == request.code
+        body = bodies.get((request.ext_fields or {})["clientId"])
+        if body is None:
+            return response_to(request, ResponseCode.SYSTEM_ERROR, remark="not online")
+        return response_to(request, body=body)
+
+    play(answer)(ask_members(subscriber, AskMembers((OLD,))))
+    ((name, told),) = subscriber.member.events  # type: ignore[attr-defined]
+    assert "members_asked" == name
+    return told["in_hand"]
+
+
+def test_other_members_tell_what_they_have_in_hand(subscriber: Subscriber, play: Any) -> None:
+    subscriber.history.note("T", [OLD, ADDED], cid_all=["me", "c1", "c2"])
+
+    in_hand = ask(subscriber, play, {"c1": member_info(ADDED), "c2": member_info()})
+
+    assert frozenset([ADDED]) == in_hand
+
+
+@pytest.mark.parametrize(
+    "cid_all", [["me", "c1", "c2"], ["me", *(f"c{n}" for n in range(MEMBERS_ASKED_MAX + 1))]]
+)
+def test_nothing_is_known_while_a_member_does_not_tell_or_there_are_many(
+    subscriber: Subscriber, play: Any, cid_all: list[str]
+) -> None:
+    subscriber.history.note("T", [OLD, ADDED], cid_all=cid_all)
+
+    assert ask(subscriber, play, {"c1": member_info()}) is None
+
+
+@pytest.mark.parametrize(
+    ("errors", "times"),
+    [
+        ([], 1),
+        # Nothing was sent, so nothing can arrive late.
+        ([ConnectFailed], 1),
+        ([InvokeTimeout], 2),
+        ([ConnectionLost, ConnectFailed, InvokeTimeout], 4),
+        ([InvokeTimeout] * 99, UNLOCK_TIMES_MAX),
+    ],
+)
+def test_lock_is_given_back_until_that_is_answered(
+    subscriber: Subscriber, play: Any, errors: list[type[SparrowError]], times: int
+) -> None:
+    left = iter(errors)
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        assert RequestCode.UNLOCK_BATCH_MQ == request.code
+        error = next(left, None)
+        if error is not None:
+            raise error("away", address=address)  # type: ignore[call-arg]
+        return response_to(request)
+
+    played = play(answer)
+    played(unlock(subscriber, Unlock(OLD, 1)))
+
+    assert times == len(played.requests)
+    assert set(played.slept_ms) <= {UNLOCK_RETRY_MS}
+    assert ["unlocked"] == [name for name, _ in subscriber.member.events]  # type: ignore[attr-defined]

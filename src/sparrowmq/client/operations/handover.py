@@ -15,16 +15,19 @@ from sparrowmq.client.operations.locks import lock_batch, unlock_batch
 from sparrowmq.client.operations.membership import running_info
 from sparrowmq.client.operations.offsets import max_offset, query_offset, search_offset
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
-from sparrowmq.errors import BrokerError, ConnectFailed, SparrowError
+from sparrowmq.errors import BrokerError, ConnectFailed, SparrowError, TransportError
 from sparrowmq.model import MessageQueue
 from sparrowmq.rebalance.actions import Acquire, AskMembers, RenewLocks, Unlock
 from sparrowmq.rebalance.start_position import AskByTimestamp, UseOffset, choose_start_position
-from sparrowmq.runtime.effects import Now, Operation
+from sparrowmq.runtime.effects import Now, Operation, Sleep
 
 # Members asked what they have in hand; in a larger group a refused lock is waited for.
 MEMBERS_ASKED_MAX = 16
 # How long a member may take to tell of itself.
 MEMBER_TIMEOUT_MS = 1_000
+# How often a lock is given back until that is answered, and the pause before each next time.
+UNLOCK_TIMES_MAX = 5
+UNLOCK_RETRY_MS = 500
 
 
 class _Start(NamedTuple):
@@ -173,17 +176,30 @@ def ask_members(subscriber: Subscriber, action: AskMembers) -> Operation[None]:
 
 
 def unlock(subscriber: Subscriber, action: Unlock) -> Operation[None]:
-    """Carry out `Unlock`."""
+    """Carry out `Unlock`.
+
+    One that may be under way still is repeated until one is answered: else it might arrive after
+    the queue was locked again, and give that lock away.
+    """
     queue, epoch = action
     config = subscriber.config
-    address = subscriber.routes.master_address(queue.broker_name)
-    if address is not None:
+    may_be_under_way = False
+    for _ in range(UNLOCK_TIMES_MAX):
+        address = subscriber.routes.master_address(queue.broker_name)
+        if address is None:
+            break
         try:
             yield from unlock_batch(
                 address, config.group, client_id=config.client_id, queues=[queue]
             )
+            break
         except SparrowError as error:
             # The lock ends with its lease.
             subscriber.tell(RequestFailed("unlock", queue, error))
+            is_unknown = isinstance(error, TransportError) and error.outcome_unknown
+            may_be_under_way = may_be_under_way or is_unknown
+            if not may_be_under_way:
+                break
+            yield Sleep(UNLOCK_RETRY_MS)
     subscriber.member.unlocked(queue, epoch)
     subscriber.wake.set()
