@@ -8,7 +8,10 @@ a cluster that could not be reached or a job that failed, 130 is Ctrl-C.
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,14 +22,17 @@ from rich.console import Console
 from rich.table import Table
 
 from sparrowmq.cli.failures import EXIT_FAILED, reporting_errors, say
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from sparrowmq.pipeline.body_schema import BodySchema
+    from sparrowmq.pipeline.duplicates_stream import Progress
     from sparrowmq.pipeline.ingest import Batch, IngestSettings
+
+_STDERR = 2
 
 pipeline = typer.Typer(
     help="Jobs on Spark: ingest topics, and look into backlog, duplicates and balance.",
@@ -147,7 +153,7 @@ def ingest_command(
             raise ConfigError("give --schema or --json-schema, not both")
         _check_format(table_format)
         options = _parse_options(option or [])
-        with _session("ingest", master, driver_memory) as session:
+        with _session("ingest", master, driver_memory, runs_long=True) as session:
             from sparrowmq.pipeline.ingest import IngestSettings
 
             settings = IngestSettings(
@@ -267,6 +273,13 @@ def duplicates_command(
     events: Annotated[
         str | None, typer.Option("--events", help="rebalance events; found if not given")
     ] = None,
+    follow: Annotated[
+        float | None,
+        typer.Option("--follow", min=0.0, help="go on as they come, looking every so many seconds"),
+    ] = None,
+    delay: Annotated[
+        float, typer.Option("--delay", min=1.0, help="with --follow: judge what is so many s old")
+    ] = 600.0,
     master: Master = "local[*]",
     driver_memory: Memory = "2g",
     as_json: AsJson = False,
@@ -277,9 +290,21 @@ def duplicates_command(
             raise ConfigError("give either --consumed PATH or --trace HOST:PORT")
         if trace is not None and produced is not None:
             raise ConfigError("--trace tells what was produced itself; leave out --produced")
-        with _session("duplicates", master, driver_memory) as session:
+        if follow is not None and produced is not None:
+            raise ConfigError("--follow learns from --trace alone what was produced")
+        is_followed = follow is not None
+        with _session("duplicates", master, driver_memory, runs_long=is_followed) as session:
             from sparrowmq.pipeline import consumption
 
+            if follow is not None:
+                entries = (
+                    consumption.stream_records(session, consumed or "")
+                    if trace is None
+                    else consumption.stream_trace(session, trace, trace_topic)
+                )
+                times = (follow, delay)
+                _follow(session, entries, events, out=out, times=times, as_json=as_json)
+                return
             if trace is not None:
                 source = session.read.format("rocketmq").option("nameServer", trace)
                 source = source.option("topic", trace_topic).option("columns", "body,bornHost")
@@ -302,7 +327,6 @@ def _duplicates(
     as_json: bool,
 ) -> None:
     from sparrowmq.pipeline import duplicates
-    from sparrowmq.pipeline.duplicates_report import duplicates_page
 
     def keep(frame: DataFrame, name: str) -> DataFrame:
         frame.write.mode("overwrite").parquet(f"{out}/{name}")
@@ -314,10 +338,55 @@ def _duplicates(
     missing = None
     if produced is not None:
         missing = keep(duplicates.find_missing(records, produced), "missing")
+    _tell_duplicates(deliveries, missing, knows=produced is not None, out=out, as_json=as_json)
+
+
+def _follow(
+    session: SparkSession,
+    entries: DataFrame,
+    events: str | None,
+    *,
+    out: Path,
+    times: tuple[float, float],
+    as_json: bool,
+) -> None:
+    """Run the streaming query until Ctrl-C or SIGTERM, then tell what the tables hold."""
+    from sparrowmq.pipeline import consumption, duplicates_stream
+
+    def read_events() -> DataFrame:
+        return consumption.read_events(session, events or "")
+
+    interval_s, delay_s = times
+    query = duplicates_stream.watch_duplicates(
+        entries,
+        str(out),
+        delay_s=delay_s,
+        interval_s=interval_s,
+        read_events=None if events is None else read_events,
+        on_batch=_tell_progress,
+    )
+    with _ending_by_sigterm():
+        duplicates_stream.await_end(query)
+    tables = duplicates_stream.read_tables(session, str(out))
+    if "deliveries" not in tables:
+        say(f"nothing is older than {delay_s:g} s yet, so nothing was judged")
+        return
+    knows = not session.read.parquet(f"{out}/state").where("isProduced").isEmpty()
+    missing = tables.get("missing")
+    _tell_duplicates(tables["deliveries"], missing, knows=knows, out=out, as_json=as_json)
+
+
+def _tell_duplicates(
+    deliveries: DataFrame, missing: DataFrame | None, *, knows: bool, out: Path, as_json: bool
+) -> None:
+    """Write the page and print the summary; `knows` says whether losses were looked for."""
+    from sparrowmq.pipeline import duplicates
+    from sparrowmq.pipeline.duplicates_report import duplicates_page
+
     groups = duplicates.list_groups(deliveries, missing)
     by_event = duplicates.list_events(deliveries)
     by_strategy = duplicates.list_strategies(deliveries)
-    text = duplicates_page(groups, by_event, by_strategy, knows_produced=produced is not None)
+    text = duplicates_page(groups, by_event, by_strategy, knows_produced=knows)
     _write_page(out, text)
     if as_json:
         _print_json(
@@ -339,6 +408,14 @@ def _duplicates(
 def _tell_batch(batch: Batch) -> None:
     bad = f", {batch.quarantined:,} of them do not fit" if batch.quarantined else ""
     say(f"batch {batch.batch_id}: {batch.rows:,} messages{bad}, {batch.seconds:.1f} s")
+
+
+def _tell_progress(progress: Progress) -> None:
+    late = f", {progress.late:,} too late so far" if progress.late else ""
+    say(
+        f"batch {progress.batch_id}: {progress.entries:,} entries{late}; "
+        f"judged until {progress.watermark:%Y-%m-%d %H:%M:%S} UTC"
+    )
 
 
 def _body_schema(ddl: str | None, json_schema: Path | None) -> BodySchema | None:
@@ -385,7 +462,9 @@ def _ending_by_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def _session(job: str, master: str, driver_memory: str) -> Iterator[SparkSession]:
+def _session(
+    job: str, master: str, driver_memory: str, *, runs_long: bool = False
+) -> Iterator[SparkSession]:
     """Give a Spark session that ends with the job."""
     from pyspark.sql import SparkSession
 
@@ -397,19 +476,41 @@ def _session(job: str, master: str, driver_memory: str) -> Iterator[SparkSession
         yield running
         return
     say(f"starting Spark on {master}")
-    session = spark_session(
-        f"sparrowmq pipeline {job}",
-        master=master,
-        driver_memory=driver_memory,
-        # Only an ingest may run for hours.
-        short_lived=job != "ingest",
-        conf={"spark.log.level": "ERROR"},
-    )
-    session.sparkContext.setLogLevel("ERROR")
+    handle, log = tempfile.mkstemp(prefix="sparrowmq-spark-", suffix=".log")
     try:
-        yield session
+        with _stderr_into(handle):
+            session = spark_session(
+                f"sparrowmq pipeline {job}",
+                master=master,
+                driver_memory=driver_memory,
+                short_lived=not runs_long,
+                conf={"spark.log.level": "ERROR"},
+            )
+        try:
+            yield session
+        finally:
+            session.stop()
+    except (ConfigError, UsageError, KeyboardInterrupt):
+        Path(log).unlink()
+        raise
+    except BaseException:
+        say(f"what Spark wrote is in {log}")
+        raise
+    Path(log).unlink()
+
+
+@contextmanager
+def _stderr_into(handle: int) -> Iterator[None]:
+    """Have what is started meanwhile write its stderr to a file: Java, and its Python workers."""
+    sys.stderr.flush()
+    kept = os.dup(_STDERR)
+    os.dup2(handle, _STDERR)
+    os.close(handle)
+    try:
+        yield
     finally:
-        session.stop()
+        os.dup2(kept, _STDERR)
+        os.close(kept)
 
 
 @contextmanager

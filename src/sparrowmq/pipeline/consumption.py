@@ -30,7 +30,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline.tables import read_table, select_columns
+from sparrowmq.pipeline.tables import read_table, select_columns, stream_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -55,6 +55,8 @@ EVENT_COLUMNS = {
 }
 EVENT_OPTIONAL = {"strategy": "string"}
 TRACE_COLUMNS = {"body": "binary", "bornHost": "string"}
+# Records and produced messages in one table; of these `consumedTimestamp` is when they were sent.
+ENTRY_COLUMNS = {"isProduced": "boolean", **RECORD_COLUMNS, **RECORD_OPTIONAL}
 
 
 def read_records(session: SparkSession, path: str) -> DataFrame:
@@ -64,6 +66,22 @@ def read_records(session: SparkSession, path: str) -> DataFrame:
     """
     found = read_table(session, path, RECORD_COLUMNS, optional=RECORD_OPTIONAL)
     return _with_key(found, what=path)
+
+
+def stream_records(session: SparkSession, path: str) -> DataFrame:
+    """Read consumption records as they come, as entries (`ENTRY_COLUMNS`).
+
+    Raises: ConfigError as `tables.stream_table`.
+    """
+    found = stream_table(session, path, RECORD_COLUMNS, optional=RECORD_OPTIONAL)
+    return found.selectExpr("false as isProduced", "*")
+
+
+def stream_trace(session: SparkSession, name_server: str, topic: str) -> DataFrame:
+    """Read message trace from its beginning on, as entries (`ENTRY_COLUMNS`)."""
+    source = session.readStream.format("rocketmq").option("nameServer", name_server)
+    source = source.option("topic", topic).option("startingOffsets", "earliest")
+    return trace_entries(source.option("columns", ",".join(TRACE_COLUMNS)).load())
 
 
 def read_produced(session: SparkSession, path: str) -> DataFrame:
@@ -91,10 +109,18 @@ def split_trace(trace: DataFrame) -> tuple[DataFrame, DataFrame]:
 
     Raises: ConfigError if a column is missing or there is no message.
     """
+    chosen = select_columns(trace, TRACE_COLUMNS, what="the trace topic")
+    records, produced = split_entries(trace_entries(chosen), what="the trace")
+    if records.isEmpty():
+        raise ConfigError("the trace has no rows: nothing was consumed")
+    return records, produced
+
+
+def trace_entries(trace: DataFrame) -> DataFrame:
+    """Return what trace messages tell, a row a delivery or a produced message (`ENTRY_COLUMNS`)."""
     from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
 
-    chosen = select_columns(trace, TRACE_COLUMNS, what="the trace topic")
-    entries = chosen.select(
+    entries = trace.select(
         "bornHost", F.explode(F.split(F.decode("body", "UTF-8"), "\u0002")).alias("entry")
     ).select("bornHost", F.split("entry", "\u0001").alias("fields"))
 
@@ -102,29 +128,39 @@ def split_trace(trace: DataFrame) -> tuple[DataFrame, DataFrame]:
         return F.get("fields", index)
 
     has_succeeded = F.when(F.size("fields") == 13, of(12)).otherwise(of(13)) == "true"
-    published = (
-        entries.where((of(0) == "Pub") & (F.size("fields") >= 13) & has_succeeded)
-        .select(of(4).alias("topic"), of(5).alias("msgId"))
-        .distinct()
+    is_produced = (of(0) == "Pub") & (F.size("fields") >= 13) & has_succeeded
+    is_consumed = (of(0) == "SubBefore") & (F.size("fields") >= 7)
+    told = {
+        "isProduced": of(0) == "Pub",
+        "consumerGroup": F.when(is_consumed, of(3)),
+        "clientId": F.when(is_consumed, F.col("bornHost")),
+        "consumedTimestamp": F.timestamp_millis(of(1).cast("bigint")),
+        "topic": F.when(is_produced, of(4)),
+        "msgId": of(5),
+        "reconsumeTimes": F.when(is_consumed, of(6)).cast("int"),
+    }
+    return entries.where(is_produced | is_consumed).select(
+        [told.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in ENTRY_COLUMNS.items()]
     )
-    consumed = entries.where((of(0) == "SubBefore") & (F.size("fields") >= 7)).select(
-        of(3).alias("consumerGroup"),
-        F.col("bornHost").alias("clientId"),
-        F.timestamp_millis(of(1).cast("bigint")).alias("consumedTimestamp"),
-        of(5).alias("msgId"),
-        of(6).cast("int").alias("reconsumeTimes"),
+
+
+def split_entries(entries: DataFrame, *, what: str) -> tuple[DataFrame, DataFrame]:
+    """Return the records and the produced messages among entries.
+
+    A record without a topic, as trace tells it, gets that of the message with its id.
+    Raises: ConfigError if an entry names no message.
+    """
+    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
+
+    produced = entries.where("isProduced").select(*PLACE_COLUMNS, "consumedTimestamp").distinct()
+    by_id = produced.groupBy("msgId").agg(F.first("topic").alias("producedTopic"))
+    records = (
+        entries.where("not isProduced")
+        .join(by_id, "msgId", "left")
+        .withColumn("topic", F.coalesce("topic", "producedTopic"))
+        .select(*RECORD_COLUMNS, *RECORD_OPTIONAL)
     )
-    records = consumed.join(published, "msgId", "left")
-    produced = published.select(
-        [
-            F.col(name) if name in published.columns else F.lit(None).cast(kind).alias(name)
-            for name, kind in PLACE_COLUMNS.items()
-        ]
-    )
-    found = select_columns(
-        records, RECORD_COLUMNS, optional=RECORD_OPTIONAL, what="the trace's SubBefore entries"
-    )
-    return _with_key(found, what="the trace"), _with_key(produced, what="the trace")
+    return _with_key(records, what=what), _with_key(produced, what=what)
 
 
 def _with_key(frame: DataFrame, *, what: str) -> DataFrame:

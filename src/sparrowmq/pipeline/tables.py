@@ -51,17 +51,51 @@ def read_table(
     return select_columns(found, columns, optional=optional, what=path)
 
 
+def stream_table(
+    session: SparkSession,
+    path: str,
+    columns: Mapping[str, str],
+    *,
+    optional: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Read files as they come, as `read_table` reads those that are there.
+
+    Args:
+        session: the Spark session.
+        path: a directory of Parquet, which tells the types, so one file must be there; or a glob
+            of JSON lines.
+        columns: as of `read_table`.
+        optional: as of `read_table`.
+
+    Raises: ConfigError as `read_table`, except that there may be no row.
+    """
+    from pyspark.errors import AnalysisException
+
+    wanted = {**columns, **(optional or {})}
+    try:
+        if path.endswith(_JSON_SUFFIXES):
+            ddl = ", ".join(f"`{name}` {kind}" for name, kind in wanted.items())
+            found = session.readStream.schema(ddl).option("mode", "FAILFAST").json(path)
+        else:
+            schema = session.read.option("mergeSchema", "true").parquet(path).schema
+            found = session.readStream.schema(schema).parquet(path)
+    except AnalysisException as error:
+        raise ConfigError(f"cannot read {path}: {_describe(error)}") from None
+    return select_columns(found, columns, optional=optional, what=path, may_be_empty=True)
+
+
 def select_columns(
     frame: DataFrame,
     columns: Mapping[str, str],
     *,
     optional: Mapping[str, str] | None = None,
     what: str,
+    may_be_empty: bool = False,
 ) -> DataFrame:
     """Return the columns of a frame by the types declared; `what` names the frame in errors.
 
     Raises: ConfigError if a column is missing or has a type that cannot be cast, or no row is
-        there.
+        there and it may not be empty.
     """
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
@@ -83,7 +117,7 @@ def select_columns(
         selected = frame.select(chosen)
     except AnalysisException as error:
         raise ConfigError(f"{what}: {_describe(error)}") from None
-    if selected.isEmpty():
+    if not may_be_empty and selected.isEmpty():
         raise ConfigError(f"{what} has no rows: there is nothing to compute")
     return selected
 

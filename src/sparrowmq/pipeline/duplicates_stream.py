@@ -1,0 +1,230 @@
+"""The job `duplicates` as a streaming query: the same tables, behind a watermark.
+
+The watermark is the newest time that was seen, less `delay_s`. A delivery is judged once the
+watermark has passed it: what happened about then is known by now, as far as it did not come
+later than `delay_s`. What comes later still is dropped and counted. The functions of `duplicates`
+judge, over all that is newer than two delays before the watermark: so two deliveries of a message
+are seen as such if they lie no further apart than two delays.
+
+```
+out/deliveries, duplicates, events, missing, each with batchId=N/     as the batch job's tables
+out/state/batchId=N/       deliveries that later ones may have to do with
+out/state/_N.json          the watermark after micro-batch N, and how many came too late so far
+out/checkpoint/            how far the source was read
+```
+
+A micro-batch that is replayed after a kill reads the state of the one before, computes the same
+and replaces what it had written: every reader of Parquet sees each delivery once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from sparrowmq.pipeline import duplicates
+from sparrowmq.pipeline.consumption import ENTRY_COLUMNS, split_entries
+from sparrowmq.pipeline.files import Files
+from sparrowmq.pipeline.parquet import write_batch_parquet
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+DELAY_S = 600.0
+_POLL_S = 0.5
+TABLES = ("deliveries", "duplicates", "events", "missing")
+_BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
+# The state reaches back so many delays behind the watermark.
+_STATE_DELAYS = 2
+
+
+class Progress(NamedTuple):
+    """How far a micro-batch came.
+
+    Args:
+        batch_id: its number.
+        watermark: what happened until then is judged.
+        late: deliveries that came behind the watermark, since the query was first started.
+        entries: that the micro-batch brought.
+    """
+
+    batch_id: int
+    watermark: datetime
+    late: int
+    entries: int
+
+
+def watch_duplicates(
+    entries: DataFrame,
+    out: str,
+    *,
+    delay_s: float = DELAY_S,
+    interval_s: float | None = None,
+    read_events: Callable[[], DataFrame] | None = None,
+    on_batch: Callable[[Progress], None] | None = None,
+) -> StreamingQuery:
+    """Start the query.
+
+    Args:
+        entries: a stream with the columns of `consumption.ENTRY_COLUMNS`.
+        out: the directory of tables, state and checkpoint, of this query alone.
+        delay_s: how much later than newer ones a delivery may come.
+        interval_s: between micro-batches; None ends when all that is there has been read.
+        read_events: gives the rebalance events; None finds them.
+        on_batch: called after each micro-batch, in the driver.
+    """
+    root = out.rstrip("/")
+    judge = _Judge(root, timedelta(seconds=delay_s), read_events, on_batch)
+    writer = entries.writeStream.foreachBatch(judge).option(
+        "checkpointLocation", f"{root}/checkpoint"
+    )
+    if interval_s is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{interval_s:g} seconds").start()
+
+
+def await_end(query: StreamingQuery) -> None:
+    """Wait until the query has ended; Ctrl-C stops it. Raises what made it fail."""
+    try:
+        while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
+            pass
+    except KeyboardInterrupt:
+        query.stop()
+
+
+def read_tables(session: SparkSession, out: str) -> dict[str, DataFrame]:
+    """Return those of the tables that have rows, by name."""
+    root = out.rstrip("/")
+    files = Files(session, root)
+    return {
+        name: session.read.parquet(f"{root}/{name}")
+        for name in TABLES
+        if any(entry.name.startswith("batchId=") for entry in files.list(f"{root}/{name}"))
+    }
+
+
+class _Judge:
+    """Judges what the watermark has passed; called with each micro-batch."""
+
+    def __init__(
+        self,
+        root: str,
+        delay: timedelta,
+        read_events: Callable[[], DataFrame] | None,
+        on_batch: Callable[[Progress], None] | None,
+    ) -> None:
+        self._root = root
+        self._delay = delay
+        self._read_events = read_events
+        self._on_batch = on_batch
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
+
+        before = self._progress(batch.sparkSession, batch_id - 1)
+        batch = batch.persist()
+        is_late = F.col("consumedTimestamp") <= before.watermark
+        (row,) = batch.select(
+            F.max(F.unix_micros("consumedTimestamp")), F.count_if(is_late), F.count("*")
+        ).collect()
+        newest = (
+            before.watermark if row[0] is None else _BEFORE_ALL + timedelta(microseconds=row[0])
+        )
+        watermark = max(before.watermark, newest - self._delay)
+        window = batch.where(~is_late)
+        if batch_id > 0:
+            window = window.unionByName(self._state(batch.sparkSession, batch_id - 1))
+        window = window.persist()
+        try:
+            self._write(window, batch_id, before.watermark, watermark)
+        finally:
+            window.unpersist()
+            batch.unpersist()
+        progress = Progress(batch_id, watermark, before.late + row[1], row[2])
+        self._write_progress(batch.sparkSession, progress)
+        if self._on_batch is not None:
+            self._on_batch(progress)
+
+    def _write(self, window: DataFrame, batch_id: int, since: datetime, until: datetime) -> None:
+        """Write each table's part between two watermarks, then the state."""
+        from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
+
+        def passed(column: str, back: timedelta = timedelta(0)) -> Column:
+            return (F.col(column) > since - back) & (F.col(column) <= until - back)
+
+        records, produced = split_entries(window, what="the stream")
+        events = self._events(records, batch_id, since)
+        judged = duplicates.attribute(records, events).where(passed("consumedTimestamp")).persist()
+        try:
+            self._keep(judged, "deliveries", batch_id)
+            self._keep(judged.where("nth > 1"), "duplicates", batch_id)
+        finally:
+            judged.unpersist()
+        self._keep(events.where(passed("eventTimestamp")), "events", batch_id)
+        # What was produced has a delay's time to be consumed.
+        due = produced.where(passed("consumedTimestamp", self._delay))
+        self._keep(duplicates.find_missing(records, due), "missing", batch_id)
+        self._keep(_still_needed(window, until - _STATE_DELAYS * self._delay), "state", batch_id)
+
+    def _events(self, records: DataFrame, batch_id: int, since: datetime) -> DataFrame:
+        """Return all events so far: those judged before, as they were, and what is new."""
+        from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
+
+        if self._read_events is not None:
+            return self._read_events()
+        found = duplicates.find_events(records).where(F.col("eventTimestamp") > since)
+        judged = read_tables(records.sparkSession, self._root).get("events")
+        if judged is None:
+            return found
+        return found.unionByName(judged.where(F.col("batchId") < batch_id).drop("batchId"))
+
+    def _keep(self, frame: DataFrame, name: str, batch_id: int) -> None:
+        frame = frame.coalesce(1)
+        if name == "state" or not frame.isEmpty():
+            write_batch_parquet(frame, batch_id, f"{self._root}/{name}")
+        else:
+            Files(frame.sparkSession, self._root).remove(f"{self._root}/{name}/batchId={batch_id}")
+
+    def _state(self, session: SparkSession, batch_id: int) -> DataFrame:
+        path = f"{self._root}/state/batchId={batch_id}"
+        ddl = ", ".join(f"{name} {kind}" for name, kind in ENTRY_COLUMNS.items())
+        return session.read.schema(ddl).parquet(path)
+
+    def _progress(self, session: SparkSession, batch_id: int) -> Progress:
+        path = f"{self._root}/state/_{batch_id}.json"
+        text = Files(session, self._root).read_text(path) if batch_id >= 0 else None
+        if text is None:
+            return Progress(batch_id, _BEFORE_ALL, 0, 0)
+        told = json.loads(text)
+        return Progress(batch_id, datetime.fromisoformat(told["watermark"]), told["late"], 0)
+
+    def _write_progress(self, session: SparkSession, progress: Progress) -> None:
+        """Write down how far it came, and forget what no replay can need any more."""
+        files = Files(session, self._root)
+        told = {"watermark": progress.watermark.isoformat(), "late": progress.late}
+        files.write_text(f"{self._root}/state/_{progress.batch_id}.json", json.dumps(told))
+        old = progress.batch_id - 2
+        files.remove(f"{self._root}/state/batchId={old}")
+        files.remove(f"{self._root}/state/_{old}.json")
+
+
+def _still_needed(window: DataFrame, horizon: datetime) -> DataFrame:
+    """Return what is newer than the horizon, and each queue's newest delivery before it."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
+
+    of_queue = Window.partitionBy(
+        "isProduced", "consumerGroup", "topic", "brokerName", "queueId"
+    ).orderBy(F.desc("consumedTimestamp"), F.desc("queueOffset"))
+    is_old = F.col("consumedTimestamp") <= horizon
+    kept = window.where(~is_old)
+    last = (
+        window.where(is_old & ~F.col("isProduced") & F.col("queueOffset").isNotNull())
+        .withColumn("place", F.row_number().over(of_queue))
+        .where("place = 1")
+        .drop("place")
+    )
+    return kept.unionByName(last)

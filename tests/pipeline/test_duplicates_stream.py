@@ -1,0 +1,130 @@
+"""The streaming query writes what the batch functions say, once, also after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow.dataset as ds
+from pyspark.errors import StreamingQueryException
+
+from sparrowmq.pipeline import consumption, duplicates
+from sparrowmq.pipeline.duplicates_stream import Progress, read_tables, watch_duplicates
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+BEGIN = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DELAY_S = 60.0
+
+
+def entry(at: float, client: str, queue_id: int, offset: int) -> dict[str, object]:
+    return {
+        "isProduced": False,
+        "consumerGroup": "GID",
+        "clientId": client,
+        "consumedTimestamp": (BEGIN + timedelta(seconds=at)).isoformat(),
+        "topic": "orders",
+        "brokerName": "broker-a",
+        "queueId": queue_id,
+        "queueOffset": offset,
+        "reconsumeTimes": 0,
+    }
+
+
+def produced(at: float, queue_id: int, offset: int) -> dict[str, object]:
+    return {**entry(at, "", queue_id, offset), "isProduced": True, "consumerGroup": None}
+
+
+def deliveries() -> list[dict[str, object]]:
+    """Two members for 400 s; every 100 s a queue moves and three messages come again."""
+    rows: list[dict[str, object]] = []
+    for queue_id in (0, 1):
+        for n in range(80):
+            owner = "ab"[(queue_id + (n * 5 // 100 if queue_id else 0)) % 2]
+            rows.append(produced(n * 5 - 1, queue_id, n))
+            if (queue_id, n) != (1, 33):
+                rows.append(entry(n * 5 + queue_id, owner, queue_id, n))
+            if queue_id == 1 and n % 20 == 0 and n:
+                rows += [entry(n * 5 + 2 + k, owner, 1, n - 3 + k) for k in range(3)]
+    return rows
+
+
+def feed(path: Path, number: int, rows: list[dict[str, object]]) -> None:
+    """Write a file; Spark reads files in the order of their times."""
+    path.mkdir(exist_ok=True)
+    file = path / f"{number:03d}.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    os.utime(file, (1_700_000_000 + number,) * 2)
+
+
+def stream(spark: SparkSession, path: Path) -> DataFrame:
+    ddl = ", ".join(f"{name} {kind}" for name, kind in consumption.ENTRY_COLUMNS.items())
+    return spark.readStream.schema(ddl).option("maxFilesPerTrigger", 1).json(str(path))
+
+
+def rows_of(out: Path, name: str, *columns: str) -> list[tuple[object, ...]]:
+    table = ds.dataset(out / name, format="parquet", partitioning="hive").to_table()
+    return sorted(tuple(row[column] for column in columns) for row in table.to_pylist())
+
+
+def test_stream_writes_what_the_batch_job_does_whatever_is_killed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = deliveries()
+    # Files come in the order of time, and rows of a file in any.
+    rows.sort(key=lambda row: str(row["consumedTimestamp"]))
+    parts = [rows[at : at + 130] for at in range(0, len(rows), 130)]
+    rng = random.Random(7)
+    for number, part in enumerate(parts):
+        rng.shuffle(part)
+        feed(tmp_path / "in", number, part)
+    # One that is far too late, and one that lets the watermark pass all.
+    last = [entry(2.0, "z", 0, 0), entry(10_000.0, "a", 0, 99)]
+    feed(tmp_path / "in", 999, last)
+    out = tmp_path / "out"
+    seen: list[Progress] = []
+
+    def kill_in(batch_id: int) -> None:
+        def on_batch(progress: Progress) -> None:
+            seen.append(progress)
+            if progress.batch_id == batch_id:
+                raise RuntimeError("killed before the commit")
+
+        query = watch_duplicates(
+            stream(spark, tmp_path / "in"), str(out), delay_s=DELAY_S, on_batch=on_batch
+        )
+        query.awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="killed before"):
+        kill_in(1)
+    kill_in(-1)
+
+    ddl = ", ".join(f"{name} {kind}" for name, kind in consumption.ENTRY_COLUMNS.items())
+    all_rows = spark.createDataFrame([], ddl).unionByName(
+        spark.read.schema(ddl).json([str(path) for path in sorted((tmp_path / "in").glob("0*"))])
+    )
+    records, _ = consumption.split_entries(all_rows, what="test")
+    expected = duplicates.attribute(records, duplicates.find_events(records)).collect()
+    columns = ("queueId", "queueOffset", "clientId", "nth", "firstClientId", "eventIndex", "event")
+    assert sorted(tuple(row[c] for c in columns) for row in expected) == rows_of(
+        out, "deliveries", *columns
+    )
+    assert 9 == len(rows_of(out, "duplicates", "queueOffset"))
+    assert [(33, "lost")] == rows_of(out, "missing", "queueOffset", "state")
+    assert ["1 queue moved"] * 3 == [event for (event,) in rows_of(out, "events", "event")]
+    assert 1 == seen[-1].late
+    # Batch 1 came twice, and its state was read again.
+    assert [0, 1, 1, 2, 3] == [progress.batch_id for progress in seen]
+    assert 2 == len(list((out / "state").glob("batchId=*")))
+    assert {"deliveries", "duplicates", "events", "missing"} == set(read_tables(spark, str(out)))
