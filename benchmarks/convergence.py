@@ -1,24 +1,24 @@
 """Time until every queue has exactly one owner after members of a group change.
 
 Targets: with our client on our broker a join takes at most 0.3 s, a leave and a kill 0.1 s, a
-frozen member 20 s; on Apache's broker our client is no slower than Apache's. Not met is `rejoin`:
-a newcomer that finds a queue's lock held cannot tell a member that drains from one that was killed,
-and waits for the lock to expire or for the time that a drain may take. Locks also cost a leave and
-a kill some 30 ms against Java's client, which has none and delivers messages twice instead.
+frozen member 20 s; on Apache's broker our client is no slower than Apache's; and after a kill
+locks make nothing slower (`rejoin`: a member joins right after one was killed, whose locks the
+broker may hold still).
 
 Every member is a process. Two members of a group share eight queues while 200 messages a second
-come in; a third joins and leaves, is killed, joins anew at once (`rejoin`: the broker may hold the
-locks of the one that was killed), and (`--frozen`) is stopped by SIGSTOP and wakes again. Time
-counts from the call that starts the consumer, from the call that closes it, and from the signal,
-to the last change of any living member's queues after which each queue has one owner. A queue is
-owned from when its owner may pull it to when it stops: Java's entry in the process queue table
-that is not dropped, ours that is CONSUMING; each member looks at its own every 2 ms. Duplicates
-are deliveries of a message beyond its first.
+come in; a third joins and leaves, is killed, joins anew at once, and (`--frozen`) is stopped by
+SIGSTOP and wakes again. Time counts from the call that starts the consumer, from the call that
+closes it, and from the signal, to the last change of any living member's queues after which each
+queue has one owner. A queue is owned from when its owner may pull it to when it stops: Java's
+entry in the process queue table that is not dropped, ours that is CONSUMING; each member looks at
+its own every 2 ms. Duplicates are deliveries of a message beyond its first.
 
     python benchmarks/convergence.py [--repeats 5] [--version 4.9.7] [--frozen]
 
-Java, and the jars that `make interop` fetches, are needed for all but the first line. Nothing else
-should run on the machine: a member that waits for a processor is slow.
+The default takes some five minutes. It prints one table: a row for each change, a column for each
+client and broker, with the median and the longest time in ms and the duplicates per change. Java,
+and the jars that `make interop` fetches, are needed for the columns of Apache's broker. Nothing
+else should run on the machine: a member that waits for a processor is slow.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 ROOT = Path(__file__).resolve().parents[1]
 TOPIC = "convergence"
@@ -52,6 +52,31 @@ KINDS = ("join", "leave", "kill", "rejoin", "frozen", "thaw")
 TARGETS_MS = {"join": 300, "leave": 100, "kill": 100, "rejoin": 300, "frozen": 20_000}
 
 
+OURS, APACHES = "our broker", "Apache's broker"
+
+
+class Column(NamedTuple):
+    """Whose client is measured on whose broker.
+
+    `locks`: whether queues are handed over under the broker's locks, as ours does by default.
+    """
+
+    client: str
+    broker: str
+    language: str
+    locks: bool = True
+
+
+COLUMNS = (
+    Column("ours", OURS, "python"),
+    Column("ours without locks", OURS, "python", locks=False),
+    Column("ours", APACHES, "python"),
+    Column("ours without locks", APACHES, "python", locks=False),
+    Column("Java's", APACHES, "java"),
+)
+T = TypeVar("T")
+
+
 class Group:
     """Two members that stay, and one that comes and goes, of one language on one cluster."""
 
@@ -59,7 +84,7 @@ class Group:
         self._start = start
         self._label = label
         self.members = [start(), start()]
-        self._everybody = list(self.members)
+        self.everybody = list(self.members)
         self.times_ms: dict[str, list[float]] = defaultdict(list)
         self.duplicates: dict[str, list[int]] = defaultdict(list)
 
@@ -83,7 +108,7 @@ class Group:
         before = self._duplicate_count()
         member = self._start()
         self.members.append(member)
-        self._everybody.append(member)
+        self.everybody.append(member)
         begun_ms = member.named("starting")[0]["at"]
         self._note(kind, self.settle() - begun_ms, before)
 
@@ -119,7 +144,7 @@ class Group:
 
     def close(self) -> None:
         """End all members."""
-        for member in self._everybody:
+        for member in self.everybody:
             member.kill()
 
     def _note(self, kind: str, took_ms: float, duplicates_before: int) -> None:
@@ -130,7 +155,7 @@ class Group:
     def _duplicate_count(self) -> int:
         places = [
             (event["queueId"], event["offset"])
-            for member in self._everybody
+            for member in self.everybody
             for event in member.named("message")
         ]
         return len(places) - len(set(places))
@@ -148,17 +173,10 @@ def load_rig() -> Any:
     return rig
 
 
-def measure(
-    java: Any, cluster: Any, language: str, label: str, *, repeats: int, is_frozen: bool
-) -> Group:
-    """Measure one language's members on one cluster, which is started and ended."""
-    peer = {"java": java.peer, "python": java.python_peer}[language]
-
-    def start() -> Any:
-        lines = peer("consume", nameServer=cluster.name_server, topic=TOPIC, group="GID_converge")
-        lines.wait_for("started consumer", lambda: lines.named("started"))
-        return lines
-
+def measure(java: Any, cluster: Any, column: Column, *, repeats: int, is_frozen: bool) -> Group:
+    """Measure one kind of members on one cluster, which is started and ended."""
+    label = f"{column.client} on {column.broker}"
+    start = starter(java, cluster, column)
     with running(cluster):
         cluster.create_topic(TOPIC, queues=QUEUE_COUNT)
         options = {"nameServer": cluster.name_server, "topic": TOPIC, "rate": RATE_PER_S}
@@ -182,6 +200,20 @@ def measure(
     return group
 
 
+def starter(java: Any, cluster: Any, column: Column, **options: object) -> Callable[[], Any]:
+    """Return a function that starts a member of the group and waits until it runs."""
+    peer = {"java": java.peer, "python": java.python_peer}[column.language]
+    settings = {"topic": TOPIC, "group": "GID_converge", "locks": "yes" if column.locks else "no"}
+
+    def start() -> Any:
+        # A cluster's address is known when it runs.
+        lines = peer("consume", nameServer=cluster.name_server, **settings, **options)
+        lines.wait_for("started consumer", lambda: lines.named("started"))
+        return lines
+
+    return start
+
+
 @contextmanager
 def running(cluster: Any) -> Iterator[None]:
     """Start a cluster and end it."""
@@ -192,22 +224,51 @@ def running(cluster: Any) -> Iterator[None]:
         cluster.kill()
 
 
-def print_table(groups: dict[str, Group]) -> None:
-    """Print medians and the longest, and the duplicates of all repetitions together."""
-    print(
-        f"{'':36}{'change':8}{'n':>3}{'median':>11}{'longest':>11}{'target':>10}{'duplicates':>12}"
-    )
-    for label, group in groups.items():
-        for kind in KINDS:
-            times = group.times_ms.get(kind, [])
-            if not times:
-                continue
-            target = TARGETS_MS.get(kind)
-            print(
-                f"{label:36}{kind:8}{len(times):>3}{statistics.median(times):>8.0f} ms"
-                f"{max(times):>8.0f} ms{f'{target} ms' if target else '':>10}"
-                f"{sum(group.duplicates[kind]):>12}"
+def print_table(groups: dict[Column, Group]) -> None:
+    """Print median and longest time, and duplicates per change, of each change and column."""
+    print(f"{'ms: median longest (duplicates)':<33}" + "".join(f"{c.client:>23}" for c in groups))
+    print(f"{'':<8}{'n':>3}{'target':>10}{'':<12}" + "".join(f"{c.broker:>23}" for c in groups))
+    for kind in KINDS:
+        counts = [len(group.times_ms[kind]) for group in groups.values()]
+        if not any(counts):
+            continue
+        target = f"{TARGETS_MS[kind]} ms" if kind in TARGETS_MS else ""
+        cells = []
+        for group in groups.values():
+            times, duplicates = group.times_ms[kind], group.duplicates[kind]
+            cells.append(
+                f"{statistics.median(times):.0f} {max(times):.0f} "
+                f"({sum(duplicates) / len(duplicates):.1f})"
+                if times
+                else "-"
             )
+        print(f"{kind:<8}{max(counts):>3}{target:>10}{'':<12}" + "".join(f"{c:>23}" for c in cells))
+
+
+def run_columns(
+    columns: Sequence[Column], version: str, run: Callable[[Any, Any, Column], T]
+) -> dict[Column, T]:
+    """Run something for each column that can be measured here, each on a cluster of its own."""
+    rig = load_rig()
+    has_java = shutil.which("java") and (rig.cache_of(version) / "jars/complete").exists()
+    results: dict[Column, T] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        home = Path(directory)
+        (home / "java").mkdir()
+        java = rig.Java("java", home / "java", version=version)
+        if has_java:
+            rig.compile_peer("javac", version)
+        else:
+            print("Java or RocketMQ's jars are missing (`make interop` fetches them)")
+        for number, column in enumerate(columns):
+            if column.broker == OURS:
+                cluster = rig.OurCluster(java, home / f"{number}" / "data")
+            elif has_java:
+                cluster = rig.ApacheCluster(java, home / f"{number}" / "store")
+            else:
+                continue
+            results[column] = run(java, cluster, column)
+    return results
 
 
 def main() -> None:
@@ -215,30 +276,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--version", default="4.9.7", help="Apache RocketMQ's")
-    parser.add_argument("--frozen", action="store_true", help="takes up to 140 s a line")
+    parser.add_argument("--frozen", action="store_true", help="takes up to 140 s a column")
     arguments = parser.parse_args()
-    rig = load_rig()
-    has_java = shutil.which("java") and (rig.cache_of(arguments.version) / "jars/complete").exists()
-    options = {"repeats": arguments.repeats, "is_frozen": arguments.frozen}
-    groups: dict[str, Group] = {}
-    with tempfile.TemporaryDirectory() as directory:
-        home = Path(directory)
-        (home / "java").mkdir()
-        java = rig.Java("java", home / "java", version=arguments.version)
-        plan = [("python", "our", rig.OurCluster(java, home / "ours" / "data"))]
-        if has_java:
-            rig.compile_peer("javac", arguments.version)
-            for language in ("python", "java"):
-                store = home / f"apache-{language}" / "store"
-                plan.append((language, "Apache's", rig.ApacheCluster(java, store)))
-        else:
-            print("Java or RocketMQ's jars are missing (`make interop` fetches them)")
-        for language, whose, cluster in plan:
-            client = {"python": "our", "java": "Apache's"}[language]
-            label = f"{client} client on {whose} broker"
-            groups[label] = measure(java, cluster, language, label, **options)
-    version = arguments.version if has_java else "absent"
-    print(f"Apache RocketMQ {version}; {QUEUE_COUNT} queues, {RATE_PER_S} messages/s")
+
+    def run(java: Any, cluster: Any, column: Column) -> Group:
+        repeats = arguments.repeats
+        return measure(java, cluster, column, repeats=repeats, is_frozen=arguments.frozen)
+
+    groups = run_columns(COLUMNS, arguments.version, run)
+    print(f"Apache RocketMQ {arguments.version}; {QUEUE_COUNT} queues, {RATE_PER_S} messages/s")
     print_table(groups)
 
 

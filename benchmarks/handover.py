@@ -1,175 +1,168 @@
 """Duplicates and pauses while members of a group come and go under load.
 
-Claim: between SparrowMQ members a graceful join or leave redelivers nothing, and no queue pauses
-for longer than the listeners that were running, plus 100 ms.
+Claims: between SparrowMQ members a graceful join or leave redelivers nothing, on our broker and on
+Apache's; and no queue pauses for longer than its former owner's listener ran on, plus 100 ms.
 
 Two members stay; a third joins and leaves in turn, by `close`. Every queue gets a message every
-20 ms or so, and a listener takes 5 ms. Counted: deliveries of a message beyond its first; per
-queue, the longest time from a message's send to its first delivery, which holds the queue's
-pause. Producer and members share one process, so what they take of its interpreter's lock counts
-too; the longest wait of a group that nobody joins is printed beside it.
+20 ms or so, and a listener takes `--work` ms. All are processes of their own. Of each queue that
+changes hands counts the first message that the new owner gets: its *pause* is the time from its
+send to its delivery. The former owner's *drain* is the part of that in which its last listener of
+the queue was still running; what remains is *beyond* it. Duplicates are deliveries of a message
+beyond its first.
 
-    python benchmarks/handover.py [--events 100] [--name-server HOST:PORT]
+    python benchmarks/handover.py [--repeats 12] [--work 20] [--version 4.9.7]
 
-Without a name server's address it starts a cluster of its own. Prints one line of JSON.
+The default takes some three minutes. It prints one table, a row for each client and broker: joins
+and leaves, messages, those that were missed and those that came again; the pauses' median and
+longest; and of the queue with the longest time beyond its drain its pause, its drain and that
+time, all in ms. Java and the jars that `make interop` fetches are needed for Apache's broker.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import threading
+import statistics
 import time
-from collections import Counter, defaultdict
-from contextlib import ExitStack
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from sparrowmq import (
-    Admin,
-    ConsumeContext,
-    ConsumeFromWhere,
-    Message,
-    MessageExt,
-    MessageQueue,
-    Producer,
-    PushConsumer,
+from convergence import (
+    APACHES,
+    OURS,
+    QUEUE_COUNT,
+    TOPIC,
+    Column,
+    Group,
+    run_columns,
+    running,
+    starter,
 )
-from sparrowmq.testing import EmbeddedCluster
 
-TOPIC = "handover"
-QUEUE_COUNT = 8
-MESSAGE_INTERVAL_S = 0.02
-LISTENER_S = 0.005
-# Between a change and the next, so that the group is settled.
-SETTLED_S = 0.2
+RATE_PER_S = 400
 PATIENCE_S = 30.0
+COLUMNS = (
+    Column("ours", OURS, "python"),
+    Column("ours", APACHES, "python"),
+    Column("Java's", APACHES, "java"),
+)
 
 
-class Deliveries:
-    """What was delivered, and when."""
+class Handover(NamedTuple):
+    """One queue that changed hands: times in ms."""
 
-    def __init__(self) -> None:
-        self.bodies: Counter[bytes] = Counter()
-        self.longest_ms: dict[int, int] = defaultdict(int)
-        self._lock = threading.Lock()
+    pause_ms: float
+    drain_ms: float
 
-    def __call__(self, messages: list[MessageExt], context: ConsumeContext) -> None:
-        now_ms = time.monotonic_ns() // 1_000_000
-        queue_id = context.queue.queue_id
-        with self._lock:
-            for message in messages:
-                self.bodies[message.body] += 1
-                if self.bodies[message.body] == 1:
-                    wait_ms = now_ms - int(message.properties["sent"])
-                    self.longest_ms[queue_id] = max(self.longest_ms[queue_id], wait_ms)
-        time.sleep(LISTENER_S)
-
-    def take_longest_ms(self) -> list[int]:
-        """Return the longest wait of a message of each queue since the last call."""
-        with self._lock:
-            found = [wait_ms for _, wait_ms in sorted(self.longest_ms.items())]
-            self.longest_ms.clear()
-        return found
+    @property
+    def beyond_ms(self) -> float:
+        return self.pause_ms - self.drain_ms
 
 
-class Load:
-    """Sends to every queue in turn until it is told to stop."""
+class Figures(NamedTuple):
+    """What came of a row."""
 
-    def __init__(self, name_server: str, queues: list[MessageQueue]) -> None:
-        self._queues = queues
-        self._stop = threading.Event()
-        self._producer = Producer("GID_handover_p", name_server=name_server)
-        self._thread = threading.Thread(target=self._run)
-        self.sent = 0
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._producer.close()
-
-    def _run(self) -> None:
-        while not self._stop.wait(MESSAGE_INTERVAL_S):
-            for queue in self._queues:
-                sent = {"sent": str(time.monotonic_ns() // 1_000_000)}
-                message = Message(TOPIC, b"%d" % self.sent, properties=sent)
-                self._producer.send(message, queue=queue)
-                self.sent += 1
+    changes: int
+    sent: int
+    missing: int
+    duplicates: int
+    handovers: list[Handover]
 
 
-def wait_for(members: list[PushConsumer]) -> None:
-    """Wait until every queue has one owner among the members."""
+def find_handovers(group: Group, sent_at: dict[str, float], work_ms: int) -> list[Handover]:
+    """Find where a queue's next message went to another member than the one before it."""
+    deliveries = sorted(
+        (event["queueId"], event["offset"], event["at"], number, event["body"])
+        for number, member in enumerate(group.everybody)
+        for event in member.named("message")
+    )
+    found: list[Handover] = []
+    ends: dict[tuple[int, int], float] = {}
+    last: tuple[int, int, int] | None = None
+    for queue_id, offset, at, number, body in deliveries:
+        is_next = last is not None and last[0] == queue_id and offset == last[1] + 1
+        if is_next and last is not None and number != last[2] and body in sent_at:
+            pause_ms = at - sent_at[body]
+            drain_ms = min(pause_ms, ends[queue_id, last[2]] - sent_at[body])
+            found.append(Handover(pause_ms, max(0.0, drain_ms)))
+        if last is None or (queue_id, offset) != last[:2]:
+            last = (queue_id, offset, number)
+        ends[queue_id, number] = max(ends.get((queue_id, number), 0.0), at + work_ms)
+    return found
+
+
+def measure(java: Any, cluster: Any, column: Column, *, repeats: int, work_ms: int) -> Figures:
+    """Have a member join and leave in turn."""
+    start = starter(java, cluster, column, workMs=work_ms)
+    with running(cluster):
+        cluster.create_topic(TOPIC, queues=QUEUE_COUNT)
+        options = {"nameServer": cluster.name_server, "topic": TOPIC, "rate": RATE_PER_S}
+        group = Group(start, f"{column.client} on {column.broker}")
+        producer = java.python_peer("produce", **options)
+        try:
+            group.settle()
+            for _ in range(repeats):
+                group.join()
+                group.leave()
+            producer.stop()
+            sent_at = {event["body"]: event["at"] for event in producer.named("sent")}
+            wait_until(lambda: len(bodies(group)) >= len(sent_at))
+        finally:
+            group.close()
+            producer.kill()
+    return Figures(
+        changes=2 * repeats,
+        sent=len(sent_at),
+        missing=len(sent_at) - len(bodies(group)),
+        duplicates=sum(group.duplicates["join"]) + sum(group.duplicates["leave"]),
+        handovers=find_handovers(group, sent_at, work_ms),
+    )
+
+
+def bodies(group: Group) -> set[str]:
+    return {event["body"] for member in group.everybody for event in member.named("message")}
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while True:
-        counts = [len(member.assignment()) for member in members]
-        if sum(counts) == QUEUE_COUNT and min(counts) > 0:
-            return
-        if time.monotonic() > deadline:
-            raise SystemExit(f"not balanced within {PATIENCE_S} s: {counts}")
-        time.sleep(0.005)
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
-def measure(name_server: str, events: int) -> dict[str, object]:
-    """Have a member join and leave in turn; return the figures."""
-    deliveries = Deliveries()
-
-    def make() -> PushConsumer:
-        consumer = PushConsumer(
-            "GID_handover",
-            name_server=name_server,
-            listener=deliveries,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+def print_table(rows: dict[Column, Figures]) -> None:
+    print(
+        f"{'':<26}{'changes':>8}{'messages':>9}{'missing':>8}{'twice':>7}"
+        f"{'queues':>8}{'pause: median':>15}{'longest':>8}"
+        f"{'worst: pause':>14}{'drain':>7}{'beyond':>7}"
+    )
+    for column, figures in rows.items():
+        pauses = [handover.pause_ms for handover in figures.handovers]
+        worst = max(figures.handovers, key=lambda handover: handover.beyond_ms)
+        print(
+            f"{f'{column.client} on {column.broker}':<26}{figures.changes:>8}{figures.sent:>9}"
+            f"{figures.missing:>8}{figures.duplicates:>7}{len(pauses):>8}"
+            f"{statistics.median(pauses):>15.0f}{max(pauses):>8.0f}"
+            f"{worst.pause_ms:>14.0f}{worst.drain_ms:>7.0f}{worst.beyond_ms:>7.0f}"
         )
-        consumer.subscribe(TOPIC)
-        consumer.start()
-        return consumer
-
-    with ExitStack() as stack:
-        with Admin(name_server=name_server) as admin:
-            route = admin.create_topic(TOPIC, QUEUE_COUNT)
-        staying = [stack.enter_context(make()) for _ in range(2)]
-        wait_for(staying)
-        load = Load(name_server, list(route.publish_queues))
-        load.start()
-        time.sleep(10 * SETTLED_S)
-        deliveries.take_longest_ms()
-        time.sleep(10 * SETTLED_S)
-        quiet_ms = max(deliveries.take_longest_ms())
-        for _ in range(events // 2):
-            with make() as third:
-                wait_for([*staying, third])
-                time.sleep(SETTLED_S)
-            wait_for(staying)
-            time.sleep(SETTLED_S)
-        load.stop()
-        deadline = time.monotonic() + PATIENCE_S
-        while len(deliveries.bodies) < load.sent and time.monotonic() < deadline:
-            time.sleep(0.01)
-    waits_ms = deliveries.take_longest_ms()
-    return {
-        "joins_and_leaves": events // 2 * 2,
-        "messages": load.sent,
-        "missing": load.sent - len(deliveries.bodies),
-        "duplicates": sum(deliveries.bodies.values()) - len(deliveries.bodies),
-        "longest_wait_ms": max(waits_ms),
-        "longest_wait_ms_by_queue": waits_ms,
-        "longest_wait_when_quiet_ms": quiet_ms,
-        "listener_ms": round(1_000 * LISTENER_S),
-    }
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=100)
-    parser.add_argument("--name-server")
-    options = parser.parse_args()
-    with ExitStack() as stack:
-        name_server = options.name_server
-        if name_server is None:
-            name_server = stack.enter_context(EmbeddedCluster(flush="async")).name_server
-        print(json.dumps(measure(name_server, options.events)))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=12)
+    parser.add_argument("--work", type=int, default=20, help="what a listener takes, in ms")
+    parser.add_argument("--version", default="4.9.7", help="Apache RocketMQ's")
+    arguments = parser.parse_args()
+
+    def run(java: Any, cluster: Any, column: Column) -> Figures:
+        repeats, work_ms = arguments.repeats, arguments.work
+        return measure(java, cluster, column, repeats=repeats, work_ms=work_ms)
+
+    rows = run_columns(COLUMNS, arguments.version, run)
+    print(
+        f"Apache RocketMQ {arguments.version}; {QUEUE_COUNT} queues, {RATE_PER_S} messages/s, "
+        f"listeners of {arguments.work} ms; times in ms"
+    )
+    print_table(rows)
 
 
 if __name__ == "__main__":

@@ -95,6 +95,9 @@ def consume(options: Mapping[str, str]) -> None:
         client_ip=options.get("clientIp"),
         instance_name=options.get("instance"),
     )
+    if options.get("locks") == "no":
+        # RocketMQ's way, to be compared with; a consumer's user has no choice.
+        consumer._subscriber.member.locks_queues = False
     with consumer:
         consumer.subscribe(options["topic"], "*")
         tell("starting")

@@ -11,6 +11,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeSet;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -92,7 +93,9 @@ public final class Peer {
 
     /** Sends `count` messages `<prefix><number>`, keys `k<number>`, tags by turns from `tags`. */
     private static void produce(Map<String, String> options) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(options.get("group"));
+        DefaultMQProducer producer = isTraced(options)
+            ? new DefaultMQProducer(options.get("group"), true, null)
+            : new DefaultMQProducer(options.get("group"));
         producer.setNamesrvAddr(options.get("nameServer"));
         if (options.containsKey("namespace")) {
             producer.setNamespace(options.get("namespace"));
@@ -122,6 +125,10 @@ public final class Peer {
         tell("done");
     }
 
+    private static boolean isTraced(Map<String, String> options) {
+        return Boolean.parseBoolean(options.getOrDefault("trace", "false"));
+    }
+
     private static void tellSent(SendResult result, String body) {
         tell("sent", "body", body, "status", result.getSendStatus().name(),
             "msgId", result.getMsgId(), "offsetMsgId", result.getOffsetMsgId(),
@@ -132,7 +139,9 @@ public final class Peer {
     /** Runs a push consumer until standard input says `stop` or ends. */
     private static void consume(Map<String, String> options) throws Exception {
         String topic = options.get("topic");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.get("group"));
+        DefaultMQPushConsumer consumer = isTraced(options)
+            ? new DefaultMQPushConsumer(options.get("group"), true, null)
+            : new DefaultMQPushConsumer(options.get("group"));
         consumer.setNamesrvAddr(options.get("nameServer"));
         consumer.setAllocateMessageQueueStrategy(strategy(options));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -157,6 +166,7 @@ public final class Peer {
         String failPrefix = options.get("failPrefix");
         int failTimes = Integer.parseInt(options.getOrDefault("failTimes", "1"));
         int delayLevel = Integer.parseInt(options.getOrDefault("delayLevel", "1"));
+        long workMs = Long.parseLong(options.getOrDefault("workMs", "0"));
         if (Boolean.parseBoolean(options.getOrDefault("orderly", "false"))) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
                 tellMessages(messages, failPrefix, failTimes)
@@ -165,7 +175,9 @@ public final class Peer {
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 context.setDelayLevelWhenNextConsume(delayLevel);
-                return tellMessages(messages, failPrefix, failTimes)
+                boolean ok = tellMessages(messages, failPrefix, failTimes);
+                LockSupport.parkNanos(workMs * 1_000_000);
+                return ok
                     ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
                     : ConsumeConcurrentlyStatus.RECONSUME_LATER;
             });
