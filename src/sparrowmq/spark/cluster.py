@@ -20,6 +20,7 @@ from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.errors import BrokerError, SparrowError, TopicRouteNotFound
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import is_system_topic
+from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.protocol.acl import Credentials
 from sparrowmq.protocol.bodies import TopicList, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -27,7 +28,7 @@ from sparrowmq.runtime.blocking_driver import BlockingDriver
 from sparrowmq.runtime.effects import Operation, now, sleep
 from sparrowmq.runtime.tls import client_context
 from sparrowmq.spark.bounds import QueueBounds
-from sparrowmq.spark.signing import signed
+from sparrowmq.spark.signing import named, signed
 from sparrowmq.spark.tls_options import TlsFiles
 
 T = TypeVar("T")
@@ -99,6 +100,8 @@ class ClusterOptions(Protocol):
     def security_token(self) -> str | None: ...  # noqa: D102
     @property
     def tls(self) -> TlsFiles | None: ...  # noqa: D102
+    @property
+    def namespace(self) -> Namespace: ...  # noqa: D102
 
 
 class Cluster:
@@ -109,6 +112,7 @@ class Cluster:
         request_timeout_ms: patience for one answer.
         credentials: by which requests are signed; None for no signatures.
         tls: the files of connections by TLS; None for none.
+        namespace: of the topics and groups that are named here plainly.
 
     Raises: ConfigError if such a file cannot be used.
     """
@@ -120,22 +124,26 @@ class Cluster:
         request_timeout_ms: int,
         credentials: Credentials | None = None,
         tls: TlsFiles | None = None,
+        namespace: Namespace = NO_NAMESPACE,
     ) -> None:
         context = None if tls is None else client_context(**tls._asdict())
         self.driver = BlockingDriver(tls=context)
         self.request_timeout_ms = request_timeout_ms
         self.name_servers = NameServers(name_servers)
+        self.namespace = namespace
         self._credentials = credentials
         self._routes = RouteCache()
 
     def run(self, operation: Operation[T]) -> T:
-        """Run an operation on the calling thread; its requests are signed if they must be."""
+        """Run an operation on the calling thread; its requests are named and signed if need be."""
+        if self.namespace != NO_NAMESPACE:
+            operation = named(operation, self.namespace)
         if self._credentials is not None:
             operation = signed(operation, self._credentials)
         return self.driver.run(operation)
 
     def list_topics(self) -> Operation[list[str]]:
-        """Ask for all topics but RocketMQ's own, in order.
+        """Ask for all topics of the namespace but RocketMQ's own, in order.
 
         Raises: ConnectFailed, BrokerError.
         """
@@ -145,7 +153,12 @@ class Cluster:
             timeout_ms=self.request_timeout_ms,
         )
         names = decode_body(TopicList, reply.body or b"{}").topic_list
-        return sorted(name for name in names if not is_system_topic(name))
+        unwrap, is_all = self.namespace.unwrap, self.namespace == NO_NAMESPACE
+        return sorted(
+            unwrap(name)
+            for name in names
+            if not is_system_topic(name) and (is_all or unwrap(name) != name)
+        )
 
     def address(self, broker_name: str) -> str:
         """Return where the broker is, by the routes known.
@@ -217,7 +230,14 @@ def connect(options: ClusterOptions) -> Cluster:
     """
     keys = options.access_key, options.secret_key, options.security_token
     # The process id keeps a forked process from its parent's connections.
-    key = os.getpid(), options.name_servers, options.request_timeout_ms, *keys, options.tls
+    key = (
+        os.getpid(),
+        options.name_servers,
+        options.request_timeout_ms,
+        *keys,
+        options.tls,
+        options.namespace,
+    )
     cluster = _CLUSTERS.get(key)
     if cluster is None:
         if len(_CLUSTERS) >= CLUSTERS_MAX:
@@ -227,6 +247,7 @@ def connect(options: ClusterOptions) -> Cluster:
             request_timeout_ms=options.request_timeout_ms,
             credentials=_credentials(options),
             tls=options.tls,
+            namespace=options.namespace,
         )
         _CLUSTERS[key] = cluster
     return cluster

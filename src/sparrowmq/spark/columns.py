@@ -43,6 +43,7 @@ import pyarrow.compute as pc
 
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import (
     BORN_HOST_V6,
@@ -213,6 +214,17 @@ def decode_columns(
     context = _Context(records, starts, layout, broker_name, partition)
     arrays = [_COLUMN_DECODERS[name](context) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def plain_topics(batch: pa.RecordBatch, namespace: Namespace) -> pa.RecordBatch:
+    """Return rows whose column `topic`, if there is one, has the names without a namespace."""
+    at = batch.schema.get_field_index("topic")
+    if at < 0 or namespace == NO_NAMESPACE:
+        return batch
+    names = batch.column(at).dictionary_encode()
+    plain = [namespace.unwrap(name) for name in names.dictionary.to_pylist()]
+    topics = pa.array(plain, pa.string()).take(names.indices)
+    return batch.set_column(at, batch.schema.field(at), topics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, LocalProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import check_group
+from sparrowmq.model.namespace import NO_NAMESPACE, Namespace, check_namespace
 from sparrowmq.protocol.sql92 import parse_condition
 from sparrowmq.protocol.subscription import (
     EXPRESSION_TYPE_SQL92,
@@ -81,6 +82,7 @@ class SourceOptions:
     secret_key: str | None = field(default=None, repr=False)
     security_token: str | None = field(default=None, repr=False)
     tls: TlsFiles | None = None
+    namespace: Namespace = NO_NAMESPACE
 
     @property
     def is_filtered(self) -> bool:
@@ -355,6 +357,13 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "securityToken", None, parse_text, "a token that comes with temporary keys", is_secret=True
     ),
+    Option(
+        "namespace",
+        None,
+        check_namespace,
+        "what keeps our topics and groups apart from those of others: a prefix on the wire, "
+        "ns%orders, that no name here, in offsets or in rows has",
+    ),
     *TLS_OPTIONS,
 )
 
@@ -383,6 +392,7 @@ def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
         columns=values.pop("columns") or values["profile"],
         max_trigger_delay_ms=values.pop("max_trigger_delay"),
         tls=take_tls(values, given),
+        namespace=values.pop("namespace") or NO_NAMESPACE,
         **{name: value for name, value in values.items() if name != "profile"},
     )
 
@@ -405,7 +415,9 @@ def _check_place(given: Mapping[str, Any]) -> None:
                 "option 'brokerName' says whose store 'storePath' is, which is missing"
             )
         return
-    useless = [name for name in ("nameServer", "group", "accessKey", USE_TLS) if name in given]
+    useless = [
+        name for name in ("nameServer", "group", "accessKey", "namespace", USE_TLS) if name in given
+    ]
     if useless:
         raise ConfigError(f"option {useless[0]!r} is for brokers; with 'storePath' none is asked")
     if given.get("filterType") == EXPRESSION_TYPE_SQL92:

@@ -25,9 +25,9 @@ from sparrowmq.spark.bounds import (
 )
 from sparrowmq.spark.cluster import Cluster
 from sparrowmq.spark.offsets import EARLIEST
+from sparrowmq.spark.signing import TOOLS_GROUP
 
-# MixAll.TOOLS_CONSUMER_GROUP: every broker knows it, also one that makes no groups by itself.
-DEFAULT_GROUP = "TOOLS_CONSUMER"
+DEFAULT_GROUP = TOOLS_GROUP
 # Messages by which the size of a queue's next ones is judged: what one of Apache's pulls gives.
 SAMPLE_COUNT = 32
 

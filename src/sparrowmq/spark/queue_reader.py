@@ -35,6 +35,7 @@ from sparrowmq.spark.columns import (
     arrow_schema,
     decode_columns,
     find_starts,
+    plain_topics,
     queue_offsets,
     select_tags,
 )
@@ -233,13 +234,14 @@ def read_ranges(
         following: Iterator[QueueReader | None] = chain(readers[1:], [None])
         for reader, (_, number), after in zip(readers, ranges, following, strict=True):
             for records, starts in _join_answers(cluster, reader, after):
-                yield decode_columns(
+                batch = decode_columns(
                     records,
                     starts,
                     schema=schema,
                     broker_name=reader.queue.broker_name,
                     partition=number,
                 )
+                yield plain_topics(batch, options.namespace)
     finally:
         for reader in readers:
             reader.abandon()

@@ -1,23 +1,34 @@
-"""Sign every request of an operation, for brokers with access control. Pure.
+"""Change every request of an operation on its way to the driver. Pure.
 
-An operation yields its requests as effects, so they can be signed on their way to the driver: no
-operation of the client needs to know of keys.
+An operation yields its requests as effects, so they can be signed for brokers with access control,
+and put into a namespace, without any operation of the client knowing of it.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import structs
 
+from sparrowmq.model.namespace import Namespace
 from sparrowmq.protocol.acl import Credentials, sign_request
+from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.runtime.effects import Effect, Invoke, Oneway, Operation, Spawn
 
 T = TypeVar("T")
 
+# Makes a copy, for an operation may change its request and send it again.
+Change: TypeAlias = Callable[[RemotingCommand], RemotingCommand]
 
-def signed(operation: Operation[T], credentials: Credentials) -> Operation[T]:
-    """Run an operation, and those it spawns, with signed requests."""
+# MixAll.TOOLS_CONSUMER_GROUP: every broker knows it, also one that makes no groups by itself.
+TOOLS_GROUP = "TOOLS_CONSUMER"
+_TOPIC, _GROUP = "topic", "consumerGroup"
+
+
+def changed(operation: Operation[T], change: Change) -> Operation[T]:
+    """Run an operation, and those it spawns, with changed requests."""
     answer: Any = None
     failure: BaseException | None = None
     while True:
@@ -28,7 +39,7 @@ def signed(operation: Operation[T], credentials: Credentials) -> Operation[T]:
             return result
         answer = failure = None
         try:
-            answer = yield _sign(effect, credentials)
+            answer = yield _change(effect, change)
         except GeneratorExit:
             operation.close()
             raise
@@ -37,12 +48,35 @@ def signed(operation: Operation[T], credentials: Credentials) -> Operation[T]:
             failure = error
 
 
-def _sign(effect: Effect, credentials: Credentials) -> Effect:
+def _change(effect: Effect, change: Change) -> Effect:
     if isinstance(effect, Spawn):
-        return effect._replace(operation=signed(effect.operation, credentials))
+        return effect._replace(operation=changed(effect.operation, change))
     if not isinstance(effect, Invoke | Oneway):
         return effect
-    request = effect.request
+    return effect._replace(request=change(effect.request))
+
+
+def signed(operation: Operation[T], credentials: Credentials) -> Operation[T]:
+    """Run an operation, and those it spawns, with signed requests."""
+    return changed(operation, partial(_sign, credentials))
+
+
+def _sign(credentials: Credentials, request: RemotingCommand) -> RemotingCommand:
     fields = sign_request(request.ext_fields, request.body, credentials=credentials)
-    # A copy, for an operation may change its request and send it again.
-    return effect._replace(request=structs.replace(request, ext_fields=fields))
+    return structs.replace(request, ext_fields=fields)
+
+
+def named(operation: Operation[T], namespace: Namespace) -> Operation[T]:
+    """Run an operation, and those it spawns, with topics and groups of a namespace.
+
+    Only for requests that name them in their headers, as all those of a read do.
+    """
+    return changed(operation, partial(_name, namespace))
+
+
+def _name(namespace: Namespace, request: RemotingCommand) -> RemotingCommand:
+    fields = dict(request.ext_fields or {})
+    for name in (_TOPIC, _GROUP):
+        if name in fields and fields[name] != TOOLS_GROUP:
+            fields[name] = namespace.wrap(fields[name])
+    return structs.replace(request, ext_fields=fields) if fields else request

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import NOT_ALLOWED_SEND_TOPICS, check_group, check_topic
+from sparrowmq.model.namespace import NO_NAMESPACE, Namespace, check_namespace
 from sparrowmq.spark.option_table import (
     Option,
     parse_bool,
@@ -36,6 +37,7 @@ class SinkOptions:
     secret_key: str | None = field(default=None, repr=False)
     security_token: str | None = field(default=None, repr=False)
     tls: TlsFiles | None = None
+    namespace: Namespace = NO_NAMESPACE
 
     @property
     def request_timeout_ms(self) -> int:
@@ -81,6 +83,13 @@ SINK_OPTIONS: tuple[Option, ...] = (
     Option(
         "securityToken", None, parse_text, "a token that comes with temporary keys", is_secret=True
     ),
+    Option(
+        "namespace",
+        None,
+        check_namespace,
+        "what keeps our topics and groups apart from those of others: a prefix on the wire, "
+        "ns%orders, that no name here, in offsets or in rows has",
+    ),
     *TLS_OPTIONS,
 )
 
@@ -120,8 +129,12 @@ def parse_sink_options(options: Mapping[str, str], *, scope: str) -> SinkOptions
     if ("accessKey" in given) != ("secretKey" in given):
         raise ConfigError("give both options 'accessKey' and 'secretKey', or neither")
     values = with_defaults(SINK_OPTIONS, given)
-    tls = take_tls(values, given)
-    return SinkOptions(name_servers=values.pop("name_server"), tls=tls, **values)
+    return SinkOptions(
+        name_servers=values.pop("name_server"),
+        tls=take_tls(values, given),
+        namespace=values.pop("namespace") or NO_NAMESPACE,
+        **values,
+    )
 
 
 def check_columns(types: Mapping[str, str], *, topic: str | None) -> None:

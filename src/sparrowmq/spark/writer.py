@@ -171,6 +171,7 @@ def write_rows(
         unit_name=None,
         send_timeout_ms=options.send_timeout_ms,
         retry_times=options.retry_times,
+        namespace=options.namespace.name,
     )
     write_ids = WriteIds(write_id) if options.exactly_once else None
     sender = _Sender(cluster, publisher, options, write_ids)
