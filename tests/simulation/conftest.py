@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -87,10 +88,8 @@ RunCalm = Callable[..., list[Outcome]]
 def run_calm() -> RunCalm:
     """Return a function that runs the calm scenario with some faults under several seeds."""
 
-    def run(
-        faults: Faults, *, seeds: int, message_count: int = 80, is_orderly: bool = False
-    ) -> list[Outcome]:
-        scenario = replace(CALM, faults=faults, message_count=message_count, is_orderly=is_orderly)
+    def run(faults: Faults, *, seeds: int, **settings: Any) -> list[Outcome]:
+        scenario = replace(CALM, faults=faults, **settings)
         outcomes: list[Outcome] = []
         for seed in range(seeds):
             outcomes.append(run_scenario(seed, scenario))

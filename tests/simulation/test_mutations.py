@@ -16,6 +16,8 @@ from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.client.operations import handover
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.rebalance import lock_rounds
+from sparrowmq.rebalance.actions import AskMembers
 from sparrowmq.rebalance.member import GroupMember
 from sparrowmq.rebalance.owned_queue import OwnedQueue
 from sparrowmq.rebalance.process_queue import ProcessQueue, ProcessQueueState
@@ -28,6 +30,8 @@ from sparrowmq.store.flush import FlushWork
 pytestmark = pytest.mark.slow
 
 COME_AND_GO = Faults(member_join=10.0, member_leave=10.0)
+# Listeners are at work whenever a queue changes hands.
+BUSY = {"message_count": 800, "pause_ms_max": 40}
 
 
 def commit_too_early(queue: ProcessQueue) -> int | None:
@@ -117,6 +121,35 @@ def test_start_read_before_the_lock_is_held_is_caught(
     monkeypatch.setattr(handover, "_find_start", use_what_was_read)
 
     outcome = run_calm(COME_AND_GO, seeds=20, message_count=400)[-1]
+    assert ": delivered again after a handover" in outcome.violation
+
+
+def ask_members_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have members ask the others at once, so that most handovers are under way still."""
+    monkeypatch.setattr(lock_rounds, "MEMBERS_ASKED_MS", 1)
+
+
+def test_member_that_asks_the_others_early_waits_for_what_they_have_in_hand(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask_members_early(monkeypatch)
+
+    outcomes = run_calm(COME_AND_GO, seeds=10, **BUSY)
+    assert [None] * 10 == [outcome.violation for outcome in outcomes]
+
+
+def test_queue_that_others_have_in_hand_taken_without_its_lock_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask_members_early(monkeypatch)
+    members_asked = GroupMember.members_asked
+
+    def hear_of_nothing(member: GroupMember, action: AskMembers, **told: Any) -> None:
+        members_asked(member, action, **{**told, "in_hand": ()})
+
+    monkeypatch.setattr(GroupMember, "members_asked", hear_of_nothing)
+
+    outcome = run_calm(COME_AND_GO, seeds=20, **BUSY)[-1]
     assert ": delivered again after a handover" in outcome.violation
 
 

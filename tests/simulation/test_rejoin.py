@@ -67,4 +67,4 @@ def test_join_right_after_a_kill_waits_for_no_dead_lock(
             cluster.run(until_ms=cluster.timeline.now_ms + STEP_MS)
     cluster.add_member()
 
-    assert run_until_shared(cluster, within_ms=20_000) <= 500
+    assert run_until_shared(cluster, within_ms=20_000) <= 300

@@ -22,9 +22,9 @@ from sparrowmq.rebalance.repeated_job import LOST_MS, RepeatedJob
 
 # A lock that is not held is asked for again after this, beside consumption.
 LOCK_ASK_MS = 1_000
-# A lock is refused for so long before the members are asked; most handovers take less. They are
-# asked again after this, and then at doubled intervals.
-MEMBERS_ASKED_MS = 100
+# A lock is refused for so long before the members are asked; handovers under short listeners take
+# less. They are asked again after twice this, and then at doubled intervals.
+MEMBERS_ASKED_MS = 40
 # After a member did not answer. Apache's broker has a thread wait 10 s for each such answer.
 MEMBERS_SILENT_MS = 10_000
 

@@ -116,7 +116,10 @@ class QueueLease:
         if self.waits_since_ms is None:
             self.waits_since_ms = now_ms
         patience_ms = drain_timeout_ms + PATIENCE_MARGIN_MS
-        is_unheld = self._unheld_ms is not None and sent_ms >= self._unheld_ms
+        if self._unheld_ms is not None and sent_ms < self._unheld_ms:
+            # Whoever had the queue may have given it back since.
+            return now_ms
+        is_unheld = self._unheld_ms is not None
         if is_unheld or not is_owner_listed or now_ms - self.waits_since_ms >= patience_ms:
             self.asks_first = False
             self.waits_since_ms = None
