@@ -382,6 +382,21 @@ def test_terminal_gets_colours_and_no_line_longer_than_it_is_wide(
     assert "broker-a:7" in plain
 
 
+def test_watched_terminal_that_is_low_gets_one_row_for_queues_of_one_owner(stage: Stage) -> None:
+    group = "GID_low"
+    stage.join(group, ["1", "2"])
+    main, far = pty.openpty()
+    fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 16, 100, 0, 0))
+    env = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    command = [*COMMAND, "watch", group, *stage.at, "--interval", "0.2", "--count", "1"]
+    process = subprocess.Popen(command, stdin=far, stdout=far, stderr=far, env=env)
+    os.close(far)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", read_all(main))
+
+    assert 0 == process.wait(30)
+    assert ["broker-a:0-3", "broker-a:4-7"] == re.findall(r"broker-a:\d-\d", plain)[-2:]
+
+
 def read_all(descriptor: int) -> str:
     """Read a terminal to its end, which Linux tells as an error."""
     parts = []

@@ -9,6 +9,7 @@ import pytest
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.rebalance.diagnosis import Severity, compute_ownership
+from sparrowmq.rebalance.diagnosis.explain import explain
 from sparrowmq.rebalance.diagnosis.snapshot import TopicView
 from sparrowmq.rebalance.member_marker import mark_version
 
@@ -300,3 +301,19 @@ def test_owners_are_computed_over_all_topics_by_a_strategy_that_sees_them(
     owners = compute_ownership(group.snapshot()).owners
 
     assert ids == sorted(seat.client_id for seats in owners.values() for seat in seats)
+
+
+def test_minimal_move_leaves_queues_with_those_who_tell_that_they_hold_them(
+    seen_group: Group,
+) -> None:
+    group = seen_group(["a", "b"], strategy="MINIMAL_MOVE")
+    mine = group.topics["T"].subscribe_queues
+    group.report("b", held=mine[:2])
+    group.report("a", held=mine[2:])
+
+    snapshot = group.snapshot()
+    owners = compute_ownership(snapshot).owners
+
+    assert ["b", "b", "a", "a"] == [owners[queue][0].client_id for queue in mine]
+    (explanation,) = explain(snapshot, mine[0])
+    assert any(step.endswith("b tells that it holds it") for step in explanation.steps)

@@ -35,6 +35,8 @@ from sparrowmq.rebalance.whatif import simulate as simulate_strategy
 from sparrowmq.runtime.blocking_driver import BlockingDriver
 
 EXIT_FOUND = 1
+# Nobody outside knows their settings: owners are what members tell.
+_STRATEGIES_WITH_SETTINGS = frozenset({"CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY"})
 
 rebalance = typer.Typer(
     help="Who owns which queue of a consumer group, why, and what is wrong.",
@@ -121,7 +123,8 @@ def watch(
         else:
             with Live(console=console, auto_refresh=False) as live:
                 for case in cases:
-                    live.update(rebalance_view.render_group(case, console), refresh=True)
+                    shown = rebalance_view.render_group(case, console, is_watched=True)
+                    live.update(shown, refresh=True)
 
 
 @rebalance.command()
@@ -248,7 +251,7 @@ def _looking(
     """Give a function that looks at the group, with one set of connections for all its looks."""
     with reporting_errors():
         check_group(group)
-        if strategy is not None:
+        if strategy is not None and strategy not in _STRATEGIES_WITH_SETTINGS:
             strategy_from(strategy)
         directory = make_directory(nameserver, timeout_ms=_ms(timeout_s))
         driver = BlockingDriver(tls=client_tls(tls_ca))

@@ -32,6 +32,8 @@ _COLUMNS_MAX = 26
 # A pipe has no width; tables must not be folded for it.
 PIPE_WIDTH = 160
 _UNLIMITED_WIDTH = 10_000
+# Lines around the matrix and the list of members.
+_FRAME_ROWS = 7
 # Longer lines of prose are hard to read, however wide the terminal is.
 PROSE_WIDTH = 100
 _SEVERITY_STYLES = {
@@ -68,16 +70,19 @@ def _fits(console: Console, table: Table) -> bool:
     return console.measure(table, options=anywhere).minimum <= console.width
 
 
-def render_group(case: Case, console: Console) -> RenderableType:
+def render_group(case: Case, console: Console, *, is_watched: bool = False) -> RenderableType:
     """Make the queue × client matrix with lag, and the list of members below it.
 
-    Where the terminal is too narrow for a column for each member, owners are named only.
+    Where the terminal is too narrow for a column for each member, owners are named only. On a
+    terminal that is watched, and too low for all rows, queues with the same owners share one.
     """
     labels = _label(case.ownership.seats)
     columns = list(labels) if len(labels) <= _COLUMNS_MAX else []
-    matrix = _matrix(case, labels, columns)
+    rows = len(case.ownership.owners) + len(case.snapshot.topics) + len(labels) + _FRAME_ROWS
+    merges = is_watched and rows > console.height
+    matrix = _matrix(case, labels, columns, merges=merges)
     if not _fits(console, matrix):
-        matrix = _matrix(case, labels, [])
+        matrix = _matrix(case, labels, [], merges=merges)
     return Group(_head(case), matrix, _members(case, labels), _remarks(case))
 
 
@@ -103,7 +108,7 @@ def _label(seats: Sequence[Seat]) -> dict[Seat, str]:
     return {seat: str(number) for number, seat in enumerate(seats, 1)}
 
 
-def _matrix(case: Case, labels: dict[Seat, str], columns: Sequence[Seat]) -> Table:
+def _matrix(case: Case, labels: dict[Seat, str], columns: Sequence[Seat], *, merges: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("queue", no_wrap=True)
     table.add_column("lag", justify="right", no_wrap=True)
@@ -113,36 +118,59 @@ def _matrix(case: Case, labels: dict[Seat, str], columns: Sequence[Seat]) -> Tab
         table.add_column(labels[seat], justify="center", no_wrap=True)
     table.add_column("owner", no_wrap=True)
     last = ""
-    for queue in case.ownership.owners:
-        if queue.topic != last:
-            table.add_row(Text(queue.topic, "bold"))
-            last = queue.topic
-        table.add_row(*_row(case, queue, columns, labels))
+    for queues in _runs(case) if merges else [[queue] for queue in case.ownership.owners]:
+        if queues[0].topic != last:
+            last = queues[0].topic
+            table.add_row(Text(last, "bold"))
+        table.add_row(*_row(case, queues, columns, labels))
     return table
 
 
+def _runs(case: Case) -> list[list[MessageQueue]]:
+    """Return queues that follow one another, of one broker and with the same owners, as one."""
+    owners = case.ownership.owners
+    runs: list[list[MessageQueue]] = []
+    for queue in owners:
+        last = runs[-1][-1] if runs else None
+        if (
+            last is not None
+            and (last.topic, last.broker_name) == (queue.topic, queue.broker_name)
+            and owners[last] == owners[queue]
+            and state_of(case.ownership, last) == state_of(case.ownership, queue)
+        ):
+            runs[-1].append(queue)
+        else:
+            runs.append([queue])
+    return runs
+
+
 def _row(
-    case: Case, queue: MessageQueue, columns: Sequence[Seat], labels: dict[Seat, str]
+    case: Case, queues: Sequence[MessageQueue], columns: Sequence[Seat], labels: dict[Seat, str]
 ) -> list[RenderableType]:
-    progress = case.snapshot.progress().get(queue)
-    rate = case.rates.get(queue)
-    lag = progress.lag if progress else 0
+    """Make a row of queues with the same owners; lag and rates are sums."""
+    queue, known = queues[0], case.snapshot.progress()
+    rates = [case.rates[queue] for queue in queues if queue in case.rates]
+    lag = case.lag(queues)
     style = next(style for floor, style in _LAG_STYLES if lag >= floor)
-    state = "owned" if case.snapshot.is_broadcasting else state_of(case.ownership, queue)
     owners = case.ownership.owners[queue]
+    state = "owned" if case.snapshot.is_broadcasting else state_of(case.ownership, queue)
     if state == "unowned":
         cells = [Text("╱╱╱", "#e05252") for _ in columns]
     else:
         mark, mark_style = ("■", style) if state == "owned" else ("▨", "#c62828")
         cells = [Text(mark, mark_style) if seat in owners else Text("·", "dim") for seat in columns]
     return [
-        f"  {queue.broker_name}:{queue.queue_id}",
-        Text(f"{lag:,}" if progress else "?", style),
-        f"{rate.produced_per_s:,.0f}" if rate else "",
-        f"{rate.consumed_per_s:,.0f}" if rate else "",
+        f"  {queue.broker_name}:{describe_runs([queue.queue_id for queue in queues])}",
+        Text(f"{lag:,}" if known.keys() & set(queues) else "?", style),
+        _rate_text(sum(rate.produced_per_s for rate in rates)) if rates else "",
+        _rate_text(sum(rate.consumed_per_s for rate in rates)) if rates else "",
         *cells,
         _owner_text(state, [labels[seat] for seat in owners if seat in labels]),
     ]
+
+
+def _rate_text(per_s: float) -> str:
+    return f"{per_s:,.1f}" if 0 < per_s < 10 else f"{per_s:,.0f}"
 
 
 def _owner_text(state: str, names: list[str]) -> Text:

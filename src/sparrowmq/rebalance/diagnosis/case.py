@@ -61,11 +61,12 @@ class Case:
     def describe_backlog(self, queues: Iterable[MessageQueue]) -> str:
         """Say how far behind these queues are, and how fast that grows."""
         chosen = list(queues)
-        text = f"{count_of(self.lag(chosen), 'message')} behind"
+        lag = self.lag(chosen)
+        text = f"{count_of(lag, 'message')} behind"
         rates = [self.rates[queue] for queue in chosen if queue in self.rates]
-        if not rates:
-            return text
         growth = sum(rate.growth_per_s for rate in rates)
+        if not rates or (not lag and growth <= 0):
+            return text
         if abs(growth) < 0.05:
             return f"{text}, not growing now"
         word = "growing" if growth > 0 else "shrinking"

@@ -15,6 +15,7 @@ from sparrowmq.rebalance.diagnosis.finding import count_of, describe_queues, des
 from sparrowmq.rebalance.diagnosis.ownership import (
     allocate_all,
     find_strategy,
+    holders_of,
     sorted_ids,
     views_of,
 )
@@ -75,7 +76,16 @@ def explain(snapshot: GroupSnapshot, queue: MessageQueue) -> list[Explanation]:
                 cid_all=cid_all,
                 queues=queues,
                 owners=owners,
-                steps=tuple(_steps(snapshot.strategy, queue, queues, cid_all, owners)),
+                steps=tuple(
+                    _steps(
+                        snapshot.strategy,
+                        queue,
+                        queues,
+                        cid_all,
+                        owners,
+                        holder=holders_of(snapshot).get(queue),
+                    )
+                ),
             )
         )
     return explanations
@@ -120,6 +130,8 @@ def _steps(
     queues: Sequence[MessageQueue],
     cid_all: Sequence[str],
     owners: Sequence[str],
+    *,
+    holder: str | None,
 ) -> list[str]:
     place = queues.index(queue)
     steps = [
@@ -136,6 +148,13 @@ def _steps(
         steps += _circle_steps(place, cid_all)
     elif strategy == "CONSISTENT_HASH":
         steps += _hash_steps(queue, cid_all)
+    elif strategy == "MINIMAL_MOVE":
+        held = f"{holder} tells that it holds it" if holder else "nobody tells that it holds it"
+        steps.append(
+            "MINIMAL_MOVE leaves a queue with the member that holds it, if that is listed and has "
+            "no more than its part, and gives the rest to members with room, by a hash of queue "
+            f"and id: {held}"
+        )
     else:
         steps.append(f"strategy {strategy} is run for every member")
     return [*steps, _conclusion(owners)]

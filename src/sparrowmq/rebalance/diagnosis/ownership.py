@@ -127,10 +127,10 @@ def _share(
         for topic in snapshot.topics
         if topic.subscribe_queues
     ]
-    return strategy.allocate_group(snapshot.group, client_id, views, _holders(snapshot))
+    return strategy.allocate_group(snapshot.group, client_id, views, holders_of(snapshot))
 
 
-def _holders(snapshot: GroupSnapshot) -> Owners:
+def holders_of(snapshot: GroupSnapshot) -> Owners:
     """Return who has which queue, as members told it."""
     return owners_told(
         Claim(report.client_id, held.queue, held.is_locked, held.is_dropped)
