@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from sparrowmq import (
     PullStatus,
 )
 from sparrowmq.errors import LocalProtocolError, TopicRouteNotFound, UsageError
+from sparrowmq.protocol.bodies import ResetOffsetBody, decode_body
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -383,6 +385,88 @@ def test_in_broadcasting_every_member_gets_all(
     send(producer, topic, [str(n) for n in range(20)])
 
     assert [list(range(20))] * 2 == [sorted(numbers_of(poll_all(c, 20))) for c in both]
+
+
+@pytest.mark.slow
+def test_in_broadcasting_a_member_that_comes_again_goes_on_where_it_was(
+    make_pull: Callable[..., Any], producer: Producer, topic: str, tmp_path: Path
+) -> None:
+    settings = {
+        "message_model": MessageModel.BROADCASTING,
+        "consume_from_where": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        "local_offset_dir": tmp_path,
+        "instance_name": "stays",
+    }
+    first = make_pull(**settings)
+    wait_until("all queues", lambda: 8 == len(first.assignment()))
+    # What a queue has when it is begun is not consumed; until then it may be told as not ours.
+    wait_until("the start of all", lambda: 8 == len(kept(tmp_path)))
+    send(producer, topic, ["0", "1", "2"], queue_id=3)
+    assert [0, 1] == numbers_of([first.getone(), first.getone()])
+    # Asking for the next tells that the ones before are done.
+    assert [2] == numbers_of([first.getone()])
+    first.commit({first.fetch_subscribe_queues(topic)[3]: 2})
+    assert 2 == kept(tmp_path)[3]
+    first.close()
+    send(producer, topic, ["3"], queue_id=3)
+    send(producer, topic, ["4"], queue_id=5)
+
+    again = make_pull(**settings)
+
+    assert [3, 4] == sorted(numbers_of(poll_all(again, 2)))
+    assert 3 == again.committed(again.fetch_subscribe_queues(topic)[3])
+
+
+def kept(directory: Path) -> dict[int, int]:
+    """Return the offsets in a member's file, by queue id."""
+    found: dict[int, int] = {}
+    for path in directory.glob("*/*/offsets.json"):
+        table = decode_body(ResetOffsetBody, path.read_bytes()).offset_table
+        found |= {queue.queue_id: offset for queue, offset in table.items()}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", list(MessageModel))
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_a_topic_that_is_subscribed_again_goes_on_where_it_was(
+    make_pull: Callable[..., Any],
+    producer: Producer,
+    topic: str,
+    tmp_path: Path,
+    *,
+    model: MessageModel,
+    auto_commit: bool,
+) -> None:
+    """Also one of whose messages nothing was committed, and that begins at the end."""
+    consumer = make_pull(
+        message_model=model,
+        local_offset_dir=tmp_path,
+        auto_commit=auto_commit,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        drain_timeout_ms=500,
+    )
+    queue = consumer.fetch_subscribe_queues(topic)[2]
+    wait_until("the queue's start", lambda: consumer.committed(queue) is not None)
+    send(producer, topic, [str(n) for n in range(20)], queue_id=2)
+    given = numbers_of([consumer.getone() for _ in range(5)])
+
+    consumer.unsubscribe(topic)
+    wait_until("nothing to be left", lambda: [] == consumer.assignment())
+    assert [] == consumer.getmany(timeout_ms=50)
+    send(producer, topic, [str(n) for n in range(20, 30)], queue_id=2)
+    consumer.subscribe(topic)
+
+    more: list[int] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while 29 not in more:
+        assert time.monotonic() < deadline, more
+        more += numbers_of(consumer.getmany(10, timeout_ms=1_000))
+    assert [0, 1, 2, 3, 4] == given
+    assert sorted(more) == more
+    # With auto_commit what was given is done; without, nothing was committed, and it comes again.
+    assert [5 if auto_commit else 0, 29] == [more[0], more[-1]]
+    assert list(range(more[0], 30)) == more
 
 
 @pytest.mark.slow

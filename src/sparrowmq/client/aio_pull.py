@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -33,8 +34,8 @@ from sparrowmq.model import (
 )
 from sparrowmq.rebalance.strategies import StrategyChoice
 
-# Only callbacks on queues are called.
-POOL_SIZE = 1
+# Callbacks on queues, and beside them the file of a BROADCASTING consumer's offsets.
+POOL_SIZE = 2
 
 
 class AsyncLitePullConsumer:
@@ -52,6 +53,7 @@ class AsyncLitePullConsumer:
         consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
         message_model: MessageModel = MessageModel.CLUSTERING,
+        local_offset_dir: Path | str | None = None,
         auto_commit: bool = True,
         pull_batch_size: int = 32,
         pull_threshold_for_queue: int = 1_000,
@@ -72,6 +74,7 @@ class AsyncLitePullConsumer:
             consume_from_where=consume_from_where,
             consume_timestamp_ms=consume_timestamp_ms,
             message_model=message_model,
+            local_offset_dir=local_offset_dir,
             auto_commit=auto_commit,
             pull_batch_size=pull_batch_size,
             pull_threshold_for_queue=pull_threshold_for_queue,

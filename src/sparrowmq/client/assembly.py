@@ -122,6 +122,7 @@ def make_subscriber(
     consume_message_batch_max_size: int,
     consume_thread_count: int,
     max_reconsume_times: int | None,
+    consume_timeout_ms: int,
     drain_timeout_ms: int,
     client_ip: str | None,
     instance_name: str | None,
@@ -151,6 +152,7 @@ def make_subscriber(
         consume_message_batch_max_size=consume_message_batch_max_size,
         consume_thread_count=consume_thread_count,
         max_reconsume_times=max_reconsume_times,
+        consume_timeout_ms=consume_timeout_ms,
         drain_timeout_ms=drain_timeout_ms,
         namespace=of_user,
     )
@@ -158,10 +160,7 @@ def make_subscriber(
     if message_model is MessageModel.CLUSTERING:
         own = retry_topic(config.group)
         subscriptions[own] = parse_selection(own, "*", sub_version=clock.timestamp_ms())
-    store: LocalOffsets | None = None
-    if message_model is MessageModel.BROADCASTING:
-        directory = default_directory() if local_offset_dir is None else Path(local_offset_dir)
-        store = LocalOffsets(directory, config.client_id, group=config.group)
+    store = _find_local_store(config, local_offset_dir)
     name_servers = NameServers(addresses, start=random_start())
     return Subscriber(
         config=config,
@@ -186,6 +185,7 @@ def make_lite_pull(
     consume_from_where: ConsumeFromWhere,
     consume_timestamp_ms: int | None,
     message_model: MessageModel,
+    local_offset_dir: Path | str | None,
     auto_commit: bool,
     pull_batch_size: int,
     pull_threshold_for_queue: int,
@@ -217,6 +217,7 @@ def make_lite_pull(
         namespace=of_user,
     )
     log = NoticeLog(config.group)
+    store = _find_local_store(config, local_offset_dir)
     subscriber = Subscriber(
         config=config,
         name_servers=NameServers(addresses, start=random_start()),
@@ -224,6 +225,8 @@ def make_lite_pull(
         subscriptions={},
         listener=_no_listener,
         callbacks=callbacks,
+        local_offsets={} if store is None else store.load(),
+        local_store=store,
         start_timestamp_ms=clock.timestamp_ms(),
         tell=log.tell,
     )
@@ -239,6 +242,14 @@ def make_lite_pull(
 
 def _start_timestamp_ms(chosen_ms: int | None) -> int:
     return clock.timestamp_ms() - CONSUME_TIMESTAMP_BACK_MS if chosen_ms is None else chosen_ms
+
+
+def _find_local_store(config: ConsumerConfig, directory: Path | str | None) -> LocalOffsets | None:
+    """Return where a BROADCASTING consumer keeps its offsets; None for others."""
+    if config.message_model is not MessageModel.BROADCASTING:
+        return None
+    place = default_directory() if directory is None else Path(directory)
+    return LocalOffsets(place, config.client_id, group=config.group)
 
 
 def _no_listener(*_: object) -> None:

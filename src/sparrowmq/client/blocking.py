@@ -207,6 +207,8 @@ class PushConsumer:
         consume_thread_count: how many calls of the listener run at once.
         max_reconsume_times: attempts before a message goes to the dead letter queue; None: 16,
             or, in order, no end.
+        consume_timeout_ms: a call of the listener that runs longer has its messages sent back, for
+            another member or another call to consume; in order it is waited for.
         drain_timeout_ms: how long a queue that is given up waits for listeners that run.
         client_ip: the address in the client id; None finds this machine's.
         instance_name: the instance in the client id; None makes one that is unique.
@@ -243,6 +245,7 @@ class PushConsumer:
         consume_message_batch_max_size: int = 1,
         consume_thread_count: int = 20,
         max_reconsume_times: int | None = None,
+        consume_timeout_ms: int = 15 * 60 * 1000,
         drain_timeout_ms: int = 10_000,
         client_ip: str | None = None,
         instance_name: str | None = None,
@@ -268,6 +271,7 @@ class PushConsumer:
             consume_message_batch_max_size=consume_message_batch_max_size,
             consume_thread_count=consume_thread_count,
             max_reconsume_times=max_reconsume_times,
+            consume_timeout_ms=consume_timeout_ms,
             drain_timeout_ms=drain_timeout_ms,
             client_ip=client_ip,
             instance_name=instance_name,

@@ -6,6 +6,7 @@ import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -30,8 +31,8 @@ from sparrowmq.model import (
 )
 from sparrowmq.rebalance.strategies import StrategyChoice
 
-# Only callbacks on queues are called.
-POOL_SIZE = 1
+# Callbacks on queues, and beside them the file of a BROADCASTING consumer's offsets.
+POOL_SIZE = 2
 
 
 class LitePullConsumer:
@@ -48,8 +49,9 @@ class LitePullConsumer:
             group must use the same.
         consume_from_where: where to begin in a queue without a committed offset.
         consume_timestamp_ms: the wall-clock time of CONSUME_FROM_TIMESTAMP; None: 30 minutes ago.
-        message_model: CLUSTERING shares the queues, BROADCASTING gives every member all; its
-            offsets live as long as this object.
+        message_model: CLUSTERING shares the queues, BROADCASTING gives every member all and
+            keeps its offsets in a file of the member's.
+        local_offset_dir: where that file is, below the client id; None: `~/.rocketmq_offsets`.
         auto_commit: commit what is done, every second. False leaves it to `commit`.
         pull_batch_size: messages asked for at once.
         pull_threshold_for_queue: pulling a queue pauses while so many of its messages wait.
@@ -78,6 +80,7 @@ class LitePullConsumer:
         consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
         message_model: MessageModel = MessageModel.CLUSTERING,
+        local_offset_dir: Path | str | None = None,
         auto_commit: bool = True,
         pull_batch_size: int = 32,
         pull_threshold_for_queue: int = 1_000,
@@ -98,6 +101,7 @@ class LitePullConsumer:
             consume_from_where=consume_from_where,
             consume_timestamp_ms=consume_timestamp_ms,
             message_model=message_model,
+            local_offset_dir=local_offset_dir,
             auto_commit=auto_commit,
             pull_batch_size=pull_batch_size,
             pull_threshold_for_queue=pull_threshold_for_queue,

@@ -103,6 +103,8 @@ class LitePull:
                 # Flow control bounds the inbox, by queue.
                 deliveries_max=DELIVERIES_MAX,
                 consume_timeout_ms=NEVER_MS,
+                # What the user was not given must come again.
+                keeps_unfinished=True,
             ),
             topics=subscriber.subscriptions,
             now_ms=0,
@@ -221,6 +223,11 @@ class LitePull:
         """Raise a UsageError if a queue is not assigned to us."""
         if not self.subscriber.member.holds(queue):
             raise UsageError(f"{queue} is not assigned to this consumer")
+
+    def is_untouched(self, queue: MessageQueue) -> bool:
+        """Tell whether nothing of a queue of our share was given or committed yet."""
+        is_new = self.subscriber.member.committed_offset(queue) is None and self.assigned is None
+        return is_new and queue not in self.positions and queue not in self.committed
 
     def is_committed(self, queue: MessageQueue) -> bool:
         """Tell whether the user has committed all that was given of a queue."""

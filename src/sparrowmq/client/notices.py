@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 
+from sparrowmq.client.listener_calls import ListenersStuck
 from sparrowmq.client.subscriber import (
     AllocationFailed,
     ListenerFailed,
@@ -30,6 +32,8 @@ LOG = logging.getLogger("sparrowmq.client")
 SPACING_MS = 10_000
 # Kinds of warnings that are remembered for spacing.
 KINDS_MAX = 1_000
+# Messages that one line names.
+MESSAGES_SHOWN_MAX = 10
 
 
 class NoticeLog:
@@ -55,6 +59,8 @@ class NoticeLog:
             )
         elif isinstance(notice, DuplicateClientId):
             self._warn_duplicate(notice)
+        elif isinstance(notice, ListenersStuck):
+            self._warn_stuck(notice)
         elif isinstance(notice, NotListed):
             text = "the broker does not list our client id %s among %s; registering again"
             self._warn((text,), text, notice.client_id, list(notice.cid_all))
@@ -84,6 +90,22 @@ class NoticeLog:
             notice.times_listed,
             ", ".join(notice.addresses) or "addresses it does not tell",
             list(notice.cid_all),
+        )
+
+    def _warn_stuck(self, notice: ListenersStuck) -> None:
+        left_out = len(notice.messages) - MESSAGES_SHOWN_MAX
+        LOG.warning(
+            "consumer group %s: all %d calls of the listener that may run at once have run for "
+            "%.0f to %.0f s without returning, so nothing more is consumed here. They work on %s%s "
+            "(topic/broker/queue/offset). Look at what they wait for (py-spy dump --pid %d), and "
+            "give it a time-out; restart the process to go on",
+            self._group,
+            notice.call_count,
+            notice.shortest_ms / 1000,
+            notice.longest_ms / 1000,
+            ", ".join(notice.messages[:MESSAGES_SHOWN_MAX]),
+            f" and {left_out} more" if left_out > 0 else "",
+            os.getpid(),
         )
 
     def _warn_failure(

@@ -91,7 +91,7 @@ def _reset_offsets(subscriber: Subscriber, request: RemotingCommand, *, now_ms: 
 
 def describe(subscriber: Subscriber, *, now_ms: int, timestamp_ms: int) -> ConsumerRunningInfo:
     """Return what the consumer is doing, under the names that RocketMQ's tools read."""
-    config = subscriber.config
+    config, calls = subscriber.config, subscriber.listener_calls
     boot_timestamp_ms = timestamp_ms - now_ms
     return ConsumerRunningInfo(
         properties={
@@ -102,6 +102,9 @@ def describe(subscriber: Subscriber, *, now_ms: int, timestamp_ms: int) -> Consu
             "PROP_CONSUMEORDERLY": "true" if config.orderly else "false",
             "PROP_THREADPOOL_CORE_SIZE": str(config.consume_thread_count),
             "PROP_CLIENT_VERSION": "SparrowMQ",
+            # Our own: what tells a consumer whose listeners hang from one that has nothing to do.
+            "listenerCalls": str(len(calls)),
+            "listenerCallsLongestMs": str(0 if calls.begun_ms is None else now_ms - calls.begun_ms),
             "PROP_CONSUMER_START_TIMESTAMP": str(subscriber.start_timestamp_ms),
         },
         subscription_set=[

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from sparrowmq.client.config import ConsumerConfig
+from sparrowmq.client.listener_calls import ListenerCalls, ListenersStuck
 from sparrowmq.client.local_offsets import LocalOffsets
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.queue_history import QueueHistory
@@ -99,7 +100,12 @@ class AllocationFailed(NamedTuple):
 
 
 Notice: TypeAlias = (
-    Fact | ListenerFailed | RebalanceListenerFailed | RequestFailed | AllocationFailed
+    Fact
+    | ListenersStuck
+    | ListenerFailed
+    | RebalanceListenerFailed
+    | RequestFailed
+    | AllocationFailed
 )
 
 
@@ -152,6 +158,7 @@ class Subscriber:
     is_assigned: bool = False
     # Pulls under way, to abandon them.
     pulls: dict[MessageQueue, Task] = field(default_factory=dict)
+    listener_calls: ListenerCalls = field(default_factory=ListenerCalls)
     # Changes that the user is yet to hear of, in order, and the task that tells them.
     calls: deque[TellAssigned | TellRevoked | QueueLost] = field(default_factory=deque)
     telling: Task | None = None

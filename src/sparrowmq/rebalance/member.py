@@ -535,7 +535,7 @@ class GroupMember:
                 delivery.delivery_id,
                 acked_count=acked_count,
                 delay_level=delay_level,
-                sends_back=not self._config.is_broadcasting,
+                sends_back=self._config.keeps_unfinished or not self._config.is_broadcasting,
             )
 
     def consumed_in_order(self, delivery: Deliver, outcome: OrderlyOutcome, now_ms: int) -> None:

@@ -14,6 +14,8 @@ class MemberConfig:
     group: str
     client_id: str
     is_broadcasting: bool = False
+    # Whether what a call did not finish comes again in BROADCASTING too; RocketMQ drops it there.
+    keeps_unfinished: bool = False
     # Whether queues are handed over by their locks; never in a BROADCASTING group.
     locks_queues: bool = True
     # Whether each queue is consumed in order, one call of the listener at a time.

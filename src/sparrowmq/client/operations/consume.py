@@ -120,6 +120,7 @@ def consume(
             if isinstance(action, Pull):
                 subscriber.pulls[action.queue] = task
         yield from _tell_facts(subscriber)
+        _tell_stuck(subscriber, now_ms)
         yield Wait(wake, max(0, member.next_due_ms(now_ms) - now_ms))
     if subscriber.telling is not None:
         try:
@@ -137,6 +138,21 @@ def _tell_facts(subscriber: Subscriber) -> Operation[None]:
         subscriber.tell(fact)
         if isinstance(fact, QueueLost) and subscriber.callbacks.on_lost is not None:
             yield from tell_user(subscriber, fact)
+
+
+def _tell_stuck(subscriber: Subscriber, now_ms: int) -> None:
+    config = subscriber.config
+    call_count_max = config.consume_thread_count
+    if config.orderly:
+        # One at a time of each queue, and of the retry topic as good as none.
+        queues = [owned.queue for owned in subscriber.member.owned_queues()]
+        own = sum(queue.topic != subscriber.retry_topic for queue in queues)
+        call_count_max = min(call_count_max, own)
+    stuck = subscriber.listener_calls.find_stuck(
+        now_ms, call_count_max=call_count_max, timeout_ms=config.consume_timeout_ms
+    )
+    if stuck is not None:
+        subscriber.tell(stuck)
 
 
 def _tell_duplicate(subscriber: Subscriber, fact: DuplicateClientId) -> Operation[None]:
@@ -363,9 +379,7 @@ def _commit(subscriber: Subscriber, action: Commit) -> Operation[None]:
     config, member = subscriber.config, subscriber.member
     try:
         if subscriber.is_broadcasting:
-            subscriber.local_offsets[queue] = offset
-            if subscriber.local_store is not None:
-                yield Call(subscriber.local_store.put, (queue, offset))
+            yield from keep_local_offset(subscriber, queue, offset)
         else:
             yield from update_offset(
                 subscriber.get_broker_address(queue),
@@ -382,6 +396,13 @@ def _commit(subscriber: Subscriber, action: Commit) -> Operation[None]:
         now_ms = yield Now()
         member.committed(queue, epoch, offset=offset, now_ms=now_ms)
     subscriber.wake.set()
+
+
+def keep_local_offset(subscriber: Subscriber, queue: MessageQueue, offset: int) -> Operation[None]:
+    """Keep an offset of a BROADCASTING consumer's. Raises: StoreError."""
+    subscriber.local_offsets[queue] = offset
+    if subscriber.local_store is not None:
+        yield Call(subscriber.local_store.put, (queue, offset))
 
 
 def _leave(subscriber: Subscriber, _: Leave) -> Operation[None]:

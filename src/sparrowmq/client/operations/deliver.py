@@ -40,6 +40,8 @@ def deliver(subscriber: Subscriber, action: Deliver) -> Operation[None]:
     messages = _messages_of(subscriber, action)
     context = ConsumeContext(subscriber.config.namespace.unwrap_queue(action.queue))
     acked_count = 0
+    begun_ms: int = yield Now()
+    subscriber.listener_calls.begin(action, begun_ms)
     traced = yield from trace_delivery(subscriber.tracer, messages)
     code = ConsumedCode.EXCEPTION
     try:
@@ -51,6 +53,7 @@ def deliver(subscriber: Subscriber, action: Deliver) -> Operation[None]:
     except Exception as error:
         # The user's code may raise anything.
         subscriber.tell(ListenerFailed(action.queue, len(messages), error))
+    subscriber.listener_calls.end(action)
     yield from trace_consumed(traced, code)
     subscriber.counters.succeeded += acked_count
     subscriber.counters.failed += len(messages) - acked_count
@@ -63,6 +66,8 @@ def deliver_in_order(subscriber: Subscriber, action: Deliver) -> Operation[None]
     messages = _messages_of(subscriber, action)
     context = ConsumeOrderlyContext(subscriber.config.namespace.unwrap_queue(action.queue))
     status = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+    begun_ms: int = yield Now()
+    subscriber.listener_calls.begin(action, begun_ms)
     traced = yield from trace_delivery(subscriber.tracer, messages)
     code = ConsumedCode.EXCEPTION
     try:
@@ -73,6 +78,7 @@ def deliver_in_order(subscriber: Subscriber, action: Deliver) -> Operation[None]
     except Exception as error:
         # The user's code may raise anything.
         subscriber.tell(ListenerFailed(action.queue, len(messages), error))
+    subscriber.listener_calls.end(action)
     yield from trace_consumed(traced, code)
     if status is ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
         subscriber.counters.failed += len(messages)
@@ -100,8 +106,8 @@ def consume_directly(
         return response_to(
             request, ResponseCode.SYSTEM_ERROR, remark="the body is no message that can be read"
         )
-    message = with_own_topic(found[0])
-    is_orderly = subscriber.config.orderly
+    namespace, is_orderly = subscriber.config.namespace, subscriber.config.orderly
+    (message,) = namespace.unwrap_messages([with_own_topic(found[0])])
     context = (ConsumeOrderlyContext if is_orderly else ConsumeContext)(message.queue)
     begun_ms: int = yield Now()
     remark: str | None = None

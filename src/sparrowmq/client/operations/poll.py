@@ -19,7 +19,12 @@ from sparrowmq.client.operations.administer import (
     queue_min_offset,
     set_committed_offset,
 )
-from sparrowmq.client.operations.consume import Carrier, consume, read_records
+from sparrowmq.client.operations.consume import (
+    Carrier,
+    consume,
+    keep_local_offset,
+    read_records,
+)
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.pull import PULL_TIMEOUT_MS, make_pull_header, pull
 from sparrowmq.client.operations.rebalance import find_shares
@@ -78,10 +83,14 @@ def _keep(subscriber: Subscriber, action: SendBack) -> Operation[None]:
 
 
 def _commit(state: LitePull, subscriber: Subscriber, action: Commit) -> Operation[None]:
-    """Commit, or, where the user does, see whether the user has."""
+    """Commit, or, where the user does, see whether the user has.
+
+    Where a queue begins is committed in either case: else what comes to a queue that is given up
+    before the user commits could be passed over.
+    """
     queue, epoch, offset, is_last = action
     is_done = not is_last or state.is_closed or state.is_committed(queue)
-    if state.is_auto_commit:
+    if state.is_auto_commit or state.is_untouched(queue):
         try:
             # The user's own commit may be ahead by a part of a parcel.
             yield from _store_offset(state, queue, max(offset, state.committed.get(queue, 0)))
@@ -100,7 +109,7 @@ def _commit(state: LitePull, subscriber: Subscriber, action: Commit) -> Operatio
 def _store_offset(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
     subscriber = state.subscriber
     if subscriber.is_broadcasting:
-        subscriber.local_offsets[queue] = offset
+        yield from keep_local_offset(subscriber, queue, offset)
         return
     yield from set_committed_offset(
         state.directory, subscriber.config.group, queue=queue, offset=offset
