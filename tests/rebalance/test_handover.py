@@ -25,7 +25,12 @@ from sparrowmq.rebalance.member import LEAVE_WAIT_MS, GroupMember, TopicShare
 from sparrowmq.rebalance.member_config import MemberConfig
 from sparrowmq.rebalance.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
 from sparrowmq.rebalance.owned_queue import UNLOCK_LOST_MS
-from sparrowmq.rebalance.queue_lease import LOCK_RETRY_MS, PATIENCE_MARGIN_MS
+from sparrowmq.rebalance.queue_lease import (
+    LOCK_RETRY_FIRST_MS,
+    LOCK_RETRY_MS,
+    LOCK_RETRY_SOON_MS,
+    PATIENCE_MARGIN_MS,
+)
 
 CONFIG = MemberConfig(group="G", client_id="c0", drain_timeout_ms=2_000, rebalance_ms=10**9)
 Q0, Q1 = (MessageQueue("T", "b", n) for n in range(2))
@@ -88,16 +93,17 @@ def pulled(member: GroupMember, epoch: int, count: int, *, now_ms: int) -> None:
 # --- taking over ----------------------------------------------------------------------------
 
 
-def test_refused_lock_is_asked_for_every_50_ms_while_the_owner_is_listed() -> None:
+def test_refused_lock_is_asked_for_soon_and_then_less_often_while_the_owner_is_listed() -> None:
     member = given(Q0)
     asked_ms = []
-    for now_ms in range(0, 200, 10):
+    for now_ms in range(0, 210, 5):
         for action in of(member, Acquire, now_ms):
             assert Acquire(Q0, 1, wants_lock=True) == action
             asked_ms.append(now_ms)
             member.lock_refused(Q0, 1, is_owner_listed=True, now_ms=now_ms)
 
-    assert [0, LOCK_RETRY_MS, 2 * LOCK_RETRY_MS, 3 * LOCK_RETRY_MS] == asked_ms
+    soon = list(range(0, LOCK_RETRY_SOON_MS, LOCK_RETRY_FIRST_MS))
+    assert [*soon, 100, 100 + LOCK_RETRY_MS, 100 + 2 * LOCK_RETRY_MS] == asked_ms
 
 
 def test_refused_lock_of_an_owner_that_is_gone_costs_nothing() -> None:

@@ -1,7 +1,7 @@
 """A member's side of one queue's lock: what it may believe, and when it must ask again.
 
 ```
-        asked ──refused──> asked again, every 50 ms, while the former owner may still drain
+        asked ──refused──> asked again, every 10 to 50 ms, while the former owner may still drain
           │ granted                         │ it is gone, or its time is up
           v                                 v
         HELD until sent + lease           UNLOCKED: as RocketMQ consumes; asked for on the side
@@ -20,8 +20,10 @@ from __future__ import annotations
 from sparrowmq.rebalance.member_marker import MARKED_LEASE_MS
 from sparrowmq.rebalance.queue_lock_table import QUEUE_LEASE_BROKER_MS
 
-# Between two requests for a lock that is refused.
+# Between two requests for a lock that is refused: at first, while short listeners end, and then.
+LOCK_RETRY_FIRST_MS = 10
 LOCK_RETRY_MS = 50
+LOCK_RETRY_SOON_MS = 100
 # ConsumeMessageOrderlyService.tryLockLaterAndReconsume, where consumption needs the lock.
 ORDERLY_LOCK_RETRY_MS = 100
 # A renewal is answered long before this, or it never is.
@@ -124,4 +126,5 @@ class QueueLease:
             self.asks_first = False
             self.waits_since_ms = None
             return None
-        return now_ms + LOCK_RETRY_MS
+        is_recent = now_ms - self.waits_since_ms < LOCK_RETRY_SOON_MS
+        return now_ms + (LOCK_RETRY_FIRST_MS if is_recent else LOCK_RETRY_MS)
