@@ -270,7 +270,12 @@ class AsyncDriver:
         if channel is not None:
             channel.submit(task, effect, self._scheduler)
             return
-        channel = Channel(effect.address, self._unflushed, on_request=self._on_request)
+        channel = Channel(
+            effect.address,
+            self._unflushed,
+            on_request=self._on_request,
+            is_tls=self._tls is not None,
+        )
         self._channels[effect.address] = channel
         channel.submit(task, effect, self._scheduler)
         self._dials[channel] = self._await(self._open(channel))
@@ -383,8 +388,7 @@ class AsyncDriver:
     def lost(self, channel: Channel, error: Exception | None) -> None:
         """Fail what waits for a connection that is gone. For `_Connection`."""
         said = _reason_of(error) if isinstance(error, OSError) else "closed by the peer"
-        reason = channel.ended_by_peer(said, is_plain=self._tls is None)
-        self._lose(channel, reason, error)
+        self._lose(channel, channel.ended_by_peer(said), error)
 
     def _lose(self, channel: Channel, reason: str, cause: BaseException | None) -> None:
         """Close a connection, made or being made, and forget it."""

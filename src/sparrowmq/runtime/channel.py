@@ -83,10 +83,12 @@ class Channel:
         address: the peer as `host:port`.
         unflushed: the driver's list of channels whose wire must be flushed soon.
         on_request: answers the peer's requests.
+        is_tls: whether the connection is one over TLS.
     """
 
     __slots__ = (
         "_flushing",
+        "_is_tls",
         "_is_unflushed",
         "_on_request",
         "_session",
@@ -101,7 +103,12 @@ class Channel:
     )
 
     def __init__(
-        self, address: str, unflushed: list[Channel], *, on_request: OnRequest | None = None
+        self,
+        address: str,
+        unflushed: list[Channel],
+        *,
+        on_request: OnRequest | None = None,
+        is_tls: bool = False,
     ) -> None:
         self.address = address
         self.wire: Wire | None = None
@@ -112,6 +119,7 @@ class Channel:
         self.timer_ms = NEVER_MS
         self._session = RemotingSession()
         self._on_request = on_request
+        self._is_tls = is_tls
         self._unflushed = unflushed
         self._is_unflushed = False
         self._unwritten: dict[OperationTask, Invoke | Oneway] = {}
@@ -148,7 +156,8 @@ class Channel:
         is_unwritten = task in self._unwritten
         self.forget(task)
         if is_unwritten and self.wire is None:
-            return connect_failed(self.address, f"no connection {within}")
+            what = "TLS connection" if self._is_tls else "connection"
+            return connect_failed(self.address, f"no {what} {within}")
         if is_unwritten:
             message = f"{self.address} takes no more bytes; request not written {within}"
             return TooManyInFlight(message, address=self.address)
@@ -188,9 +197,9 @@ class Channel:
             else:
                 scheduler.resume(event.token, event.command)  # type: ignore[arg-type]
 
-    def ended_by_peer(self, reason: str, *, is_plain: bool) -> str:
-        """Return why the peer ended the connection, which `is_plain` without TLS."""
-        if is_plain and not self.has_received:
+    def ended_by_peer(self, reason: str) -> str:
+        """Return why the peer ended the connection."""
+        if not self._is_tls and not self.has_received:
             return f"{reason}; it has sent nothing, and may want TLS"
         return reason
 
@@ -294,8 +303,6 @@ class Channel:
 
 def connect_failed(address: str, reason: str) -> ConnectFailed:
     """Make the error for an address that cannot be reached, with what to try."""
-    return ConnectFailed(
-        f"cannot connect to {address}: {reason}; check the address, that the server runs, "
-        "and that no firewall stands between",
-        address=address,
-    )
+    if "; " not in reason:
+        reason += "; check the address, that the server runs, and that no firewall stands between"
+    return ConnectFailed(f"cannot connect to {address}: {reason}", address=address)

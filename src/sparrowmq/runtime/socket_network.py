@@ -122,7 +122,12 @@ class SocketNetwork:
         if channel is not None:
             channel.submit(task, effect, self._scheduler)
             return
-        channel = Channel(effect.address, self._unflushed, on_request=self._on_request)
+        channel = Channel(
+            effect.address,
+            self._unflushed,
+            on_request=self._on_request,
+            is_tls=self._tls is not None,
+        )
         self._channels[effect.address] = channel
         channel.submit(task, effect, self._scheduler)
         self._open(channel)
@@ -324,15 +329,10 @@ class SocketNetwork:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            reason = channel.ended_by_peer(_reason_of(error), is_plain=self._tls is None)
-            self._lose(channel, reason, error)
+            self._lose(channel, channel.ended_by_peer(_reason_of(error)), error)
             return
         if data is None:
-            self._lose(
-                channel,
-                channel.ended_by_peer("closed by the peer", is_plain=self._tls is None),
-                None,
-            )
+            self._lose(channel, channel.ended_by_peer("closed by the peer"), None)
         elif data:
             self._take(channel, data)
 
