@@ -9,6 +9,7 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
     ConsumerConnection,
     ConsumeStats,
+    ConsumeStatsList,
     GroupList,
     KVTable,
     ProducerConnection,
@@ -215,6 +216,26 @@ def test_consume_stats_tell_how_far_a_group_is(rig: Any, topic: dict[str, str]) 
         first.consumer_offset,
         first.last_timestamp_ms,
     )
+
+
+def test_every_groups_progress_is_told_at_once(rig: Any) -> None:
+    for _ in range(3):
+        rig.send(rig.connect())
+    rig.broker.state.offsets.commit("GID_c", "T", 0, offset=2)
+    heartbeat(rig, rig.connect())
+
+    every, ordered = (
+        decode_body(
+            ConsumeStatsList, ask(rig, RequestCode.GET_BROKER_CONSUME_STATS, isOrder=is_order).body
+        )
+        for is_order in ("false", "true")
+    )
+
+    (stats,) = next(groups["GID_c"] for groups in every.consume_stats_list if "GID_c" in groups)
+    first = stats.offset_table[MessageQueue("T", "broker-a", 0)]
+    assert (3, 2) == (first.broker_offset, first.consumer_offset)
+    assert (1, 0) == (every.total_diff, ordered.total_diff)
+    assert [[]] == [g["GID_c"] for g in ordered.consume_stats_list if "GID_c" in g]
 
 
 def test_connections_of_groups_are_listed(rig: Any) -> None:

@@ -128,6 +128,13 @@ def test_stats_of_all_topics(mqadmin: Admin) -> None:
     assert re.search(rf"^{TOPIC} +{GROUP} ", printed, re.M)
 
 
+def test_progress_of_all_groups_of_a_broker(mqadmin: Admin, stage: Any) -> None:
+    progress = rows(mqadmin(f"brokerConsumeStats -b {stage.broker}"), TOPIC)
+
+    assert {GROUP} == {row[1] for row in progress}
+    assert MESSAGE_COUNT == sum(int(row[4]) for row in progress)
+
+
 def test_allocation_gives_each_queue_once(mqadmin: Admin) -> None:
     shares = json.loads(mqadmin(f"allocateMQ -t {TOPIC} -i a,b"))["result"]
 

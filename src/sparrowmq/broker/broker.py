@@ -93,6 +93,7 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.GET_CONSUMER_CONNECTION_LIST: admin.consumer_connections,
         RequestCode.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
         RequestCode.GET_CONSUME_STATS: admin.consume_stats,
+        RequestCode.GET_BROKER_CONSUME_STATS: admin.broker_consume_stats,
         RequestCode.GET_CONSUMER_RUNNING_INFO: relay.consumer_running_info,
         RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.consume_directly,
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: admin.topic_consumed_by,

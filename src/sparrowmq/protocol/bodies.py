@@ -279,6 +279,14 @@ class ConsumeStats(Struct, frozen=True, kw_only=True, rename=wire_names()):
     consume_tps: float = 0.0
 
 
+class ConsumeStatsList(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_BROKER_CONSUME_STATS: of each group, its progress in each of its topics."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
+    broker_addr: str | None = None
+    total_diff: Int64 = 0
+
+
 class TopicOffset(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """Where a queue begins and ends."""
 

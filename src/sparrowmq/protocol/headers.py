@@ -457,6 +457,12 @@ class GetTopicStatsInfoRequestHeader(Struct, frozen=True, kw_only=True, rename=w
     topic: str
 
 
+class GetConsumeStatsInBrokerHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_BROKER_CONSUME_STATS."""
+
+    is_order: bool = False
+
+
 class GetConsumeStatsRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """GET_CONSUME_STATS; without a topic, all of the group's."""
 

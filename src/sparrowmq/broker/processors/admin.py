@@ -16,6 +16,7 @@ from sparrowmq.protocol import bodies
 from sparrowmq.protocol.bodies import (
     ConsumerConnection,
     ConsumeStats,
+    ConsumeStatsList,
     GroupList,
     KVTable,
     OffsetWrapper,
@@ -35,6 +36,7 @@ from sparrowmq.protocol.headers import (
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
     GetConsumerConnectionListRequestHeader,
+    GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
     GetTopicConfigRequestHeader,
@@ -176,17 +178,44 @@ def consume_stats(state: BrokerState, request: Request) -> Sequence[Output]:
     topics = [header.topic] if header.topic else _topics_of_group(state, group)
     table: dict[MessageQueue, OffsetWrapper] = {}
     for name in topics:
-        topic = state.topics.find(name)
-        if topic is None:
-            continue
-        for queue_id in range(topic.read_queue_nums):
-            committed = max(0, state.offsets.find(group, name, queue_id) or 0)
-            table[MessageQueue(name, state.config.broker_name, queue_id)] = OffsetWrapper(
-                broker_offset=max(0, state.store.max_offset(name, queue_id)),
-                consumer_offset=committed,
-                last_timestamp_ms=_store_time(state, name, queue_id, committed - 1),
-            )
+        table |= _progress(state, group, name)
     return answer(request, body=encode_body(ConsumeStats(offset_table=table)))
+
+
+def _progress(state: BrokerState, group: str, topic: str) -> dict[MessageQueue, OffsetWrapper]:
+    """Return how far a group is in each queue of a topic; nothing of an unknown topic."""
+    known = state.topics.find(topic)
+    table: dict[MessageQueue, OffsetWrapper] = {}
+    for queue_id in range(0 if known is None else known.read_queue_nums):
+        committed = max(0, state.offsets.find(group, topic, queue_id) or 0)
+        table[MessageQueue(topic, state.config.broker_name, queue_id)] = OffsetWrapper(
+            broker_offset=max(0, state.store.max_offset(topic, queue_id)),
+            consumer_offset=committed,
+            last_timestamp_ms=_store_time(state, topic, queue_id, committed - 1),
+        )
+    return table
+
+
+def broker_consume_stats(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with how far every group is in each topic that it has offsets in."""
+    header = decode_header(GetConsumeStatsInBrokerHeader, request.command.ext_fields)
+    groups: list[dict[str, list[ConsumeStats]]] = []
+    total_diff = 0
+    for group in sorted(state.groups.table().subscription_group_table):
+        stats = []
+        for name in sorted(state.offsets.topics_of_group(group)):
+            topic = state.topics.find(name)
+            if topic is not None and (topic.order or not header.is_order):
+                table = _progress(state, group, name)
+                total_diff += sum(
+                    at.broker_offset - (at.consumer_offset or 0) for at in table.values()
+                )
+                stats.append(ConsumeStats(offset_table=table))
+        groups.append({group: stats})
+    body = ConsumeStatsList(
+        consume_stats_list=groups, broker_addr=state.config.address, total_diff=total_diff
+    )
+    return answer(request, body=encode_body(body))
 
 
 def _topics_of_group(state: BrokerState, group_name: str) -> list[str]:
