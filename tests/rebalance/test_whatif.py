@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -230,3 +232,30 @@ def test_strategy_is_found_by_its_name_in_any_case() -> None:
     )
     with pytest.raises(ConfigError, match="the nearest is cooperative-sticky"):
         check_strategy("coop-sticky")
+
+
+def test_page_on_the_two_schools_shows_what_the_simulation_gives() -> None:
+    page = Path(__file__).parents[2] / "docs" / "explanation" / "two-schools.md"
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    shown = plan(12, 3, "join,leave:1,kill", broker_count=2)
+
+    assert 8 == len(rows)
+    for name, *figures in rows:
+        steps = simulate(shown, name.strip("`")).steps
+        events = steps[1:]
+        split = max((s.split for s in steps), key=lambda s: (s.unowned + s.double, s.idle))
+        assert figures == [
+            str(sum(s.moved for s in events)),
+            str(sum(s.needless for s in events)),
+            str(max(s.skew for s in steps)),
+            str(sum(s.cost.messages for s in events)),
+            str(max(s.cost.trips for s in events)),
+            f"{max(s.cost.wait_ms_max for s in events) // 1000} s",
+            str(sum(s.cost.stopped for s in events)),
+            str(sum(s.cost.overlapping for s in events)),
+            " / ".join(map(str, split)),
+        ]
