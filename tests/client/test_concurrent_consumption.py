@@ -104,22 +104,34 @@ def test_message_that_may_not_come_again_is_a_dead_letter(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("raises", [False, True])
 def test_messages_are_delivered_until_the_times_allowed_are_used_up(
     make_consumer: Callable[..., PushConsumer],
     producer: Producer,
     dead_letters: Callable[[], list[MessageExt]],
     topic: str,
+    *,
+    raises: bool,
 ) -> None:
     times: list[int] = []
+    others: list[bytes] = []
 
     def listener(messages: list[MessageExt], context: ConsumeContext) -> ConsumeStatus:
+        if messages[0].body != b"poison":
+            others.extend(message.body for message in messages)
+            return ConsumeStatus.CONSUME_SUCCESS
         times.extend(message.reconsume_times for message in messages)
         context.delay_level = 1
+        if raises:
+            raise ValueError("no such flight")
         return ConsumeStatus.RECONSUME_LATER
 
     consumer = make_consumer(listener, max_reconsume_times=2)
-    producer.send(Message(topic, b"poison"))
+    queue = producer.fetch_publish_queues(topic)[0]
+    for body in (b"poison", b"1", b"2"):
+        producer.send(Message(topic, body), queue=queue)
     wait_until("the last time sent back", lambda: consumer.counters.sent_back == 3)
+    wait_until("those behind it", lambda: [b"1", b"2"] == sorted(others))
 
     assert [0, 1, 2] == times
     assert [b"poison"] == [letter.body for letter in dead_letters()]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -130,3 +132,43 @@ def test_consumer_warns_goes_on_when_one_returns_and_loses_nothing(
     assert f"--pid {os.getpid()}" in told[0]
     assert str(call_count) == info.properties["listenerCalls"]
     assert int(info.properties["listenerCallsLongestMs"]) > 1_000
+
+
+@pytest.mark.slow
+def test_message_of_a_listener_that_never_returns_comes_again_elsewhere(
+    cluster: EmbeddedCluster,
+    producer: Producer,
+    group: str,
+    free: threading.Event,
+) -> None:
+    """Closing a consumer whose listener hangs takes as long as it says, and loses nothing."""
+    topic = f"T_{group}"
+    cluster.create_topic(topic, queues=1)
+    hangs, done = threading.Event(), threading.Event()
+    settings: Any = {
+        "name_server": cluster.name_server,
+        "drain_timeout_ms": 200,
+        "consume_from_where": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    }
+
+    def hang(_: object, __: object) -> None:
+        hangs.set()
+        free.wait(60)
+
+    first = PushConsumer(group, listener=hang, **settings)
+    second = PushConsumer(group, listener=lambda *_: done.set(), **settings)
+    with second, first:
+        for consumer in (first, second):
+            consumer.subscribe(topic)
+        first.start()
+        producer.send(Message(topic, b"x"))
+        assert hangs.wait(20)
+        closing = threading.Thread(target=first.close)
+        begun_s = time.monotonic()
+        closing.start()
+        second.start()
+        assert done.wait(20)
+        closing.join(20)
+
+        assert not closing.is_alive()
+        assert time.monotonic() - begun_s < 18

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from sparrowmq import ConsumeContext, MessageExt, MessageQueue, PushConsumer
+from sparrowmq.errors import ConfigError
 from sparrowmq.rebalance import TopicView
+from sparrowmq.rebalance.by_config import AllocateMessageQueueByConfig
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -95,6 +98,30 @@ def test_a_plain_function_is_a_strategy(
         "all queues at the last member",
         lambda: (0, 8) == (len(first.assignment()), len(last.assignment())),
     )
+
+
+def test_config_is_told_of_queues_that_do_not_exist_and_takes_the_others(
+    make_consumer: Callable[..., PushConsumer], topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "sparrowmq.client")
+    queues = [MessageQueue(topic, "broker-a", queue_id) for queue_id in (2, 5, 99)]
+    member = make_consumer([topic], AllocateMessageQueueByConfig(queues))
+
+    wait_until("the queues that exist", lambda: queues[:2] == member.assignment())
+
+    text = f"strategy CONFIG gave queues that do not exist: ['{queues[2]}']"
+    wait_until("the warning", lambda: text in caplog.text)
+
+
+def test_config_of_a_topic_that_is_not_subscribed_is_refused(
+    make_consumer: Callable[..., PushConsumer], topic: str
+) -> None:
+    queues = [MessageQueue(name, "broker-a", 0) for name in (topic, "Ordres")]
+
+    with pytest.raises(ConfigError, match=f"gives queues of Ordres, but only {topic} is") as told:
+        make_consumer([topic], AllocateMessageQueueByConfig(queues))
+
+    assert "correct the topics" in str(told.value)
 
 
 class RaisesAtTwo:

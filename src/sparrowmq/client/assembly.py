@@ -33,6 +33,7 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, decode_header
 from sparrowmq.protocol.subscription import parse_selection
+from sparrowmq.rebalance.by_config import AllocateMessageQueueByConfig
 from sparrowmq.rebalance.process_queue import FlowLimits
 from sparrowmq.rebalance.strategies import StrategyChoice, strategy_from
 from sparrowmq.runtime import clock
@@ -294,6 +295,25 @@ def give_up(subscriber: Subscriber) -> None:
     """Have the loop end at once, whatever is under way. On the driver's thread."""
     subscriber.member.left()
     subscriber.wake.set()
+
+
+def check_start(subscriber: Subscriber) -> None:
+    """Raise a ConfigError if the strategy CONFIG names queues of a topic that is not subscribed.
+
+    Such a queue would be consumed by nobody, and nothing would say why.
+    """
+    strategy, retry = subscriber.strategy, subscriber.retry_topic
+    subscribed = sorted(topic for topic in subscriber.subscriptions if topic != retry)
+    if not isinstance(strategy, AllocateMessageQueueByConfig) or not subscribed:
+        return
+    named = {queue.topic for queue in strategy.message_queue_list or ()}
+    unknown = sorted(named - {*subscribed, retry})
+    if unknown:
+        raise ConfigError(
+            f"consumer group {subscriber.config.group}: strategy CONFIG gives queues of "
+            f"{', '.join(unknown)}, but only {', '.join(subscribed)} is subscribed; subscribe "
+            f"these topics too before start, or correct the topics of the queues"
+        )
 
 
 def begin_leaving(subscriber: Subscriber) -> None:

@@ -334,7 +334,9 @@ class PushConsumer:
     def start(self) -> None:
         """Join the group, in a thread of its own. It goes on until `close`, whatever fails.
 
-        Raises: UsageError if it was started or closed before.
+        Raises: UsageError if it was started or closed before, or if a consumer of its group runs
+        under its client id in this process; ConfigError if one of its group here subscribes
+        something else, or the strategy CONFIG gives queues of topics that are not subscribed.
         """
         self._member.start()
 

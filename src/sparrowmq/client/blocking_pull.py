@@ -178,7 +178,7 @@ class LitePullConsumer:
     def start(self) -> None:
         """Join the group, in a thread of its own. It goes on until `close`, whatever fails.
 
-        Raises: UsageError if it was started or closed before.
+        Raises: as `PushConsumer.start`.
         """
         self._member.start()
 

@@ -11,6 +11,7 @@ from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,
     RESTART_S,
     begin_leaving,
+    check_start,
 )
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.subscriber import Subscriber
@@ -61,11 +62,13 @@ class MemberTask:
     def start(self) -> None:
         """Begin the membership.
 
-        Raises: UsageError if it was begun or closed before; as `ClientInstances.register`.
+        Raises: UsageError if it was begun or closed before; as `check_start` and
+        `ClientInstances.register`.
         """
         config = self._subscriber.config
         if self._task is not None or self.is_closed:
             raise UsageError(f"consumer {config.client_id} was started before; make a new one")
+        check_start(self._subscriber)
         INSTANCES.register(self._subscriber, self._instance)
         name = f"sparrowmq-consumer-{config.group}"
         self._task = asyncio.create_task(self._loop(), name=name)

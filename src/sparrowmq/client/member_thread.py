@@ -15,6 +15,7 @@ from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,
     RESTART_S,
     begin_leaving,
+    check_start,
     give_up,
 )
 from sparrowmq.client.instances import INSTANCES
@@ -70,11 +71,13 @@ class MemberThread:
     def start(self) -> None:
         """Begin the membership.
 
-        Raises: UsageError if it was begun or closed before; as `ClientInstances.register`.
+        Raises: UsageError if it was begun or closed before; as `check_start` and
+        `ClientInstances.register`.
         """
         config = self._subscriber.config
         if self._thread is not None or self.is_closed:
             raise UsageError(f"consumer {config.client_id} was started before; make a new one")
+        check_start(self._subscriber)
         INSTANCES.register(self._subscriber, self._instance)
         name = f"sparrowmq-consumer-{config.group}"
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
