@@ -54,7 +54,7 @@ def is_known(admin: Admin, group: str) -> bool:
 
 @pytest.fixture
 def sent(producer: Producer, topic: str) -> str:
-    """The id of a message that was sent before any consumer came."""
+    """The id of a message that no consumer of these tests would get otherwise."""
     return producer.send(Message(topic, b"old", tags="A")).offset_msg_id
 
 
@@ -81,14 +81,14 @@ def hold(context: Any) -> ConsumeOrderlyStatus:
 
 @pytest.fixture
 def start(cluster: EmbeddedCluster, admin: Admin, topic: str, group: str) -> Iterator[Any]:
-    """Start a push consumer that begins behind what was sent."""
+    """Start a push consumer."""
     with ExitStack() as stack:
 
         def begin(listener: Listener, *, orderly: bool) -> PushConsumer:
             made = PushConsumer(
                 group, name_server=cluster.name_server, listener=listener, orderly=orderly
             )
-            stack.enter_context(made).subscribe(topic)
+            stack.enter_context(made).subscribe(topic, "B")
             made.start()
             wait_until("it is known", lambda: is_known(admin, group))
             return made
@@ -150,7 +150,7 @@ async def test_asyncio_face_answers_by_its_listener(
     async with AsyncPushConsumer(
         group, name_server=cluster.name_server, listener=listen
     ) as consumer:
-        await consumer.subscribe(topic)
+        await consumer.subscribe(topic, "B")
         await consumer.start()
         while not await asyncio.to_thread(is_known, admin, group):
             await asyncio.sleep(0.01)
@@ -166,7 +166,7 @@ def test_consumer_that_polls_has_no_listener_to_ask(
     cluster: EmbeddedCluster, admin: Admin, sent: str, topic: str, group: str
 ) -> None:
     with LitePullConsumer(group, name_server=cluster.name_server) as consumer:
-        consumer.subscribe(topic)
+        consumer.subscribe(topic, "B")
         consumer.start()
         wait_until("it is known", lambda: is_known(admin, group))
 
