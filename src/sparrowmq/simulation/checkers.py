@@ -9,8 +9,9 @@ nothing from the clients' own books.
 3. A committed offset lies within the contiguous prefix of what is finished: consumed, or stored
    again for a retry or among the dead letters. So no message of the group is skipped.
 4. A committed offset never goes back, but for what a crash may take (commits since the broker last
-   wrote them, which it does in intervals), and for the late commit of a former owner, which
-   a group without locks must bear and repair (`find_unfinished`).
+   wrote them, which it does in intervals), and for the late commit of a former owner, or one
+   over a connection that its member has given up: a group must bear and repair these
+   (`find_unfinished`). Of one connection commits come in order.
 5. Where members only come and go, nothing that is finished is delivered again.
 6. No two members take a queue's lock for their own at once.
 7. In an orderly group no message is delivered before all those before it are finished.
@@ -310,9 +311,9 @@ class Checkers:
 
     # --- offsets ----------------------------------------------------------------------------
 
-    def note_committer(self, queue: MessageQueue, host: str) -> None:
-        """A client on this host asks to commit an offset."""
-        self._committer[queue] = host
+    def note_committer(self, queue: MessageQueue, connection: str) -> None:
+        """A client at the end of this connection asks to commit an offset."""
+        self._committer[queue] = connection
 
     def check_commits(
         self, broker_name: str, tables: Mapping[str, Mapping[int, int]], *, now_ms: int

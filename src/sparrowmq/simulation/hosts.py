@@ -396,7 +396,8 @@ class BrokerHost:
             )
         elif command.code == RequestCode.UPDATE_CONSUMER_OFFSET:
             queue = MessageQueue(fields["topic"], self.name, int(fields["queueId"]))
-            self._checkers.note_committer(queue, connection.address.rpartition(":")[0])
+            committer = f"{connection.address} (connection {connection.number})"
+            self._checkers.note_committer(queue, committer)
 
     def _note_reply(self, connection: Connection, command: RemotingCommand) -> None:
         confirm = self._backs.pop((connection, command.opaque), None)
