@@ -53,6 +53,16 @@ def test_small_queues_share_a_partition_and_large_ones_do_not() -> None:
     assert [(ranges[0],), (ranges[1], ranges[2])] == plan
 
 
+def test_queues_share_a_partition_until_it_has_enough() -> None:
+    ranges = [QueueRange(each, 0, 30) for each in Q[:5]]
+
+    plan = plan_partitions(ranges, partitions_min=0, rows_min=50)
+    bounded = plan_partitions(ranges, partitions_min=0, rows_min=50, rows_max=59)
+
+    assert [2, 2, 1] == [len(part) for part in plan]
+    assert [1, 1, 1, 1, 1] == [len(part) for part in bounded]
+
+
 def test_the_larger_queue_is_split_into_more_pieces() -> None:
     ranges = [QueueRange(Q[0], 0, 30), QueueRange(Q[1], 0, 10)]
 

@@ -277,7 +277,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "minRowsPerPartition",
-        "20000",
+        "100000",
         parse_whole(1, _COUNT_MAX),
         "queues with fewer messages share a Spark partition until it has so many",
     ),

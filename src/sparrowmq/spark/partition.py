@@ -14,7 +14,6 @@ from sparrowmq.spark.failures import as_clear
 from sparrowmq.spark.offsets import number_queues
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.planning import QueueRange, plan_partitions
-from sparrowmq.spark.queue_reader import read_ranges
 
 
 class RangesPartition(InputPartition):
@@ -59,6 +58,9 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
     ranges = partition.ranges
     if not ranges:
         return
+    # Decoding takes packages that the process beside the driver, which only plans, does without.
+    from sparrowmq.spark.queue_reader import read_ranges
+
     try:
         yield from read_ranges(connect(options), options, ranges)
     except SparrowError as error:

@@ -103,7 +103,7 @@ def plan_partitions(
 
     A queue is one partition, unless more are asked for: then ranges are split, the larger ones
     into more pieces. Small neighbouring ranges share a partition until it holds `rows_min` rows,
-    for a Python task costs about as much as reading 20,000 messages.
+    for a Python task costs about as much as reading tens of thousands of messages.
 
     Args:
         ranges: what the batch reads; empty ones are left out.
@@ -115,12 +115,12 @@ def plan_partitions(
     """
     ordered = sorted(each for each in ranges if each.rows > 0)
     pieces = _split(ordered, partitions_min, rows_max)
-    shared_max = rows_min if rows_max is None else min(rows_min, rows_max)
     merges_left = len(pieces) - max(partitions_min, 1)
     partitions: list[list[QueueRange]] = []
     rows = 0
     for piece in pieces:
-        fits = piece.rows < rows_min and rows + piece.rows <= shared_max
+        is_small = piece.rows < rows_min and rows < rows_min
+        fits = is_small and (rows_max is None or rows + piece.rows <= rows_max)
         if partitions and fits and merges_left > 0:
             partitions[-1].append(piece)
             rows += piece.rows
