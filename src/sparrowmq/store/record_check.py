@@ -73,6 +73,8 @@ _TRANSACTION_COMMIT = 0x8
 _NO_TEXT = bytes(code for code in range(32) if code not in (1, 2, 9, 10, 13))
 
 _CRC_NAME = b"__CRC32#\x01"
+# The lowest digit comes first, so it is written from its end.
+_CRC_BACKWARDS = b"\x02%010d" + _CRC_NAME[::-1]
 CRC_PROPERTY_SIZE = len(_CRC_NAME) + 11
 CRC_PROPERTY = "__CRC32#"
 # Longer properties leave no room for a separator and the checksum.
@@ -98,12 +100,13 @@ class CheckedRecord(NamedTuple):
 
 def encode_crc_property(crc: int) -> bytes:
     """Return the property that ends a record, for the checksum of all before it."""
-    return encode_crc_properties((crc,))[0]
+    return (_CRC_BACKWARDS % (crc & 0x7FFFFFFF))[::-1]
 
 
 def encode_crc_properties(crcs: Iterable[int]) -> list[bytes]:
     """Return the properties that end several records."""
-    return [b"%b%b\x02" % (_CRC_NAME, (b"%010d" % (crc & 0x7FFFFFFF))[::-1]) for crc in crcs]
+    backwards = _CRC_BACKWARDS
+    return [(backwards % (crc & 0x7FFFFFFF))[::-1] for crc in crcs]
 
 
 class RecordChecker:
