@@ -19,6 +19,7 @@ from rich.text import Text
 from sparrowmq.cli.rebalance_drill import LateWork, Report
 from sparrowmq.cli.rebalance_json import state_of
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.queue import java_order
 from sparrowmq.rebalance.diagnosis.case import Case
 from sparrowmq.rebalance.diagnosis.explain import Explanation
 from sparrowmq.rebalance.diagnosis.finding import Finding, Severity, count_of, describe_runs
@@ -64,10 +65,10 @@ def show(console: Console, renderable: RenderableType) -> None:
 
 
 def _fits(console: Console, table: Table) -> bool:
-    """Tell whether a table can be shown without cutting any of its words."""
+    """Tell whether a table, none of whose cells is folded, can be shown without a cut."""
     # Measured for the console's own width, no table is wider.
     anywhere = console.options.update(max_width=_UNLIMITED_WIDTH)
-    return console.measure(table, options=anywhere).minimum <= console.width
+    return console.measure(table, options=anywhere).maximum <= console.width
 
 
 def render_group(case: Case, console: Console, *, is_watched: bool = False) -> RenderableType:
@@ -178,7 +179,8 @@ def _owner_text(state: str, names: list[str]) -> Text:
         return Text("nobody", "bold #e05252")
     text = " + ".join(names)
     if state == "double":
-        return Text(f"{text}  consumed {len(names)} times", "bold #e05252")
+        often = "twice" if len(names) == 2 else f"{len(names)} times"
+        return Text(f"{text}  {often}", "bold #e05252")
     if state == "disputed":
         return Text(f"{text or 'nobody'}?  brokers disagree", "bold #d98e04")
     return Text(text)
@@ -348,7 +350,9 @@ def render_course(plan: Plan, course: Course) -> RenderableType:
     table.add_column("member", no_wrap=True)
     for step in course.steps:
         table.add_column(str(step.event) if step.event else "at first")
-    numbers = sorted({member.number for step in course.steps for member in step.members})
+    # As members sort them, so that shares stand in the order of the queues.
+    members = {member for step in course.steps for member in step.members}
+    numbers = [m.number for m in sorted(members, key=lambda m: (java_order(m.client_id), m.number))]
     places = {queue: place for place, queue in enumerate(plan.queues)}
     for number in numbers:
         table.add_row(
