@@ -18,9 +18,9 @@ _READ_TIME = "__read_timestamp"
 def exactly_once(frame: DataFrame, *, within: str = "1 day") -> DataFrame:
     """Return the rows of a read, each message once, however often its write was repeated.
 
-    Messages without the id of `exactlyOnce` are all kept. A stream remembers ids in Spark's state
-    store for about `within` and forgets them then; time counts from the micro-batch that reads a
-    message, so no message is late and none is lost.
+    Messages without the id of `exactlyOnce` are all kept. A stream keeps ids in Spark's state store
+    for `within`, at most twice as long; time counts from the micro-batch that reads a message, so
+    no message is late and none is lost.
 
     Args:
         frame: rows of a read, batch or stream, with the columns topic, brokerName, queueId,
