@@ -262,7 +262,9 @@ def run_columns(
             print("Java or RocketMQ's jars are missing (`make interop` fetches them)")
         for number, column in enumerate(columns):
             if column.broker == OURS:
-                cluster = rig.OurCluster(java, home / f"{number}" / "data")
+                # As Apache's broker by default: messages are acknowledged before the disk has them.
+                data = home / f"{number}" / "data"
+                cluster = rig.OurCluster(java, data, options=("--flush", "async"))
             elif has_java:
                 cluster = rig.ApacheCluster(java, home / f"{number}" / "store")
             else:

@@ -162,6 +162,8 @@ def ask(subscriber: Subscriber, play: Any, bodies: dict[str, bytes]) -> Any:
         assert RequestCode.GET_CONSUMER_RUNNING_INFO == request.code
         body = bodies.get((request.ext_fields or {})["clientId"])
         if body is None:
+            raise InvokeTimeout("silent", address="b")
+        if not body:
             return response_to(request, ResponseCode.SYSTEM_ERROR, remark="not online")
         return response_to(request, body=body)
 
@@ -177,6 +179,14 @@ def test_other_members_tell_what_they_have_in_hand(subscriber: Subscriber, play:
     in_hand = ask(subscriber, play, {"c1": member_info(ADDED), "c2": member_info()})
 
     assert frozenset([ADDED]) == in_hand
+
+
+def test_queue_may_be_in_hand_of_a_member_that_is_not_connected_now(
+    subscriber: Subscriber, play: Any
+) -> None:
+    subscriber.history.note("T", [OLD, ADDED], cid_all=["me", "c1", "c2"])
+
+    assert frozenset([OLD]) == ask(subscriber, play, {"c1": member_info(), "c2": b""})
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,15 @@ from typing import Any, NamedTuple
 
 from sparrowmq.client.operations.gather import gather, gather_outcomes
 from sparrowmq.client.operations.locks import lock_batch, unlock_batch
-from sparrowmq.client.operations.membership import running_info
+from sparrowmq.client.operations.membership import is_silence, running_info
 from sparrowmq.client.operations.offsets import max_offset, query_offset, search_offset
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
-from sparrowmq.errors import BrokerError, ConnectFailed, SparrowError, TransportError
+from sparrowmq.errors import (
+    BrokerError,
+    ConnectFailed,
+    SparrowError,
+    TransportError,
+)
 from sparrowmq.model import MessageQueue
 from sparrowmq.rebalance.actions import Acquire, AskMembers, RenewLocks, Unlock
 from sparrowmq.rebalance.start_position import AskByTimestamp, UseOffset, choose_start_position
@@ -168,8 +173,11 @@ def ask_members(subscriber: Subscriber, action: AskMembers) -> Operation[None]:
         ]
         outcomes = yield from gather_outcomes(questions, name="what members have in hand")
         tables = [info.mq_table for info in outcomes if not isinstance(info, SparrowError)]
-        if len(tables) == len(others):
-            in_hand = frozenset(queue for table in tables for queue in table)
+        errors = [error for error in outcomes if isinstance(error, SparrowError)]
+        if not any(map(is_silence, errors)):
+            # A member that is not connected now leaves the list or comes back: ask again soon.
+            unknown = action.queues if errors else ()
+            in_hand = frozenset([queue for table in tables for queue in table]).union(unknown)
     now_ms: int = yield Now()
     member.members_asked(action, in_hand=in_hand, now_ms=now_ms)
     subscriber.wake.set()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask, error_of, make_request
-from sparrowmq.errors import SparrowError
+from sparrowmq.errors import BrokerError, InvokeTimeout, SparrowError
 from sparrowmq.protocol.bodies import (
     ConsumerConnection,
     ConsumerListBody,
@@ -136,6 +136,13 @@ def running_info(
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
     reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
     return decode_body(ConsumerRunningInfo, reply.body)
+
+
+def is_silence(error: SparrowError) -> bool:
+    """Tell whether a member that was asked said nothing: here or at the broker that asked it."""
+    if isinstance(error, InvokeTimeout):
+        return True
+    return isinstance(error, BrokerError) and error.code == ResponseCode.CONSUME_MSG_TIMEOUT
 
 
 def consumer_connections(

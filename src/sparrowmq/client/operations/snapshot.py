@@ -16,13 +16,16 @@ from msgspec import Struct
 
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
-from sparrowmq.client.operations.membership import consumer_list, running_info
+from sparrowmq.client.operations.membership import (
+    consumer_list,
+    is_silence,
+    running_info,
+)
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.routes import find_cluster
 from sparrowmq.errors import (
     BrokerError,
     ConnectFailed,
-    InvokeTimeout,
     RouteError,
     SparrowError,
     UsageError,
@@ -418,7 +421,7 @@ def _ask_member(
             address, group, client_id=client_id, timeout_ms=directory.timeout_ms
         )
     except SparrowError as error:
-        return MemberReport(client_id=client_id, is_silent=_is_silence(error), failure=str(error))
+        return MemberReport(client_id=client_id, is_silent=is_silence(error), failure=str(error))
     return MemberReport(
         client_id=client_id,
         held=tuple(
@@ -436,13 +439,6 @@ def _ask_member(
         strategy=strategy_told(info.properties.get("allocateMessageQueueStrategy", "")),
         is_orderly=info.properties.get("PROP_CONSUMEORDERLY") == "true",
     )
-
-
-def _is_silence(error: SparrowError) -> bool:
-    """Tell whether the member was asked and said nothing: here or at the broker that relayed."""
-    if isinstance(error, InvokeTimeout):
-        return True
-    return isinstance(error, BrokerError) and error.code == ResponseCode.CONSUME_MSG_TIMEOUT
 
 
 def strategy_told(text: str) -> str:
