@@ -7,6 +7,7 @@ import pytest
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
+    BrokerStatsData,
     ConsumerConnection,
     ConsumeStats,
     ConsumeStatsList,
@@ -236,6 +237,29 @@ def test_every_groups_progress_is_told_at_once(rig: Any) -> None:
     assert (3, 2) == (first.broker_offset, first.consumer_offset)
     assert (1, 0) == (every.total_diff, ordered.total_diff)
     assert [[]] == [g["GID_c"] for g in ordered.consume_stats_list if "GID_c" in g]
+
+
+def test_stats_of_a_topic_and_of_a_group_in_it(rig: Any) -> None:
+    rig.advance(100)
+    for _ in range(3):
+        rig.send(rig.connect())
+    rig.broker.state.offsets.commit("GID_c", "T", 0, offset=2)
+    rig.advance(2_000)
+
+    put, got = (
+        decode_body(
+            BrokerStatsData,
+            ask(rig, RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key).body,
+        )
+        for name, key in (("TOPIC_PUT_NUMS", "T"), ("GROUP_GET_NUMS", "T@GID_c"))
+    )
+    unknown = ask(
+        rig, RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="Absent"
+    )
+
+    assert (3, 1.5, 3) == (put.stats_minute.sum, put.stats_minute.tps, put.stats_day.sum)
+    assert (2, 1.0, 2) == (got.stats_minute.sum, got.stats_minute.tps, got.stats_hour.sum)
+    assert (1, "The stats <TOPIC_PUT_NUMS> <Absent> not exist") == (unknown.code, unknown.remark)
 
 
 def test_connections_of_groups_are_listed(rig: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparrowmq.broker.rates import Rates
+from sparrowmq.broker.rates import Added, Rates, TotalsByKey
 
 
 def noted(seconds: int, per_second: int) -> Rates:
@@ -40,3 +40,36 @@ def test_notes_come_once_a_second() -> None:
         rates.note(at_ms, puts=at_ms, gets=0)
 
     assert "1000.0 1000.0 1000.0" == rates.puts_per_second(1_000, puts=1_000)
+
+
+def test_what_was_added_to_each_key_within_a_minute_an_hour_and_a_day() -> None:
+    history = TotalsByKey()
+    totals: dict[str, int] = {}
+    # Ten a second for two hours, and another thing since the last half minute.
+    for now_s in range(0, 7_201, 10):
+        totals["steady"] = now_s * 10
+        if now_s >= 7_190:
+            totals["late"] = 5
+        history.note(now_s * 1000, lambda: dict(totals))
+
+    now_ms = 7_205_000
+    assert (Added(550, 10.0), Added(30_050, 10.0), Added(72_050, 10.0)) == history.added(
+        now_ms, "steady", 72_050
+    )
+    assert [12, 12, 12] == [added.amount for added in history.added(now_ms, "late", 12)]
+    # Offsets that were reset.
+    assert (Added(0, 0.0),) * 3 == history.added(now_ms, "steady", 0)
+
+
+def test_totals_are_asked_for_only_when_they_are_due() -> None:
+    history = TotalsByKey()
+    asked: list[int] = []
+
+    def totals() -> dict[str, int]:
+        asked.append(now_ms)
+        return {}
+
+    for now_ms in range(0, 60_000, 100):
+        history.note(now_ms, totals)
+
+    assert [0, 10_000, 20_000, 30_000, 40_000, 50_000] == asked

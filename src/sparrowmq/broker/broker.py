@@ -94,6 +94,7 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
         RequestCode.GET_CONSUME_STATS: admin.consume_stats,
         RequestCode.GET_BROKER_CONSUME_STATS: admin.broker_consume_stats,
+        RequestCode.VIEW_BROKER_STATS_DATA: admin.broker_stats_data,
         RequestCode.GET_CONSUMER_RUNNING_INFO: relay.consumer_running_info,
         RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.consume_directly,
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: admin.topic_consumed_by,
@@ -226,6 +227,7 @@ class Broker:
             timestamp_ms=timestamp_ms, has_topic=lambda topic: state.topics.find(topic) is not None
         )
         state.rates.note(now_ms, puts=state.counters.puts, gets=state.counters.gets)
+        state.note_totals(now_ms)
         if now_ms >= self._offsets_due_ms:
             self._offsets_due_ms = now_ms + state.config.offsets_save_interval_ms
             if state.offsets.is_changed or state.delays.is_changed or state.locks_changed:

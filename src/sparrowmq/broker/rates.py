@@ -9,6 +9,7 @@ Source: StoreStatsService.java.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 SAMPLE_INTERVAL_MS = 1_000
@@ -53,3 +54,59 @@ def _rate(now_ms: int, since: list[tuple[int, int]], window_ms: int) -> float:
         if now_ms - window_ms <= at_ms < now_ms:
             return round(count * 1000 / (now_ms - at_ms), 3)
     return 0.0
+
+
+class Span(NamedTuple):
+    """A window of RocketMQ's statistics, and how often totals are noted for it."""
+
+    window_ms: int
+    step_ms: int
+
+
+# StatsItem's minute, hour and day, with its sampling intervals.
+SPANS = (Span(60_000, 10_000), Span(3_600_000, 600_000), Span(86_400_000, 3_600_000))
+
+
+class Added(NamedTuple):
+    """How much was added within a window, or in the time there was."""
+
+    amount: int
+    per_second: float
+
+
+class TotalsByKey:
+    """Totals of many things, such as the messages of each topic, over a minute, an hour and a day.
+
+    Source: StatsItem.java, BrokerStatsManager.java. Differs from RocketMQ: nothing is counted; the
+    totals are what offsets say, so a restart loses the past but no count.
+    """
+
+    __slots__ = ("_noted",)
+
+    def __init__(self) -> None:
+        self._noted: tuple[deque[tuple[int, Mapping[str, int]]], ...] = tuple(
+            deque(maxlen=span.window_ms // span.step_ms + 1) for span in SPANS
+        )
+
+    def note(self, now_ms: int, totals: Callable[[], Mapping[str, int]]) -> None:
+        """Take the totals if the time for it has come."""
+        due = [
+            noted
+            for span, noted in zip(SPANS, self._noted, strict=True)
+            if not noted or now_ms >= noted[-1][0] + span.step_ms
+        ]
+        if due:
+            now = totals()
+            for noted in due:
+                noted.append((now_ms, now))
+
+    def added(self, now_ms: int, key: str, total: int) -> tuple[Added, ...]:
+        """Return what was added to a key's total within each of `SPANS`."""
+        found = []
+        for span, noted in zip(SPANS, self._noted, strict=True):
+            since = next((n for n in noted if now_ms - span.window_ms <= n[0] < now_ms), None)
+            # A key that was not there began at nothing; a total that fell was reset.
+            count = 0 if since is None else max(0, total - since[1].get(key, 0))
+            seconds = 0.0 if since is None else (now_ms - since[0]) / 1000
+            found.append(Added(count, round(count / seconds, 3) if seconds else 0.0))
+        return tuple(found)

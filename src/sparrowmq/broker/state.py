@@ -15,7 +15,7 @@ from sparrowmq.broker.consumer_offsets import ConsumerOffsets
 from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.pending_replies import PendingReplies
 from sparrowmq.broker.pull_hold import PullHold
-from sparrowmq.broker.rates import Rates
+from sparrowmq.broker.rates import Rates, TotalsByKey
 from sparrowmq.broker.relays import Relays
 from sparrowmq.broker.rounds import Rounds
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
@@ -65,6 +65,8 @@ class BrokerState:
     registrations: Rounds = field(default_factory=Rounds)
     counters: Counters = field(default_factory=Counters)
     rates: Rates = field(default_factory=Rates)
+    stored_totals: TotalsByKey = field(default_factory=TotalsByKey)
+    consumed_totals: TotalsByKey = field(default_factory=TotalsByKey)
     relays: Relays = field(default_factory=Relays)
     topics_changed: bool = False
     groups_changed: bool = False
@@ -107,6 +109,24 @@ class BrokerState:
             found = SubscriptionGroupConfig(group_name=group)
             self.put_group(found, timestamp_ms=timestamp_ms)
         return found
+
+    def count_stored(self, topic: TopicConfig) -> int:
+        """Return how many messages a topic has taken in all."""
+        queues = range(max(topic.read_queue_nums, topic.write_queue_nums))
+        name = topic.topic_name
+        return sum(max(0, self.store.max_offset(name, queue_id)) for queue_id in queues)
+
+    def count_consumed(self) -> dict[str, int]:
+        """Return how many messages each group has consumed, by `topic@group`."""
+        table = self.offsets.table().offset_table
+        return {key: sum(offsets.values()) for key, offsets in table.items()}
+
+    def note_totals(self, now_ms: int) -> None:
+        """Take note of what was stored and consumed so far, if the time for it has come."""
+        self.stored_totals.note(
+            now_ms, lambda: {t.topic_name: self.count_stored(t) for t in self.topics}
+        )
+        self.consumed_totals.note(now_ms, self.count_consumed)
 
     def notify_group(self, group_name: str) -> list[Output]:
         """Tell every member of a group that its membership changed."""

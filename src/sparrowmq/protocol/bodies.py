@@ -279,6 +279,22 @@ class ConsumeStats(Struct, frozen=True, kw_only=True, rename=wire_names()):
     consume_tps: float = 0.0
 
 
+class BrokerStatsItem(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """What one statistic added up to within a window."""
+
+    sum: Int64 = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+class BrokerStatsData(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """VIEW_BROKER_STATS_DATA."""
+
+    stats_minute: BrokerStatsItem = BrokerStatsItem()
+    stats_hour: BrokerStatsItem = BrokerStatsItem()
+    stats_day: BrokerStatsItem = BrokerStatsItem()
+
+
 class ConsumeStatsList(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """GET_BROKER_CONSUME_STATS: of each group, its progress in each of its topics."""
 

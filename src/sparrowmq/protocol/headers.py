@@ -457,6 +457,13 @@ class GetTopicStatsInfoRequestHeader(Struct, frozen=True, kw_only=True, rename=w
     topic: str
 
 
+class ViewBrokerStatsDataRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """VIEW_BROKER_STATS_DATA."""
+
+    stats_name: str
+    stats_key: str
+
+
 class GetConsumeStatsInBrokerHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """GET_BROKER_CONSUME_STATS."""
 

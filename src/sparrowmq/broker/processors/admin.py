@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sparrowmq.broker.consumer_groups import Member
+from sparrowmq.broker.rates import Added
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.broker.topic_configs import QUEUE_COUNT_MAX, find_name_fault
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import GROUP_LENGTH_MAX, is_legal_name
 from sparrowmq.protocol import bodies
 from sparrowmq.protocol.bodies import (
+    BrokerStatsData,
+    BrokerStatsItem,
     ConsumerConnection,
     ConsumeStats,
     ConsumeStatsList,
@@ -42,6 +45,7 @@ from sparrowmq.protocol.headers import (
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
     ViewMessageRequestHeader,
     decode_header,
 )
@@ -215,6 +219,30 @@ def broker_consume_stats(state: BrokerState, request: Request) -> Sequence[Outpu
     body = ConsumeStatsList(
         consume_stats_list=groups, broker_addr=state.config.address, total_diff=total_diff
     )
+    return answer(request, body=encode_body(body))
+
+
+def broker_stats_data(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with what a topic took, or a group consumed of one, in a minute, an hour and a day."""
+    header = decode_header(ViewBrokerStatsDataRequestHeader, request.command.ext_fields)
+    name, key = header.stats_name, header.stats_key
+    added: tuple[Added, ...] | None = None
+    if name == "TOPIC_PUT_NUMS":
+        topic = state.topics.find(key)
+        if topic is not None:
+            total = state.count_stored(topic)
+            added = state.stored_totals.added(request.now_ms, key, total)
+    elif name == "GROUP_GET_NUMS":
+        consumed = state.count_consumed()
+        if key in consumed:
+            added = state.consumed_totals.added(request.now_ms, key, consumed[key])
+    if added is None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+    minute, hour, day = (
+        BrokerStatsItem(sum=count, tps=per_second, avgpt=float(count > 0))
+        for count, per_second in added
+    )
+    body = BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
     return answer(request, body=encode_body(body))
 
 
