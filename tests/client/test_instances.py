@@ -196,6 +196,27 @@ def test_consumers_and_producers_of_one_client_id_share_a_connection(
         producer.send(Message(topic, b"3"))
 
 
+def test_closed_client_is_closed_also_while_others_of_its_id_go_on(
+    stage: Stage, cluster: EmbeddedCluster, topic: str
+) -> None:
+    same: Any = {"client_ip": "10.0.0.1", "instance_name": "shared"}
+    stage.make(**same, group="GID_goes_on").start()
+    lite = stage.make_lite(**same)
+    producer = Producer("GID_p", name_server=cluster.name_server, **same)
+    producer.send(Message(topic, b"1"))
+    queue = lite.fetch_subscribe_queues(topic)[0]
+    producer.close()
+    lite.close()
+
+    for use in (
+        lambda: producer.send(Message(topic, b"2")),
+        lambda: lite.pull(queue, 0),
+        lite.commit,
+    ):
+        with pytest.raises(UsageError, match=r"10\.0\.0\.1@shared is closed"):
+            use()
+
+
 def test_clients_of_other_ids_share_nothing(
     stage: Stage, admin: Admin, topic: str, group: str
 ) -> None:

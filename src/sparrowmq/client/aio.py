@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from sparrowmq.client.assembly import (
     LEAVE_TIMEOUT_MS,
@@ -41,7 +41,7 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
     RebalanceListener,
 )
-from sparrowmq.errors import SparrowError
+from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import (
     ConsumeFromWhere,
     Message,
@@ -53,6 +53,9 @@ from sparrowmq.model import (
 from sparrowmq.protocol.bodies import ConsumerConnection
 from sparrowmq.rebalance.strategies import StrategyChoice
 from sparrowmq.runtime.async_driver import AsyncDriver
+from sparrowmq.runtime.effects import Operation
+
+T = TypeVar("T")
 
 
 class AsyncProducer:
@@ -112,27 +115,31 @@ class AsyncProducer:
 
     async def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
         """Send a message and return where it was stored."""
-        return await self._driver.run(trace_of.send_traced(self._publisher, message, queue=queue))
+        return await self._run(trace_of.send_traced(self._publisher, message, queue=queue))
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
     ) -> SendResult:
         """Send messages of one topic as one request; they are stored one after another."""
-        return await self._driver.run(
-            trace_of.send_batch_traced(self._publisher, messages, queue=queue)
-        )
+        return await self._run(trace_of.send_batch_traced(self._publisher, messages, queue=queue))
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Write a message to the connection and hear nothing of it: it may be lost."""
-        await self._driver.run(send.send_oneway(self._publisher, message, queue=queue))
+        await self._run(send.send_oneway(self._publisher, message, queue=queue))
 
     async def fetch_publish_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that take messages of a topic, in round robin's order."""
-        return await self._driver.run(send.fetch_publish_queues(self._publisher, topic))
+        return await self._run(send.fetch_publish_queues(self._publisher, topic))
 
     async def select_queue(self, message: Message) -> MessageQueue:
         """Return the queue that `send` would choose; round robin moves on."""
-        return await self._driver.run(send.select_queue(self._publisher, message))
+        return await self._run(send.select_queue(self._publisher, message))
+
+    async def _run(self, operation: Operation[T]) -> T:
+        if self._is_closed:
+            # The driver may live on, of other clients of the same id.
+            raise UsageError(f"producer {self.client_id} is closed; make a new one")
+        return await self._driver.run(operation)
 
     async def close(self) -> None:
         """Tell the brokers and close the connections. A second call does nothing."""

@@ -135,7 +135,7 @@ class AsyncLitePullConsumer:
 
     async def assign(self, queues: Sequence[MessageQueue]) -> None:
         """Consume these queues and no others, whatever other members of the group do."""
-        await self._member.driver.run(poll.assign(self._state, queues))
+        await self._member.run(poll.assign(self._state, queues))
 
     async def start(self) -> None:
         """Join the group, in a thread of its own. It goes on until `close`, whatever fails."""
@@ -174,11 +174,11 @@ class AsyncLitePullConsumer:
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit all that was given so far, or these offsets, and wait for the answers."""
-        await self._member.driver.run(poll.commit(self._state, offsets))
+        await self._member.run(poll.commit(self._state, offsets))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return what the group has committed for a queue; None for nothing."""
-        return await self._member.driver.run(poll.committed(self._state, queue))
+        return await self._member.run(poll.committed(self._state, queue))
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues this consumer has now, in order."""
@@ -187,33 +187,33 @@ class AsyncLitePullConsumer:
 
     async def pause(self, *queues: MessageQueue) -> None:
         """Give no more messages of these queues until `resume`; they stay ours."""
-        await self._member.driver.run(poll.pause(self._state, queues))
+        await self._member.run(poll.pause(self._state, queues))
 
     async def resume(self, *queues: MessageQueue) -> None:
         """Give messages of these queues again."""
-        await self._member.driver.run(poll.resume(self._state, queues))
+        await self._member.run(poll.resume(self._state, queues))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset of a queue."""
-        await self._member.driver.run(poll.seek(self._state, queue, offset))
+        await self._member.run(poll.seek(self._state, queue, offset))
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
         """Go on at the oldest message of each queue."""
-        await self._member.driver.run(poll.seek_to_begin(self._state, queues))
+        await self._member.run(poll.seek_to_begin(self._state, queues))
 
     async def seek_to_end(self, *queues: MessageQueue) -> None:
         """Go on behind the newest message of each queue."""
-        await self._member.driver.run(poll.seek_to_end(self._state, queues))
+        await self._member.run(poll.seek_to_end(self._state, queues))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a wall-clock time."""
-        return await self._member.driver.run(
+        return await self._member.run(
             administer.queue_offset_at(self._state.directory, queue, timestamp_ms=timestamp_ms)
         )
 
     async def fetch_subscribe_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read, in order, as `assign` wants them."""
-        return await self._member.driver.run(poll.subscribe_queues(self._state, topic))
+        return await self._member.run(poll.subscribe_queues(self._state, topic))
 
     async def pull(
         self,
@@ -225,7 +225,7 @@ class AsyncLitePullConsumer:
         suspend_ms: int = 0,
     ) -> PullResult:
         """Pull once, from any queue at any offset; also without `start`."""
-        return await self._member.driver.run(
+        return await self._member.run(
             poll.pull_queue(
                 self._state,
                 queue,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from sparrowmq.client.assembly import (
     LEAVE_TIMEOUT_MS,
@@ -39,7 +39,7 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
     RebalanceListener,
 )
-from sparrowmq.errors import SparrowError
+from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import (
     ConsumeFromWhere,
     Message,
@@ -51,6 +51,9 @@ from sparrowmq.model import (
 from sparrowmq.protocol.bodies import ConsumerConnection
 from sparrowmq.rebalance.strategies import StrategyChoice
 from sparrowmq.runtime.blocking_driver import BlockingDriver
+from sparrowmq.runtime.effects import Operation
+
+T = TypeVar("T")
 
 
 class Producer:
@@ -136,7 +139,7 @@ class Producer:
         every attempt failed (one of them may have stored it); RouteError or ConnectFailed if the
         topic or the name server is not found; BrokerError if the broker refuses it for good.
         """
-        return self._driver.run(trace_of.send_traced(self._publisher, message, queue=queue))
+        return self._run(trace_of.send_traced(self._publisher, message, queue=queue))
 
     def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
@@ -146,25 +149,31 @@ class Producer:
         Raises: as `send`; UsageError if the messages do not make a batch: at most 512 of one
         topic and 4 MiB, none of them delayed.
         """
-        return self._driver.run(trace_of.send_batch_traced(self._publisher, messages, queue=queue))
+        return self._run(trace_of.send_batch_traced(self._publisher, messages, queue=queue))
 
     def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Write a message to the connection and hear nothing of it: it may be lost."""
-        self._driver.run(send.send_oneway(self._publisher, message, queue=queue))
+        self._run(send.send_oneway(self._publisher, message, queue=queue))
 
     def fetch_publish_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that take messages of a topic, in round robin's order.
 
         Raises: RouteError, ConnectFailed, BrokerError.
         """
-        return self._driver.run(send.fetch_publish_queues(self._publisher, topic))
+        return self._run(send.fetch_publish_queues(self._publisher, topic))
 
     def select_queue(self, message: Message) -> MessageQueue:
         """Return the queue that `send` would choose; round robin moves on.
 
         Raises: RouteError, ConnectFailed, BrokerError.
         """
-        return self._driver.run(send.select_queue(self._publisher, message))
+        return self._run(send.select_queue(self._publisher, message))
+
+    def _run(self, operation: Operation[T]) -> T:
+        if self._is_closed:
+            # The driver may live on, of other clients of the same id.
+            raise UsageError(f"producer {self.client_id} is closed; make a new one")
+        return self._driver.run(operation)
 
     def close(self) -> None:
         """Tell the brokers and close the connections. A second call does nothing."""

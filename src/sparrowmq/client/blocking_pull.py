@@ -173,7 +173,7 @@ class LitePullConsumer:
 
         Raises: UsageError after `subscribe` or `close`.
         """
-        self._member.driver.run(poll.assign(self._state, queues))
+        self._member.run(poll.assign(self._state, queues))
 
     def start(self) -> None:
         """Join the group, in a thread of its own. It goes on until `close`, whatever fails.
@@ -228,14 +228,14 @@ class LitePullConsumer:
 
         Raises: UsageError for a queue that is not ours; TransportError, BrokerError.
         """
-        self._member.driver.run(poll.commit(self._state, offsets))
+        self._member.run(poll.commit(self._state, offsets))
 
     def committed(self, queue: MessageQueue) -> int | None:
         """Return what the group has committed for a queue; None for nothing.
 
         Raises: RouteError, TransportError, BrokerError.
         """
-        return self._member.driver.run(poll.committed(self._state, queue))
+        return self._member.run(poll.committed(self._state, queue))
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues this consumer has now, in order."""
@@ -247,11 +247,11 @@ class LitePullConsumer:
 
         Raises: UsageError for a queue that is not ours.
         """
-        self._member.driver.run(poll.pause(self._state, queues))
+        self._member.run(poll.pause(self._state, queues))
 
     def resume(self, *queues: MessageQueue) -> None:
         """Give messages of these queues again."""
-        self._member.driver.run(poll.resume(self._state, queues))
+        self._member.run(poll.resume(self._state, queues))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset of a queue.
@@ -262,22 +262,22 @@ class LitePullConsumer:
         Raises: UsageError if the queue is not ours, or has no such offset; RouteError,
         TransportError, BrokerError.
         """
-        self._member.driver.run(poll.seek(self._state, queue, offset))
+        self._member.run(poll.seek(self._state, queue, offset))
 
     def seek_to_begin(self, *queues: MessageQueue) -> None:
         """Go on at the oldest message of each queue."""
-        self._member.driver.run(poll.seek_to_begin(self._state, queues))
+        self._member.run(poll.seek_to_begin(self._state, queues))
 
     def seek_to_end(self, *queues: MessageQueue) -> None:
         """Go on behind the newest message of each queue."""
-        self._member.driver.run(poll.seek_to_end(self._state, queues))
+        self._member.run(poll.seek_to_end(self._state, queues))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a wall-clock time.
 
         Raises: RouteError, TransportError, BrokerError.
         """
-        return self._member.driver.run(
+        return self._member.run(
             administer.queue_offset_at(self._state.directory, queue, timestamp_ms=timestamp_ms)
         )
 
@@ -286,7 +286,7 @@ class LitePullConsumer:
 
         Raises: TopicRouteNotFound; ConnectFailed, BrokerError.
         """
-        return self._member.driver.run(poll.subscribe_queues(self._state, topic))
+        return self._member.run(poll.subscribe_queues(self._state, topic))
 
     def pull(
         self,
@@ -309,7 +309,7 @@ class LitePullConsumer:
         Raises: RouteError, TransportError, BrokerError; RemoteProtocolError if the first record
         cannot be read.
         """
-        return self._member.driver.run(
+        return self._member.run(
             poll.pull_queue(
                 self._state,
                 queue,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Hashable
+from typing import TypeVar
 
 from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,
@@ -18,6 +19,8 @@ from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import UsageError
 from sparrowmq.runtime.async_driver import AsyncDriver
 from sparrowmq.runtime.effects import Operation
+
+T = TypeVar("T")
 
 LOG = logging.getLogger("sparrowmq.client")
 
@@ -80,6 +83,13 @@ class MemberTask:
             raise UsageError(f"consumer {client_id} is closed")
         if self._task is None:
             raise UsageError(f"consumer {client_id} is not started; call start first")
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Run an operation, also before `start`; a UsageError after `close`."""
+        if self.is_closed:
+            # The driver may live on, of other clients of the same id.
+            raise UsageError(f"consumer {self._subscriber.config.client_id} is closed")
+        return await self.driver.run(operation)
 
     def call(self, change: Callable[[], None]) -> None:
         """Change the state. Raises: UsageError after `close`."""

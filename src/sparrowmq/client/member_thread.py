@@ -10,6 +10,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,
@@ -23,6 +24,8 @@ from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import UsageError
 from sparrowmq.runtime.blocking_driver import BlockingDriver
 from sparrowmq.runtime.effects import Operation
+
+T = TypeVar("T")
 
 LOG = logging.getLogger("sparrowmq.client")
 
@@ -90,6 +93,13 @@ class MemberThread:
             raise UsageError(f"consumer {client_id} is closed")
         if self._thread is None:
             raise UsageError(f"consumer {client_id} is not started; call start first")
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation, also before `start`; a UsageError after `close`."""
+        if self.is_closed:
+            # The driver may live on, of other clients of the same id.
+            raise UsageError(f"consumer {self._subscriber.config.client_id} is closed")
+        return self.driver.run(operation)
 
     def call(self, change: Callable[[], None]) -> None:
         """Have a function change the state, now or soon. Raises: UsageError after `close`."""
