@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +56,12 @@ def test_balance_prints_its_summary_and_writes_table_and_page(
             "delta-spark 4.4.1 needs PySpark 4.2.0 at most",
         ),
         (["ingest", "-t", "t", "--format", "csv"], "cannot write tables of format 'csv'"),
+        (
+            ["ingest", "-t", "t", "--option", "maxOffset=5"],
+            "unknown option 'maxOffset'; did you mean",
+        ),
+        (["ingest", "-t", "t", "--option", 'startingOffsets={"t'], "option 'startingOffsets'"),
+        (["ingest", "-t", "t", "-n", "nowhere"], "option 'nameServer'"),
         (["ingest", "-t", "t", "--option", "x"], "option 'x': write NAME=VALUE"),
         (["ingest", "-t", "t", "--schema", "a INTT"], "schema 'a INTT' is no DDL: "),
         (["ingest", "-t", "t", "--json-schema", "/nowhere.json"], "cannot read /nowhere.json: "),
@@ -66,3 +75,25 @@ def test_wrong_options_end_with_one_line_and_code_2(
     assert (2, "") == (code, stdout)
     assert message in stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_job_that_fails_says_why_in_one_line_and_keeps_javas_words_in_a_file(
+    tmp_path: Path,
+) -> None:
+    command = [str(Path(sys.executable).with_name("sparrowmq")), "pipeline", "ingest"]
+    command += ["-n", "127.0.0.1:1", "-t", "orders", "--out", str(tmp_path / "out")]
+
+    result = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+
+    started, log, reason = result.stderr.splitlines()
+    assert (3, "") == (result.returncode, result.stdout)
+    assert "sparrowmq: starting Spark on local[*]" == started
+    assert reason.startswith("sparrowmq: no name server answers at 127.0.0.1:1 ")
+    assert "at org.apache.spark" in Path(log.rpartition(" ")[2]).read_text()

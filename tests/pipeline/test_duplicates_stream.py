@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +17,14 @@ pytest.importorskip("pyspark")
 
 import pyarrow.dataset as ds
 from pyspark.errors import StreamingQueryException
+from typer.testing import CliRunner
 
+from signals import send_when_handled
+from sparrowmq.cli.main import build_app
 from sparrowmq.pipeline import consumption, duplicates
 from sparrowmq.pipeline.duplicates_stream import Progress, read_tables, watch_duplicates
+from sparrowmq.pipeline.running_query import await_end
+from waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,7 +111,7 @@ def test_stream_writes_what_the_batch_job_does_whatever_is_killed(
         query = watch_duplicates(
             stream(spark, tmp_path / "in"), str(out), delay_s=DELAY_S, on_batch=on_batch
         )
-        query.awaitTermination()
+        assert not await_end(query)
 
     with pytest.raises(StreamingQueryException, match="killed before"):
         kill_in(1)
@@ -128,3 +135,29 @@ def test_stream_writes_what_the_batch_job_does_whatever_is_killed(
     assert [0, 1, 1, 2, 3] == [progress.batch_id for progress in seen]
     assert 2 == len(list((out / "state").glob("batchId=*")))
     assert {"deliveries", "duplicates", "events", "missing"} == set(read_tables(spark, str(out)))
+
+
+def test_command_follows_until_a_signal_and_reports(spark: SparkSession, tmp_path: Path) -> None:
+    consumed, out = tmp_path / "in", tmp_path / "out"
+    again = [entry(at, client, 0, 7) for at, client in ((0.0, "a"), (5.0, "b"), (9_000.0, "b"))]
+    feed(consumed, 1, [{**row, "isProduced": None} for row in again])
+
+    def watch() -> None:
+        try:
+            wait_until("judged", lambda: (out / "state" / "_0.json").exists(), timeout_s=250)
+        finally:
+            send_when_handled(signal.SIGTERM)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    arguments = ["--consumed", f"{consumed}/*.jsonl", "--follow", "0.2", "--delay", "60", "--json"]
+    result = CliRunner().invoke(
+        build_app(["pipeline"]), ["pipeline", "duplicates", *arguments, "--out", str(out)]
+    )
+    watcher.join()
+
+    assert 0 == result.exit_code, result.stderr
+    (group,) = json.loads(result.stdout)["groups"]
+    assert ("GID", 2, 1) == (group["consumer_group"], group["deliveries"], group["duplicates"])
+    assert "batch 0: 3 entries; judged until 2026-01-01 14:29:00 UTC" in result.stderr
+    assert "losses were not looked for" in (out / "report.html").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections import Counter
@@ -18,6 +17,7 @@ import pyarrow.dataset as ds
 from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
+from signals import send_when_handled
 from sparrowmq.cli.main import build_app
 from sparrowmq.client.blocking import Producer
 from sparrowmq.demo.flights import load_flights
@@ -166,9 +166,9 @@ def test_following_goes_on_until_a_signal_and_again_where_it_stopped(
         try:
             for _ in range(2):
                 send(20)
-                wait_until("ingested", lambda: len(ingested()) >= len(sent), timeout_s=100)
+                wait_until("ingested", lambda: len(ingested()) >= len(sent), timeout_s=250)
         finally:
-            os.kill(os.getpid(), signal_number)
+            send_when_handled(signal_number)
 
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         watcher = threading.Thread(target=watch, args=(signal_number,))

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -149,10 +149,15 @@ def ingest_command(
 ) -> None:
     """Write topics to Parquet by date, each message once; what does not fit goes to quarantine."""
     with _reporting_errors():
+        from sparrowmq.spark.options import parse_options
+
         if ddl is not None and json_schema is not None:
             raise ConfigError("give --schema or --json-schema, not both")
         _check_format(table_format)
         options = _parse_options(option or [])
+        # Spark says it too, but not before it has started.
+        read = {"nameServer": nameserver, "topic": topic, "startingOffsets": "earliest"}
+        parse_options({**read, **options}, scope="stream")
         with _session("ingest", master, driver_memory, runs_long=True) as session:
             from sparrowmq.pipeline.ingest import IngestSettings
 
@@ -177,8 +182,8 @@ def _ingest(
     from sparrowmq.pipeline.files import Files
     from sparrowmq.pipeline.ingest import examine, ingest
 
-    with _ending_by_sigterm():
-        batches = ingest(session, settings, on_batch=_tell_batch)
+    with _signals_noted() as should_stop:
+        batches = ingest(session, settings, on_batch=_tell_batch, should_stop=should_stop)
     if compacts:
         done = compact(session, settings.table, checkpoint=settings.checkpoint, partition_by="date")
         compact(session, settings.quarantine, checkpoint=settings.checkpoint)
@@ -302,8 +307,10 @@ def duplicates_command(
                     if trace is None
                     else consumption.stream_trace(session, trace, trace_topic)
                 )
-                times = (follow, delay)
-                _follow(session, entries, events, out=out, times=times, as_json=as_json)
+                with _signals_noted() as should_stop:
+                    _follow(session, entries, events, str(out), (follow, delay), should_stop)
+                knows = trace is not None
+                _tell_followed(session, knows=knows, out=out, as_json=as_json)
                 return
             if trace is not None:
                 source = session.read.format("rocketmq").option("nameServer", trace)
@@ -345,13 +352,13 @@ def _follow(
     session: SparkSession,
     entries: DataFrame,
     events: str | None,
-    *,
-    out: Path,
+    out: str,
     times: tuple[float, float],
-    as_json: bool,
+    should_stop: Callable[[], bool],
 ) -> None:
-    """Run the streaming query until Ctrl-C or SIGTERM, then tell what the tables hold."""
+    """Run the streaming query until it should stop; `times` are its interval and delay in s."""
     from sparrowmq.pipeline import consumption, duplicates_stream
+    from sparrowmq.pipeline.running_query import await_end
 
     def read_events() -> DataFrame:
         return consumption.read_events(session, events or "")
@@ -359,20 +366,23 @@ def _follow(
     interval_s, delay_s = times
     query = duplicates_stream.watch_duplicates(
         entries,
-        str(out),
+        out,
         delay_s=delay_s,
         interval_s=interval_s,
         read_events=None if events is None else read_events,
         on_batch=_tell_progress,
     )
-    with _ending_by_sigterm():
-        duplicates_stream.await_end(query)
-    tables = duplicates_stream.read_tables(session, str(out))
-    if "deliveries" not in tables:
-        say(f"nothing is older than {delay_s:g} s yet, so nothing was judged")
-        return
-    knows = not session.read.parquet(f"{out}/state").where("isProduced").isEmpty()
+    await_end(query, should_stop=should_stop)
+
+
+def _tell_followed(session: SparkSession, *, knows: bool, out: Path, as_json: bool) -> None:
+    from sparrowmq.pipeline.duplicates_stream import read_tables
+
+    tables = read_tables(session, str(out))
     missing = tables.get("missing")
+    if "deliveries" not in tables:
+        say("nothing is old enough yet to be judged; see --delay")
+        return
     _tell_duplicates(tables["deliveries"], missing, knows=knows, out=out, as_json=as_json)
 
 
@@ -452,13 +462,18 @@ def _parse_options(texts: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _ending_by_sigterm() -> Iterator[None]:
-    """Have SIGTERM, as service managers send it, do what Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _signals_noted() -> Iterator[Callable[[], bool]]:
+    """Note Ctrl-C, and SIGTERM as service managers send it; yields what tells of them."""
+    noted: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: noted.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
-        yield
+        yield lambda: bool(noted)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -533,7 +548,9 @@ def _spark_reason(error: Exception) -> str | None:
         return None
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if "sparrowmq" in line and not line.startswith("File ")]
-    return ours[-1].partition("sparrowmq: ")[2] or ours[-1] if ours else lines[0]
+    if ours:
+        return ours[-1].partition("sparrowmq: ")[2] or ours[-1]
+    return lines[0].partition("terminated with exception: ")[2] or lines[0]
 
 
 def _write_page(out: Path, text: str) -> None:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 DELAY_S = 600.0
-_POLL_S = 0.5
 TABLES = ("deliveries", "duplicates", "events", "missing")
 _BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 # The state reaches back so many delays behind the watermark.
@@ -84,15 +83,6 @@ def watch_duplicates(
     if interval_s is None:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{interval_s:g} seconds").start()
-
-
-def await_end(query: StreamingQuery) -> None:
-    """Wait until the query has ended; Ctrl-C stops it. Raises what made it fail."""
-    try:
-        while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
-            pass
-    except KeyboardInterrupt:
-        query.stop()
 
 
 def read_tables(session: SparkSession, out: str) -> dict[str, DataFrame]:

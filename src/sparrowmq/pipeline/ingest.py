@@ -33,6 +33,7 @@ from sparrowmq.pipeline.body_schema import BodySchema
 from sparrowmq.pipeline.compaction import recover
 from sparrowmq.pipeline.files import Files
 from sparrowmq.pipeline.parquet import write_batch_parquet
+from sparrowmq.pipeline.running_query import await_end, never
 from sparrowmq.spark.dead_letters import to_dlq
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ METADATA = (
     "storeTimestamp",
 )
 _DATE, _REASON, _CORRUPT, _ROW = "date", "reason", "_corrupt", "_row"
-_POLL_S = 0.5
 _SECURITY = ("accesskey", "secretkey", "securitytoken", "usetls")
 # How much of a value a reason shows.
 _SHOWN = 40
@@ -138,6 +138,7 @@ def ingest(
     settings: IngestSettings,
     *,
     on_batch: Callable[[Batch], None] | None = None,
+    should_stop: Callable[[], bool] = never,
 ) -> list[Batch]:
     """Ingest what is there now, or go on until the query is stopped or KeyboardInterrupt.
 
@@ -145,6 +146,7 @@ def ingest(
         session: the Spark session.
         settings: what and where.
         on_batch: called after each micro-batch, in the driver.
+        should_stop: asked twice a second whether to stop, as KeyboardInterrupt does.
 
     Returns: the batches that this run wrote.
     Raises: ConfigError for a wrong setting, or a directory that is for another ingest;
@@ -176,13 +178,9 @@ def ingest(
     else:
         writer = writer.trigger(processingTime=f"{settings.follow_interval_s:g} seconds")
     query = writer.start()
-    try:
-        while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
-            pass
-    except KeyboardInterrupt:
-        query.stop()
-        if settings.follow_interval_s is None:
-            raise
+    is_stopped = await_end(query, should_stop=should_stop)
+    if is_stopped and settings.follow_interval_s is None:
+        raise KeyboardInterrupt
     return sink.batches
 
 
