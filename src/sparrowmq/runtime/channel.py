@@ -198,10 +198,11 @@ class Channel:
                 scheduler.resume(event.token, event.command)  # type: ignore[arg-type]
 
     def ended_by_peer(self, reason: str) -> str:
-        """Return why the peer ended the connection."""
-        if not self._is_tls and not self.has_received:
-            return f"{reason}; it has sent nothing, and may want TLS"
-        return reason
+        """Return why the peer ended the connection, with what to try if it never answered."""
+        if self.has_received or "; " in reason:
+            return reason
+        wanted = "a client certificate (TLS)" if self._is_tls else "TLS"
+        return f"{reason}; it has sent nothing, and may want {wanted}"
 
     def close(self, reason: str, cause: BaseException | None, scheduler: Scheduler) -> bool:
         """Close the wire and throw an error into every task that waits for this connection.
