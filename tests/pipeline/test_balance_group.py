@@ -194,3 +194,13 @@ def test_dividing_at_once_equals_what_members_of_ours_compute(
 def test_rocketmq_comes_first_and_kafka_last() -> None:
     assert "AVG" == next(iter(known_strategies()))
     assert list(KAFKA_ASSIGNORS) == list(known_strategies())[-4:]
+
+
+def test_minimal_move_is_told_who_holds_what() -> None:
+    topics = [TopicLayout("t", (("b", 64),))]
+    places = make_places([f"m{number}" for number in range(7)])
+
+    found = evaluate("MINIMAL_MOVE", "G", topics, places)
+
+    # 64 queues over 7 are 10 or 9 each; the eighth member gets 8, and of a leaver's all stay put.
+    assert (8, 0) == (found.join_moved, found.leave_moved)

@@ -7,7 +7,7 @@ Cost: AVG, AVG_BY_CIRCLE, CONFIG and Kafka's range see only places, so a topic's
 from how many queues it has and where equal ids stand. AVG_ACROSS_TOPICS and Kafka's other
 assignors deal out the queues of all topics as one row, for all members subscribe the same. Both
 are remembered by that *shape*, and in a large cluster few shapes differ. The three strategies that
-hash names are computed for every group, each hash once for the three states.
+hash names are computed for every group, the rings' hashes once for the three states.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sparrowmq.rebalance.consistent_hash_bounded import deal
 from sparrowmq.rebalance.group_strategy import Owners, TopicView, unique
 from sparrowmq.rebalance.kafka_assignors import KAFKA_ASSIGNORS
 from sparrowmq.rebalance.machine_room import AllocateMessageQueueByMachineRoom
-from sparrowmq.rebalance.minimal_move import match, rank_pairs, room_of
+from sparrowmq.rebalance.minimal_move import divide
 from sparrowmq.rebalance.strategies import SPARROW_STRATEGIES, strategy_from
 from sparrowmq.rebalance.strategy import AllocateMessageQueueStrategy
 from sparrowmq.rebalance.whatif import ROCKETMQ_NAMES
@@ -272,14 +272,11 @@ def _by_bounded_ring(topics: tuple[TopicLayout, ...], places: Places) -> Figures
 
 
 def _by_scores(topics: tuple[TopicLayout, ...], places: Places) -> Figures:
-    queues = [queue for mine in _hash_queues(topics) for _, queue in mine]
-    pairs = rank_pairs(queues, unique(places.joined))
-
-    def find_owners(cid_all: tuple[str, ...]) -> Owners:
-        room = room_of(len(queues), unique(cid_all))
-        return match([pair for pair in pairs if pair[1] in room], room)
-
-    return _of_owners(places, *map(find_owners, places.states))
+    # Members are told who holds what when one of them comes or goes.
+    queues = [queue for topic in topics for queue in topic.queues]
+    now, *later = places.states
+    held = divide(queues, unique(now))
+    return _of_owners(places, held, *(divide(queues, unique(ids), held) for ids in later))
 
 
 # Strategies that hash names, and so differ from group to group.

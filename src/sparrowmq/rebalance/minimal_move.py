@@ -138,13 +138,6 @@ def match(pairs: Iterable[Pair], room: dict[str, int]) -> dict[MessageQueue, str
     return owners
 
 
-def room_of(queue_count: int, cids: Sequence[str]) -> dict[str, int]:
-    """Return how many queues each member may have where nobody holds any."""
-    share, surplus = divmod(queue_count, len(cids))
-    ranked = sorted(cids, key=lambda cid: (score(None, cid), cid))
-    return {cid: share + (place < surplus) for place, cid in enumerate(ranked)}
-
-
 def score(queue: MessageQueue | None, cid: str) -> int:
     """Return how well a queue and a member go together; without a queue, the member's rank."""
     text = f"{cid}\n{'' if queue is None else queue}"
