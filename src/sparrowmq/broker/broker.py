@@ -166,6 +166,9 @@ class Broker:
         self._locks_writing = 0
         self._flush_due_ms = 0
         self._offsets_due_ms = 0
+        # Whether the next round of writing takes the offsets, which change all the time. A lock,
+        # whose owner waits for it, is written without them.
+        self._writes_offsets = False
         self._registration_due_ms = 0
         self._scan_due_ms = 0
 
@@ -231,6 +234,7 @@ class Broker:
         if now_ms >= self._offsets_due_ms:
             self._offsets_due_ms = now_ms + state.config.offsets_save_interval_ms
             if state.offsets.is_changed or state.delays.is_changed or state.locks_changed:
+                self._writes_offsets = True
                 state.saves.ask()
         if now_ms >= self._registration_due_ms:
             self._registration_due_ms = now_ms + state.config.registration_interval_ms
@@ -292,20 +296,22 @@ class Broker:
         if state.groups_changed:
             tables[GROUPS_FILE] = state.groups.table()
             state.groups_changed = False
-        if state.offsets.is_changed:
+        if state.offsets.is_changed and self._writes_offsets:
             tables[OFFSETS_FILE] = state.offsets.table()
             state.offsets.is_changed = False
-        if state.delays.is_changed:
+        if state.delays.is_changed and self._writes_offsets:
             tables[DELAYS_FILE] = state.delays.table()
             state.delays.is_changed = False
         if state.locks_changed:
             tables[LOCKS_FILE] = lock_file.table(state.locks, now_ms=now_ms)
             self._locks_writing = state.locks.changes
             state.locks_changed = False
+        self._writes_offsets = False
         return SaveWork(number, tables)
 
     def ask_last_save(self) -> None:
         """Have every table written that changed, before the broker stops."""
+        self._writes_offsets = True
         self.state.saves.ask()
 
     def saved(self, work: SaveWork, error: Exception | None) -> list[Output]:

@@ -318,7 +318,9 @@ class BrokerHost:
             process.call_in(self._sync_ms(), partial(self._flush, flush))
         save = broker.save_work(now_ms=now_ms)
         if save is not None:
-            self._save, self._save_ms = save, now_ms
+            self._save = save
+            if OFFSETS_FILE in save.tables:
+                self._save_ms = now_ms
             process.call_in(
                 self._sync_ms(), partial(self._end_save, save, self._checkers.commit_count)
             )
@@ -352,13 +354,16 @@ class BrokerHost:
             write_config(self.storage, f"{_CONFIG_DIRECTORY}/{name}", content)
 
     def _end_save(self, work: SaveWork, commit_count: int) -> None:
-        self._save, self._save_ms = None, self._timeline.now_ms
+        self._save = None
+        has_offsets = OFFSETS_FILE in work.tables
+        if has_offsets:
+            self._save_ms = self._timeline.now_ms
         error: Exception | None = None
         try:
             self._write_tables(work)
         except OSError as failure:
             error = failure
-        else:
+        if has_offsets and error is None:
             self._checkers.note_saved(self.name, commit_count=commit_count)
         self._server.perform(self.broker.saved(work, error))
         self._server.end_turn()
