@@ -9,15 +9,15 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.errors import PySparkException
-
+from sparrowmq import LitePullConsumer
 from sparrowmq.errors import SparrowError
+from sparrowmq.model.names import TRACE_TOPIC
 from sparrowmq.pipeline.consumption import split_trace
 from sparrowmq.pipeline.duplicates import attribute, find_events, find_missing
 from waiting import wait_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -25,30 +25,39 @@ TOPIC = "traced"
 COUNT = 12
 
 
+def count_entries(consumer: LitePullConsumer, kind: bytes) -> int:
+    """Count the entries of a kind that the trace topic holds."""
+    try:
+        queues = consumer.fetch_subscribe_queues(TRACE_TOPIC)
+        answers = [consumer.pull(queue, 0, 256) for queue in queues]
+    except SparrowError:
+        return 0
+    return sum(message.body.count(kind) for answer in answers for message in answer.messages)
+
+
 def test_deliveries_and_losses_are_found_in_javas_trace(
+    java: Any,
     cluster: Any,
     java_producer: Callable[..., list[dict[str, Any]]],
     java_push_consumer: Callable[..., Any],
     spark: SparkSession,
 ) -> None:
+    if (java.version, cluster.name) == ("5.5.0", "ours"):
+        pytest.skip("5.x consumers trace no message without MSG_REGION, which 5.x brokers store")
     cluster.create_topic(TOPIC, queues=2)
-    consumer = java_push_consumer(cluster, topic=TOPIC, group="GID_traced", trace=True)
+    java_push_consumer(cluster, topic=TOPIC, group="GID_traced", trace=True)
     sent = java_producer(cluster, topic=TOPIC, count=COUNT, trace=True)
-    consumer.wait_for("messages", lambda: COUNT <= len(consumer.named("message")))
+    with LitePullConsumer("GID_looks", name_server=cluster.name_server) as consumer:
+        for kind in (b"Pub\x01", b"SubBefore\x01"):
+            wait_until(
+                f"{kind!r} traced",
+                lambda kind=kind: COUNT <= count_entries(consumer, kind),  # type: ignore[misc]
+                timeout_s=60,
+            )
 
-    def read() -> tuple[DataFrame, DataFrame] | None:
-        source = spark.read.format("rocketmq").option("nameServer", cluster.name_server)
-        source = source.option("topic", "RMQ_SYS_TRACE_TOPIC").option("columns", "body,bornHost")
-        try:
-            records, produced = split_trace(source.load())
-        except (SparrowError, PySparkException):
-            return None
-        return (records, produced) if COUNT <= records.count() and produced.count() else None
-
-    wait_until("trace of everything", read, timeout_s=120)
-    found = read()
-    assert found is not None
-    records, produced = found
+    source = spark.read.format("rocketmq").option("nameServer", cluster.name_server)
+    source = source.option("topic", TRACE_TOPIC).option("columns", "body,bornHost")
+    records, produced = split_trace(source.load())
     deliveries = attribute(records, find_events(records)).collect()
 
     ids = sorted(line["msgId"] for line in sent)
