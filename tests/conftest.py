@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from certificates import Certificates
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from certificates import Certificates
 
 # Hypothesis fails an example that takes over 0.2 s: on a busy machine that says nothing.
 settings.register_profile("sparrowmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -175,6 +175,9 @@ def _skipped(identity: str, reason: str) -> Any:
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """An authority with certificates of a server at 127.0.0.1 and of a client."""
+    # Not at the top: `pytest --golden DIR` reads this file before it reads where modules are.
+    from certificates import Certificates
+
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
