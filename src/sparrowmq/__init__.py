@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         SendResult,
         SendStatus,
     )
+    from sparrowmq.rebalance.client_id import ClientIdRule
 
 __all__ = [
     "Admin",
@@ -37,6 +38,7 @@ __all__ = [
     "AsyncLitePullConsumer",
     "AsyncProducer",
     "AsyncPushConsumer",
+    "ClientIdRule",
     "ConsumeContext",
     "ConsumeFromWhere",
     "ConsumeOrderlyContext",
@@ -63,6 +65,7 @@ _MODULES = {
     "AsyncLitePullConsumer": "sparrowmq.client.aio_pull",
     "AsyncProducer": "sparrowmq.client.aio",
     "AsyncPushConsumer": "sparrowmq.client.aio",
+    "ClientIdRule": "sparrowmq.rebalance.client_id",
     "LitePullConsumer": "sparrowmq.client.blocking_pull",
     "Producer": "sparrowmq.client.blocking",
     "PullResult": "sparrowmq.client.lite_pull",

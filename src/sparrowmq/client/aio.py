@@ -51,6 +51,7 @@ from sparrowmq.model import (
     SendResult,
 )
 from sparrowmq.protocol.bodies import ConsumerConnection
+from sparrowmq.rebalance.client_id import ClientIdRule
 from sparrowmq.rebalance.strategies import StrategyChoice
 from sparrowmq.runtime.async_driver import AsyncDriver
 from sparrowmq.runtime.effects import Operation
@@ -69,6 +70,7 @@ class AsyncProducer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        client_id_rule: ClientIdRule = ClientIdRule.V4_9,
         namespace: str | None = None,
         trace: bool = False,
         tls: ssl.SSLContext | None = None,
@@ -81,6 +83,7 @@ class AsyncProducer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
+            client_id_rule=client_id_rule,
             namespace=namespace,
             trace=trace,
             send_timeout_ms=send_timeout_ms,
@@ -182,6 +185,7 @@ class AsyncPushConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        client_id_rule: ClientIdRule = ClientIdRule.V4_9,
         namespace: str | None = None,
         trace: bool = False,
         tls: ssl.SSLContext | None = None,
@@ -208,6 +212,7 @@ class AsyncPushConsumer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
+            client_id_rule=client_id_rule,
             namespace=namespace,
             trace=trace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),

@@ -32,6 +32,7 @@ from sparrowmq.model import (
     MessageQueue,
     MessageSelector,
 )
+from sparrowmq.rebalance.client_id import ClientIdRule
 from sparrowmq.rebalance.strategies import StrategyChoice
 
 # Callbacks on queues, and beside them the file of a BROADCASTING consumer's offsets.
@@ -61,6 +62,7 @@ class AsyncLitePullConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        client_id_rule: ClientIdRule = ClientIdRule.V4_9,
         namespace: str | None = None,
         tls: ssl.SSLContext | None = None,
         on_assign: RebalanceListener | None = None,
@@ -82,6 +84,7 @@ class AsyncLitePullConsumer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
+            client_id_rule=client_id_rule,
             namespace=namespace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )

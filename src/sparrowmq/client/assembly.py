@@ -34,6 +34,7 @@ from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, decode_header
 from sparrowmq.protocol.subscription import parse_selection
 from sparrowmq.rebalance.by_config import AllocateMessageQueueByConfig
+from sparrowmq.rebalance.client_id import ClientIdRule
 from sparrowmq.rebalance.process_queue import FlowLimits
 from sparrowmq.rebalance.strategies import StrategyChoice, strategy_from
 from sparrowmq.runtime import clock
@@ -62,6 +63,7 @@ def make_publisher(
     unit_name: str | None,
     send_timeout_ms: int,
     retry_times: int,
+    client_id_rule: ClientIdRule = ClientIdRule.V4_9,
     namespace: str | None = None,
     trace: bool = False,
 ) -> Publisher:
@@ -71,7 +73,10 @@ def make_publisher(
     config = ProducerConfig(
         group=of_user.wrap(group),
         client_id=make_client_id(
-            client_ip=client_ip, instance_name=instance_name, unit_name=unit_name
+            client_ip=client_ip,
+            instance_name=instance_name,
+            unit_name=unit_name,
+            rule=client_id_rule,
         ),
         send_timeout_ms=send_timeout_ms,
         retry_times=retry_times,
@@ -128,6 +133,7 @@ def make_subscriber(
     client_ip: str | None,
     instance_name: str | None,
     unit_name: str | None,
+    client_id_rule: ClientIdRule,
     namespace: str | None,
     trace: bool,
     callbacks: RebalanceCallbacks,
@@ -143,6 +149,7 @@ def make_subscriber(
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
+            rule=client_id_rule,
             message_model=message_model,
         ),
         message_model=message_model,
@@ -194,6 +201,7 @@ def make_lite_pull(
     client_ip: str | None,
     instance_name: str | None,
     unit_name: str | None,
+    client_id_rule: ClientIdRule,
     namespace: str | None,
     callbacks: RebalanceCallbacks,
 ) -> LitePull:
@@ -206,6 +214,7 @@ def make_lite_pull(
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
+            rule=client_id_rule,
             message_model=message_model,
         ),
         message_model=message_model,

@@ -49,6 +49,7 @@ from sparrowmq.model import (
     SendResult,
 )
 from sparrowmq.protocol.bodies import ConsumerConnection
+from sparrowmq.rebalance.client_id import ClientIdRule
 from sparrowmq.rebalance.strategies import StrategyChoice
 from sparrowmq.runtime.blocking_driver import BlockingDriver
 from sparrowmq.runtime.effects import Operation
@@ -65,6 +66,8 @@ class Producer:
         client_ip: the address in the client id; None finds this machine's.
         instance_name: the instance in the client id; None makes one that is unique.
         unit_name: the unit in the client id.
+        client_id_rule: whose rules make what is not given of the client id; V4_7 repeats ids in
+            containers that share an address, to show what comes of it.
         namespace: a prefix that keeps topics and groups apart from those of others, on the wire:
             `ns%orders`; None for none.
         trace: tell of each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside
@@ -85,6 +88,7 @@ class Producer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        client_id_rule: ClientIdRule = ClientIdRule.V4_9,
         namespace: str | None = None,
         trace: bool = False,
         tls: ssl.SSLContext | None = None,
@@ -97,6 +101,7 @@ class Producer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
+            client_id_rule=client_id_rule,
             namespace=namespace,
             trace=trace,
             send_timeout_ms=send_timeout_ms,
@@ -222,6 +227,8 @@ class PushConsumer:
         client_ip: the address in the client id; None finds this machine's.
         instance_name: the instance in the client id; None makes one that is unique.
         unit_name: the unit in the client id.
+        client_id_rule: whose rules make what is not given of the client id; V4_7 repeats ids in
+            containers that share an address, to show what comes of it.
         namespace: a prefix that keeps topics and groups apart from those of others, on the wire:
             `ns%orders`; None for none.
         trace: tell of each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside
@@ -259,6 +266,7 @@ class PushConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        client_id_rule: ClientIdRule = ClientIdRule.V4_9,
         namespace: str | None = None,
         trace: bool = False,
         tls: ssl.SSLContext | None = None,
@@ -285,6 +293,7 @@ class PushConsumer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
+            client_id_rule=client_id_rule,
             namespace=namespace,
             trace=trace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),

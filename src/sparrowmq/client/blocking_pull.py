@@ -29,6 +29,7 @@ from sparrowmq.model import (
     MessageQueue,
     MessageSelector,
 )
+from sparrowmq.rebalance.client_id import ClientIdRule
 from sparrowmq.rebalance.strategies import StrategyChoice
 
 # Callbacks on queues, and beside them the file of a BROADCASTING consumer's offsets.
@@ -60,6 +61,8 @@ class LitePullConsumer:
         client_ip: the address in the client id; None finds this machine's.
         instance_name: the instance in the client id; None makes one that is unique.
         unit_name: the unit in the client id.
+        client_id_rule: whose rules make what is not given of the client id; V4_7 repeats ids in
+            containers that share an address, to show what comes of it.
         namespace: a prefix that keeps topics and groups apart from those of others, on the wire:
             `ns%orders`; None for none.
         tls: connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
@@ -88,6 +91,7 @@ class LitePullConsumer:
         client_ip: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        client_id_rule: ClientIdRule = ClientIdRule.V4_9,
         namespace: str | None = None,
         tls: ssl.SSLContext | None = None,
         on_assign: RebalanceListener | None = None,
@@ -109,6 +113,7 @@ class LitePullConsumer:
             client_ip=client_ip,
             instance_name=instance_name,
             unit_name=unit_name,
+            client_id_rule=client_id_rule,
             namespace=namespace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
         )
