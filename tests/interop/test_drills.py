@@ -44,9 +44,8 @@ def test_member_is_cut_off_and_comes_back() -> None:
     # What was in its hands it finished, and nothing was delivered once its lease was over.
     assert late["again"] == late["delivered"] > 0
     assert late["last_ms"] < 10_500 < late["healed_ms"]
-    assert [["member-1", []]] == [
-        [change["member"], change["queue_ids"]] for change in report["changes"] if change["is_lost"]
-    ]
+    # One by one or at once, and perhaps with a new share in between.
+    assert {"member-1"} == {each["member"] for each in report["changes"] if each["is_lost"]}
     assert ["172.17.0.1@1"] == found(report, "R28")["members"]
     assert report["messages"]["sent"] == report["messages"]["consumed"]
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from sparrowmq import Admin
+from waiting import wait_until
+
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 TOPIC = "moved"
@@ -29,6 +32,11 @@ def clusters(java: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
         cluster.kill()
 
 
+def lag_of(cluster: Any) -> int:
+    with Admin(name_server=cluster.name_server) as admin:
+        return sum(each.lag for each in admin.group_lag(GROUP, TOPIC))
+
+
 @pytest.mark.parametrize(("first", "second"), [("ours", "apache"), ("apache", "ours")])
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
 def test_messages_and_offsets_survive_the_move(
@@ -45,6 +53,8 @@ def test_messages_and_offsets_survive_the_move(
     early = java_producer(old, topic=TOPIC, count=40, prefix="early-")
     consumer = java_push_consumer(old, topic=TOPIC, group=GROUP)
     consumer.wait_for("40 messages", lambda: len(consumer.named("message")) >= 40)
+    if not killed:
+        wait_until("its offsets at the broker", lambda: 0 == lag_of(old), timeout_s=60)
     assert 0 == consumer.stop()
     between = java_producer(old, topic=TOPIC, count=20, prefix="between-", tags="A,B")
     if killed:

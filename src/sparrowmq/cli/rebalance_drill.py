@@ -50,7 +50,7 @@ TIMEOUT_MS = 5_000
 LONG_LOOK_MS, SHORT_LOOK_MS = 6_000, 1_000
 SLOW_LISTENER_MS = 5_000
 # A member that is cut off should have something in hand.
-CUT_LISTENER_MS = 200
+CUT_LISTENER_MS = 400
 # A member is told of each queue alone; within this time it is one change.
 BREATH_MS = 100
 
