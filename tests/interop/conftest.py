@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -366,18 +367,20 @@ class OurCluster(Cluster):
 
 
 def free_port(*neighbours: int) -> int:
-    """Return a port that is free now, as are its neighbours at these distances."""
+    """Return a port that is free now, as are its neighbours at these distances.
+
+    It lies below those that the system gives to connections, which would take it before a JVM is up.
+    """
+    dice = random.SystemRandom()
     for _ in range(100):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-            try:
-                for distance in neighbours:
-                    with socket.socket() as neighbour:
-                        neighbour.bind(("127.0.0.1", port + distance))
-            except OSError:
-                continue
-            return port
+        port = dice.randrange(20_000, 32_000)
+        try:
+            for distance in (0, *neighbours):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port + distance))
+        except OSError:
+            continue
+        return port
     raise AssertionError("no free port with free neighbours")
 
 
