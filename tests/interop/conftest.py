@@ -369,7 +369,7 @@ class OurCluster(Cluster):
 def free_port(*neighbours: int) -> int:
     """Return a port that is free now, as are its neighbours at these distances.
 
-    It lies below those that the system gives to connections, which would take it before a JVM is up.
+    It lies below those that connections are given, one of which might have it before a JVM is up.
     """
     dice = random.SystemRandom()
     for _ in range(100):
