@@ -354,7 +354,7 @@ class SocketNetwork:
         try:
             channel.flush(self._scheduler)
         except OSError as error:
-            self._lose(channel, _reason_of(error), error)
+            self._lose(channel, channel.ended_by_peer(_reason_of(error)), error)
             return
         if wire.is_blocked != (channel in self._write_watched):
             data = partial(self._attend_channel, channel)
