@@ -18,7 +18,7 @@ from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.protocol.record import BatchEntry, encode_batch, encode_host
-from sparrowmq.runtime.connections import Connection, Reply
+from sparrowmq.serving.connections import Connection, Reply
 from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.message_store import MessageStore

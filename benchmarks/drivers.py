@@ -28,13 +28,13 @@ from typing import NamedTuple
 
 import uvloop
 
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.effects import Operation, invoke, join, spawn
 from sparrowmq.protocol.codes import SerializeType
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import encode_frame
 from sparrowmq.protocol.session import RemotingSession
-from sparrowmq.runtime.async_driver import AsyncDriver
-from sparrowmq.runtime.blocking_driver import BlockingDriver
-from sparrowmq.runtime.effects import Operation, invoke, join, spawn
 
 OVERHEAD_US_MAX = 60
 REPEATS = 5

@@ -15,7 +15,8 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 IMPURE = {"asyncio", "socket", "selectors", "threading", "time", "random", "os", "logging"}
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "base", "manager", "impl", "misc"}
 FUNCTION_LINES_MAX = 70
-MODULE_LINES_MAX = 600
+# A smell, not a target: a module is cut where its thought ends.
+MODULE_LINES_MAX = 900
 
 
 def blocks(name: str) -> str:

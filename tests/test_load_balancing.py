@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sparrowmq.rebalance.diagnosis import RULES
+from sparrowmq.doctor import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs/reference/load-balancing.md").read_text()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sparrowmq.client.blocking_pull import LitePullConsumer
     from sparrowmq.client.lite_pull import PullResult
     from sparrowmq.client.operations.pull import PullStatus
+    from sparrowmq.membership.client_id import ClientIdRule
     from sparrowmq.model import (
         ConsumeContext,
         ConsumeFromWhere,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
         SendResult,
         SendStatus,
     )
-    from sparrowmq.rebalance.client_id import ClientIdRule
 
 __all__ = [
     "Admin",
@@ -65,7 +65,7 @@ _MODULES = {
     "AsyncLitePullConsumer": "sparrowmq.client.aio_pull",
     "AsyncProducer": "sparrowmq.client.aio",
     "AsyncPushConsumer": "sparrowmq.client.aio",
-    "ClientIdRule": "sparrowmq.rebalance.client_id",
+    "ClientIdRule": "sparrowmq.membership.client_id",
     "LitePullConsumer": "sparrowmq.client.blocking_pull",
     "Producer": "sparrowmq.client.blocking",
     "PullResult": "sparrowmq.client.lite_pull",

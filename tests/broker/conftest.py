@@ -14,15 +14,15 @@ import pytest_asyncio
 from sparrowmq.broker.broker import Broker, SavedTables
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.server import BrokerServer
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling.effects import invoke
 from sparrowmq.nameserver.server import NameServerServer
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.protocol.record import Record, decode_record, encode_host
-from sparrowmq.runtime.async_driver import AsyncDriver
-from sparrowmq.runtime.connections import Connection, Output, Push, Reply
-from sparrowmq.runtime.effects import invoke
-from sparrowmq.runtime.remoting_server import ServerLimits, bind
+from sparrowmq.serving.connections import Connection, Output, Push, Reply
+from sparrowmq.serving.remoting_server import ServerLimits, bind
 from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.message_store import MessageStore

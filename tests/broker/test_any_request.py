@@ -17,7 +17,7 @@ from sparrowmq.nameserver import name_server
 from sparrowmq.nameserver.name_server import NameServer
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import BatchEntry, encode_batch
-from sparrowmq.runtime.connections import Connection, Reply
+from sparrowmq.serving.connections import Connection, Reply
 from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.message_store import MessageStore

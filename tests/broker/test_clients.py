@@ -12,6 +12,12 @@ from sparrowmq.broker import lock_file
 from sparrowmq.broker.config import DuplicateClientId
 from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS
 from sparrowmq.broker.lock_file import LockTable
+from sparrowmq.coordination.member_marker import EXPIRY_FIELD, MARKED_EXPIRY_MS, mark_version
+from sparrowmq.coordination.queue_lock_table import (
+    QUEUE_LEASE_BROKER_MS,
+    QUEUE_LEASE_CLIENT_MS,
+    QueueLockTable,
+)
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
     ConsumerListBody,
@@ -21,13 +27,7 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import MQ_VERSION, RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.rebalance.member_marker import EXPIRY_FIELD, MARKED_EXPIRY_MS, mark_version
-from sparrowmq.rebalance.queue_lock_table import (
-    QUEUE_LEASE_BROKER_MS,
-    QUEUE_LEASE_CLIENT_MS,
-    QueueLockTable,
-)
-from sparrowmq.runtime.connections import Close, Fact, Reply
+from sparrowmq.serving.connections import Close, Fact, Reply
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 

@@ -10,7 +10,7 @@ from sparrowmq.broker.consumer_groups import (
 from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
 from sparrowmq.protocol.codes import LanguageCode
 from sparrowmq.protocol.subscription import parse_subscription
-from sparrowmq.runtime.connections import Connection
+from sparrowmq.serving.connections import Connection
 
 FIRST = Connection(1, "10.0.0.1:1", bytes(8))
 SECOND = Connection(2, "10.0.0.1:2", bytes(8))

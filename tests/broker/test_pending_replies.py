@@ -4,7 +4,7 @@ from sparrowmq.broker.pending_replies import FLUSH_TIMEOUT_MS, IN_FLIGHT_MAX, Pe
 from sparrowmq.broker.rounds import Rounds
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.runtime.connections import Connection, PauseReading, Reply, ResumeReading
+from sparrowmq.serving.connections import Connection, PauseReading, Reply, ResumeReading
 
 PEER = Connection(1, "10.0.0.1:5", bytes(8))
 

@@ -7,7 +7,7 @@ from sparrowmq.broker.message_filter import MessageFilter
 from sparrowmq.broker.pull_hold import HeldPull, PullHold
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import PullMessageRequestHeader
-from sparrowmq.runtime.connections import Connection
+from sparrowmq.serving.connections import Connection
 
 PEER = Connection(1, "10.0.0.1:5", bytes(8))
 OTHER = Connection(2, "10.0.0.1:6", bytes(8))

@@ -10,7 +10,7 @@ from sparrowmq.broker.relays import RELAY_TIMEOUT_MS, RELAYS_MAX
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.record import decode_messages
-from sparrowmq.runtime.connections import Connection, Push
+from sparrowmq.serving.connections import Connection, Push
 
 CODE = RequestCode.GET_CONSUMER_RUNNING_INFO
 FIELDS = {"consumerGroup": "GID_c", "clientId": "a", "jstackEnable": "false"}

@@ -10,7 +10,7 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import BatchEntry, encode_batch
-from sparrowmq.runtime.connections import PauseReading
+from sparrowmq.serving.connections import PauseReading
 
 V1_FIELDS = {
     "producerGroup": "GID_p",

@@ -16,7 +16,7 @@ from sparrowmq.protocol.bodies import TopicRouteData, decode_body
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import encode_frame
-from sparrowmq.runtime.remoting_server import bind
+from sparrowmq.serving.remoting_server import bind
 
 SEND = {
     "a": "GID_p",

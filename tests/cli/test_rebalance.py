@@ -24,12 +24,12 @@ from typer.testing import CliRunner, Result
 import waiting
 from members import MemberProcess
 from sparrowmq import ConsumeFromWhere, Message, Producer, PushConsumer
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.effects import invoke
 from sparrowmq.cli.main import build_app
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.runtime.blocking_driver import BlockingDriver
-from sparrowmq.runtime.effects import invoke
 from sparrowmq.testing import EmbeddedCluster
 
 wait_until = partial(waiting.wait_until, timeout_s=30)

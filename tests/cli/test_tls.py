@@ -23,9 +23,9 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+from sparrowmq.calling.tls import client_context
 from sparrowmq.errors import ConnectFailed, SparrowError
 from sparrowmq.model import ConsumeFromWhere
-from sparrowmq.runtime.tls import client_context
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 

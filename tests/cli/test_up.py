@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.effects import invoke
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.runtime.blocking_driver import BlockingDriver
-from sparrowmq.runtime.effects import invoke
 
 pytestmark = pytest.mark.slow
 

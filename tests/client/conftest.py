@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 import pytest
 
 from sparrowmq import Admin, Producer
-from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.runtime.async_driver import AsyncDriver
-from sparrowmq.runtime.blocking_driver import BlockingDriver
-from sparrowmq.runtime.effects import (
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.effects import (
     Call,
     Cancel,
     Invoke,
@@ -26,6 +25,7 @@ from sparrowmq.runtime.effects import (
     Timestamp,
     Wait,
 )
+from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 T = TypeVar("T")

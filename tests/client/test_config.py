@@ -8,7 +8,7 @@ import pytest
 
 from sparrowmq.client.config import ConsumerConfig, ProducerConfig
 from sparrowmq.errors import ConfigError
-from sparrowmq.rebalance.process_queue import FlowLimits
+from sparrowmq.membership.process_queue import FlowLimits
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.client.instances import INSTANCES, ClientInstance
 from sparrowmq.errors import BrokerError, ConfigError, UsageError
-from sparrowmq.runtime.blocking_driver import BlockingDriver
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 

@@ -14,7 +14,7 @@ import pytest
 from sparrowmq import ConsumeFromWhere, Message, MessageExt, MessageQueue, Producer, PushConsumer
 from sparrowmq.client.listener_calls import ListenerCalls, ListenersStuck
 from sparrowmq.client.running_info import describe
-from sparrowmq.rebalance.actions import Deliver
+from sparrowmq.membership.actions import Deliver
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 

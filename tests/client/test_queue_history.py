@@ -6,7 +6,7 @@ import pytest
 
 from sparrowmq.client.queue_history import QueueHistory
 from sparrowmq.model import MessageQueue
-from sparrowmq.rebalance.strategies import strategy_from
+from sparrowmq.strategies.registry import strategy_from
 
 QUEUES = [MessageQueue("T", "b", n) for n in range(4)]
 

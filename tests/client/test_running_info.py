@@ -8,6 +8,8 @@ from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.running_info import answer_about
 from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
+from sparrowmq.membership.actions import Acquire, Pull
+from sparrowmq.membership.member import TopicShare
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.protocol.bodies import (
     ConsumerRunningInfo,
@@ -19,9 +21,7 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.subscription import parse_subscription
-from sparrowmq.rebalance.actions import Acquire, Pull
-from sparrowmq.rebalance.member import TopicShare
-from sparrowmq.rebalance.strategies import strategy_from
+from sparrowmq.strategies.registry import strategy_from
 
 QUEUE = MessageQueue("T", "b", 3)
 NOW_MS, TIMESTAMP_MS = 5_000, 1_700_000_000_000

@@ -11,8 +11,8 @@ import pytest
 
 from sparrowmq import ConsumeContext, MessageExt, MessageQueue, PushConsumer
 from sparrowmq.errors import ConfigError
-from sparrowmq.rebalance import TopicView
-from sparrowmq.rebalance.by_config import AllocateMessageQueueByConfig
+from sparrowmq.strategies import TopicView
+from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sparrowmq.model.queue import java_order, queue_order
-from sparrowmq.rebalance import STRATEGIES, AllocateMessageQueueStrategy, MessageQueue
-from sparrowmq.rebalance.consistent_hash import ConsistentHashRing
+from sparrowmq.strategies import STRATEGIES, AllocateMessageQueueStrategy, MessageQueue
+from sparrowmq.strategies.consistent_hash import ConsistentHashRing
 
 
 def make_queues(topic: str, pairs: list[list[Any]] | None) -> list[MessageQueue] | None:

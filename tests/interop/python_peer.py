@@ -24,8 +24,8 @@ from sparrowmq import (
     PushConsumer,
 )
 from sparrowmq.errors import SparrowError
-from sparrowmq.rebalance import AllocateMessageQueueByConfig, AllocateMessageQueueByMachineRoom
-from sparrowmq.rebalance.process_queue import ProcessQueueState
+from sparrowmq.membership.process_queue import ProcessQueueState
+from sparrowmq.strategies import AllocateMessageQueueByConfig, AllocateMessageQueueByMachineRoom
 
 _output = threading.Lock()
 WATCH_PERIOD_S = 0.002

@@ -13,11 +13,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import waiting
+from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.cli.main import build_app
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.operations.snapshot import take_snapshot
-from sparrowmq.rebalance.diagnosis import GroupSnapshot
-from sparrowmq.runtime.blocking_driver import BlockingDriver
+from sparrowmq.doctor import GroupSnapshot
 
 wait_until = partial(waiting.wait_until, timeout_s=60)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparrowmq import Admin, PushConsumer
-from sparrowmq.rebalance.member_marker import is_marked
+from sparrowmq.coordination.member_marker import is_marked
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 

@@ -16,7 +16,7 @@ import pytest
 
 from sparrowmq import MessageQueue
 from sparrowmq.model.queue import java_order
-from sparrowmq.rebalance import AllocateMessageQueueByMachineRoom, strategy_from
+from sparrowmq.strategies import AllocateMessageQueueByMachineRoom, strategy_from
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 

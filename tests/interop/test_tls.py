@@ -20,8 +20,8 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+from sparrowmq.calling.tls import client_context
 from sparrowmq.errors import ConnectFailed, SparrowError
-from sparrowmq.runtime.tls import client_context
 from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]

@@ -10,7 +10,7 @@ from sparrowmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConf
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.register_body import compute_body_crc, encode_register_body
-from sparrowmq.runtime.connections import Connection, Reply
+from sparrowmq.serving.connections import Connection, Reply
 
 
 @dataclass

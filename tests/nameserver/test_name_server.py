@@ -10,7 +10,7 @@ from sparrowmq.nameserver.route_table import BROKER_EXPIRY_MS
 from sparrowmq.protocol.bodies import ClusterInfo, TopicList, TopicRouteData, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
-from sparrowmq.runtime.connections import Close
+from sparrowmq.serving.connections import Close
 
 IDENTITY = {
     "brokerName": "broker-a",

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sparrowmq.nameserver.route_table import BROKER_EXPIRY_MS, BrokerIdentity, RouteTable
 from sparrowmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
-from sparrowmq.runtime.connections import Connection
+from sparrowmq.serving.connections import Connection
 
 PEERS = [Connection(number, f"10.0.0.1:{number}", bytes(8)) for number in range(8)]
 

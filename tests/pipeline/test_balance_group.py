@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparrowmq.doctor.whatif import Plan, parse_events, simulate
 from sparrowmq.pipeline.balance_group import (
     Figures,
     TopicLayout,
@@ -12,10 +13,9 @@ from sparrowmq.pipeline.balance_group import (
     known_strategies,
     make_places,
 )
-from sparrowmq.rebalance.group_strategy import TopicView, is_group_strategy
-from sparrowmq.rebalance.kafka_assignors import KAFKA_ASSIGNORS
-from sparrowmq.rebalance.strategies import SPARROW_STRATEGIES, strategy_from
-from sparrowmq.rebalance.whatif import Plan, parse_events, simulate
+from sparrowmq.strategies.group_strategy import TopicView, is_group_strategy
+from sparrowmq.strategies.kafka_assignors import KAFKA_ASSIGNORS
+from sparrowmq.strategies.registry import SPARROW_STRATEGIES, strategy_from
 
 EIGHT = TopicLayout("orders", (("broker-a", 8),))
 

@@ -11,8 +11,8 @@ from sparrowmq.broker.processors import clients
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.codes import RequestCode
-from sparrowmq.runtime.connections import Output
-from sparrowmq.runtime.requests import Request
+from sparrowmq.serving.connections import Output
+from sparrowmq.serving.requests import Request
 from sparrowmq.simulation.churn import least_moves, run_churn, run_storm
 
 EVENTS = 15

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.calling.effects import Operation, call, invoke, now, sleep
 from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.errors import ConnectFailed, SparrowError
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.runtime.effects import Operation, call, invoke, now, sleep
 from sparrowmq.simulation.driver import Later, SimulatedDriver
 from sparrowmq.simulation.timeline import START_MS
 

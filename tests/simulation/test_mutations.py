@@ -13,19 +13,19 @@ import pytest
 
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.delay_schedule import DelaySchedule
+from sparrowmq.calling.effects import Operation, now
 from sparrowmq.client.operations import handover
 from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.membership.actions import AskMembers
+from sparrowmq.membership.member import GroupMember
+from sparrowmq.membership.owned_queue import OwnedQueue
+from sparrowmq.membership.process_queue import ProcessQueue, ProcessQueueState
+from sparrowmq.membership.queue_lease import QueueLease
 from sparrowmq.model import MessageExt, MessageQueue
-from sparrowmq.rebalance import lock_rounds
-from sparrowmq.rebalance.actions import AskMembers
-from sparrowmq.rebalance.member import GroupMember
-from sparrowmq.rebalance.owned_queue import OwnedQueue
-from sparrowmq.rebalance.process_queue import ProcessQueue, ProcessQueueState
-from sparrowmq.rebalance.queue_lease import QueueLease
-from sparrowmq.runtime.effects import Operation, now
 from sparrowmq.simulation.__main__ import main
 from sparrowmq.simulation.faults import Faults
 from sparrowmq.store.flush import FlushWork
+from sparrowmq.strategies import lock_rounds
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.membership.process_queue import ProcessQueueState
 from sparrowmq.model import MessageQueue
-from sparrowmq.rebalance.process_queue import ProcessQueueState
 from sparrowmq.simulation.cluster import GROUP, Cluster
 from sparrowmq.simulation.faults import Faults
 

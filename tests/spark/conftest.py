@@ -21,8 +21,8 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import Record, decode_record, encode_record
-from sparrowmq.runtime.connections import Connection, Output, Reply
-from sparrowmq.runtime.remoting_server import RemotingServer
+from sparrowmq.serving.connections import Connection, Output, Reply
+from sparrowmq.serving.remoting_server import RemotingServer
 
 READ_AND_WRITE = 6
 BORN_MS = 1_357_000_000_000

@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sparrowmq import Admin, MessageQueue
+from sparrowmq.calling.effects import Invoke, Now, Spawn
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.runtime.effects import Invoke, Now, Spawn
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.signing import named
 from sparrowmq.spark.sink_options import parse_sink_options

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from certificates import Certificates
+from sparrowmq.calling.tls import client_context
 from sparrowmq.errors import ConfigError
-from sparrowmq.runtime.tls import client_context
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.sink_options import parse_sink_options
 from sparrowmq.spark.tls_options import TlsFiles

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.effects import Operation, invoke, join, spawn
 from sparrowmq.errors import UsageError
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import decode_messages
-from sparrowmq.runtime.blocking_driver import BlockingDriver
-from sparrowmq.runtime.effects import Operation, invoke, join, spawn
 from sparrowmq.testing import ClusterFailed, EmbeddedCluster
 
 pytestmark = pytest.mark.slow

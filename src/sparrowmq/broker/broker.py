@@ -39,8 +39,8 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import encode_host
-from sparrowmq.runtime.connections import Close, Connection, Output
-from sparrowmq.runtime.requests import Processor, Request, answer, serve
+from sparrowmq.serving.connections import Close, Connection, Output
+from sparrowmq.serving.requests import Processor, Request, answer, serve
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.message_store import MessageStore
 

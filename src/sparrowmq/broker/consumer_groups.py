@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparrowmq.broker.message_filter import MessageFilter, make_filter
+from sparrowmq.coordination.member_marker import MARKED_EXPIRY_MS, is_marked
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel
 from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
 from sparrowmq.protocol.codes import LanguageCode
-from sparrowmq.rebalance.member_marker import MARKED_EXPIRY_MS, is_marked
-from sparrowmq.runtime.connections import Connection
+from sparrowmq.serving.connections import Connection
 
 # ConsumerManager.CHANNEL_EXPIRED_TIMEOUT, ProducerManager.CHANNEL_EXPIRED_TIMEOUT.
 HEARTBEAT_EXPIRY_MS = 120_000

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from sparrowmq.coordination.queue_lock_table import QueueLockTable, SavedLock
 from sparrowmq.model import MessageQueue
-from sparrowmq.rebalance.queue_lock_table import QueueLockTable, SavedLock
 
 
 class SavedLease(Struct, frozen=True, kw_only=True, rename="camel"):

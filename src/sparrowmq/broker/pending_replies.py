@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sparrowmq.broker.rounds import Rounds
 from sparrowmq.protocol.codes import ResponseCode
-from sparrowmq.runtime.connections import (
+from sparrowmq.serving.connections import (
     Connection,
     Output,
     PauseReading,

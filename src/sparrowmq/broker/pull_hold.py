@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sparrowmq.broker.message_filter import MessageFilter
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import PullMessageRequestHeader
-from sparrowmq.runtime.connections import Connection
+from sparrowmq.serving.connections import Connection
 
 HELD_MAX = 100_000
 SUSPEND_MS_MAX = 30_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.calling.effects import Operation, invoke
 from sparrowmq.errors import BrokerError
 from sparrowmq.protocol.bodies import MASTER_ID, RegisterBrokerBody
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -13,7 +14,6 @@ from sparrowmq.protocol.headers import (
     encode_header,
 )
 from sparrowmq.protocol.register_body import compute_body_crc, encode_register_body
-from sparrowmq.runtime.effects import Operation, invoke
 
 # BrokerConfig.registerBrokerTimeoutMills is 6 s; a topic's creation waits for it.
 REGISTER_TIMEOUT_MS = 3_000

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.runtime.connections import Connection, Output, Push, Reply
-from sparrowmq.runtime.requests import Refusal, Request, answer
+from sparrowmq.serving.connections import Connection, Output, Push, Reply
+from sparrowmq.serving.requests import Refusal, Request, answer
 
 # callClient's time-out.
 RELAY_TIMEOUT_MS = 10_000

@@ -34,6 +34,9 @@ from sparrowmq.broker.broker import (
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.lock_file import LockTable
 from sparrowmq.broker.registration import register, unregister
+from sparrowmq.calling import clock
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling.effects import Operation
 from sparrowmq.errors import SparrowError
 from sparrowmq.protocol.bodies import (
     ConsumerOffsetTable,
@@ -42,10 +45,7 @@ from sparrowmq.protocol.bodies import (
     TopicConfigTable,
     decode_body,
 )
-from sparrowmq.runtime import clock
-from sparrowmq.runtime.async_driver import AsyncDriver
-from sparrowmq.runtime.effects import Operation
-from sparrowmq.runtime.remoting_server import RemotingServer, ServerLimits
+from sparrowmq.serving.remoting_server import RemotingServer, ServerLimits
 from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.config_file import read_config, write_config
 from sparrowmq.store.file_storage import FileStorage

@@ -20,11 +20,11 @@ from sparrowmq.broker.relays import Relays
 from sparrowmq.broker.rounds import Rounds
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
+from sparrowmq.coordination.queue_lock_table import QueueLockTable
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
-from sparrowmq.rebalance.queue_lock_table import QueueLockTable
-from sparrowmq.runtime.connections import Output, Push
+from sparrowmq.serving.connections import Output, Push
 from sparrowmq.store.message_store import MessageStore
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sparrowmq.calling.tls import client_context
 from sparrowmq.config import find_setting
-from sparrowmq.runtime.tls import client_context
 
 TlsCa = Annotated[str, typer.Option("--tls-ca", help=find_setting("tls-ca").help)]
 

@@ -17,22 +17,22 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
+from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.cli import rebalance_json, rebalance_view
 from sparrowmq.cli.connecting import TlsCa, client_tls
 from sparrowmq.cli.failures import reporting_errors, say
 from sparrowmq.cli.rebalance_drill import DrillKind, run_drill
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.operations.snapshot import take_snapshot
+from sparrowmq.doctor import GroupSnapshot, Severity, diagnose
+from sparrowmq.doctor.case import Case, examine
+from sparrowmq.doctor.explain import explain as explain_queue
+from sparrowmq.doctor.explain import find_queue
+from sparrowmq.doctor.whatif import Plan, parse_events, simulate_all
+from sparrowmq.doctor.whatif import simulate as simulate_strategy
 from sparrowmq.errors import SparrowError
 from sparrowmq.model.names import check_group
-from sparrowmq.rebalance.diagnosis import GroupSnapshot, Severity, diagnose
-from sparrowmq.rebalance.diagnosis.case import Case, examine
-from sparrowmq.rebalance.diagnosis.explain import explain as explain_queue
-from sparrowmq.rebalance.diagnosis.explain import find_queue
-from sparrowmq.rebalance.strategies import strategy_from
-from sparrowmq.rebalance.whatif import Plan, parse_events, simulate_all
-from sparrowmq.rebalance.whatif import simulate as simulate_strategy
-from sparrowmq.runtime.blocking_driver import BlockingDriver
+from sparrowmq.strategies.registry import strategy_from
 
 EXIT_FOUND = 1
 # Nobody outside knows their settings: owners are what members tell.

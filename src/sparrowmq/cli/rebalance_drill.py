@@ -22,18 +22,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.cli.rebalance_drill_relay import Relay
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.blocking import Producer
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.demo.processes import Child, Crew
+from sparrowmq.doctor import Finding, diagnose
+from sparrowmq.doctor.case import Case, examine
+from sparrowmq.doctor.timeline import Episode, Holding, measure, owners_of
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageQueue
-from sparrowmq.rebalance.diagnosis import Finding, diagnose
-from sparrowmq.rebalance.diagnosis.case import Case, examine
-from sparrowmq.rebalance.diagnosis.timeline import Episode, Holding, measure, owners_of
-from sparrowmq.runtime.blocking_driver import BlockingDriver
-from sparrowmq.runtime.clock import monotonic_ms
 from sparrowmq.testing import EmbeddedCluster
 
 GROUP, TOPIC, BROKER = "GID_drill", "drill", "broker-a"

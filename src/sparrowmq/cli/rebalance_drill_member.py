@@ -16,9 +16,9 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.blocking import PushConsumer
 from sparrowmq.model import ConsumeContext, ConsumeFromWhere, MessageExt, MessageQueue
-from sparrowmq.runtime.clock import monotonic_ms
 
 _LOCK = threading.Lock()
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from sparrowmq.cli.rebalance_drill import Report
+from sparrowmq.coordination.member_marker import is_marked, unmark_version
+from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.explain import Explanation
+from sparrowmq.doctor.finding import Finding
+from sparrowmq.doctor.ownership import Ownership
+from sparrowmq.doctor.snapshot import GroupSnapshot, Seat
+from sparrowmq.doctor.whatif import Course, Plan, Step
 from sparrowmq.model import MessageQueue
-from sparrowmq.rebalance.diagnosis.case import Case
-from sparrowmq.rebalance.diagnosis.explain import Explanation
-from sparrowmq.rebalance.diagnosis.finding import Finding
-from sparrowmq.rebalance.diagnosis.ownership import Ownership
-from sparrowmq.rebalance.diagnosis.snapshot import GroupSnapshot, Seat
-from sparrowmq.rebalance.member_marker import is_marked, unmark_version
-from sparrowmq.rebalance.whatif import Course, Plan, Step
 
 Json: TypeAlias = dict[str, Any]
 

@@ -18,14 +18,14 @@ from rich.text import Text
 
 from sparrowmq.cli.rebalance_drill import LateWork, Report
 from sparrowmq.cli.rebalance_json import state_of
+from sparrowmq.coordination.member_marker import is_marked
+from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.explain import Explanation
+from sparrowmq.doctor.finding import Finding, Severity, count_of, describe_runs
+from sparrowmq.doctor.snapshot import Seat
+from sparrowmq.doctor.whatif import SPARROW_NAMES, Course, Plan, SplitView, Step
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order
-from sparrowmq.rebalance.diagnosis.case import Case
-from sparrowmq.rebalance.diagnosis.explain import Explanation
-from sparrowmq.rebalance.diagnosis.finding import Finding, Severity, count_of, describe_runs
-from sparrowmq.rebalance.diagnosis.snapshot import Seat
-from sparrowmq.rebalance.member_marker import is_marked
-from sparrowmq.rebalance.whatif import SPARROW_NAMES, Course, Plan, SplitView, Step
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # A matrix with more columns than this is no matrix any more; owners are then named only.

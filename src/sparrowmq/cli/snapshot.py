@@ -70,13 +70,13 @@ def _run(
     timeout_ms: int,
     as_json: bool,
 ) -> None:
+    from sparrowmq.calling.blocking_driver import BlockingDriver
+    from sparrowmq.calling.clock import monotonic_ms, timestamp_ms
+    from sparrowmq.calling.effects import sleep
     from sparrowmq.client.assembly import make_directory
     from sparrowmq.client.operations.groups import list_groups, take_snapshots
     from sparrowmq.model.names import check_group
     from sparrowmq.pipeline.snapshot_tables import tables_of, write_tables
-    from sparrowmq.runtime.blocking_driver import BlockingDriver
-    from sparrowmq.runtime.clock import monotonic_ms, timestamp_ms
-    from sparrowmq.runtime.effects import sleep
 
     for name in groups:
         check_group(name)

@@ -26,12 +26,12 @@ import typer
 
 from sparrowmq.broker.config import BrokerConfig, DuplicateClientId
 from sparrowmq.broker.server import BrokerServer
+from sparrowmq.calling.tls import client_context, own_server_context, server_context
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.config import find_setting
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.nameserver.server import NameServerServer
-from sparrowmq.runtime.remoting_server import bind
-from sparrowmq.runtime.tls import client_context, own_server_context, server_context
+from sparrowmq.serving.remoting_server import bind
 
 LOG = logging.getLogger("sparrowmq.cli")
 

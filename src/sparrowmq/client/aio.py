@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import (
     LEAVE_TIMEOUT_MS,
     add_subscription,
@@ -42,6 +44,7 @@ from sparrowmq.client.subscriber import (
     RebalanceListener,
 )
 from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.model import (
     ConsumeFromWhere,
     Message,
@@ -51,10 +54,7 @@ from sparrowmq.model import (
     SendResult,
 )
 from sparrowmq.protocol.bodies import ConsumerConnection
-from sparrowmq.rebalance.client_id import ClientIdRule
-from sparrowmq.rebalance.strategies import StrategyChoice
-from sparrowmq.runtime.async_driver import AsyncDriver
-from sparrowmq.runtime.effects import Operation
+from sparrowmq.strategies.registry import StrategyChoice
 
 T = TypeVar("T")
 

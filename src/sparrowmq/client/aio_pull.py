@@ -25,6 +25,7 @@ from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
 from sparrowmq.client.subscriber import ConsumeCounters, RebalanceCallbacks, RebalanceListener
 from sparrowmq.errors import UsageError
+from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.model import (
     ConsumeFromWhere,
     MessageExt,
@@ -32,8 +33,7 @@ from sparrowmq.model import (
     MessageQueue,
     MessageSelector,
 )
-from sparrowmq.rebalance.client_id import ClientIdRule
-from sparrowmq.rebalance.strategies import StrategyChoice
+from sparrowmq.strategies.registry import StrategyChoice
 
 # Callbacks on queues, and beside them the file of a BROADCASTING consumer's offsets.
 POOL_SIZE = 2

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sparrowmq.calling import clock
+from sparrowmq.calling.channel import Answer
+from sparrowmq.calling.scheduler import NEVER_MS
 from sparrowmq.client.config import ConsumerConfig, ProducerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.identity import make_client_id, make_id_generator, random_start
@@ -25,6 +28,8 @@ from sparrowmq.client.subscriber import (
 )
 from sparrowmq.client.tracer import Tracer
 from sparrowmq.errors import ConfigError
+from sparrowmq.membership.client_id import ClientIdRule
+from sparrowmq.membership.process_queue import FlowLimits
 from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel, MessageSelector
 from sparrowmq.model.names import GROUP_LENGTH_MAX, check_topic, retry_topic
 from sparrowmq.model.namespace import check_namespace
@@ -33,13 +38,8 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, decode_header
 from sparrowmq.protocol.subscription import parse_selection
-from sparrowmq.rebalance.by_config import AllocateMessageQueueByConfig
-from sparrowmq.rebalance.client_id import ClientIdRule
-from sparrowmq.rebalance.process_queue import FlowLimits
-from sparrowmq.rebalance.strategies import StrategyChoice, strategy_from
-from sparrowmq.runtime import clock
-from sparrowmq.runtime.channel import Answer
-from sparrowmq.runtime.scheduler import NEVER_MS
+from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
+from sparrowmq.strategies.registry import StrategyChoice, strategy_from
 
 # DefaultMQPushConsumer.consumeTimestamp: half an hour before the start.
 CONSUME_TIMESTAMP_BACK_MS = 30 * 60 * 1000

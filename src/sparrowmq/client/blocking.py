@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import (
     LEAVE_TIMEOUT_MS,
     add_subscription,
@@ -40,6 +42,7 @@ from sparrowmq.client.subscriber import (
     RebalanceListener,
 )
 from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.model import (
     ConsumeFromWhere,
     Message,
@@ -49,10 +52,7 @@ from sparrowmq.model import (
     SendResult,
 )
 from sparrowmq.protocol.bodies import ConsumerConnection
-from sparrowmq.rebalance.client_id import ClientIdRule
-from sparrowmq.rebalance.strategies import StrategyChoice
-from sparrowmq.runtime.blocking_driver import BlockingDriver
-from sparrowmq.runtime.effects import Operation
+from sparrowmq.strategies.registry import StrategyChoice
 
 T = TypeVar("T")
 

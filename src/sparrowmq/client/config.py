@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.membership.process_queue import FlowLimits
 from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel
 from sparrowmq.model.names import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
@@ -17,7 +18,6 @@ from sparrowmq.model.names import (
     check_group,
 )
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
-from sparrowmq.rebalance.process_queue import FlowLimits
 
 
 def check_range(name: str, value: int, low: int, high: int) -> None:

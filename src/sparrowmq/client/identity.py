@@ -9,16 +9,16 @@ import os
 import random
 from ipaddress import ip_address
 
+from sparrowmq.calling import clock
 from sparrowmq.client.interfaces import list_interface_addresses
-from sparrowmq.model import MessageModel
-from sparrowmq.protocol.message_id import UniqIdGenerator
-from sparrowmq.rebalance.client_id import (
+from sparrowmq.membership.client_id import (
     ClientIdRule,
     build_client_id,
     choose_instance_name,
     choose_local_address,
 )
-from sparrowmq.runtime import clock
+from sparrowmq.model import MessageModel
+from sparrowmq.protocol.message_id import UniqIdGenerator
 
 
 def make_client_id(

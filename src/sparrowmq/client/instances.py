@@ -22,11 +22,11 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
+from sparrowmq.calling.channel import Answer
 from sparrowmq.client.assembly import note_connection_lost, serve_request
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.runtime.channel import Answer
 
 D = TypeVar("D")
 

@@ -13,7 +13,7 @@ import sys
 from ipaddress import IPv6Address
 from pathlib import Path
 
-from sparrowmq.rebalance.client_id import InterfaceAddress
+from sparrowmq.membership.client_id import InterfaceAddress
 
 if sys.platform != "win32":
     import fcntl

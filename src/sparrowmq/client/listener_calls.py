@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sparrowmq.rebalance.actions import Deliver
+from sparrowmq.membership.actions import Deliver
 
 
 class ListenersStuck(NamedTuple):

@@ -19,15 +19,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sparrowmq.calling.effects import Event
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.pull import PullStatus
 from sparrowmq.client.subscriber import Notice, Subscriber, member_config_from
 from sparrowmq.errors import UsageError
+from sparrowmq.membership.actions import AssignmentChanged, Deliver, OffsetCorrected, QueueLost
+from sparrowmq.membership.member import GroupMember
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.namespace import Namespace
-from sparrowmq.rebalance.actions import AssignmentChanged, Deliver, OffsetCorrected, QueueLost
-from sparrowmq.rebalance.member import GroupMember
-from sparrowmq.runtime.effects import Event
 
 # Messages of one queue that the polling thread takes at once: what is given up of a queue that
 # moves is at most one message that is being worked on, whatever this is.

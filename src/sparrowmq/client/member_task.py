@@ -8,6 +8,8 @@ import ssl
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,
     RESTART_S,
@@ -17,8 +19,6 @@ from sparrowmq.client.assembly import (
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import UsageError
-from sparrowmq.runtime.async_driver import AsyncDriver
-from sparrowmq.runtime.effects import Operation
 
 T = TypeVar("T")
 

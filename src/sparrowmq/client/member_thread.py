@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,
     RESTART_S,
@@ -22,8 +24,6 @@ from sparrowmq.client.assembly import (
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import UsageError
-from sparrowmq.runtime.blocking_driver import BlockingDriver
-from sparrowmq.runtime.effects import Operation
 
 T = TypeVar("T")
 

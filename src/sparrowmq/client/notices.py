@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
+from sparrowmq.calling import clock
 from sparrowmq.client.listener_calls import ListenersStuck
 from sparrowmq.client.subscriber import (
     AllocationFailed,
@@ -14,8 +15,7 @@ from sparrowmq.client.subscriber import (
     RequestFailed,
 )
 from sparrowmq.errors import TransportError
-from sparrowmq.model import MessageQueue
-from sparrowmq.rebalance.actions import (
+from sparrowmq.membership.actions import (
     AssignmentChanged,
     CommitLost,
     DrainTimedOut,
@@ -24,7 +24,7 @@ from sparrowmq.rebalance.actions import (
     OffsetCorrected,
     QueueLost,
 )
-from sparrowmq.runtime import clock
+from sparrowmq.model import MessageQueue
 
 LOG = logging.getLogger("sparrowmq.client")
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sparrowmq.calling.effects import Event
 from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.protocol.message_id import UniqIdGenerator
-from sparrowmq.runtime.effects import Event
 
 if TYPE_CHECKING:
     from sparrowmq.client.tracer import Tracer

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sparrowmq.model import MessageQueue
-from sparrowmq.rebalance.group_strategy import Owners, is_group_strategy
-from sparrowmq.rebalance.strategy import AllocateMessageQueueStrategy
+from sparrowmq.strategies.group_strategy import Owners, is_group_strategy
+from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
 # So many members are asked for their share to find a queue's former owner; one beyond is taken
 # to be still there. A strategy may take long, and a wait is bounded.

@@ -7,6 +7,8 @@ Source: ClientRemotingProcessor.java, ConsumerRunningInfo.java, MQClientInstance
 from __future__ import annotations
 
 from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.membership.owned_queue import OwnedQueue
+from sparrowmq.membership.process_queue import ProcessQueueState
 from sparrowmq.protocol.bodies import (
     ConsumerRunningInfo,
     ConsumeStatus,
@@ -24,8 +26,6 @@ from sparrowmq.protocol.headers import (
     ResetOffsetRequestHeader,
     decode_header,
 )
-from sparrowmq.rebalance.owned_queue import OwnedQueue
-from sparrowmq.rebalance.process_queue import ProcessQueueState
 
 
 def answer_about(

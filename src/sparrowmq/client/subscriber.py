@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from sparrowmq.calling.effects import Event, Task
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.listener_calls import ListenerCalls, ListenersStuck
 from sparrowmq.client.local_offsets import LocalOffsets
@@ -19,6 +20,9 @@ from sparrowmq.client.queue_history import QueueHistory
 from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.client.tracer import Tracer
 from sparrowmq.errors import NoWritableQueue, SparrowError
+from sparrowmq.membership.actions import Fact, QueueLost, TellAssigned, TellRevoked
+from sparrowmq.membership.member import GroupMember
+from sparrowmq.membership.member_config import MemberConfig
 from sparrowmq.model import (
     ConsumeContext,
     ConsumeOrderlyContext,
@@ -30,11 +34,7 @@ from sparrowmq.model import (
 )
 from sparrowmq.model.names import retry_topic
 from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
-from sparrowmq.rebalance.actions import Fact, QueueLost, TellAssigned, TellRevoked
-from sparrowmq.rebalance.member import GroupMember
-from sparrowmq.rebalance.member_config import MemberConfig
-from sparrowmq.rebalance.strategy import AllocateMessageQueueStrategy
-from sparrowmq.runtime.effects import Event, Task
+from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
 Listener: TypeAlias = Callable[
     [list[MessageExt], ConsumeContext],

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from sparrowmq.calling.effects import Task
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.model import Message
 from sparrowmq.model.names import TRACE_TOPIC
 from sparrowmq.protocol.trace import TraceEntry
-from sparrowmq.runtime.effects import Task
 
 # Differs from AsyncTraceDispatcher, whose queue of 2,048 holds calls: ours holds entries.
 ENTRIES_MAX = 8_192

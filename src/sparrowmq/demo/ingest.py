@@ -19,6 +19,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
 
+from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.demo import spark_job
 from sparrowmq.demo.flights import BODY_DDL
 from sparrowmq.demo.logbook import (
@@ -36,7 +37,6 @@ from sparrowmq.demo.logbook import (
 )
 from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline.parquet import write_batch_parquet
-from sparrowmq.runtime.clock import monotonic_ms
 from sparrowmq.spark.java import find_java, spark_session
 
 _POLL_INTERVAL_S = 0.2

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.blocking import PushConsumer
 from sparrowmq.demo.logbook import (
     CONSUMED_SUFFIX,
@@ -27,7 +28,6 @@ from sparrowmq.demo.logbook import (
 )
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import ConsumeContext, ConsumeFromWhere, MessageExt, MessageQueue
-from sparrowmq.runtime.clock import monotonic_ms
 
 _REPORT_INTERVAL_S = 0.2
 # Java's default is one message a call; a call per message would only measure the listener pool.

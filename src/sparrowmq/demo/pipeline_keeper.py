@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.demo.board import BatchBoard, Board
 from sparrowmq.demo.cast import Cast
 from sparrowmq.demo.processes import Child, ProcessFailed
-from sparrowmq.runtime.clock import monotonic_ms
 
 # The first batch must be in the table, so that the resumed query has something to build on.
 _FIRST_BATCH_TO_KILL = 1

@@ -18,12 +18,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.blocking import Producer
 from sparrowmq.demo.flights import Flights, load_flights
 from sparrowmq.demo.logbook import EVENTS_SUFFIX, Failed, Journal, Produced
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageQueue
-from sparrowmq.runtime.clock import monotonic_ms
 
 _REPORT_INTERVAL_MS = 100
 # About 75 KB of bodies: one SYNC flush a batch, and far from the 4 MiB that a broker takes.

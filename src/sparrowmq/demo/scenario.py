@@ -12,6 +12,7 @@ from types import FrameType
 
 from rich.console import Console
 
+from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.demo.board import Board, IngestBoard, ProductionBoard
 from sparrowmq.demo.cast import FIRST_GROUP, INGEST, PRODUCER, QUEUE_COUNT, SECOND_GROUP, Cast
 from sparrowmq.demo.directory import DemoDirectory, claim_directory
@@ -25,7 +26,6 @@ from sparrowmq.demo.report_page import render_report
 from sparrowmq.demo.screen import LiveScreen, PlainScreen
 from sparrowmq.demo.stages import Ending, Stages, StageTime
 from sparrowmq.demo.terminal import print_outcome
-from sparrowmq.runtime.clock import monotonic_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.demo.board import Board, MemberBoard, MemberState
-from sparrowmq.runtime.clock import monotonic_ms
 
 _PLAIN_INTERVAL_MS = 10_000
 _GAP = 3

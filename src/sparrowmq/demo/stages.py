@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.blocking import Admin
 from sparrowmq.demo.board import Board, Happening, MemberBoard
 from sparrowmq.demo.cast import (
@@ -22,7 +23,6 @@ from sparrowmq.demo.directory import DemoDirectory
 from sparrowmq.demo.lookout import Lookout
 from sparrowmq.demo.pipeline_keeper import PipelineKeeper
 from sparrowmq.demo.processes import Child
-from sparrowmq.runtime.clock import monotonic_ms
 
 TWIN_IP, TWIN_INSTANCE = "172.17.0.1", "9"
 # The share of all flights after which each event happens, so that messages flow around it.

@@ -43,8 +43,8 @@ from sparrowmq.protocol.headers import (
     encode_header,
 )
 from sparrowmq.protocol.register_body import compute_body_crc, decode_register_body
-from sparrowmq.runtime.connections import Close, Connection, Fact, Output
-from sparrowmq.runtime.requests import FAQ, Processor, Refusal, Request, answer, serve
+from sparrowmq.serving.connections import Close, Connection, Fact, Output
+from sparrowmq.serving.requests import FAQ, Processor, Refusal, Request, answer, serve
 
 # NamesrvUtil.NAMESPACE_ORDER_TOPIC_CONFIG.
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"

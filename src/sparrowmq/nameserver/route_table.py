@@ -25,7 +25,7 @@ from sparrowmq.protocol.bodies import (
     TopicConfigTable,
     TopicRouteData,
 )
-from sparrowmq.runtime.connections import Connection
+from sparrowmq.serving.connections import Connection
 
 # RouteInfoManager.BROKER_CHANNEL_EXPIRED_TIME.
 BROKER_EXPIRY_MS = 120_000

@@ -8,9 +8,9 @@ import socket
 import ssl
 from pathlib import Path
 
+from sparrowmq.calling import clock
 from sparrowmq.nameserver.name_server import KVConfig, NameServer
-from sparrowmq.runtime import clock
-from sparrowmq.runtime.remoting_server import RemotingServer, ServerLimits
+from sparrowmq.serving.remoting_server import RemotingServer, ServerLimits
 from sparrowmq.store.config_file import read_config, write_config
 from sparrowmq.store.file_storage import FileStorage
 

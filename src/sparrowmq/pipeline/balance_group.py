@@ -18,23 +18,23 @@ from functools import lru_cache
 from operator import ne
 from typing import NamedTuple, TypeAlias
 
+from sparrowmq.doctor.whatif import ROCKETMQ_NAMES
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order
-from sparrowmq.rebalance.across_topics import divide_topics
-from sparrowmq.rebalance.by_config import AllocateMessageQueueByConfig
-from sparrowmq.rebalance.consistent_hash import (
+from sparrowmq.strategies.across_topics import divide_topics
+from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
+from sparrowmq.strategies.consistent_hash import (
     VIRTUAL_NODE_COUNT_DEFAULT,
     ConsistentHashRing,
     md5_hash,
 )
-from sparrowmq.rebalance.consistent_hash_bounded import deal
-from sparrowmq.rebalance.group_strategy import Owners, TopicView, unique
-from sparrowmq.rebalance.kafka_assignors import KAFKA_ASSIGNORS
-from sparrowmq.rebalance.machine_room import AllocateMessageQueueByMachineRoom
-from sparrowmq.rebalance.minimal_move import divide
-from sparrowmq.rebalance.strategies import SPARROW_STRATEGIES, strategy_from
-from sparrowmq.rebalance.strategy import AllocateMessageQueueStrategy
-from sparrowmq.rebalance.whatif import ROCKETMQ_NAMES
+from sparrowmq.strategies.consistent_hash_bounded import deal
+from sparrowmq.strategies.group_strategy import Owners, TopicView, unique
+from sparrowmq.strategies.kafka_assignors import KAFKA_ASSIGNORS
+from sparrowmq.strategies.machine_room import AllocateMessageQueueByMachineRoom
+from sparrowmq.strategies.minimal_move import divide
+from sparrowmq.strategies.registry import SPARROW_STRATEGIES, strategy_from
+from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
 _POSITIONAL = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "AVG_ACROSS_TOPICS")
 # They deal out the queues of all topics as one row.

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparrowmq.rebalance.diagnosis import GroupSnapshot, diagnose
-from sparrowmq.rebalance.diagnosis.case import Case, examine
+from sparrowmq.doctor import GroupSnapshot, diagnose
+from sparrowmq.doctor.case import Case, examine
 
 _TIMESTAMP = pa.timestamp("ms", tz="UTC")
 

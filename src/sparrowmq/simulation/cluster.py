@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.name_servers import NameServers
@@ -14,7 +15,6 @@ from sparrowmq.client.operations.administer import create_topic
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
-from sparrowmq.runtime.effects import Operation
 from sparrowmq.simulation.checkers import Checkers, Ownership, judge_ownership
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver

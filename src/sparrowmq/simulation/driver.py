@@ -13,10 +13,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from sparrowmq.calling.channel import IDLE_MS, Channel, OnConnectionLost, OnRequest
+from sparrowmq.calling.effects import Call, Effect, Invoke, Oneway, Operation
+from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Timed
 from sparrowmq.errors import ProtocolError
-from sparrowmq.runtime.channel import IDLE_MS, Channel, OnConnectionLost, OnRequest
-from sparrowmq.runtime.effects import Call, Effect, Invoke, Oneway, Operation
-from sparrowmq.runtime.scheduler import NEVER_MS, OperationTask, Scheduler, Timed
 from sparrowmq.simulation.network import End, Network
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.timeline import Timer

@@ -27,6 +27,7 @@ from sparrowmq.broker.broker import (
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.lock_file import LockTable
 from sparrowmq.broker.registration import register
+from sparrowmq.calling.effects import Operation
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX, retry_topic
@@ -40,8 +41,7 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.runtime.connections import Connection
-from sparrowmq.runtime.effects import Operation
+from sparrowmq.serving.connections import Connection
 from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver

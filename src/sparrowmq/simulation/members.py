@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.config import ConsumerConfig, ProducerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.consume import consume
@@ -21,14 +22,7 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
     Subscriber,
 )
-from sparrowmq.model import MessageQueue
-from sparrowmq.model.names import retry_topic
-from sparrowmq.protocol.codes import RequestCode
-from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, decode_header
-from sparrowmq.protocol.message_id import UniqIdGenerator
-from sparrowmq.protocol.subscription import parse_subscription
-from sparrowmq.rebalance.actions import (
+from sparrowmq.membership.actions import (
     AssignmentChanged,
     CommitLost,
     DrainTimedOut,
@@ -37,8 +31,13 @@ from sparrowmq.rebalance.actions import (
     OffsetCorrected,
     QueueLost,
 )
-from sparrowmq.rebalance.strategies import strategy_from
-from sparrowmq.runtime.effects import Operation
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import retry_topic
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, decode_header
+from sparrowmq.protocol.message_id import UniqIdGenerator
+from sparrowmq.protocol.subscription import parse_subscription
 from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
@@ -47,6 +46,7 @@ from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.simulation.trace import Trace
 from sparrowmq.simulation.workload import Workload, make_listener
+from sparrowmq.strategies.registry import strategy_from
 
 
 class MemberHost:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from sparrowmq.runtime.channel import CONNECT_TIMEOUT_MS
+from sparrowmq.calling.channel import CONNECT_TIMEOUT_MS
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.timeline import Timeline

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from sparrowmq.broker.broker import SCAN_INTERVAL_MS
 from sparrowmq.client.config import ConsumerConfig
-from sparrowmq.rebalance.member_marker import MARKED_EXPIRY_MS
-from sparrowmq.rebalance.owned_queue import LAST_COMMIT_MS
+from sparrowmq.coordination.member_marker import MARKED_EXPIRY_MS
+from sparrowmq.membership.owned_queue import LAST_COMMIT_MS
 from sparrowmq.simulation.cluster import Cluster, Scenario
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import (

@@ -1,6 +1,6 @@
 """Serves a name server's or a broker's machine on the simulated network.
 
-What `runtime/remoting_server.py` does on sockets: frames in, outputs carried out, and at the end of
+What `serving/remoting_server.py` does on sockets: frames in, outputs carried out, and at the end of
 each turn what belongs to all its requests together. Silent connections are closed after the same
 time.
 """
@@ -14,7 +14,7 @@ from sparrowmq.errors import ProtocolError
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.protocol.record import encode_host
-from sparrowmq.runtime.connections import (
+from sparrowmq.serving.connections import (
     Close,
     Connection,
     Fact,
@@ -23,7 +23,7 @@ from sparrowmq.runtime.connections import (
     Push,
     Reply,
 )
-from sparrowmq.runtime.remoting_server import Machine, ServerLimits
+from sparrowmq.serving.remoting_server import Machine, ServerLimits
 from sparrowmq.simulation.network import End, Network
 from sparrowmq.simulation.process import Process
 

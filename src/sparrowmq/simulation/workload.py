@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from sparrowmq.calling.effects import Operation, sleep
 from sparrowmq.client.operations.send import send
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.errors import SparrowError
@@ -16,7 +17,6 @@ from sparrowmq.model import (
     MessageQueue,
     SendStatus,
 )
-from sparrowmq.runtime.effects import Operation, sleep
 from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import Later

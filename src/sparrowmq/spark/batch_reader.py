@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from sparrowmq.runtime.effects import Operation
+from sparrowmq.calling.effects import Operation
 from sparrowmq.spark.bounds import Answer, OffsetChoice, ranges_between, resolve_choice
 from sparrowmq.spark.cluster import Cluster, connect
 from sparrowmq.spark.discovery import Discovery, discover

@@ -11,6 +11,9 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.effects import Operation, now, sleep
+from sparrowmq.calling.tls import client_context
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import max_offset, min_offset, update_offset
@@ -24,9 +27,6 @@ from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.protocol.acl import Credentials
 from sparrowmq.protocol.bodies import TopicList, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
-from sparrowmq.runtime.blocking_driver import BlockingDriver
-from sparrowmq.runtime.effects import Operation, now, sleep
-from sparrowmq.runtime.tls import client_context
 from sparrowmq.spark.bounds import QueueBounds
 from sparrowmq.spark.signing import named, signed
 from sparrowmq.spark.tls_options import TlsFiles

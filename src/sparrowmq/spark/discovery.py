@@ -6,9 +6,9 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
+from sparrowmq.calling.effects import Operation
 from sparrowmq.errors import ConfigError, TopicRouteNotFound
 from sparrowmq.model import MessageQueue
-from sparrowmq.runtime.effects import Operation
 from sparrowmq.spark.bounds import QueueBounds
 from sparrowmq.spark.cluster import Cluster, Patience, persist
 from sparrowmq.spark.options import SourceOptions

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import query_offset, search_offset
 from sparrowmq.client.operations.pull import PullStatus, make_pull_header, pull
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.record import decode_record
-from sparrowmq.runtime.effects import Operation
 from sparrowmq.spark.bounds import (
     GroupChoice,
     OffsetChoice,

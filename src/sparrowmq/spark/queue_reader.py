@@ -25,9 +25,9 @@ import numpy as np
 import pyarrow as pa
 from msgspec import structs
 
+from sparrowmq.calling.effects import Operation, Task, cancel, join, sleep, spawn
 from sparrowmq.client.operations.pull import PullResult, PullStatus, make_pull_header, pull
 from sparrowmq.errors import RemoteProtocolError, SparrowError
-from sparrowmq.runtime.effects import Operation, Task, cancel, join, sleep, spawn
 from sparrowmq.spark.bounds import Loss
 from sparrowmq.spark.cluster import Cluster, Patience, is_passing, persist
 from sparrowmq.spark.columns import (

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec import structs
 
+from sparrowmq.calling.effects import Effect, Invoke, Oneway, Operation, Spawn
 from sparrowmq.model.namespace import Namespace
 from sparrowmq.protocol.acl import Credentials, sign_request
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.runtime.effects import Effect, Invoke, Oneway, Operation, Spawn
 
 T = TypeVar("T")
 

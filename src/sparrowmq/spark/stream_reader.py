@@ -24,9 +24,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from sparrowmq.calling import clock
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
-from sparrowmq.runtime import clock
 from sparrowmq.spark.bounds import (
     OffsetChoice,
     QueueBounds,

@@ -29,6 +29,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from sparrowmq.calling import clock
+from sparrowmq.calling.effects import Operation, Task, cancel, join, spawn
 from sparrowmq.client.assembly import make_publisher
 from sparrowmq.client.operations.send import (
     fetch_publish_queues,
@@ -44,8 +46,6 @@ from sparrowmq.model import Message, MessageQueue, SendStatus
 from sparrowmq.model.message import SendResult
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from sparrowmq.protocol.properties import parse_properties
-from sparrowmq.runtime import clock
-from sparrowmq.runtime.effects import Operation, Task, cancel, join, spawn
 from sparrowmq.spark.cluster import Cluster, connect
 from sparrowmq.spark.failures import as_clear
 from sparrowmq.spark.row_encoding import EncodedRows, encode_rows

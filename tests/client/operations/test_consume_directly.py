@@ -20,12 +20,12 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.effects import invoke
 from sparrowmq.errors import BrokerError
 from sparrowmq.protocol.bodies import ConsumeMessageDirectlyResult, decode_body
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.runtime.blocking_driver import BlockingDriver
-from sparrowmq.runtime.effects import invoke
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 

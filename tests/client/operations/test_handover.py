@@ -20,6 +20,7 @@ from sparrowmq.client.operations.handover import (
 from sparrowmq.client.route_cache import route_from
 from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
 from sparrowmq.errors import ConnectFailed, ConnectionLost, InvokeTimeout, SparrowError
+from sparrowmq.membership.actions import Acquire, AskMembers, Unlock
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
     BrokerData,
@@ -32,8 +33,7 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.rebalance.actions import Acquire, AskMembers, Unlock
-from sparrowmq.rebalance.strategies import strategy_from
+from sparrowmq.strategies.registry import strategy_from
 
 OLD, ADDED = (MessageQueue("T", "b", n) for n in range(2))
 MAX_OFFSET = 77

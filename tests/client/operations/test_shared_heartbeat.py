@@ -12,12 +12,12 @@ from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.consume import _heartbeat, _leave
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
+from sparrowmq.membership.actions import Heartbeat, Leave
 from sparrowmq.protocol.bodies import HeartbeatData, decode_body
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.subscription import parse_subscription
-from sparrowmq.rebalance.actions import Heartbeat, Leave
-from sparrowmq.rebalance.strategies import strategy_from
+from sparrowmq.strategies.registry import strategy_from
 
 NOW_MS = 1_000_000
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparrowmq import Message, MessageQueue
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import make_directory, make_publisher
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.operations import administer, locks, membership, offsets
@@ -15,12 +16,11 @@ from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.pull import PullStatus, make_pull_header, pull
 from sparrowmq.client.operations.send import send, send_batch
 from sparrowmq.client.publisher import Publisher
+from sparrowmq.coordination.member_marker import MARKED_EXPIRY_MS, is_marked
 from sparrowmq.errors import BrokerError, ConnectFailed, TopicRouteNotFound
 from sparrowmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.record import decode_messages
-from sparrowmq.rebalance.member_marker import MARKED_EXPIRY_MS, is_marked
-from sparrowmq.runtime.effects import Operation
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 Run = Callable[[Operation[Any]], Any]

@@ -49,8 +49,8 @@ from sparrowmq.protocol.headers import (
     ViewMessageRequestHeader,
     decode_header,
 )
-from sparrowmq.runtime.connections import Connection, Output, Reply
-from sparrowmq.runtime.requests import Refusal, Request, answer
+from sparrowmq.serving.connections import Connection, Output, Reply
+from sparrowmq.serving.requests import Refusal, Request, answer
 
 
 def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Output]:

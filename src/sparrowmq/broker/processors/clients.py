@@ -13,6 +13,8 @@ from sparrowmq.broker.message_filter import make_filter
 from sparrowmq.broker.processors.send import find_or_create_plain
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.broker.subscription_groups import GROUPS_MAX
+from sparrowmq.coordination.member_marker import EXPIRY_FIELD, MARKED_LEASE_MS, is_marked
+from sparrowmq.coordination.queue_lock_table import QUEUE_LEASE_CLIENT_MS
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model.names import (
     GROUP_LENGTH_MAX,
@@ -39,10 +41,8 @@ from sparrowmq.protocol.headers import (
     decode_header,
 )
 from sparrowmq.protocol.sql92 import EXPRESSION_LENGTH_MAX
-from sparrowmq.rebalance.member_marker import EXPIRY_FIELD, MARKED_LEASE_MS, is_marked
-from sparrowmq.rebalance.queue_lock_table import QUEUE_LEASE_CLIENT_MS
-from sparrowmq.runtime.connections import Connection, Fact, Output, Reply
-from sparrowmq.runtime.requests import Refusal, Request, answer
+from sparrowmq.serving.connections import Connection, Fact, Output, Reply
+from sparrowmq.serving.requests import Refusal, Request, answer
 
 LOCKS_PER_REQUEST_MAX = 1_024
 CLIENT_ID_LENGTH_MAX = 512

@@ -19,8 +19,8 @@ from sparrowmq.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
     decode_header,
 )
-from sparrowmq.runtime.connections import Output
-from sparrowmq.runtime.requests import Refusal, Request, answer
+from sparrowmq.serving.connections import Output
+from sparrowmq.serving.requests import Refusal, Request, answer
 
 
 def query_consumer_offset(state: BrokerState, request: Request) -> Sequence[Output]:

@@ -32,8 +32,8 @@ from sparrowmq.protocol.headers import (
 )
 from sparrowmq.protocol.sql92 import EXPRESSION_LENGTH_MAX
 from sparrowmq.protocol.subscription import parse_subscription
-from sparrowmq.runtime.connections import Output, Reply
-from sparrowmq.runtime.requests import FAQ, Refusal, Request
+from sparrowmq.serving.connections import Output, Reply
+from sparrowmq.serving.requests import FAQ, Refusal, Request
 from sparrowmq.store.results import Dispatched, GetResult, GetStatus
 
 _CODES = {

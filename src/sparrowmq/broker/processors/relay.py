@@ -12,8 +12,8 @@ from sparrowmq.protocol.headers import (
     decode_header,
 )
 from sparrowmq.protocol.message_id import decode_offset_msg_id
-from sparrowmq.runtime.connections import Connection, Output
-from sparrowmq.runtime.requests import Refusal, Request
+from sparrowmq.serving.connections import Connection, Output
+from sparrowmq.serving.requests import Refusal, Request
 
 
 def consumer_running_info(state: BrokerState, request: Request) -> Sequence[Output]:

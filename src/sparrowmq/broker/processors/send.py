@@ -47,8 +47,8 @@ from sparrowmq.protocol.record import (
     Record,
     scan_batch,
 )
-from sparrowmq.runtime.connections import Output, Reply
-from sparrowmq.runtime.requests import FAQ, Refusal, Request
+from sparrowmq.serving.connections import Output, Reply
+from sparrowmq.serving.requests import FAQ, Refusal, Request
 from sparrowmq.store.config import DELAY_LEVELS_MS
 from sparrowmq.store.message_batch import MessageBatch, holds_property
 from sparrowmq.store.results import PutResult, PutStatus

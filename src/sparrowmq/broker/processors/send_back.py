@@ -26,8 +26,8 @@ from sparrowmq.protocol.headers import ConsumerSendMsgBackRequestHeader, decode_
 from sparrowmq.protocol.message_id import encode_offset_msg_id
 from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import Record, decode_record
-from sparrowmq.runtime.connections import Output
-from sparrowmq.runtime.requests import FAQ, Refusal, Request, answer
+from sparrowmq.serving.connections import Output
+from sparrowmq.serving.requests import FAQ, Refusal, Request, answer
 from sparrowmq.store.config import DELAY_LEVELS_MS
 
 # MQVersion.V3_4_9_SNAPSHOT: from here on a request's own limit of retries counts.

@@ -5,6 +5,7 @@ Source: DefaultMQAdminExtImpl.java, MQAdminImpl.java.
 
 from __future__ import annotations
 
+from sparrowmq.calling.effects import Operation, now, sleep
 from sparrowmq.client.directory import Directory, QueueLag
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.membership import consumer_connections, consumer_list
@@ -35,7 +36,6 @@ from sparrowmq.protocol.headers import (
     DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
 )
-from sparrowmq.runtime.effects import Operation, now, sleep
 
 # How long `create_topic` waits for the name server to learn of the topic, and how often it looks.
 TOPIC_KNOWN_MS = 15_000

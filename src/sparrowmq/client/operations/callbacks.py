@@ -5,10 +5,10 @@ A callback that raises is told in the log, and counts as done.
 
 from __future__ import annotations
 
+from sparrowmq.calling.effects import Call, Operation, Sleep, Spawn
 from sparrowmq.client.subscriber import RebalanceListenerFailed, Subscriber
+from sparrowmq.membership.actions import QueueLost, TellAssigned, TellRevoked
 from sparrowmq.model.queue import queue_order
-from sparrowmq.rebalance.actions import QueueLost, TellAssigned, TellRevoked
-from sparrowmq.runtime.effects import Call, Operation, Sleep, Spawn
 
 
 def tell_user(

@@ -11,6 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from sparrowmq.calling.effects import (
+    Call,
+    Cancel,
+    Now,
+    Operation,
+    Sleep,
+    Spawn,
+    Task,
+    Timestamp,
+    Wait,
+    join,
+)
 from sparrowmq.client.operations.callbacks import tell_user
 from sparrowmq.client.operations.deliver import deliver, deliver_in_order, with_own_topic
 from sparrowmq.client.operations.gather import gather_outcomes
@@ -38,15 +50,7 @@ from sparrowmq.errors import (
     TopicRouteNotFound,
     UsageError,
 )
-from sparrowmq.model import (
-    ConsumeType,
-    MessageExt,
-    MessageQueue,
-)
-from sparrowmq.protocol.bodies import HeartbeatData
-from sparrowmq.protocol.codes import ResponseCode
-from sparrowmq.protocol.record import decode_messages
-from sparrowmq.rebalance.actions import (
+from sparrowmq.membership.actions import (
     AbandonPull,
     Acquire,
     AskMembers,
@@ -65,18 +69,14 @@ from sparrowmq.rebalance.actions import (
     TellRevoked,
     Unlock,
 )
-from sparrowmq.runtime.effects import (
-    Call,
-    Cancel,
-    Now,
-    Operation,
-    Sleep,
-    Spawn,
-    Task,
-    Timestamp,
-    Wait,
-    join,
+from sparrowmq.model import (
+    ConsumeType,
+    MessageExt,
+    MessageQueue,
 )
+from sparrowmq.protocol.bodies import HeartbeatData
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.record import decode_messages
 
 # Carries out the actions of one type.
 Carrier: TypeAlias = Callable[[Subscriber, Any], Operation[None]]

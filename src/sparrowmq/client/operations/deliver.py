@@ -6,9 +6,12 @@ from typing import Any
 
 import msgspec
 
+from sparrowmq.calling.effects import Call, Now, Operation
 from sparrowmq.client.operations.trace import trace_consumed, trace_delivery
 from sparrowmq.client.subscriber import ListenerFailed, Subscriber
 from sparrowmq.errors import UsageError
+from sparrowmq.membership.actions import Deliver
+from sparrowmq.membership.in_order import OrderlyOutcome
 from sparrowmq.model import (
     ConsumeContext,
     ConsumeOrderlyContext,
@@ -23,9 +26,6 @@ from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import ConsumeMessageDirectlyResultRequestHeader, decode_header
 from sparrowmq.protocol.record import decode_messages
 from sparrowmq.protocol.trace import ConsumedCode
-from sparrowmq.rebalance.actions import Deliver
-from sparrowmq.rebalance.in_order import OrderlyOutcome
-from sparrowmq.runtime.effects import Call, Now, Operation
 
 _DIRECT_OUTCOMES = {
     ConsumeOrderlyStatus.SUCCESS: "CR_SUCCESS",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+from sparrowmq.calling.effects import Operation, join, spawn
 from sparrowmq.errors import SparrowError
-from sparrowmq.runtime.effects import Operation, join, spawn
 
 T = TypeVar("T")
 

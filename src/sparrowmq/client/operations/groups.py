@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import master_addresses
 from sparrowmq.client.operations.gather import gather, gather_outcomes
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.snapshot import take_snapshot
+from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.errors import SparrowError
 from sparrowmq.protocol.bodies import SubscriptionGroupTable, decode_body
 from sparrowmq.protocol.codes import RequestCode
-from sparrowmq.rebalance.diagnosis.snapshot import GroupSnapshot
-from sparrowmq.runtime.effects import Operation
 
 # Groups looked at at the same time.
 GROUPS_AT_ONCE = 8

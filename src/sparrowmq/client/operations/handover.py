@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from sparrowmq.calling.effects import Now, Operation, Sleep
 from sparrowmq.client.operations.gather import gather, gather_outcomes
 from sparrowmq.client.operations.locks import lock_batch, unlock_batch
 from sparrowmq.client.operations.membership import is_silence, running_info
@@ -21,10 +22,9 @@ from sparrowmq.errors import (
     SparrowError,
     TransportError,
 )
+from sparrowmq.membership.actions import Acquire, AskMembers, RenewLocks, Unlock
+from sparrowmq.membership.start_position import AskByTimestamp, UseOffset, choose_start_position
 from sparrowmq.model import MessageQueue
-from sparrowmq.rebalance.actions import Acquire, AskMembers, RenewLocks, Unlock
-from sparrowmq.rebalance.start_position import AskByTimestamp, UseOffset, choose_start_position
-from sparrowmq.runtime.effects import Now, Operation, Sleep
 
 # Members asked what they have in hand; in a larger group a refused lock is waited for.
 MEMBERS_ASKED_MAX = 16

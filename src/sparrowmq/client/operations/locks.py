@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations.request import ask
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
@@ -17,7 +18,6 @@ from sparrowmq.protocol.bodies import (
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode
-from sparrowmq.runtime.effects import Operation
 
 # RebalanceImpl locks and unlocks with a timeout of 1000 ms.
 LOCK_TIMEOUT_MS = 1_000

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sparrowmq.calling.effects import Invoke, Operation
 from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask, error_of, make_request
+from sparrowmq.coordination.member_marker import EXPIRY_FIELD, mark_version
 from sparrowmq.errors import BrokerError, InvokeTimeout, SparrowError
 from sparrowmq.protocol.bodies import (
     ConsumerConnection,
@@ -28,8 +30,6 @@ from sparrowmq.protocol.headers import (
     GetConsumerRunningInfoRequestHeader,
     UnregisterClientRequestHeader,
 )
-from sparrowmq.rebalance.member_marker import EXPIRY_FIELD, mark_version
-from sparrowmq.runtime.effects import Invoke, Operation
 
 
 class HeartbeatRound(NamedTuple):

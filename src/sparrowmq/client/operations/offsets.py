@@ -6,6 +6,7 @@ and raises TransportError, BrokerError or RemoteProtocolError.
 
 from __future__ import annotations
 
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask
 from sparrowmq.errors import BrokerError
 from sparrowmq.model import MessageQueue
@@ -24,7 +25,6 @@ from sparrowmq.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
     decode_header,
 )
-from sparrowmq.runtime.effects import Operation
 
 
 def query_offset(

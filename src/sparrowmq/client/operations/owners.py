@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.membership import consumer_owners, running_info
 from sparrowmq.client.running_info import holding_of
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
+from sparrowmq.coordination.told_owners import Claim, owners_told
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import OwnersListBody
-from sparrowmq.rebalance.group_strategy import Owners
-from sparrowmq.rebalance.told_owners import Claim, owners_told
-from sparrowmq.runtime.effects import Operation
+from sparrowmq.strategies.group_strategy import Owners
 
 # A broker that did not answer so many times in a row is left out: it may be away for long.
 LOOKS_UNTIL_SILENT = 3

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from sparrowmq.calling.effects import Now, Operation, Sleep, Wait
 from sparrowmq.client.lite_pull import LitePull, PullResult
 from sparrowmq.client.operations.administer import (
     committed_offset,
@@ -30,12 +31,11 @@ from sparrowmq.client.operations.pull import PULL_TIMEOUT_MS, make_pull_header, 
 from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
 from sparrowmq.errors import InvokeTimeout, SparrowError, UsageError
+from sparrowmq.membership.actions import Commit, Deliver, Rebalance, SendBack
+from sparrowmq.membership.member import TopicShare
 from sparrowmq.model import MessageQueue, MessageSelector
 from sparrowmq.model.queue import queue_order
 from sparrowmq.protocol.subscription import parse_selection, parse_subscription
-from sparrowmq.rebalance.actions import Commit, Deliver, Rebalance, SendBack
-from sparrowmq.rebalance.member import TopicShare
-from sparrowmq.runtime.effects import Now, Operation, Sleep, Wait
 
 # How long `seek` waits for a queue that has just become ours, and how often it looks.
 SEEK_TIMEOUT_MS = 10_000

@@ -12,6 +12,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from sparrowmq.calling.effects import Invoke, Operation
 from sparrowmq.client.operations.request import error_of, make_request
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import MessageQueue
@@ -24,7 +25,6 @@ from sparrowmq.protocol.headers import (
     PullMessageResponseHeader,
     decode_header,
 )
-from sparrowmq.runtime.effects import Invoke, Operation
 
 # DefaultMQPushConsumerImpl.CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND.
 PULL_TIMEOUT_MS = 30_000

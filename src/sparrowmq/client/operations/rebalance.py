@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations.membership import consumer_list
 from sparrowmq.client.operations.owners import (
     LOOKS_UNTIL_SILENT,
@@ -19,18 +20,17 @@ from sparrowmq.client.operations.owners import (
 )
 from sparrowmq.client.subscriber import AllocationFailed, RequestFailed, Subscriber
 from sparrowmq.errors import ConfigError, SparrowError
+from sparrowmq.membership.member import TopicShare
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order, queue_order
 from sparrowmq.protocol.bodies import OwnersListBody
-from sparrowmq.rebalance.group_strategy import (
+from sparrowmq.strategies.group_strategy import (
     NO_OWNERS,
     GroupStrategy,
     Owners,
     TopicView,
     is_group_strategy,
 )
-from sparrowmq.rebalance.member import TopicShare
-from sparrowmq.runtime.effects import Operation
 
 
 def find_shares(subscriber: Subscriber) -> Operation[list[TopicShare]]:

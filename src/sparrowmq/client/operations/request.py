@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from sparrowmq.calling.effects import Invoke, Operation
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.errors import BrokerError, ConnectFailed, TransportError
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import encode_header
-from sparrowmq.runtime.effects import Invoke, Operation
 
 INVOKE_TIMEOUT_MS = 3_000
 

@@ -5,6 +5,7 @@ Source: MQClientInstance.updateTopicRouteInfoFromNameServer, MQClientAPIImpl.
 
 from __future__ import annotations
 
+from sparrowmq.calling.effects import Event, Operation, now, spawn, wait
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask_name_servers
 from sparrowmq.client.publisher import Publisher
@@ -18,7 +19,6 @@ from sparrowmq.errors import BrokerError, NoWritableQueue, SparrowError, TopicRo
 from sparrowmq.protocol.bodies import ClusterInfo, TopicRouteData, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import GetRouteInfoRequestHeader
-from sparrowmq.runtime.effects import Event, Operation, now, spawn, wait
 
 # How long a route made of the template serves: the topic exists after the first send.
 TEMPLATE_ROUTE_MS = 1_000

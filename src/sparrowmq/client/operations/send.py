@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from sparrowmq.calling.effects import Invoke, Now, Oneway, Operation, Sleep, Timestamp, join, spawn
 from sparrowmq.client.operations.membership import heartbeat_all, unregister
 from sparrowmq.client.operations.request import error_of
 from sparrowmq.client.operations.routes import get_publish_route, look_up_publish_route
@@ -38,7 +39,6 @@ from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.record import BatchEntry, encode_batch
-from sparrowmq.runtime.effects import Invoke, Now, Oneway, Operation, Sleep, Timestamp, join, spawn
 
 _STATUSES: Mapping[int, SendStatus] = MappingProxyType(
     {

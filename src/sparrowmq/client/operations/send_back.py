@@ -7,6 +7,7 @@ Source: DefaultMQPushConsumerImpl.sendMessageBack; MQClientAPIImpl.consumerSendM
 
 from __future__ import annotations
 
+from sparrowmq.calling.effects import Invoke, Operation
 from sparrowmq.client.operations.request import ask, error_of
 from sparrowmq.errors import BrokerError
 from sparrowmq.model import MessageExt
@@ -26,7 +27,6 @@ from sparrowmq.protocol.headers import (
     encode_header,
 )
 from sparrowmq.protocol.properties import encode_properties
-from sparrowmq.runtime.effects import Invoke, Operation
 
 # DefaultMQPushConsumerImpl asks with a timeout of 5000 ms.
 SEND_BACK_TIMEOUT_MS = 5_000

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
+from sparrowmq.calling.effects import Operation, join, now, sleep, spawn, timestamp
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.membership import (
@@ -23,6 +24,18 @@ from sparrowmq.client.operations.membership import (
 )
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.routes import find_cluster
+from sparrowmq.doctor.snapshot import (
+    BrokerView,
+    GroupSnapshot,
+    HeldQueue,
+    MemberReport,
+    QueueProgress,
+    Sample,
+    Seat,
+    SubscriptionView,
+    TopicQueues,
+    TopicView,
+)
 from sparrowmq.errors import (
     BrokerError,
     ConnectFailed,
@@ -51,19 +64,6 @@ from sparrowmq.protocol.headers import (
     GetTopicStatsInfoRequestHeader,
 )
 from sparrowmq.protocol.wire_names import wire_names
-from sparrowmq.rebalance.diagnosis.snapshot import (
-    BrokerView,
-    GroupSnapshot,
-    HeldQueue,
-    MemberReport,
-    QueueProgress,
-    Sample,
-    Seat,
-    SubscriptionView,
-    TopicQueues,
-    TopicView,
-)
-from sparrowmq.runtime.effects import Operation, join, now, sleep, spawn, timestamp
 
 T = TypeVar("T")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from sparrowmq.calling.effects import Now, Operation, Sleep, Spawn, Timestamp, join
 from sparrowmq.client.operations.send import send, send_batch
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.tracer import Tracer
@@ -17,7 +18,6 @@ from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageExt, MessageQueue, SendResult, SendStatus
 from sparrowmq.protocol import trace
 from sparrowmq.protocol.trace import ConsumedCode, TracedType, TraceEntry
-from sparrowmq.runtime.effects import Now, Operation, Sleep, Spawn, Timestamp, join
 
 # How long entries gather before they are sent, and the pause after some could not be.
 GATHER_MS = 20

@@ -1,0 +1,516 @@
+"""The driver on an asyncio event loop (also uvloop's).
+
+Operations are stepped from the loop's callbacks and not wrapped in asyncio tasks: bytes that
+arrive resume the waiting operations in the same callback, and one loop timer serves all
+deadlines. Only a caller of `run` waits as asyncio code does, for one future.
+
+The driver belongs to the loop on which it is first used, and to that loop's thread; from another
+thread use `loop.call_soon_threadsafe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Self, TypeVar, cast
+
+from sparrowmq.calling import clock
+from sparrowmq.calling.call_pool import CallPool, log_left
+from sparrowmq.calling.channel import (
+    CONNECT_TIMEOUT_MS,
+    IDLE_MS,
+    WRITE_BUFFER_BYTES_MAX,
+    Channel,
+    OnConnectionLost,
+    OnRequest,
+)
+from sparrowmq.calling.effects import Call, Cancelled, Effect, Invoke, Oneway, Operation
+from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Timed, log_unjoined
+from sparrowmq.calling.sockets import split_address, tune
+from sparrowmq.calling.tls import (
+    CLOSED_IN_HANDSHAKE,
+    HANDSHAKE_TIMED_OUT,
+    HANDSHAKE_TIMEOUT_MS,
+    check_context,
+    describe,
+)
+from sparrowmq.errors import RemoteProtocolError, UsageError
+
+LOG = logging.getLogger("sparrowmq.calling")
+
+T = TypeVar("T")
+
+# DefaultMQPushConsumer.consumeThreadMax.
+POOL_SIZE = 20
+
+# How long `aclose` waits for connections to close and for functions that are being called.
+CLOSE_TIMEOUT_MS = 5_000
+
+
+class AsyncDriver:
+    """Runs operations on an event loop.
+
+    Args:
+        on_request: answers requests that servers send; None from it means no answer. Without it
+            they are answered as not supported.
+        on_connection_lost: told the address of each connection that was open and is not.
+        pool_size: threads for `Call` of plain functions, at most. Coroutine functions run on the
+            loop.
+        tls: makes every connection one over TLS.
+
+    Raises: ConfigError if `tls` is something else.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_request: OnRequest | None = None,
+        on_connection_lost: OnConnectionLost | None = None,
+        pool_size: int = POOL_SIZE,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._tls = check_context(tls)
+        self._on_request = on_request
+        self._on_connection_lost = on_connection_lost
+        self._pool_size = pool_size
+        self._pool: CallPool | None = None
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._scheduler = Scheduler(
+            monotonic_ms=clock.monotonic_ms,
+            timestamp_ms=clock.timestamp_ms,
+            on_ready=self._run_soon,
+        )
+        self._channels: dict[str, Channel] = {}
+        self._unflushed: list[Channel] = []
+        # True while a turn is under way or the loop is going to begin one.
+        self._turn_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = NEVER_MS
+        self._dials: dict[Channel, asyncio.Future[None]] = {}
+        # What `aclose` waits for: dials, coroutine calls, and connections not yet closed.
+        self._awaited: set[asyncio.Future[Any]] = set()
+        self._is_closing = False
+
+    async def __aenter__(self) -> Self:
+        self._bind()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def run(self, operation: Operation[T], *, name: str = "run") -> T:
+        """Run an operation and return its result.
+
+        When the awaiting asyncio task is cancelled, so is the operation.
+
+        Raises: what the operation raises; UsageError if the driver is closed (now or meanwhile)
+            or belongs to another loop or process.
+        """
+        loop = self._bind()
+        task = OperationTask(operation, name)
+        task.joined = True  # Its error is raised here.
+        self._begin_turn()
+        self._scheduler.add(task)
+        self._end_turn()
+        if not task.done:
+            future: asyncio.Future[None] = loop.create_future()
+            task.on_done = partial(_resolve, future)
+            try:
+                await future
+            except BaseException:
+                task.on_done = None
+                task.joined = False  # What it raises from here on is logged.
+                self.cancel(task)
+                raise
+        if self._is_closing and isinstance(task.error, Cancelled):
+            raise UsageError("the driver was closed meanwhile")
+        result: T = task.outcome()
+        return result
+
+    def spawn(self, operation: Operation[Any], *, name: str) -> OperationTask:
+        """Start an operation beside others; it begins at the loop's next turn."""
+        self._bind()
+        task = OperationTask(operation, name)
+        self._scheduler.add(task)
+        return task
+
+    def cancel(self, task: OperationTask) -> None:
+        """Cancel a task at the loop's next turn, unless it is done."""
+        self._scheduler.cancel(task)
+
+    def grow_pool(self, count: int) -> None:
+        """Allow so many threads more for `Call`. From any thread."""
+        self._pool_size += count
+        if self._pool is not None:
+            self._pool.grow(count)
+
+    async def aclose(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Cancel all tasks, close all connections and end the pool. A second call does nothing.
+
+        Args:
+            timeout_ms: how long to wait for functions in `Call`. What has not ended then is
+                logged and left.
+        """
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._turn_due = True  # No further turn begins.
+        scheduler = self._scheduler
+        for task in scheduler.tasks:
+            scheduler.cancel(task)
+        scheduler.run_ready(lambda task, _: scheduler.abort(task), self._drop)
+        for task in scheduler.tasks:
+            scheduler.abort(task)
+        for channel in tuple(self._channels.values()):
+            self._lose(channel, "the driver is closed", None)
+        for dial in self._dials.values():
+            dial.cancel()
+        for task in scheduler.unjoined():
+            log_unjoined(task)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._awaited:
+            _, left = await asyncio.wait(self._awaited, timeout=timeout_ms / 1000)
+            if left:
+                LOG.warning("%d connections or calls did not end", len(left))
+        if self._pool is not None:
+            await self._close_pool(self._pool, timeout_ms)
+
+    # Turns.
+
+    def _bind(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None:
+                raise UsageError("the driver belongs to another event loop; make one for this loop")
+            self._loop = loop
+        if self._is_closing:
+            raise UsageError("this client is closed; open a new one")
+        if os.getpid() != self._pid:
+            raise UsageError("the driver was made before a fork; make one in this process")
+        return loop
+
+    def _run_soon(self) -> None:
+        if not self._turn_due and self._loop is not None:
+            self._turn_due = True
+            self._loop.call_soon(self._end_turn)
+
+    def _begin_turn(self) -> None:
+        """Have `_end_turn`, which the caller will call, step what becomes ready until then."""
+        self._turn_due = True
+
+    def _end_turn(self) -> None:
+        """Step tasks and send what they wrote, until there is nothing of either."""
+        if self._is_closing:
+            return
+        scheduler = self._scheduler
+        unflushed = self._unflushed
+        try:
+            while True:
+                scheduler.run_ready(self._carry, self._drop)
+                if not unflushed:
+                    break
+                channels = unflushed.copy()
+                unflushed.clear()
+                for channel in channels:
+                    channel.flush(scheduler)
+        finally:
+            self._turn_due = False
+            if scheduler.ready:
+                self._run_soon()
+            if scheduler.next_deadline_ms() < self._timer_ms:
+                self._set_timer(scheduler.next_deadline_ms())
+
+    def _set_timer(self, deadline_ms: int) -> None:
+        assert self._loop is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        delay_ms = max(0, deadline_ms - clock.monotonic_ms())
+        self._timer = self._loop.call_later(delay_ms / 1000, self._expire)
+
+    def _expire(self) -> None:
+        if self._is_closing:
+            return
+        self._begin_turn()
+        self._timer = None
+        self._timer_ms = NEVER_MS
+        scheduler = self._scheduler
+        for timed in scheduler.expire(clock.monotonic_ms()):
+            self._expire_one(timed)
+        self._end_turn()
+
+    def _expire_one(self, timed: Timed) -> None:
+        if isinstance(timed, Channel):
+            if timed.wire is not None and timed.is_idle:
+                self._lose(timed, "idle", None)
+            else:
+                self._scheduler.set_deadline(timed, self._scheduler.now_ms + IDLE_MS)
+        elif isinstance(timed, OperationTask):
+            if timed.done:
+                log_unjoined(timed)
+            else:
+                self._scheduler.throw(timed, timed.place.time_out(timed))
+
+    # Effects.
+
+    def _carry(self, task: OperationTask, effect: Effect) -> None:
+        if isinstance(effect, Call):
+            self._call(task, effect)
+            return
+        assert isinstance(effect, Invoke | Oneway)
+        channel = self._channels.get(effect.address)
+        if channel is not None:
+            channel.submit(task, effect, self._scheduler)
+            return
+        channel = Channel(
+            effect.address,
+            self._unflushed,
+            on_request=self._on_request,
+            is_tls=self._tls is not None,
+        )
+        self._channels[effect.address] = channel
+        channel.submit(task, effect, self._scheduler)
+        self._dials[channel] = self._await(self._open(channel))
+
+    def _drop(self, _task: OperationTask, place: Any) -> None:
+        if isinstance(place, Channel):
+            place.forget(_task)
+        elif isinstance(place, asyncio.Future):
+            place.cancel()
+
+    def _call(self, task: OperationTask, effect: Call) -> None:
+        assert self._loop is not None
+        if _is_coroutine_function(effect.function):
+            future = self._await(effect.function(*effect.args))
+            task.place = future
+            future.add_done_callback(partial(self._awaited_call_done, task))
+            return
+        if self._pool is None:
+            self._pool = CallPool(size=self._pool_size, name="sparrowmq-call")
+        task.place = ticket = object()
+        returned = partial(_hand_over, self._loop, partial(self._end_call, task, ticket))
+        self._pool.submit(effect.function, effect.args, returned)
+
+    def _awaited_call_done(self, task: OperationTask, future: asyncio.Future[Any]) -> None:
+        if future.cancelled():
+            self._end_call(task, future, None, UsageError("the coroutine was cancelled"))
+        elif (error := future.exception()) is not None:
+            self._end_call(task, future, None, error)
+        else:
+            self._end_call(task, future, future.result(), None)
+
+    def _end_call(
+        self, task: OperationTask, ticket: object, result: Any, error: BaseException | None
+    ) -> None:
+        if task.place is not ticket:
+            return  # Cancelled meanwhile.
+        if error is None:
+            self._scheduler.resume(task, result)
+        else:
+            self._scheduler.throw(task, error)
+
+    def _await(self, awaitable: Any) -> asyncio.Future[Any]:
+        """Start a coroutine and keep it until it ends."""
+        future: asyncio.Future[Any] = asyncio.ensure_future(awaitable)
+        self._awaited.add(future)
+        future.add_done_callback(self._awaited.discard)
+        return future
+
+    # Connections.
+
+    async def _open(self, channel: Channel) -> None:
+        assert self._loop is not None
+        closed: asyncio.Future[None] = self._loop.create_future()
+        timeout_ms = CONNECT_TIMEOUT_MS
+        settings: dict[str, Any] = {}
+        if self._tls is not None:
+            timeout_ms += HANDSHAKE_TIMEOUT_MS
+            settings = {"ssl": self._tls, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_MS / 1000}
+        try:
+            host, port = split_address(channel.address)
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._loop.create_connection(
+                    lambda: _Connection(self, channel, closed), host, port, **settings
+                )
+        except ValueError as error:
+            self._lose(channel, describe(error) or str(error), error)
+        except TimeoutError as error:
+            self._lose(channel, f"no answer within {timeout_ms} ms", error)
+        # What event loops make of a handshake that takes too long, or that the peer breaks off.
+        except ConnectionAbortedError as error:
+            self._lose(channel, HANDSHAKE_TIMED_OUT, error)
+        except ConnectionResetError as error:
+            reason = _reason_of(error) if self._tls is None else CLOSED_IN_HANDSHAKE
+            self._lose(channel, reason, error)
+        except OSError as error:
+            self._lose(channel, _reason_of(error), error)
+        finally:
+            del self._dials[channel]
+
+    def opened(self, channel: Channel, connection: _Connection) -> None:
+        """Take an open connection. For `_Connection`."""
+        LOG.info("connected to %s", channel.address)
+        self._awaited.add(connection.closed)
+        connection.closed.add_done_callback(self._awaited.discard)
+        self._begin_turn()
+        self._scheduler.read_clock()
+        channel.opened(connection, self._scheduler)
+        self._end_turn()
+
+    def received(self, channel: Channel, data: bytes) -> None:
+        """Take bytes and step the operations that waited for them. For `_Connection`."""
+        self._begin_turn()
+        self._scheduler.read_clock()
+        try:
+            channel.received(data, self._scheduler)
+        except RemoteProtocolError as error:
+            LOG.warning("closing connection to %s: %s", channel.address, error)
+            self._lose(channel, str(error), error)
+        except Exception as error:
+            LOG.exception("closing connection to %s: its bytes cannot be read", channel.address)
+            self._lose(channel, repr(error), error)
+        self._end_turn()
+
+    def drained(self, channel: Channel) -> None:
+        """Write what waited for room. For `_Connection`."""
+        self._begin_turn()
+        channel.drained(self._scheduler)
+        self._end_turn()
+
+    def lost(self, channel: Channel, error: Exception | None) -> None:
+        """Fail what waits for a connection that is gone. For `_Connection`."""
+        said = _reason_of(error) if isinstance(error, OSError) else "closed by the peer"
+        self._lose(channel, channel.ended_by_peer(said), error)
+
+    def _lose(self, channel: Channel, reason: str, cause: BaseException | None) -> None:
+        """Close a connection, made or being made, and forget it."""
+        if self._channels.get(channel.address) is channel:
+            del self._channels[channel.address]
+        was_open = channel.close(reason, cause, self._scheduler)
+        if was_open and not self._is_closing:
+            LOG.info("connection to %s lost: %s", channel.address, reason)
+            if self._on_connection_lost is not None:
+                try:
+                    self._on_connection_lost(channel.address)
+                except Exception:
+                    LOG.exception("on_connection_lost failed")
+
+    async def _close_pool(self, pool: CallPool, timeout_ms: int) -> None:
+        assert self._loop is not None
+        ended = asyncio.Event()
+        pool.close(on_ended=partial(_hand_over, self._loop, ended.set))
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await ended.wait()
+        except TimeoutError:
+            pass
+        log_left(pool.join(timeout_ms=100 if ended.is_set() else 0))
+
+
+class _Connection(asyncio.Protocol):
+    """One TCP connection: the `Wire` of its channel."""
+
+    def __init__(self, driver: AsyncDriver, channel: Channel, closed: asyncio.Future[None]) -> None:
+        self._driver = driver
+        self._channel = channel
+        self._unsent: list[bytes] = []
+        self._size = 0
+        self._is_paused = False
+        self._transport: asyncio.Transport | None = None
+        self.closed = closed
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the bound on unsent bytes is reached."""
+        return self._is_paused or self._size >= WRITE_BUFFER_BYTES_MAX
+
+    def write(self, data: bytes) -> None:
+        """Take bytes to be sent."""
+        self._unsent.append(data)
+        self._size += len(data)
+
+    def flush(self) -> bool:
+        """Give the bytes to the transport; return whether it may be given more."""
+        if self._transport is None or not self._unsent:
+            return not self._is_paused
+        # Frames of tasks that ran together go out in one call.
+        unsent, self._unsent, self._size = self._unsent, [], 0
+        self._transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+        return not self._is_paused
+
+    def close(self) -> None:
+        """Close the transport without a further word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, because uvloop's transports do not derive from asyncio's.
+        transport = cast(asyncio.Transport, transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        sock: socket.socket = transport.get_extra_info("socket")
+        tune(sock)
+        if self._channel.is_closed:
+            transport.abort()
+        elif sock.getsockname() == sock.getpeername():
+            # See `sockets.end_connect`.
+            self._driver.lost(self._channel, ConnectionRefusedError("connected to itself"))
+            transport.abort()
+        else:
+            self._driver.opened(self._channel, self)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._channel.is_closed:
+            self._driver.received(self._channel, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+        if not self._channel.is_closed:
+            self._driver.lost(self._channel, exc)
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        if not self._channel.is_closed:
+            self._driver.drained(self._channel)
+
+
+def _reason_of(error: OSError) -> str:
+    if (words := describe(error)) is not None:
+        return words
+    # asyncio puts its own words in place of the system's; a failed look-up has no system error.
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], *args: Any) -> None:
+    """Call a function on the loop's thread; drop it if the loop is closed."""
+    try:
+        loop.call_soon_threadsafe(function, *args)
+    except RuntimeError:
+        LOG.debug("a result came after its event loop was closed")
+
+
+def _is_coroutine_function(function: Callable[..., Any]) -> bool:
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004
+    )

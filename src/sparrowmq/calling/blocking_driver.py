@@ -1,0 +1,392 @@
+"""The driver without an event loop of its own: the thread that calls `run` does the I/O.
+
+One selector, the scheduler's timers, one channel per address, and a pool of threads for `Call`
+that exists only once a `Call` was made. Two ways to use it:
+
+- *One-shot*: a producer, a Spark executor or a command calls `run(operation)`, and the calling
+  thread runs everything (this operation and all spawned ones) until that operation is done.
+  Between two calls nothing runs; what came meanwhile is read when the next call begins.
+- *Served*: a push consumer gives the driver a thread that calls `serve_until(event)`, and then
+  spawned tasks run all the time.
+
+Threads may share a driver. The first to call `run` leads: it runs the scheduler for everybody.
+Others hand their operation over and wait; when the leader's own operation is done, it passes the
+lead to one that still waits. So concurrent calls share one connection and overlap, which a lock
+around `run` would not allow, and nobody needs a thread in the background.
+
+Everything but `run`, `serve_until`, `spawn`, `cancel`, `call_soon_threadsafe` and `close` belongs
+to the leading thread; so do `Event.set`, `on_request` and `on_connection_lost`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Self, TypeVar
+
+from sparrowmq.calling import clock, effects
+from sparrowmq.calling.call_pool import CallPool, log_left
+from sparrowmq.calling.channel import Channel, OnConnectionLost, OnRequest
+from sparrowmq.calling.effects import Call, Cancelled, Effect, Event, Invoke, Oneway, Operation
+from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Timed, log_unjoined
+from sparrowmq.calling.socket_network import SocketNetwork
+from sparrowmq.errors import InvokeTimeout, UsageError
+
+LOG = logging.getLogger("sparrowmq.calling")
+
+T = TypeVar("T")
+
+# DefaultMQPushConsumer.consumeThreadMax.
+POOL_SIZE = 20
+
+# After this long without a look at the sockets, `run` looks before it writes: the peer may have
+# closed a connection meanwhile, and a request written into it would be lost.
+UNATTENDED_MS = 20
+
+# How long `close` waits for threads of the pool, and for the leading thread to leave.
+CLOSE_TIMEOUT_MS = 5_000
+
+
+class _Follower:
+    """A thread that waits in `run` while another leads."""
+
+    __slots__ = ("ident", "leads", "signal", "task")
+
+    def __init__(self, task: OperationTask, ident: int) -> None:
+        self.task = task
+        self.ident = ident
+        self.leads = False
+        self.signal = threading.Event()
+
+
+class BlockingDriver:
+    """Runs operations on the threads that call it.
+
+    Args:
+        on_request: answers requests that servers send, on the leading thread; None from it means
+            no answer. Without it they are answered as not supported.
+        on_connection_lost: told the address of each connection that was open and is not.
+        pool_size: threads for `Call` at most.
+        tls: makes every connection one over TLS.
+
+    Raises: ConfigError if `tls` is something else.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_request: OnRequest | None = None,
+        on_connection_lost: OnConnectionLost | None = None,
+        pool_size: int = POOL_SIZE,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._pool_size = pool_size
+        self._pool: CallPool | None = None
+        self._pid = os.getpid()
+        self._scheduler = Scheduler(
+            monotonic_ms=clock.monotonic_ms, timestamp_ms=clock.timestamp_ms
+        )
+        self._network = SocketNetwork(
+            self._scheduler,
+            on_request=on_request,
+            on_connection_lost=on_connection_lost,
+            call_soon_threadsafe=self.call_soon_threadsafe,
+            tls=tls,
+        )
+        # Other threads' functions for the leading thread.
+        self._incoming: deque[Callable[[], Any]] = deque()
+        # Who leads; guarded by the mutex, and so are the followers and the end.
+        self._mutex = threading.Lock()
+        self._lead_left = threading.Condition(self._mutex)
+        self._leader: int | None = None
+        self._followers: dict[_Follower, None] = {}
+        self._is_closing = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(
+        self, operation: Operation[T], *, timeout_ms: int | None = None, name: str = "run"
+    ) -> T:
+        """Run an operation and return its result.
+
+        Args:
+            operation: started by this call.
+            timeout_ms: bounds the whole operation; it is cancelled then.
+            name: for logs.
+
+        Raises: what the operation raises; InvokeTimeout after `timeout_ms`; UsageError if the
+            driver is closed (now or meanwhile), was made by another process, or if this is the
+            leading thread already (yield from the operation instead).
+        """
+        if timeout_ms is not None:
+            operation = _bounded(operation, timeout_ms, name)
+        task = OperationTask(operation, name)
+        task.joined = True  # Its error is raised here.
+        ident = threading.get_ident()
+        follower = None
+        with self._mutex:
+            self._check_usable()
+            if self._leader is None:
+                self._leader = ident
+            elif self._leader == ident:
+                raise UsageError("run was called by an operation or callback of the same driver")
+            else:
+                follower = _Follower(task, ident)
+                self._followers[follower] = None
+        if follower is None:
+            self._scheduler.add(task)
+            self._lead(task)
+        else:
+            self._follow(follower)
+        if self._is_closing and isinstance(task.error, Cancelled):
+            raise UsageError("the driver was closed meanwhile")
+        result: T = task.outcome()
+        return result
+
+    def serve_until(self, event: Event) -> None:
+        """Run all tasks until the event is set: by one of them, or by `call_soon_threadsafe`.
+
+        Raises: UsageError if the driver is closed meanwhile.
+        """
+        self.run(effects.wait(event), name="serve")
+
+    def spawn(self, operation: Operation[Any], *, name: str) -> OperationTask:
+        """Start an operation beside others; it runs while some thread leads. From any thread."""
+        task = OperationTask(operation, name)
+        with self._mutex:
+            self._check_usable()
+            self.call_soon_threadsafe(partial(self._scheduler.add, task))
+        return task
+
+    def cancel(self, task: OperationTask) -> None:
+        """Cancel a task soon, unless it is done. From any thread."""
+        self.call_soon_threadsafe(partial(self._scheduler.cancel, task))
+
+    def grow_pool(self, count: int) -> None:
+        """Allow so many threads more for `Call`. From any thread."""
+        self._pool_size += count
+        if self._pool is not None:
+            self._pool.grow(count)
+
+    def call_soon_threadsafe(self, function: Callable[[], Any]) -> None:
+        """Have the leading thread call a function soon. From any thread.
+
+        Without a leading thread it waits for the next; after `close` it is dropped.
+        """
+        self._incoming.append(function)
+        # Also on the leading thread: a signal handler runs there, between a look at what came in
+        # and the wait.
+        self._network.wake()
+
+    def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Cancel all tasks, close all connections and end the pool. A second call does nothing.
+
+        Args:
+            timeout_ms: how long to wait for threads in `run` and in `Call` functions. What has
+                not ended then is logged and left.
+        """
+        if os.getpid() != self._pid:
+            self._is_closing = True
+            self._network.close_copy()
+            return
+        ident = threading.get_ident()
+        with self._lead_left:
+            if self._is_closing:
+                return
+            if self._leader == ident:
+                raise UsageError("close was called by an operation or callback of the same driver")
+            self._is_closing = True
+            self._network.wake()
+            if not self._lead_left.wait_for(lambda: self._leader is None, timeout_ms / 1000):
+                LOG.warning("driver not closed: its leading thread does not return")
+                return
+            self._leader = ident
+        self._shut(timeout_ms)
+
+    # The lead.
+
+    def _check_usable(self) -> None:
+        if self._is_closing:
+            raise UsageError("this client is closed; open a new one")
+        if os.getpid() != self._pid:
+            raise UsageError("the driver was made before a fork; make one in this process")
+
+    def _lead(self, task: OperationTask) -> None:
+        try:
+            self._loop(task)
+        except BaseException:
+            task.joined = False  # What it raises from here on is logged.
+            self._scheduler.cancel(task)
+            self._run_ready()
+            raise
+        finally:
+            self._pass_lead()
+
+    def _follow(self, follower: _Follower) -> None:
+        task = follower.task
+        self.call_soon_threadsafe(partial(self._add_follower, follower))
+        try:
+            follower.signal.wait()
+        except BaseException:
+            with self._mutex:
+                self._followers.pop(follower, None)
+            task.on_done = None
+            task.joined = False  # What it raises from here on is logged.
+            self.cancel(task)
+            if follower.leads:
+                self._pass_lead()
+            raise
+        with self._mutex:
+            self._followers.pop(follower, None)
+        if follower.leads:
+            self._lead(task)
+        elif not task.done:
+            assert self._is_closing
+            raise UsageError("the driver was closed meanwhile")
+
+    def _add_follower(self, follower: _Follower) -> None:
+        follower.task.on_done = follower.signal.set
+        self._scheduler.add(follower.task)
+
+    def _pass_lead(self) -> None:
+        with self._lead_left:
+            self._leader = None
+            followers = list(self._followers)
+            if self._is_closing:
+                for follower in followers:
+                    follower.signal.set()
+                self._lead_left.notify_all()
+                return
+            for follower in followers:
+                del self._followers[follower]
+                if not follower.task.done:
+                    self._leader = follower.ident
+                    follower.leads = True
+                    follower.signal.set()
+                    return
+
+    # The loop.
+
+    def _loop(self, main: OperationTask) -> None:
+        """Run everything until the task is done."""
+        scheduler, network = self._scheduler, self._network
+        # This loop looks at its own task's deadline itself and keeps it out of the heap.
+        main.timer_ms = min(main.timer_ms, 0)
+        if clock.monotonic_ms() - network.attended_ms > UNATTENDED_MS:
+            self._expire(scheduler.expire(network.attend(0)))
+        try:
+            while True:
+                self._run_ready()
+                if main.done:
+                    return
+                if self._is_closing:
+                    raise UsageError("the driver was closed meanwhile")
+                deadline_ms = min(main.deadline_ms, scheduler.next_deadline_ms())
+                now_ms = network.attend(deadline_ms)
+                if main.deadline_ms <= now_ms:
+                    self._expire(scheduler.expire_task(main))
+                if scheduler.next_deadline_ms() <= now_ms:
+                    self._expire(scheduler.expire(now_ms))
+        finally:
+            main.timer_ms = NEVER_MS
+            if not main.done and main.deadline_ms != NEVER_MS:
+                scheduler.set_deadline(main, main.deadline_ms)
+
+    def _run_ready(self) -> None:
+        """Step tasks and send what they wrote, until there is nothing of either."""
+        scheduler = self._scheduler
+        while True:
+            while self._incoming:
+                self._call_safely(self._incoming.popleft())
+            scheduler.run_ready(self._carry, self._drop)
+            if not self._network.flush() and not self._incoming:
+                return
+
+    def _expire(self, due: Iterable[Timed]) -> None:
+        for timed in due:
+            if isinstance(timed, Channel):
+                self._network.expire(timed)
+            elif isinstance(timed, OperationTask):
+                if timed.done:
+                    log_unjoined(timed)
+                else:
+                    self._scheduler.throw(timed, timed.place.time_out(timed))
+
+    def _call_safely(self, function: Callable[[], Any]) -> None:
+        try:
+            function()
+        except Exception:
+            LOG.exception("a callback failed")
+
+    # Effects.
+
+    def _carry(self, task: OperationTask, effect: Effect) -> None:
+        if isinstance(effect, Invoke | Oneway):
+            self._network.submit(task, effect)
+            return
+        assert isinstance(effect, Call)
+        if self._pool is None:
+            self._pool = CallPool(size=self._pool_size, name="sparrowmq-call")
+        task.place = ticket = object()
+        returned = partial(self._returned, task, ticket)
+        self._pool.submit(effect.function, effect.args, returned)
+
+    def _drop(self, task: OperationTask, place: Any) -> None:
+        if isinstance(place, Channel):
+            place.forget(task)
+
+    def _returned(
+        self, task: OperationTask, ticket: object, result: Any, error: BaseException | None
+    ) -> None:
+        self.call_soon_threadsafe(partial(self._end_call, task, ticket, result, error))
+
+    def _end_call(
+        self, task: OperationTask, ticket: object, result: Any, error: BaseException | None
+    ) -> None:
+        if task.place is not ticket:
+            return  # Cancelled meanwhile.
+        if error is None:
+            self._scheduler.resume(task, result)
+        else:
+            self._scheduler.throw(task, error)
+
+    # The end.
+
+    def _shut(self, timeout_ms: int) -> None:
+        scheduler = self._scheduler
+        while self._incoming:
+            self._call_safely(self._incoming.popleft())
+        for task in scheduler.tasks:
+            scheduler.cancel(task)
+        scheduler.run_ready(lambda task, _: scheduler.abort(task), self._drop)
+        for task in scheduler.tasks:
+            scheduler.abort(task)
+        self._network.close(timeout_ms=timeout_ms)
+        for task in scheduler.unjoined():
+            log_unjoined(task)
+        if self._pool is not None:
+            self._pool.close()
+            log_left(self._pool.join(timeout_ms=timeout_ms))
+
+
+def _bounded(operation: Operation[T], timeout_ms: int, name: str) -> Operation[T]:
+    """Run an operation as a task of its own and cancel it when its time is up."""
+    task = yield from effects.spawn(operation, name=name)
+    try:
+        result: T = yield from effects.join(task, timeout_ms=timeout_ms)
+    except effects.Cancelled:
+        yield from effects.cancel(task)
+        raise
+    except InvokeTimeout:
+        yield from effects.cancel(task)
+        raise
+    return result

@@ -1,0 +1,138 @@
+"""A bounded pool of threads that run the user's plain functions.
+
+Threads start as calls come, up to the bound, and then wait for more calls. They are daemons: a
+listener that never returns delays `join` by the caller's bound and no interpreter's exit. (The
+standard library's pool waits for its threads at exit without any bound.)
+
+Calls beyond the number of threads wait in a queue. It has no bound of its own: each entry belongs
+to one waiting task of the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeAlias
+
+from sparrowmq.calling import clock
+
+LOG = logging.getLogger("sparrowmq.calling")
+
+# Takes a call's result and error from the thread that ran it; must not raise.
+OnReturned: TypeAlias = Callable[[Any, BaseException | None], None]
+
+_Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], OnReturned]
+
+
+class CallPool:
+    """Runs functions in threads.
+
+    Args:
+        size: how many threads at most.
+        name: begins the names of the threads.
+    """
+
+    def __init__(self, *, size: int, name: str) -> None:
+        self._size = size
+        self._name = name
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._free_count = 0
+        self._is_closed = False
+        self._on_ended: Callable[[], None] | None = None
+        self._serving_count = 0
+        self._threads: list[threading.Thread] = []
+
+    def submit(
+        self, function: Callable[..., Any], args: tuple[Any, ...], on_returned: OnReturned
+    ) -> None:
+        """Have a thread call the function and then, on the same thread, `on_returned`."""
+        with self._lock:
+            self._calls.put((function, args, on_returned))
+            # A thread is free for this call only if no call before it has been promised it.
+            self._free_count -= 1
+            if self._free_count < 0 and len(self._threads) < self._size:
+                self._free_count += 1
+                thread = threading.Thread(
+                    target=self._serve, name=f"{self._name}-{len(self._threads)}", daemon=True
+                )
+                self._threads.append(thread)
+                self._serving_count += 1
+                thread.start()
+
+    def grow(self, count: int) -> None:
+        """Allow so many threads more."""
+        with self._lock:
+            self._size += count
+
+    def close(self, *, on_ended: Callable[[], None] | None = None) -> None:
+        """Let every thread end after its present call; calls not begun are never made.
+
+        Args:
+            on_ended: called once when the last thread ends, on that thread; at once if there is
+                none.
+        """
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._on_ended = on_ended
+            for _ in self._threads:
+                self._calls.put(None)
+            if self._serving_count:
+                return
+        if on_ended is not None:
+            on_ended()
+
+    def join(self, *, timeout_ms: int) -> list[str]:
+        """Wait for the threads to end after `close`.
+
+        Returns: the names of those that have not ended when the time is up.
+        """
+        deadline_ms = clock.monotonic_ms() + timeout_ms
+        for thread in self._threads:
+            thread.join(max(0, deadline_ms - clock.monotonic_ms()) / 1000)
+        return [thread.name for thread in self._threads if thread.is_alive()]
+
+    def _serve(self) -> None:
+        self._serve_calls()
+        with self._lock:
+            self._serving_count -= 1
+            on_ended = self._on_ended if not self._serving_count else None
+        if on_ended is not None:
+            on_ended()
+
+    def _serve_calls(self) -> None:
+        while True:
+            call = self._calls.get()
+            if call is None:
+                return
+            if self._is_closed:
+                continue
+            self._run(*call)
+            # The result may refer to much; do not hold it until the next call comes.
+            del call
+
+    def _run(
+        self, function: Callable[..., Any], args: tuple[Any, ...], on_returned: OnReturned
+    ) -> None:
+        result = error = None
+        try:
+            result = function(*args)
+        except BaseException as raised:
+            error = raised
+        # Free before the result is handed over: what follows from it may be the next call.
+        with self._lock:
+            self._free_count += 1
+        try:
+            on_returned(result, error)
+        finally:
+            del error  # Its traceback refers to this frame.
+
+
+def log_left(names: list[str]) -> None:
+    """Log the threads that did not end in time, if there are any."""
+    if names:
+        LOG.warning("threads left in their calls: %s", ", ".join(names))

@@ -1,0 +1,309 @@
+"""One connection to one address above its bytes: who waits for it, and for what.
+
+A driver keeps one channel per address and gives it the tasks that yielded `Invoke` and `Oneway`.
+The channel decides what is written and when, ends the tasks' waits, and answers requests that
+come from the peer. The driver owns the socket and tells the channel what happens to it.
+
+What a waiting task gets when things go wrong says whether the peer may have acted:
+
+| The task's request is              | time-out          | connection lost  |
+|------------------------------------|-------------------|------------------|
+| waiting for the connection         | `ConnectFailed`   | `ConnectFailed`  |
+| waiting for room in the buffer     | `TooManyInFlight` | `ConnectFailed`  |
+| written in part (one-way) or whole | `InvokeTimeout`   | `ConnectionLost` |
+
+A time-out never closes the connection; a late answer is dropped by the session.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from typing import Protocol, TypeAlias
+
+from sparrowmq.calling.effects import Invoke, Oneway, Operation
+from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
+from sparrowmq.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    InvokeTimeout,
+    RemoteProtocolError,
+    TooManyInFlight,
+    TransportError,
+)
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.session import RemotingSession, RequestReceived
+
+LOG = logging.getLogger("sparrowmq.calling")
+
+# NettyClientConfig.connectTimeoutMillis.
+CONNECT_TIMEOUT_MS = 3_000
+
+# NettyClientConfig.clientChannelMaxIdleTimeSeconds: without a byte in either direction.
+IDLE_MS = 120_000
+
+# Bytes written and not yet taken by the kernel, per connection. Beyond, requests wait for room.
+WRITE_BUFFER_BYTES_MAX = 8 * 1024 * 1024
+
+# None is no answer; an operation is run, and what it returns is the answer.
+Answer: TypeAlias = RemotingCommand | Operation[RemotingCommand] | None
+OnRequest: TypeAlias = Callable[[str, RemotingCommand], Answer]
+OnConnectionLost: TypeAlias = Callable[[str], None]
+
+
+class Wire(Protocol):
+    """An open connection's bytes, as a driver sends them."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `WRITE_BUFFER_BYTES_MAX` are waiting to be sent."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Take bytes to be sent by the next `flush`."""
+        ...
+
+    def flush(self) -> bool:
+        """Send what can be sent; return whether that was all.
+
+        Raises: OSError, if the connection is broken.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the connection at once, without a further call to the channel."""
+        ...
+
+
+class Channel:
+    """The tasks and requests of one connection.
+
+    Args:
+        address: the peer as `host:port`.
+        unflushed: the driver's list of channels whose wire must be flushed soon.
+        on_request: answers the peer's requests.
+        is_tls: whether the connection is one over TLS.
+    """
+
+    __slots__ = (
+        "_flushing",
+        "_is_tls",
+        "_is_unflushed",
+        "_on_request",
+        "_session",
+        "_unflushed",
+        "_unwritten",
+        "address",
+        "deadline_ms",
+        "has_received",
+        "is_closed",
+        "timer_ms",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        address: str,
+        unflushed: list[Channel],
+        *,
+        on_request: OnRequest | None = None,
+        is_tls: bool = False,
+    ) -> None:
+        self.address = address
+        self.wire: Wire | None = None
+        self.is_closed = False
+        self.has_received = False
+        # While connecting: when to give up. While open: when it has been idle for too long.
+        self.deadline_ms = NEVER_MS
+        self.timer_ms = NEVER_MS
+        self._session = RemotingSession()
+        self._on_request = on_request
+        self._is_tls = is_tls
+        self._unflushed = unflushed
+        self._is_unflushed = False
+        self._unwritten: dict[OperationTask, Invoke | Oneway] = {}
+        self._flushing: dict[OperationTask, None] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no task waits for this connection."""
+        return not (self._unwritten or self._flushing or self._session.outstanding_count)
+
+    def submit(self, task: OperationTask, effect: Invoke | Oneway, scheduler: Scheduler) -> None:
+        """Write a task's request, or keep it until it can be written."""
+        task.place = self
+        wire = self.wire
+        if wire is None or self._unwritten or wire.is_full:
+            self._unwritten[task] = effect
+        else:
+            self._write(task, effect, wire, scheduler)
+
+    def forget(self, task: OperationTask) -> None:
+        """Drop a task's request; if it was written, drop its answer too when it comes."""
+        if task in self._unwritten:
+            del self._unwritten[task]
+        elif task in self._flushing:
+            del self._flushing[task]
+        else:
+            self._session.abandon(task)
+
+    def time_out(self, task: OperationTask) -> TransportError:
+        """Forget a task whose time is up and return the error it gets."""
+        effect = task.effect
+        assert isinstance(effect, Invoke | Oneway)
+        within = f"within {effect.timeout_ms} ms"
+        is_unwritten = task in self._unwritten
+        self.forget(task)
+        if is_unwritten and self.wire is None:
+            what = "TLS connection" if self._is_tls else "connection"
+            return connect_failed(self.address, f"no {what} {within}")
+        if is_unwritten:
+            message = f"{self.address} takes no more bytes; request not written {within}"
+            return TooManyInFlight(message, address=self.address)
+        verb = "answer" if isinstance(effect, Invoke) else "take one-way"
+        message = f"{self.address} did not {verb} request {effect.request.code} {within}"
+        return InvokeTimeout(message, address=self.address)
+
+    def opened(self, wire: Wire, scheduler: Scheduler) -> None:
+        """Take the wire of the connection just made, and write what waited for it."""
+        self.wire = wire
+        scheduler.set_deadline(self, scheduler.now_ms + IDLE_MS)
+        self._write_waiting(scheduler)
+
+    def flush(self, scheduler: Scheduler) -> None:
+        """Send what was written. Raises: OSError, if the connection is broken."""
+        self._is_unflushed = False
+        if self.wire is not None and self.wire.flush():
+            self.drained(scheduler)
+
+    def drained(self, scheduler: Scheduler) -> None:
+        """Everything written was sent: end the waits for that, and write what waited for room."""
+        flushing, self._flushing = self._flushing, {}
+        for task in flushing:
+            scheduler.resume(task, None)
+        self._write_waiting(scheduler)
+
+    def received(self, data: bytes | memoryview, scheduler: Scheduler) -> None:
+        """Take bytes that came.
+
+        Raises: RemoteProtocolError; the driver must then call `close` with it.
+        """
+        self.deadline_ms = scheduler.now_ms + IDLE_MS
+        self.has_received = True
+        for event in self._session.receive_data(data):
+            if isinstance(event, RequestReceived):
+                self._answer(event.command, scheduler)
+            else:
+                scheduler.resume(event.token, event.command)  # type: ignore[arg-type]
+
+    def ended_by_peer(self, reason: str) -> str:
+        """Return why the peer ended the connection, with what to try if it never answered."""
+        if self.has_received or "; " in reason:
+            return reason
+        wanted = "a client certificate (TLS)" if self._is_tls else "TLS"
+        return f"{reason}; it has sent nothing, and may want {wanted}"
+
+    def close(self, reason: str, cause: BaseException | None, scheduler: Scheduler) -> bool:
+        """Close the wire and throw an error into every task that waits for this connection.
+
+        Returns: whether it was open.
+        """
+        if self.is_closed:
+            return False
+        self.is_closed = True
+        wire, self.wire = self.wire, None
+        scheduler.set_deadline(self, NEVER_MS)
+        if wire is not None:
+            wire.close()
+        for token in (*self._flushing, *self._session.outstanding):
+            assert isinstance(token, OperationTask)
+            message = f"connection to {self.address} lost: {reason}"
+            self._fail(token, ConnectionLost(message, address=self.address), cause, scheduler)
+        for task in self._unwritten:
+            self._fail(task, connect_failed(self.address, reason), cause, scheduler)
+        self._session = RemotingSession()
+        self._flushing = {}
+        self._unwritten = {}
+        return wire is not None
+
+    def _fail(
+        self,
+        task: OperationTask,
+        error: TransportError,
+        cause: BaseException | None,
+        scheduler: Scheduler,
+    ) -> None:
+        error.__cause__ = cause
+        scheduler.throw(task, error)
+
+    def _write_waiting(self, scheduler: Scheduler) -> None:
+        while self._unwritten and self.wire is not None and not self.wire.is_full:
+            task = next(iter(self._unwritten))
+            self._write(task, self._unwritten.pop(task), self.wire, scheduler)
+
+    def _write(
+        self, task: OperationTask, effect: Invoke | Oneway, wire: Wire, scheduler: Scheduler
+    ) -> None:
+        try:
+            if isinstance(effect, Invoke):
+                frame = self._session.start_request(effect.request, task)
+            else:
+                frame = self._session.write_oneway(effect.request)
+                self._flushing[task] = None
+        except TooManyInFlight as error:
+            scheduler.throw(task, TooManyInFlight(f"{self.address}: {error}", address=self.address))
+            return
+        # Whatever is wrong with a request is its operation's matter, not the connection's.
+        except Exception as error:
+            scheduler.throw(task, error)
+            return
+        self.deadline_ms = scheduler.now_ms + IDLE_MS
+        self._write_frame(frame, wire)
+
+    def _write_frame(self, frame: bytes, wire: Wire) -> None:
+        wire.write(frame)
+        if not self._is_unflushed:
+            self._is_unflushed = True
+            self._unflushed.append(self)
+
+    def _answer(self, request: RemotingCommand, scheduler: Scheduler) -> None:
+        response: Answer
+        if self._on_request is None:
+            remark = f" request type {request.code} not supported"
+            response = response_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        else:
+            try:
+                response = self._on_request(self.address, request)
+            except Exception as error:
+                LOG.exception("request %d of %s failed", request.code, self.address)
+                response = response_to(request, ResponseCode.SYSTEM_ERROR, remark=repr(error))
+        if isinstance(response, Generator):
+            later = self._answer_later(request, response)
+            scheduler.add(OperationTask(later, f"answer to request {request.code}"))
+        else:
+            self._write_answer(request, response)
+
+    def _answer_later(
+        self, request: RemotingCommand, operation: Operation[RemotingCommand]
+    ) -> Operation[None]:
+        try:
+            response = yield from operation
+        except Exception as error:
+            LOG.exception("request %d of %s failed", request.code, self.address)
+            response = response_to(request, ResponseCode.SYSTEM_ERROR, remark=repr(error))
+        self._write_answer(request, response)
+
+    def _write_answer(self, request: RemotingCommand, response: RemotingCommand | None) -> None:
+        if response is None or request.is_oneway or self.wire is None:
+            return
+        if self.wire.is_full:
+            raise RemoteProtocolError("the peer sends requests and takes no answers")
+        self._write_frame(self._session.write_response(response), self.wire)
+
+
+def connect_failed(address: str, reason: str) -> ConnectFailed:
+    """Make the error for an address that cannot be reached, with what to try."""
+    if "; " not in reason:
+        reason += "; check the address, that the server runs, and that no firewall stands between"
+    return ConnectFailed(f"cannot connect to {address}: {reason}", address=address)

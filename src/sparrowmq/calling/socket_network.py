@@ -1,0 +1,389 @@
+"""The blocking driver's connections: one selector, the sockets, and the bytes that wake it.
+
+A `SocketNetwork` carries requests of tasks to their channels, makes the connections they need, and
+is where the leading thread waits. All but `wake` belongs to that thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from sparrowmq.calling import clock
+from sparrowmq.calling.call_pool import CallPool, log_left
+from sparrowmq.calling.channel import (
+    CONNECT_TIMEOUT_MS,
+    IDLE_MS,
+    Channel,
+    OnConnectionLost,
+    OnRequest,
+)
+from sparrowmq.calling.effects import Invoke, Oneway
+from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
+from sparrowmq.calling.sockets import (
+    Candidate,
+    SocketWire,
+    TlsWire,
+    begin_connect,
+    end_connect,
+    is_quick,
+    look_up,
+    split_address,
+)
+from sparrowmq.calling.tls import (
+    CLOSED_IN_HANDSHAKE,
+    HANDSHAKE_TIMED_OUT,
+    HANDSHAKE_TIMEOUT_MS,
+    TlsSession,
+    check_context,
+    describe,
+)
+from sparrowmq.errors import RemoteProtocolError
+
+LOG = logging.getLogger("sparrowmq.calling")
+
+# Threads that look names up, apart from the pool for `Call`: its threads may all be in slow
+# listeners.
+LOOK_UP_THREADS = 2
+
+# The longest wait in the selector: epoll takes 32 bit milliseconds.
+SELECT_MS_MAX = 3_600_000
+
+READ = selectors.EVENT_READ
+WRITE = selectors.EVENT_WRITE
+
+
+class _Dial:
+    """A connection being made: addresses not yet tried, and the one that is, up to its TLS."""
+
+    __slots__ = ("candidates", "channel", "error", "host", "sock", "wire")
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.host = ""
+        self.candidates: deque[Candidate] = deque()
+        self.sock: socket.socket | None = None
+        self.wire: TlsWire | None = None
+        self.error: OSError | None = None
+
+
+class SocketNetwork:
+    """One channel per address, over non-blocking sockets.
+
+    Args:
+        scheduler: of the driver; its tasks' waits end here.
+        on_request: answers the peers' requests.
+        on_connection_lost: told the address of each connection that was open and is not.
+        call_soon_threadsafe: brings the results of look-ups back to the leading thread.
+        tls: makes every connection one over TLS.
+
+    Raises: ConfigError if `tls` is something else.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        on_request: OnRequest | None,
+        on_connection_lost: OnConnectionLost | None,
+        call_soon_threadsafe: Callable[[Callable[[], Any]], None],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._tls = check_context(tls)
+        self._scheduler = scheduler
+        self._on_request = on_request
+        self._on_connection_lost = on_connection_lost
+        self._call_soon_threadsafe = call_soon_threadsafe
+        self._look_ups: CallPool | None = None
+        self._channels: dict[str, Channel] = {}
+        self._dials: dict[Channel, _Dial] = {}
+        self._unflushed: list[Channel] = []
+        self._write_watched: set[Channel] = set()
+        self._is_closed = False
+        self._selector = selectors.DefaultSelector()
+        # When somebody last looked at the sockets.
+        self.attended_ms = clock.monotonic_ms()
+        self._wake_sent = False
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+        self._selector.register(self._wake_reader, READ, self._woken)
+
+    def submit(self, task: OperationTask, effect: Invoke | Oneway) -> None:
+        """Send a task's request on the connection to its address, made if need be."""
+        channel = self._channels.get(effect.address)
+        if channel is not None:
+            channel.submit(task, effect, self._scheduler)
+            return
+        channel = Channel(
+            effect.address,
+            self._unflushed,
+            on_request=self._on_request,
+            is_tls=self._tls is not None,
+        )
+        self._channels[effect.address] = channel
+        channel.submit(task, effect, self._scheduler)
+        self._open(channel)
+
+    def flush(self) -> bool:
+        """Send what channels have written since the last call; return whether any had."""
+        if not self._unflushed:
+            return False
+        channels = self._unflushed.copy()
+        self._unflushed.clear()
+        for channel in channels:
+            self._flush(channel)
+        return True
+
+    def attend(self, deadline_ms: int) -> int:
+        """Wait for the sockets until the deadline, see to those that are ready, return the time."""
+        timeout_s = None
+        if deadline_ms != NEVER_MS:
+            wait_ms = deadline_ms - clock.monotonic_ms()
+            timeout_s = min(max(wait_ms, 0), SELECT_MS_MAX) / 1000
+        ready = self._selector.select(timeout_s)
+        self.attended_ms = now_ms = self._scheduler.read_clock()
+        for key, mask in ready:
+            key.data(mask)
+        return now_ms
+
+    def wake(self) -> None:
+        """End the present or next wait at once. From any thread, and from signal handlers."""
+        if self._wake_sent:
+            return
+        self._wake_sent = True
+        try:
+            self._wake_writer.send(b"\0")
+        except (BlockingIOError, InterruptedError):
+            pass  # Enough bytes are there.
+        except OSError:
+            if not self._is_closed:
+                raise
+
+    def expire(self, channel: Channel) -> None:
+        """See to a connection whose deadline has come."""
+        dial = self._dials.get(channel)
+        if dial is not None and dial.wire is not None:
+            self._lose(channel, HANDSHAKE_TIMED_OUT, None)
+        elif dial is not None:
+            self._hang_up(dial)
+            self._try_next(dial)
+        elif channel.is_idle:
+            self._lose(channel, "idle", None)
+        else:
+            self._scheduler.set_deadline(channel, self._scheduler.now_ms + IDLE_MS)
+
+    def close(self, *, timeout_ms: int) -> None:
+        """Close all connections, and wait for look-ups under way."""
+        self._is_closed = True
+        for channel in tuple(self._channels.values()):
+            self._lose(channel, "the driver is closed", None)
+        if self._look_ups is not None:
+            self._look_ups.close()
+            log_left(self._look_ups.join(timeout_ms=timeout_ms))
+        self._close_own()
+
+    def close_copy(self) -> None:
+        """Close what a fork copied into this process, without touching what the parent shares."""
+        self._is_closed = True
+        for channel in self._channels.values():
+            if channel.wire is not None:
+                channel.wire.close()
+        for dial in self._dials.values():
+            if dial.sock is not None:
+                dial.sock.close()
+        self._close_own()
+
+    def _close_own(self) -> None:
+        self._selector.close()
+        self._wake_reader.close()
+        self._wake_writer.close()
+
+    def _woken(self, _: int) -> None:
+        with suppress(BlockingIOError, InterruptedError):
+            self._wake_reader.recv(4096)
+        # Lowered after its byte is gone and before functions are taken: whoever appended one
+        # before is served by the coming look, whoever does so after sends a byte.
+        self._wake_sent = False
+
+    def _open(self, channel: Channel) -> None:
+        dial = self._dials[channel] = _Dial(channel)
+        self._scheduler.set_deadline(channel, self._scheduler.now_ms + CONNECT_TIMEOUT_MS)
+        try:
+            host, port = split_address(channel.address)
+        except ValueError as error:
+            self._lose(channel, str(error), None)
+            return
+        dial.host = host
+        if not is_quick(host):
+            if self._look_ups is None:
+                self._look_ups = CallPool(size=LOOK_UP_THREADS, name="sparrowmq-look-up")
+            self._look_ups.submit(look_up, (host, port), partial(self._name_returned, dial))
+            return
+        try:
+            candidates = look_up(host, port)
+        except OSError as error:
+            self._looked_up(dial, [], error)
+        else:
+            self._looked_up(dial, candidates, None)
+
+    def _name_returned(self, dial: _Dial, result: Any, error: BaseException | None) -> None:
+        self._call_soon_threadsafe(partial(self._looked_up, dial, result or [], error))
+
+    def _looked_up(
+        self, dial: _Dial, candidates: list[Candidate], error: BaseException | None
+    ) -> None:
+        if dial.channel.is_closed:
+            return
+        if error is not None or not candidates:
+            self._lose(dial.channel, f"host name not found ({error})", error)
+            return
+        dial.candidates.extend(candidates)
+        self._try_next(dial)
+
+    def _try_next(self, dial: _Dial) -> None:
+        """Begin a connection to the next address that the name stands for."""
+        channel = dial.channel
+        while dial.candidates:
+            share_ms = CONNECT_TIMEOUT_MS // len(dial.candidates)
+            try:
+                dial.sock = begin_connect(dial.candidates.popleft())
+            except OSError as error:
+                dial.error = error
+                continue
+            self._scheduler.set_deadline(channel, self._scheduler.now_ms + share_ms)
+            self._selector.register(dial.sock, WRITE, partial(self._connected, dial))
+            return
+        failure = dial.error or TimeoutError(f"no answer within {CONNECT_TIMEOUT_MS} ms")
+        self._lose(channel, failure.strerror or str(failure), failure)
+
+    def _connected(self, dial: _Dial, _: int) -> None:
+        sock = dial.sock
+        assert sock is not None
+        try:
+            end_connect(sock)
+        except OSError as error:
+            dial.error = error
+            self._hang_up(dial)
+            self._try_next(dial)
+            return
+        if self._tls is None:
+            self._opened(dial.channel, SocketWire(sock))
+            return
+        dial.wire = TlsWire(sock, TlsSession(self._tls, server_hostname=dial.host))
+        deadline_ms = self._scheduler.now_ms + HANDSHAKE_TIMEOUT_MS
+        self._scheduler.set_deadline(dial.channel, deadline_ms)
+        self._shake_hands(dial, WRITE)
+
+    def _shake_hands(self, dial: _Dial, mask: int) -> None:
+        wire, channel = dial.wire, dial.channel
+        assert wire is not None
+        if mask & WRITE:
+            wire.is_blocked = False
+        try:
+            data = wire.shake_hands(is_readable=bool(mask & READ))
+        except OSError as error:
+            self._lose(channel, _reason_of(error), error)
+            return
+        if data is None:
+            self._lose(channel, CLOSED_IN_HANDSHAKE, None)
+        elif wire.is_established:
+            self._opened(channel, wire)
+            if data:
+                self._take(channel, data)
+        else:
+            events = READ | WRITE if wire.is_blocked else READ
+            self._selector.modify(wire.sock, events, partial(self._shake_hands, dial))
+
+    def _opened(self, channel: Channel, wire: SocketWire) -> None:
+        del self._dials[channel]
+        self._selector.modify(wire.sock, READ, partial(self._attend_channel, channel))
+        LOG.info("connected to %s", channel.address)
+        channel.opened(wire, self._scheduler)
+
+    def _hang_up(self, dial: _Dial) -> None:
+        if dial.sock is not None:
+            self._selector.unregister(dial.sock)
+            dial.sock.close()
+            dial.sock = None
+
+    def _attend_channel(self, channel: Channel, mask: int) -> None:
+        if mask & WRITE and channel.wire is not None:
+            assert isinstance(channel.wire, SocketWire)
+            channel.wire.is_blocked = False
+            self._flush(channel)
+        if mask & READ and channel.wire is not None:
+            self._receive(channel)
+
+    def _receive(self, channel: Channel) -> None:
+        assert isinstance(channel.wire, SocketWire)
+        try:
+            data = channel.wire.receive()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lose(channel, channel.ended_by_peer(_reason_of(error)), error)
+            return
+        if data is None:
+            self._lose(channel, channel.ended_by_peer("closed by the peer"), None)
+        elif data:
+            self._take(channel, data)
+
+    def _take(self, channel: Channel, data: bytes) -> None:
+        try:
+            channel.received(data, self._scheduler)
+        except RemoteProtocolError as error:
+            LOG.warning("closing connection to %s: %s", channel.address, error)
+            self._lose(channel, str(error), error)
+        except Exception as error:
+            LOG.exception("closing connection to %s: its bytes cannot be read", channel.address)
+            self._lose(channel, repr(error), error)
+
+    def _flush(self, channel: Channel) -> None:
+        wire = channel.wire
+        if wire is None:
+            return
+        assert isinstance(wire, SocketWire)
+        try:
+            channel.flush(self._scheduler)
+        except OSError as error:
+            self._lose(channel, channel.ended_by_peer(_reason_of(error)), error)
+            return
+        if wire.is_blocked != (channel in self._write_watched):
+            data = partial(self._attend_channel, channel)
+            if wire.is_blocked:
+                self._write_watched.add(channel)
+                self._selector.modify(wire.sock, READ | WRITE, data)
+            else:
+                self._write_watched.discard(channel)
+                self._selector.modify(wire.sock, READ, data)
+
+    def _lose(self, channel: Channel, reason: str, cause: BaseException | None) -> None:
+        """Close a connection, made or being made, and forget it."""
+        self._channels.pop(channel.address, None)
+        dial = self._dials.pop(channel, None)
+        if dial is not None:
+            self._hang_up(dial)
+        if channel.wire is not None:
+            assert isinstance(channel.wire, SocketWire)
+            self._selector.unregister(channel.wire.sock)
+            self._write_watched.discard(channel)
+        was_open = channel.close(reason, cause, self._scheduler)
+        if was_open and not self._is_closed:
+            LOG.info("connection to %s lost: %s", channel.address, reason)
+            if self._on_connection_lost is not None:
+                try:
+                    self._on_connection_lost(channel.address)
+                except Exception:
+                    LOG.exception("on_connection_lost failed")
+
+
+def _reason_of(error: OSError) -> str:
+    return describe(error) or error.strerror or str(error)

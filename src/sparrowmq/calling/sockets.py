@@ -1,0 +1,227 @@
+"""Non-blocking TCP for the blocking driver: finding addresses, connecting, and the two wires.
+
+A name that is no IP address is looked up with `getaddrinfo`, which may block for seconds; the
+driver calls `look_up` in a thread unless `is_quick` says that no name server is asked.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+from collections import deque
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NamedTuple
+
+from sparrowmq.calling.channel import WRITE_BUFFER_BYTES_MAX
+from sparrowmq.calling.tls import TlsSession
+
+# How long sent bytes may stay unacknowledged by the peer's kernel before ours ends the connection.
+# A time-out of a request does not, and the kernel's own patience is a quarter of an hour.
+UNACKNOWLEDGED_MS_MAX = 30_000
+
+# Bytes asked from the kernel at once.
+RECEIVE_BYTES = 64 * 1024
+
+# Frames given to the kernel in one call; Linux takes 1,024.
+BUFFERS_PER_CALL = 64
+HAS_SENDMSG = hasattr(socket.socket, "sendmsg")
+
+# What `connect_ex` answers while a connection is being made (Windows says WSAEWOULDBLOCK).
+_IN_PROGRESS = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR})
+
+
+class Candidate(NamedTuple):
+    """One socket address that a name stands for."""
+
+    family: int
+    sockaddr: tuple[Any, ...]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port`, where host may be an IPv6 address in brackets.
+
+    Raises: ValueError, with the reason.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host:
+        raise ValueError("not of the form host:port")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        raise ValueError(f"port {port!r} is not between 1 and 65535")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_quick(host: str) -> bool:
+    """Whether looking the host up asks no name server."""
+    if host == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def look_up(host: str, port: int) -> list[Candidate]:
+    """Return the addresses of a host, in the order to try them. Raises: OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(Candidate(entry[0], entry[4]) for entry in found))
+
+
+def tune(sock: socket.socket) -> None:
+    """Send small frames at once, and notice a peer that is gone without a word."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS_MAX)
+
+
+def begin_connect(candidate: Candidate) -> socket.socket:
+    """Return a socket that becomes writable once connected or refused. Raises: OSError."""
+    sock = socket.socket(candidate.family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        tune(sock)
+        code = sock.connect_ex(candidate.sockaddr)
+        if code not in _IN_PROGRESS:
+            raise OSError(code, os.strerror(code))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def end_connect(sock: socket.socket) -> None:
+    """Check a socket that `begin_connect` made and that is writable. Raises: OSError."""
+    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
+    # A port of this machine on which nobody listens may be given to us as our own end: TCP then
+    # connects the socket to itself.
+    if sock.getsockname() == sock.getpeername():
+        raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+
+
+class SocketWire:
+    """The `Wire` over a non-blocking socket."""
+
+    __slots__ = ("_size", "_unsent", "is_blocked", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._unsent: deque[bytes | memoryview] = deque()
+        self._size = 0
+        # Whether the kernel took not all, so that the socket must become writable first.
+        self.is_blocked = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the bound on unsent bytes is reached."""
+        return self._size >= WRITE_BUFFER_BYTES_MAX
+
+    def write(self, data: bytes) -> None:
+        """Take bytes to be sent."""
+        self._unsent.append(data)
+        self._size += len(data)
+
+    def flush(self) -> bool:
+        """Send until all is sent or the kernel takes no more. Raises: OSError.
+
+        Does nothing while `is_blocked`; lower it when the socket has become writable.
+        """
+        unsent = self._unsent
+        if self.is_blocked:
+            return False
+        try:
+            while unsent:
+                if len(unsent) == 1 or not HAS_SENDMSG:
+                    sent = self.sock.send(unsent[0])
+                else:
+                    # Frames of tasks that ran together go out in one call.
+                    sent = self.sock.sendmsg(islice(unsent, BUFFERS_PER_CALL))
+                self._size -= sent
+                self._forget(sent)
+        except (BlockingIOError, InterruptedError):
+            self.is_blocked = True
+            return False
+        return True
+
+    def receive(self) -> bytes | None:
+        """Return bytes that came, or None at the end of the stream.
+
+        Raises: OSError; BlockingIOError if there is nothing now.
+        """
+        return self.sock.recv(RECEIVE_BYTES) or None
+
+    def _forget(self, sent: int) -> None:
+        """Drop the first bytes, which were sent."""
+        unsent = self._unsent
+        while sent:
+            head = unsent[0]
+            if sent < len(head):
+                unsent[0] = memoryview(head)[sent:]
+                return
+            sent -= len(head)
+            unsent.popleft()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._unsent.clear()
+        self._size = 0
+        self.sock.close()
+
+
+class TlsWire(SocketWire):
+    """The `Wire` over TLS; `shake_hands` comes before anything else."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, sock: socket.socket, session: TlsSession) -> None:
+        super().__init__(sock)
+        self._session = session
+
+    @property
+    def is_established(self) -> bool:
+        """Whether the handshake is done."""
+        return self._session.is_established
+
+    def shake_hands(self, *, is_readable: bool) -> bytes | None:
+        """Go on with the handshake; return as `receive` does, with nothing for BlockingIOError.
+
+        Raises: OSError.
+        """
+        self.flush()
+        if not is_readable:
+            return self._decrypt(b"")
+        try:
+            return self.receive()
+        except (BlockingIOError, InterruptedError):
+            return b""
+
+    def write(self, data: bytes) -> None:
+        """Take bytes to be sent. Raises: ssl.SSLError."""
+        self._session.encrypt(data)
+        super().write(self._session.take_output())
+
+    def receive(self) -> bytes | None:
+        """Return decrypted bytes, possibly none; see `SocketWire.receive`."""
+        data = super().receive()
+        return None if data is None else self._decrypt(data)
+
+    def _decrypt(self, data: bytes) -> bytes | None:
+        session = self._session
+        try:
+            plain = session.receive_data(data)
+        except OSError:
+            # The peer is told why, if it listens.
+            with suppress(OSError):
+                self._send_output()
+            raise
+        self._send_output()
+        return None if session.is_ended and not plain else plain
+
+    def _send_output(self) -> None:
+        if output := self._session.take_output():
+            super().write(output)
+            self.flush()

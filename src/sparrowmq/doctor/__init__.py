@@ -1,0 +1,18 @@
+"""The rebalance doctor: a group seen from outside, who owns what, what is wrong. Pure."""
+
+from __future__ import annotations
+
+from sparrowmq.doctor.finding import Finding, Severity
+from sparrowmq.doctor.ownership import Ownership, compute_ownership
+from sparrowmq.doctor.rules import RULES, diagnose
+from sparrowmq.doctor.snapshot import GroupSnapshot
+
+__all__ = [
+    "RULES",
+    "Finding",
+    "GroupSnapshot",
+    "Ownership",
+    "Severity",
+    "compute_ownership",
+    "diagnose",
+]

@@ -1,0 +1,122 @@
+"""A group under examination: the snapshot and what several rules compute from it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sparrowmq.doctor.finding import count_of
+from sparrowmq.doctor.ownership import Ownership, compute_ownership
+from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, Sample, Seat
+from sparrowmq.model import MessageQueue
+
+# Below this a difference between the looks says little about a rate.
+INTERVAL_MS_MIN = 500
+# Members commit every 5 s (persistConsumerOffsetInterval): before that an offset may just wait.
+STILL_MS_MIN = 5_500
+
+
+class QueueRate(NamedTuple):
+    """How one queue moved between the looks.
+
+    `stood_still` is False while the looks were too close to tell.
+    """
+
+    produced_per_s: float
+    consumed_per_s: float
+    stood_still: bool
+
+    @property
+    def growth_per_s(self) -> float:
+        """How fast the group falls behind."""
+        return self.produced_per_s - self.consumed_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What every rule is given."""
+
+    snapshot: GroupSnapshot
+    ownership: Ownership
+    # Empty if there was one look only.
+    rates: Mapping[MessageQueue, QueueRate]
+
+    @property
+    def can_tell_still(self) -> bool:
+        """Whether the looks were far enough apart to tell an offset that stands still."""
+        return self.snapshot.interval_ms >= STILL_MS_MIN
+
+    def stands_still(self, queue: MessageQueue) -> bool:
+        """Tell whether a queue has messages and its offset did not move."""
+        rate = self.rates.get(queue)
+        return rate is not None and rate.stood_still and self.lag([queue]) > 0
+
+    def lag(self, queues: Iterable[MessageQueue]) -> int:
+        """Return how many messages are not consumed in these queues."""
+        known = self.snapshot.progress()
+        return sum(known[queue].lag for queue in queues if queue in known)
+
+    def describe_backlog(self, queues: Iterable[MessageQueue]) -> str:
+        """Say how far behind these queues are, and how fast that grows."""
+        chosen = list(queues)
+        lag = self.lag(chosen)
+        text = f"{count_of(lag, 'message')} behind"
+        rates = [self.rates[queue] for queue in chosen if queue in self.rates]
+        growth = sum(rate.growth_per_s for rate in rates)
+        if not rates or (not lag and growth <= 0):
+            return text
+        if abs(growth) < 0.05:
+            return f"{text}, not growing now"
+        word = "growing" if growth > 0 else "shrinking"
+        return f"{text}, {word} by {abs(growth):,.1f} a second"
+
+
+def examine(snapshot: GroupSnapshot) -> Case:
+    """Compute what the rules share."""
+    return Case(
+        snapshot=snapshot,
+        ownership=compute_ownership(snapshot),
+        rates=compute_rates(snapshot),
+    )
+
+
+def compute_rates(snapshot: GroupSnapshot) -> dict[MessageQueue, QueueRate]:
+    """Return how each queue moved between the looks; empty without two of them."""
+    if snapshot.interval_ms < INTERVAL_MS_MIN:
+        return {}
+    seconds = snapshot.interval_ms / 1000
+    before = {progress.queue: progress for progress in snapshot.first.progress}
+    rates = {}
+    for now in snapshot.last.progress:
+        then = before.get(now.queue)
+        if then is None:
+            continue
+        consumed = (now.consumer_offset or 0) - (then.consumer_offset or 0)
+        rates[now.queue] = QueueRate(
+            produced_per_s=(now.broker_offset - then.broker_offset) / seconds,
+            consumed_per_s=consumed / seconds,
+            stood_still=consumed == 0 and snapshot.interval_ms >= STILL_MS_MIN,
+        )
+    return rates
+
+
+def find_duplicates(sample: Sample) -> dict[str, tuple[Seat, ...]]:
+    """Return the ids that a broker lists more than once, with their connections there."""
+    found: dict[str, tuple[Seat, ...]] = {}
+    for broker in sample.brokers:
+        counts = Counter(broker.cid_all or ())
+        counts |= Counter(seat.client_id for seat in broker.seats)
+        for client_id, count in counts.items():
+            if count < 2 or count <= len(found.get(client_id, ())):
+                continue
+            known = [seat for seat in broker.seats if seat.client_id == client_id]
+            known += [Seat(client_id, "")] * (count - len(known))
+            found[client_id] = tuple(sorted(known, key=lambda seat: seat.address))
+    return found
+
+
+def member_ids(broker: BrokerView) -> frozenset[str]:
+    """Return the distinct ids that a broker lists."""
+    return frozenset(broker.cid_all or ()) | {seat.client_id for seat in broker.seats}

@@ -1,0 +1,229 @@
+"""Why a queue has the owner it has, in words: the strategy's arithmetic with the group's numbers.
+
+Pure. The words follow what a member does: sort the queues, sort the ids, find its place, compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparrowmq.doctor.finding import count_of, describe_queues, describe_runs
+from sparrowmq.doctor.ownership import (
+    allocate_all,
+    find_strategy,
+    holders_of,
+    sorted_ids,
+    views_of,
+)
+from sparrowmq.doctor.snapshot import GroupSnapshot
+from sparrowmq.errors import UsageError
+from sparrowmq.model import MessageQueue
+from sparrowmq.strategies.consistent_hash import VIRTUAL_NODE_COUNT_DEFAULT, md5_hash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a queue has its owner.
+
+    Args:
+        queue: the queue.
+        broker_names: whose list of members this follows from.
+        cid_all: that list as members sort it, duplicates kept.
+        queues: the topic's queues as members sort them.
+        owners: who takes it; a client id twice if two processes carry it.
+        steps: the reasoning, one sentence each.
+    """
+
+    queue: MessageQueue
+    broker_names: tuple[str, ...]
+    cid_all: tuple[str, ...]
+    queues: tuple[MessageQueue, ...]
+    owners: tuple[str, ...]
+    steps: tuple[str, ...]
+
+
+def explain(snapshot: GroupSnapshot, queue: MessageQueue) -> list[Explanation]:
+    """Explain a queue's owner, once for each different list that brokers give out.
+
+    Raises: UsageError if the group does not divide this queue, or by rules nobody can see.
+    """
+    topic = snapshot.find_topic(queue.topic)
+    if topic is None or queue not in topic.subscribe_queues:
+        raise UsageError(_unknown_queue(snapshot, queue))
+    if snapshot.is_broadcasting:
+        raise UsageError(f"group {snapshot.group} is BROADCASTING: every member has every queue")
+    strategy = find_strategy(snapshot)
+    if strategy is None:
+        raise UsageError(
+            f"strategy {snapshot.strategy} depends on settings that members do not tell; "
+            f"give the one they use by --strategy"
+        )
+    by_list: dict[tuple[str, ...], list[str]] = {}
+    for view in views_of(snapshot, topic):
+        by_list.setdefault(tuple(sorted_ids(view)), []).append(view.broker_name)
+    explanations = []
+    for cid_all, names in by_list.items():
+        queues = tuple(topic.subscribe_queues)
+        shares = allocate_all(snapshot, strategy, topic, cid_all)
+        owners = tuple(
+            client_id for client_id in shares[queue] for _ in range(cid_all.count(client_id))
+        )
+        explanations.append(
+            Explanation(
+                queue=queue,
+                broker_names=tuple(names),
+                cid_all=cid_all,
+                queues=queues,
+                owners=owners,
+                steps=tuple(
+                    _steps(
+                        snapshot.strategy,
+                        queue,
+                        queues,
+                        cid_all,
+                        owners,
+                        holder=holders_of(snapshot).get(queue),
+                    )
+                ),
+            )
+        )
+    return explanations
+
+
+def find_queue(snapshot: GroupSnapshot, text: str, *, topic: str | None = None) -> MessageQueue:
+    """Return the queue that `BROKER:ID` names.
+
+    Args:
+        topic: its topic; None if the group has only one besides its retry topic.
+
+    Raises: UsageError.
+    """
+    broker_name, colon, number = text.rpartition(":")
+    if not colon or not broker_name or not (number.isascii() and number.isdigit()):
+        raise UsageError(f"queue {text!r}: write BROKER:ID, such as broker-a:3")
+    names = [view.topic for view in snapshot.user_topics]
+    if topic is None and len(names) != 1:
+        listed = ", ".join(names) or "no topic"
+        raise UsageError(f"group {snapshot.group} consumes {listed}: name one by --topic")
+    queue = MessageQueue(topic or names[0], broker_name, int(number))
+    view = snapshot.find_topic(queue.topic)
+    if view is None or queue not in view.subscribe_queues:
+        raise UsageError(_unknown_queue(snapshot, queue))
+    return queue
+
+
+def _unknown_queue(snapshot: GroupSnapshot, queue: MessageQueue) -> str:
+    view = snapshot.find_topic(queue.topic)
+    if view is None:
+        known = ", ".join(topic.topic for topic in snapshot.topics) or "no topic"
+        return f"group {snapshot.group} does not consume topic {queue.topic}; it consumes {known}"
+    return (
+        f"members do not divide queue {queue.broker_name}:{queue.queue_id}; they divide "
+        f"{describe_queues(view.subscribe_queues)}"
+    )
+
+
+def _steps(
+    strategy: str,
+    queue: MessageQueue,
+    queues: Sequence[MessageQueue],
+    cid_all: Sequence[str],
+    owners: Sequence[str],
+    *,
+    holder: str | None,
+) -> list[str]:
+    place = queues.index(queue)
+    steps = [
+        f"the topic has {count_of(len(queues), 'queue')} that can be read; sorted by topic, broker "
+        f"and id, this one stands at place {place}, counted from 0",
+        f"the broker lists {count_of(len(cid_all), 'member')}; sorted as Java sorts text: "
+        + ", ".join(f"{i}. {client_id}" for i, client_id in enumerate(cid_all)),
+    ]
+    if not cid_all:
+        return [*steps, "so nobody takes it"]
+    if strategy == "AVG":
+        steps += _average_steps(place, len(queues), cid_all)
+    elif strategy == "AVG_BY_CIRCLE":
+        steps += _circle_steps(place, cid_all)
+    elif strategy == "CONSISTENT_HASH":
+        steps += _hash_steps(queue, cid_all)
+    elif strategy == "MINIMAL_MOVE":
+        held = f"{holder} tells that it holds it" if holder else "nobody tells that it holds it"
+        steps.append(
+            "MINIMAL_MOVE leaves a queue with the member that holds it, if that is listed and has "
+            "no more than its part, and gives the rest to members with room, by a hash of queue "
+            f"and id: {held}"
+        )
+    else:
+        steps.append(f"strategy {strategy} is run for every member")
+    return [*steps, _conclusion(owners)]
+
+
+def _average_steps(place: int, queue_count: int, cid_all: Sequence[str]) -> list[str]:
+    share, surplus = divmod(queue_count, len(cid_all))
+    runs = []
+    start = 0
+    for index in range(len(cid_all)):
+        end = start + share + (index < surplus)
+        runs.append(range(start, end))
+        start = end
+    taker = next(index for index, run in enumerate(runs) if place in run)
+    rule = (
+        f"AVG: {queue_count} queues over {len(cid_all)} members are {share} each, rest {surplus}"
+        + (f": the first {surplus} take {share + 1}, the others {share}" if surplus else "")
+    )
+    return [
+        rule,
+        f"so place {place} is in the run of member {taker}: {describe_runs(runs[taker])}",
+        *_second_place(cid_all, taker),
+    ]
+
+
+def _circle_steps(place: int, cid_all: Sequence[str]) -> list[str]:
+    taker = place % len(cid_all)
+    return [
+        f"AVG_BY_CIRCLE: queues are dealt in turn: {place} mod {len(cid_all)} = {taker}",
+        f"so place {place} falls to member {taker}",
+        *_second_place(cid_all, taker),
+    ]
+
+
+def _second_place(cid_all: Sequence[str], taker: int) -> list[str]:
+    first = cid_all.index(cid_all[taker])
+    if first == taker:
+        return []
+    return [
+        f"but a member looks for the first place of its id, and {cid_all[taker]} stands at place "
+        f"{first} too: both processes take the share of place {first}, and place {taker}'s is "
+        "computed by nobody"
+    ]
+
+
+def _hash_steps(queue: MessageQueue, cid_all: Sequence[str]) -> list[str]:
+    count: dict[str, int] = {}
+    nodes: dict[int, str] = {}
+    for client_id in cid_all:
+        start = count.get(client_id, 0)
+        count[client_id] = start + VIRTUAL_NODE_COUNT_DEFAULT
+        for number in range(start, count[client_id]):
+            nodes[md5_hash(f"{client_id}-{number}")] = f"{client_id}-{number}"
+    key = md5_hash(str(queue))
+    following = [point for point in nodes if point >= key]
+    at = min(following) if following else min(nodes)
+    around = "" if following else ", past the ring's end and so its first"
+    return [
+        f"CONSISTENT_HASH: every place of the list has {VIRTUAL_NODE_COUNT_DEFAULT} nodes on a "
+        f"ring of 2^32 points; the queue's text hashes to {key:,}",
+        f"the next node is {nodes[at]} at {at:,}{around}",
+    ]
+
+
+def _conclusion(owners: Sequence[str]) -> str:
+    if not owners:
+        return "so nobody takes it"
+    if len(owners) == 1:
+        return f"so {owners[0]} takes it"
+    if len(set(owners)) == 1:
+        return f"so all {len(owners)} processes with the id {owners[0]} take it"
+    return f"so {' and '.join(owners)} all take it"

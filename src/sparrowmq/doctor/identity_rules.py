@@ -1,0 +1,174 @@
+"""R01, R02, R04: two processes, one client id. Pure.
+
+Members key their share by their id, brokers key members by connection. So an id in use twice is
+listed twice: both processes take the share of its first place, and nobody takes the second's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from sparrowmq.doctor.case import Case, find_duplicates
+from sparrowmq.doctor.finding import (
+    Finding,
+    Severity,
+    count_of,
+    describe_queues,
+)
+from sparrowmq.doctor.ownership import (
+    allocate_all,
+    find_strategy,
+    sorted_ids,
+    views_of,
+)
+from sparrowmq.doctor.snapshot import Seat
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import retry_topic
+
+# The network that container engines take their bridges' addresses from.
+_BRIDGES = ipaddress.ip_network("172.16.0.0/12")
+
+_REMEDY = (
+    "give every process its own instance name (Java: -Drocketmq.client.name or setInstanceName; "
+    "SparrowMQ: instance_name, whose default is unique), or upgrade clients older than 4.9, whose "
+    "default is the process id, equal in every container; if a member reconnected within the last "
+    "two minutes, its old connection may still be listed: look again"
+)
+
+
+def find_duplicate_id_across_hosts(case: Case) -> list[Finding]:
+    """R01: containers or hosts that tell the same address and process id."""
+    found = {
+        client_id: seats
+        for client_id, seats in find_duplicates(case.snapshot.last).items()
+        if _is_across_hosts(client_id, seats)
+    }
+    return [_duplicate_finding(case, "R01", found)] if found else []
+
+
+def find_duplicate_id_on_host(case: Case) -> list[Finding]:
+    """R02: two processes of one host, or two consumers of one process, with one instance name."""
+    found = {
+        client_id: seats
+        for client_id, seats in find_duplicates(case.snapshot.last).items()
+        if not _is_across_hosts(client_id, seats)
+    }
+    return [_duplicate_finding(case, "R02", found)] if found else []
+
+
+def find_duplicated_retries(case: Case) -> list[Finding]:
+    """R04: what two processes of one id both fail to consume is sent back by both."""
+    duplicates = find_duplicates(case.snapshot.last)
+    retry = retry_topic(case.snapshot.group)
+    known = case.snapshot.progress()
+    stored = sum(p.broker_offset for queue, p in known.items() if queue.topic == retry)
+    if not duplicates or not stored or case.snapshot.is_broadcasting:
+        return []
+    grown = sum(r.produced_per_s for queue, r in case.rates.items() if queue.topic == retry)
+    evidence = [f"{count_of(stored, 'message')} went to {retry} so far"]
+    if grown > 0:
+        evidence.append(f"it grows by {grown:,.1f} a second")
+    return [
+        Finding(
+            rule="R04",
+            severity=Severity.ERROR if grown > 0 else Severity.WARN,
+            title="messages are sent back for retry by a group with duplicate client ids",
+            evidence=tuple(evidence),
+            consequence=(
+                "each process of a duplicate id sends a failed message back on its own, so its "
+                "copies double with every round until they reach the dead letter queue"
+            ),
+            remedy="first give every process its own id; then see why listeners fail",
+            members=tuple(duplicates),
+        )
+    ]
+
+
+def _is_across_hosts(client_id: str, seats: tuple[Seat, ...]) -> bool:
+    hosts = {seat.address.rpartition(":")[0] for seat in seats}
+    if len(hosts) > 1 or "" in hosts:
+        return True
+    told = client_id.partition("@")[0]
+    try:
+        return told not in hosts and ipaddress.ip_address(told) in _BRIDGES
+    except ValueError:
+        return False
+
+
+def _duplicate_finding(case: Case, rule: str, found: dict[str, tuple[Seat, ...]]) -> Finding:
+    unowned, double = _effects(case, found)
+    before = find_duplicates(case.snapshot.first)
+    is_new = any(client_id not in before for client_id in found)
+    evidence = [
+        f"{client_id} is listed {len(seats)} times: connections from "
+        + ", ".join(seat.address or "an unknown address" for seat in seats)
+        for client_id, seats in found.items()
+    ]
+    if is_new:
+        evidence.append("it was not so a moment ago: this may be a member that is reconnecting")
+    where = "of several hosts or containers" if rule == "R01" else "on one host"
+    name = f"client id {next(iter(found))}" if len(found) == 1 else f"{len(found)} client ids"
+    return Finding(
+        rule=rule,
+        severity=Severity.WARN if is_new or case.snapshot.is_broadcasting else Severity.ERROR,
+        title=f"{name} in use by several processes {where}",
+        evidence=tuple(evidence),
+        consequence=_consequence(case, unowned, double),
+        remedy=_REMEDY,
+        unowned=unowned,
+        double=double,
+        members=tuple(found),
+    )
+
+
+def _consequence(
+    case: Case, unowned: tuple[MessageQueue, ...], double: tuple[MessageQueue, ...]
+) -> str:
+    if case.snapshot.is_broadcasting:
+        return "on one host they share one file of offsets, and each overwrites the other's"
+    parts = []
+    if unowned:
+        parts.append(
+            f"nobody consumes {describe_queues(unowned)} ({case.describe_backlog(unowned)})"
+        )
+    if double:
+        parts.append(f"both processes consume {describe_queues(double)}: every message twice")
+    return "; ".join(parts) or "no queue falls to these ids now; that is luck and may change"
+
+
+def _effects(
+    case: Case, found: dict[str, tuple[Seat, ...]]
+) -> tuple[tuple[MessageQueue, ...], tuple[MessageQueue, ...]]:
+    """Return the queues that go unread and those read twice because of these ids."""
+    strategy = find_strategy(case.snapshot)
+    unowned: dict[MessageQueue, None] = {}
+    double: dict[MessageQueue, None] = {}
+    if strategy is None or case.snapshot.is_broadcasting:
+        return (), ()
+    for topic in case.snapshot.topics:
+        for view in views_of(case.snapshot, topic):
+            cid_all = sorted_ids(view)
+            if not any(cid_all.count(client_id) > 1 for client_id in found):
+                continue
+            queues = topic.subscribe_queues
+            real = allocate_all(case.snapshot, strategy, topic, cid_all)
+            apart = allocate_all(
+                case.snapshot, strategy, topic, _told_apart(cid_all, frozenset(found))
+            )
+            for queue in queues:
+                if any(client_id in found for client_id in real[queue]):
+                    double[queue] = None
+                elif not real[queue] and any("\0" in client_id for client_id in apart[queue]):
+                    unowned[queue] = None
+    return tuple(unowned), tuple(double)
+
+
+def _told_apart(cid_all: list[str], duplicates: frozenset[str]) -> list[str]:
+    """Return the list with an id of its own at every further place of these ids."""
+    seen: dict[str, int] = {}
+    apart = []
+    for client_id in cid_all:
+        count = seen[client_id] = seen.get(client_id, 0) + 1
+        further = count > 1 and client_id in duplicates
+        apart.append(f"{client_id}\0{count}" if further else client_id)
+    return apart

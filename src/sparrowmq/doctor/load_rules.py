@@ -1,0 +1,178 @@
+"""R15, R16, R17, R30: shares and backlogs that are unequal, and queues that stand still. Pure."""
+
+from __future__ import annotations
+
+from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.finding import (
+    Finding,
+    Severity,
+    count_of,
+    describe_age,
+    describe_queues,
+)
+from sparrowmq.doctor.membership_rules import user_loads
+from sparrowmq.doctor.ownership import find_strategy
+from sparrowmq.model import MessageQueue
+
+# A queue's backlog is out of line from here on, and this many times that of the others' mean.
+HOT_LAG_MIN = 1_000
+HOT_LAG_RATIO = 4
+_NEARBY = "MACHINE_ROOM_NEARBY"
+
+
+def find_topic_tilt(case: Case) -> list[Finding]:
+    """R15: each topic is divided evenly, yet the first ids get the extra queue of every one."""
+    loads = {c: len(queues) for c, queues in user_loads(case).items()}
+    if len(loads) < 2 or len(case.snapshot.user_topics) < 2 or case.snapshot.is_broadcasting:
+        return []
+    if max(loads.values()) - min(loads.values()) < 2 or not _is_even_per_topic(case):
+        return []
+    return [
+        Finding(
+            rule="R15",
+            severity=Severity.WARN,
+            title=(
+                f"shares of all topics together differ by "
+                f"{max(loads.values()) - min(loads.values())} queues"
+            ),
+            evidence=tuple(f"{c}: {count_of(count, 'queue')}" for c, count in loads.items()),
+            consequence=(
+                f"strategy {case.snapshot.strategy} divides every topic by itself and gives the "
+                "extra queue of each to the first ids; the last ids have the least to do"
+            ),
+            remedy=(
+                "make the number of queues of each topic a multiple of the number of members, or "
+                "use a group for each topic"
+            ),
+            members=tuple(c for c, count in loads.items() if count == max(loads.values())),
+        )
+    ]
+
+
+def _is_even_per_topic(case: Case) -> bool:
+    for topic in case.snapshot.user_topics:
+        counts = [
+            sum(queue.topic == topic.topic for queue in queues)
+            for queues in user_loads(case).values()
+        ]
+        if max(counts) - min(counts) > 1:
+            return False
+    return True
+
+
+def find_room_tilt(case: Case) -> list[Finding]:
+    """R16: queues of rooms without a member go to the first ids of all, room after room."""
+    strategy = find_strategy(case.snapshot)
+    if strategy is None or not case.snapshot.strategy.startswith(_NEARBY):
+        return []
+    loads = {c: len(queues) for c, queues in user_loads(case).items()}
+    rooms: dict[str, list[int]] = {}
+    for client_id, count in loads.items():
+        rooms.setdefault(client_id.partition("-")[0], []).append(count)
+    tilted = sorted(r for r, counts in rooms.items() if max(counts) - min(counts) > 1)
+    if not tilted:
+        return []
+    return [
+        Finding(
+            rule="R16",
+            severity=Severity.WARN,
+            title=f"members of machine room {', '.join(tilted)} have unequal shares",
+            evidence=tuple(f"{c}: {count_of(count, 'queue')}" for c, count in loads.items()),
+            consequence=(
+                "queues of rooms that have no member are divided room by room, and each time the "
+                "first ids get the extra queue; the last ids may never get one"
+            ),
+            remedy="run a member in every room that has brokers, or use a strategy without rooms",
+        )
+    ]
+
+
+def find_lag_tilt(case: Case) -> list[Finding]:
+    """R17: one queue's backlog is far above the others', though its owner works."""
+    findings = []
+    for topic in case.snapshot.user_topics:
+        known = case.snapshot.progress()
+        lags = {q: known[q].lag for q in topic.subscribe_queues if q in known}
+        if len(lags) < 2:
+            continue
+        hot = [q for q in lags if _is_hot(q, lags) and not case.stands_still(q)]
+        hot = [q for q in hot if case.ownership.owners.get(q)]
+        if hot:
+            findings.append(_lag_finding(case, topic.topic, hot, lags))
+    return findings
+
+
+def _is_hot(queue: MessageQueue, lags: dict[MessageQueue, int]) -> bool:
+    others = [lag for other, lag in lags.items() if other != queue]
+    mean = sum(others) / len(others)
+    return lags[queue] >= max(HOT_LAG_MIN, HOT_LAG_RATIO * mean)
+
+
+def _lag_finding(
+    case: Case, topic: str, hot: list[MessageQueue], lags: dict[MessageQueue, int]
+) -> Finding:
+    rest = [lag for queue, lag in lags.items() if queue not in hot]
+    owners = sorted({seat.client_id for queue in hot for seat in case.ownership.owners[queue]})
+    evidence = [f"{describe_queues([q])}: {case.describe_backlog([q])}" for q in hot]
+    if rest:
+        evidence.append(f"the topic's other queues: {max(rest):,} at most")
+    return Finding(
+        rule="R17",
+        severity=Severity.WARN,
+        title=f"{count_of(len(hot), 'queue')} of topic {topic} far behind the others",
+        evidence=tuple(evidence),
+        consequence=(
+            f"{', '.join(owners)} has most of the work while others wait: queues are divided by "
+            "number, never by load"
+        ),
+        remedy=(
+            "see whether producers pick queues by a key that is not evenly spread, or whether "
+            "this member is slower than the others"
+        ),
+        members=tuple(owners),
+    )
+
+
+def find_stuck_queues(case: Case) -> list[Finding]:
+    """R30: an offset stands still while others of the group move: one message blocks a queue."""
+    if case.snapshot.is_broadcasting:
+        return []
+    moving = {queue for queue, rate in case.rates.items() if rate.consumed_per_s > 0}
+    loads = user_loads(case)
+    findings = []
+    for queue, seats in case.ownership.owners.items():
+        if not seats or not case.stands_still(queue):
+            continue
+        siblings = {q for seat in seats for q in loads.get(seat.client_id, ()) if q != queue}
+        # A member none of whose queues move is another finding: R28, or Q06 if nobody's do.
+        if siblings & moving:
+            findings.append(_stuck_finding(case, queue, sorted({s.client_id for s in seats})))
+    return findings
+
+
+def _stuck_finding(case: Case, queue: MessageQueue, owners: list[str]) -> Finding:
+    progress = case.snapshot.progress()[queue]
+    evidence = [
+        f"offset {progress.consumer_offset or 0:,} of {progress.broker_offset:,} did not move "
+        f"within {case.snapshot.interval_ms / 1000:.1f} s",
+        f"owner: {', '.join(owners)}",
+    ]
+    if progress.last_timestamp_ms:
+        age_s = (case.snapshot.last.timestamp_ms - progress.last_timestamp_ms) / 1000
+        evidence.append(f"the last message consumed was stored {describe_age(age_s)} ago")
+    return Finding(
+        rule="R30",
+        severity=Severity.WARN,
+        title=f"queue {describe_queues([queue])} stands still",
+        evidence=tuple(evidence),
+        consequence=(
+            f"{case.describe_backlog([queue])}: an offset cannot pass a message whose listener "
+            "has not returned, though later messages may be done; they come again if the member "
+            "ends"
+        ),
+        remedy=(
+            f"look at the message at offset {progress.consumer_offset or 0} and at what the "
+            "listener does with it (a call without a time-out?); this is not the rebalance"
+        ),
+        members=tuple(owners),
+    )

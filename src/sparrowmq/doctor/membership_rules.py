@@ -1,0 +1,346 @@
+"""R03, R08, R09, R14, R19, R28, R33, Q09: who is in the group, as each broker sees it. Pure.
+
+A member asks one broker of the topic, picked at random, for the list of members. So every broker
+must list every member; where one does not, shares are computed from different lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparrowmq.coordination.member_marker import is_marked
+from sparrowmq.doctor.case import Case, member_ids
+from sparrowmq.doctor.finding import (
+    Finding,
+    Severity,
+    count_of,
+    describe_queues,
+)
+from sparrowmq.doctor.snapshot import BrokerView, TopicView
+from sparrowmq.model import MessageQueue
+from sparrowmq.strategies.registry import SPARROW_STRATEGIES
+
+_HEARTBEAT_REMEDY = (
+    "see whether these members reach that broker (address, port, firewall: a member must reach "
+    "every broker of the topic, by the address that the broker registered); they tell it of "
+    "themselves every 30 s while they can; restart a member that stays missing longer"
+)
+
+
+def find_broker_without_members(case: Case) -> list[Finding]:
+    """R08: a broker that lists nobody, as after a restart that members did not notice."""
+    everybody = _everybody(case)
+    findings = []
+    for broker in serving_brokers(case):
+        if broker.cid_all is None or member_ids(broker) or not everybody:
+            continue
+        queues = [q for q in case.ownership.owners if q.broker_name == broker.broker_name]
+        findings.append(
+            Finding(
+                rule="R08",
+                severity=Severity.ERROR,
+                title=f"broker {broker.broker_name} knows no member of the group",
+                evidence=(
+                    f"{broker.broker_name} at {broker.address} lists nobody",
+                    f"other brokers list {', '.join(sorted(everybody))}",
+                ),
+                consequence=(
+                    "a member that asks this broker who is in the group gets no answer and keeps "
+                    "the queues it has: what others gave up stays unread "
+                    f"({describe_queues(queues)}: {case.describe_backlog(queues)})"
+                ),
+                remedy=_HEARTBEAT_REMEDY,
+                members=tuple(sorted(everybody)),
+            )
+        )
+    return findings
+
+
+def find_member_missing_at_broker(case: Case) -> list[Finding]:
+    """R09: a member that some brokers list and others do not."""
+    everybody = _everybody(case)
+    findings = []
+    for broker in serving_brokers(case):
+        here = member_ids(broker)
+        missing = sorted(everybody - here)
+        if broker.cid_all is None or not here or not missing:
+            continue
+        disputed = sorted(case.ownership.disputed)
+        findings.append(
+            Finding(
+                rule="R09",
+                severity=Severity.ERROR if disputed else Severity.WARN,
+                title=(
+                    f"{count_of(len(missing), 'member')} of the group missing at broker "
+                    f"{broker.broker_name}"
+                ),
+                evidence=(
+                    f"{broker.broker_name} at {broker.address} lists {', '.join(sorted(here))}",
+                    f"missing there: {', '.join(missing)}",
+                ),
+                consequence=(
+                    "members compute their shares from different lists, as each asks a broker at "
+                    f"random: {describe_queues(disputed)} may have no owner or two, and "
+                    "members that ask this broker and are missing there give everything up"
+                ),
+                remedy=_HEARTBEAT_REMEDY,
+                members=tuple(missing),
+            )
+        )
+    return findings
+
+
+def find_idle_members(case: Case) -> list[Finding]:
+    """R14: more consumers than queues; the last ids in order get nothing."""
+    if case.snapshot.is_broadcasting:
+        return []
+    loads = user_loads(case)
+    idle = [client_id for client_id, queues in loads.items() if not queues]
+    if not idle or len(idle) == len(loads):
+        return []
+    queue_count = sum(len(topic.subscribe_queues) for topic in case.snapshot.user_topics)
+    return [
+        Finding(
+            rule="R14",
+            severity=Severity.WARN,
+            title=f"{count_of(len(idle), 'member')} of {len(loads)} without any queue",
+            evidence=(
+                f"{count_of(queue_count, 'queue')}, {count_of(len(loads), 'member')}, "
+                f"strategy {case.snapshot.strategy}",
+                f"idle: {', '.join(idle)}",
+            ),
+            consequence="they consume nothing; more members do not make this group faster",
+            remedy=(
+                "give the topic at least as many queues as the group has members, or stop the idle "
+                "ones; the listener's threads are another way to consume faster"
+            ),
+            members=tuple(idle),
+        )
+    ]
+
+
+def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
+    """Q09: a strategy that only SparrowMQ has, in a group with other members."""
+    told = {report.strategy for report in case.snapshot.reports} | {case.snapshot.strategy}
+    own = sorted(told & SPARROW_STRATEGIES.keys())
+    others = [seat for seat in case.ownership.seats if not is_marked(seat.version)]
+    if not own or not others or case.snapshot.is_broadcasting:
+        return []
+    return [
+        Finding(
+            rule="Q09",
+            severity=Severity.ERROR,
+            title=f"strategy {', '.join(own)} in a group whose members do not all run SparrowMQ",
+            evidence=tuple(
+                f"{seat} runs another client ({seat.language or 'of an unknown language'})"
+                for seat in others
+            ),
+            consequence=(
+                "these members cannot compute by it and use RocketMQ's own: shares overlap, and "
+                "other queues have no owner; the owners shown are of SparrowMQ's arithmetic only"
+            ),
+            remedy=(
+                "use AVG, or another of RocketMQ's strategies, in all members until every one of "
+                "them runs SparrowMQ"
+            ),
+            members=tuple(dict.fromkeys(seat.client_id for seat in others)),
+        )
+    ]
+
+
+def find_changing_members(case: Case) -> list[Finding]:
+    """R19: members came or went between the looks, so owners are changing now."""
+    then = {b.broker_name: member_ids(b) for b in case.snapshot.first.brokers}
+    came: set[str] = set()
+    went: set[str] = set()
+    for broker in case.snapshot.last.brokers:
+        before = then.get(broker.broker_name)
+        if before is not None:
+            came |= member_ids(broker) - before
+            went |= before - member_ids(broker)
+    if not came and not went:
+        return []
+    return [
+        Finding(
+            rule="R19",
+            severity=Severity.INFO,
+            title="the group is rebalancing right now",
+            evidence=(
+                f"came: {', '.join(sorted(came)) or 'nobody'}",
+                f"went: {', '.join(sorted(went)) or 'nobody'}",
+            ),
+            consequence=(
+                "for a moment a queue may have two owners or none, and messages in hand come "
+                "again elsewhere; other findings may be of this moment only"
+            ),
+            remedy="look again in half a minute; listeners must stand a message that comes twice",
+            members=tuple(sorted(came | went)),
+        )
+    ]
+
+
+def find_ghosts(case: Case) -> list[Finding]:
+    """R28: a member that is listed and does nothing: frozen, half-open, or abandoned."""
+    findings = []
+    for client_id, queues in user_loads(case).items():
+        mine = [queue for queue in queues if case.ownership.owners[queue]]
+        waiting = [queue for queue in mine if case.stands_still(queue)]
+        is_silent = any(r.client_id == client_id and r.is_silent for r in case.snapshot.reports)
+        if not waiting or len(waiting) < len([q for q in mine if case.lag([q])]):
+            continue
+        others_move = any(
+            rate.consumed_per_s > 0 for queue, rate in case.rates.items() if queue not in queues
+        )
+        if not is_silent and not others_move:
+            continue
+        evidence = [f"none of its offsets moved within {case.snapshot.interval_ms / 1000:.1f} s"]
+        if is_silent:
+            evidence.append("it does not answer when it is asked about itself")
+        if others_move:
+            evidence.append("other members' offsets moved meanwhile")
+        findings.append(
+            Finding(
+                rule="R28",
+                severity=Severity.ERROR if is_silent else Severity.WARN,
+                title=f"member {client_id} is listed but consumes nothing",
+                evidence=tuple(evidence),
+                consequence=(
+                    f"{describe_queues(waiting)} stand still ({case.describe_backlog(waiting)}) "
+                    "as long as brokers list it: up to two minutes after its last heartbeat, or "
+                    "as long as the process lives"
+                ),
+                remedy=(
+                    "see what the process does (stopped, out of memory, a listener that never "
+                    "returns, a consumer that was abandoned without shutdown) and end it"
+                ),
+                unowned=tuple(waiting),
+                members=(client_id,),
+            )
+        )
+    return findings
+
+
+def find_members_in_the_other_cluster(case: Case) -> list[Finding]:
+    """R03: a topic of one name server's cluster, and its members at the other's."""
+    findings = []
+    for topic in _topics_elsewhere(case):
+        subscribing = sorted(
+            {
+                seat.client_id
+                for broker in case.snapshot.last.brokers
+                if any(s.topic == topic.topic for s in broker.subscriptions)
+                for seat in broker.seats
+            }
+        )
+        if not subscribing:
+            continue
+        findings.append(
+            Finding(
+                rule="R03",
+                severity=Severity.ERROR,
+                title=f"members of topic {topic.topic} are connected to another cluster",
+                evidence=(
+                    *(
+                        f"{server} knows {', '.join(names) or 'no broker of it'}"
+                        for server, names in topic.broker_names_by_server
+                    ),
+                    f"subscribed, at {_names(case.snapshot.last.brokers)}: "
+                    f"{', '.join(subscribing)}",
+                ),
+                consequence=(
+                    f"{describe_queues(topic.subscribe_queues)} are not consumed by these members: "
+                    "for the cluster that they are connected to, the topic does not exist"
+                ),
+                remedy=(
+                    "see which name server they are given; a process that uses two clusters needs "
+                    "an instance name for each, as clients that do not count the name server in "
+                    "share one connection between both"
+                ),
+                unowned=tuple(topic.subscribe_queues),
+                members=tuple(subscribing),
+            )
+        )
+    return findings
+
+
+def _topics_elsewhere(case: Case) -> list[TopicView]:
+    """Return the topics that only name servers of a cluster other than the members' know."""
+    here = {broker.broker_name for broker in case.snapshot.last.brokers}
+    return [
+        topic
+        for topic in case.snapshot.user_topics
+        if any(not names for _, names in topic.broker_names_by_server)
+        and topic.queues
+        and not here & {at.broker_name for at in topic.queues}
+    ]
+
+
+def _names(brokers: Iterable[BrokerView]) -> str:
+    return ", ".join(broker.broker_name for broker in brokers)
+
+
+def find_mixed_clusters(case: Case) -> list[Finding]:
+    """R33: one topic in two clusters, or name servers that disagree about it."""
+    findings = []
+    for topic in case.snapshot.topics:
+        clusters = sorted({at.cluster for at in topic.queues if at.cluster})
+        if len(clusters) > 1:
+            findings.append(
+                Finding(
+                    rule="R33",
+                    severity=Severity.WARN,
+                    title=f"topic {topic.topic} is served by {len(clusters)} clusters",
+                    evidence=tuple(
+                        f"{at.broker_name} is of cluster {at.cluster}" for at in topic.queues
+                    ),
+                    consequence=(
+                        "members share the queues of all of them, and those of a cluster that a "
+                        "member cannot reach stay unread"
+                    ),
+                    remedy="let every cluster have name servers of its own",
+                )
+            )
+        # Of one that is wholly elsewhere, R03 says more.
+        is_elsewhere = topic in _topics_elsewhere(case)
+        if len({names for _, names in topic.broker_names_by_server}) > 1 and not is_elsewhere:
+            findings.append(
+                Finding(
+                    rule="R33",
+                    severity=Severity.ERROR,
+                    title=f"name servers disagree about topic {topic.topic}",
+                    evidence=tuple(
+                        f"{server} knows {', '.join(names) or 'no broker'}"
+                        for server, names in topic.broker_names_by_server
+                    ),
+                    consequence=(
+                        "members that ask different name servers divide different queues: some "
+                        "have two owners, some none"
+                    ),
+                    remedy="register every broker at every name server of the list",
+                )
+            )
+    return findings
+
+
+def user_loads(case: Case) -> dict[str, list[MessageQueue]]:
+    """Return each member's queues without those of the retry topic, in id order."""
+    topics = {topic.topic for topic in case.snapshot.user_topics}
+    loads: dict[str, list[MessageQueue]] = {
+        seat.client_id: [] for seat in case.ownership.seats if topics
+    }
+    for client_id, mine in loads.items():
+        mine += [q for q in case.ownership.queues_of(client_id) if q.topic in topics]
+    return loads
+
+
+def serving_brokers(case: Case) -> list[BrokerView]:
+    """Return the brokers that serve a topic which the group consumes."""
+    names = {at.broker_name for topic in case.snapshot.user_topics for at in topic.queues}
+    return [broker for broker in case.snapshot.last.brokers if broker.broker_name in names]
+
+
+def _everybody(case: Case) -> frozenset[str]:
+    found: frozenset[str] = frozenset()
+    for broker in serving_brokers(case):
+        found |= member_ids(broker)
+    return found

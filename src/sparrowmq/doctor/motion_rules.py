@@ -1,0 +1,158 @@
+"""R18, R26, R27: what joining costs a group, and members that cannot stay connected. Pure.
+
+None of these leaves a queue unread by itself; they are why a group is never at rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparrowmq.coordination.member_marker import is_marked
+from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.finding import Finding, Severity, count_of
+from sparrowmq.doctor.membership_rules import serving_brokers
+from sparrowmq.doctor.ownership import allocate_all, find_strategy
+from sparrowmq.doctor.snapshot import BrokerView, Seat
+from sparrowmq.model import MessageQueue
+
+# So large a share of the queues that stay with members who stay is "nearly all".
+CHURN_SHARE_MIN = 0.6
+# Groups that are smaller lose little, and larger ones take long to compute.
+CHURN_QUEUES_MIN, CHURN_QUEUES_MAX = 8, 1_024
+CHURN_MEMBERS_MAX = 64
+# A member that needs longer than this to tell every broker of itself starts slowly.
+SLOW_START_MS = 3_000
+
+
+def find_churn(case: Case) -> list[Finding]:
+    """R18: one more member moves nearly all queues, as the strategy divides."""
+    snapshot = case.snapshot
+    strategy = find_strategy(snapshot)
+    cids = list(dict.fromkeys(seat.client_id for seat in case.ownership.seats))
+    topics = [topic for topic in snapshot.user_topics if topic.subscribe_queues]
+    count = sum(len(topic.subscribe_queues) for topic in topics)
+    if strategy is None or snapshot.is_broadcasting or not 2 <= len(cids) <= CHURN_MEMBERS_MAX:
+        return []
+    if not CHURN_QUEUES_MIN <= count <= CHURN_QUEUES_MAX:
+        return []
+
+    def divide(listed: Sequence[str]) -> dict[MessageQueue, tuple[str, ...]]:
+        parts = [allocate_all(snapshot, strategy, topic, listed) for topic in topics]
+        return {queue: owners for part in parts for queue, owners in part.items()}
+
+    before = divide(cids)
+    # Where the newcomer's id sorts is chance: before all others, in the middle, after them.
+    places = {0, len(cids) // 2, len(cids)}
+    moved: list[int] = []
+    for place in sorted(places):
+        newcomer = f"{cids[place - 1]}!" if place else "!"
+        after = divide([*cids[:place], newcomer, *cids[place:]])
+        moved.append(sum(after.get(q) != o for q, o in before.items()))
+    mean = sum(moved) / len(moved)
+    if mean < CHURN_SHARE_MIN * count:
+        return []
+    needed = count // (len(cids) + 1)
+    return [
+        Finding(
+            rule="R18",
+            severity=Severity.INFO,
+            title=f"one more member would move {mean / count:.0%} of the queues",
+            evidence=(
+                f"{count_of(count, 'queue')}, {count_of(len(cids), 'member')}, "
+                f"strategy {snapshot.strategy}",
+                f"a newcomer that sorts first, in the middle or last: "
+                f"{', '.join(str(n) for n in moved)} queues change hands; {needed} would do",
+            ),
+            consequence=(
+                "whenever a member joins or leaves, most queues pause, and what was in hand and "
+                "not committed is consumed again"
+            ),
+            remedy=(
+                "CONSISTENT_HASH moves fewer, at unequal shares; where every member runs "
+                "SparrowMQ, MINIMAL_MOVE moves the least; `simulate` compares all"
+            ),
+        )
+    ]
+
+
+def find_reconnects(case: Case) -> list[Finding]:
+    """R26: members whose connections are others than a moment ago, with the ids they had."""
+    then = {broker.broker_name: _addresses(broker) for broker in case.snapshot.first.brokers}
+    evidence: list[str] = []
+    members: list[str] = []
+    for broker in case.snapshot.last.brokers:
+        for client_id, address in _addresses(broker).items():
+            before = then.get(broker.broker_name, {}).get(client_id, address)
+            if before != address:
+                evidence.append(
+                    f"{client_id} at {broker.broker_name}: from {before}, then from {address}"
+                )
+                members.append(client_id)
+    if not evidence:
+        return []
+    names = tuple(dict.fromkeys(members))
+    return [
+        Finding(
+            rule="R26",
+            severity=Severity.WARN if len(evidence) > 1 else Severity.INFO,
+            title=f"{count_of(len(names), 'member')} reconnected between the looks",
+            evidence=tuple(evidence),
+            consequence=(
+                "brokers tell the whole group of each connection that closes and of each that "
+                "comes, and every member rebalances each time; a client that closes its connection "
+                "upon one late answer keeps the group at it"
+            ),
+            remedy=(
+                "if `watch` shows it again and again: see the broker's load and the network "
+                "between (answers later than 3 s, an idle time-out of a firewall or proxy), and "
+                "the clients' logs for closed channels; upgrade clients that close on one time-out"
+            ),
+            members=names,
+        )
+    ]
+
+
+def _addresses(broker: BrokerView) -> dict[str, str]:
+    """Return the address of each member that has one connection here, where it is told."""
+    seats: dict[str, list[Seat]] = {}
+    for seat in broker.seats:
+        seats.setdefault(seat.client_id, []).append(seat)
+    return {
+        client_id: found[0].address
+        for client_id, found in seats.items()
+        if len(found) == 1 and found[0].address
+    }
+
+
+def find_slow_start(case: Case) -> list[Finding]:
+    """R27: so many brokers, or so slow ones, that a first round of heartbeats takes long."""
+    others = [seat for seat in case.ownership.seats if not is_marked(seat.version)]
+    brokers = [broker for broker in serving_brokers(case) if broker.answer_ms is not None]
+    total_ms = sum(broker.answer_ms or 0 for broker in brokers)
+    if not others or total_ms <= SLOW_START_MS:
+        return []
+    slowest = sorted(brokers, key=lambda broker: -(broker.answer_ms or 0))[:3]
+    return [
+        Finding(
+            rule="R27",
+            severity=Severity.WARN,
+            title=(
+                f"a member takes about {total_ms / 1000:.1f} s to tell "
+                f"{count_of(len(brokers), 'broker')} of itself"
+            ),
+            evidence=(
+                f"answers of all brokers together took {total_ms / 1000:.1f} s from here",
+                *(f"{b.broker_name} at {b.address}: {b.answer_ms:,} ms" for b in slowest),
+            ),
+            consequence=(
+                "RocketMQ's client sends heartbeats to one broker after another and rebalances "
+                "then: it starts so much later, and a broker that it reaches late may list it too "
+                "late for the others"
+            ),
+            remedy=(
+                "see the slow brokers; clients that send heartbeats at the same time (SparrowMQ's; "
+                "new ones of Java, with enableConcurrentHeartbeat) wait for the slowest only"
+            ),
+            members=tuple(dict.fromkeys(seat.client_id for seat in others)),
+        )
+    ]

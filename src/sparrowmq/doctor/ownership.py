@@ -1,0 +1,214 @@
+"""Who owns which queue: the group's strategy run over what brokers list. Pure.
+
+Members compute their shares themselves, each from the list of one broker that it picks at random.
+So ownership is certain only where all brokers' lists give the same; else a queue is *disputed*:
+which member takes it, none or two included, is up to which broker each of them happened to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sparrowmq.coordination.told_owners import Claim, owners_told
+from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, Seat, TopicView
+from sparrowmq.errors import ConfigError
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import retry_topic
+from sparrowmq.model.queue import java_order
+from sparrowmq.strategies import group_strategy
+from sparrowmq.strategies.group_strategy import Owners, is_group_strategy
+from sparrowmq.strategies.registry import strategy_from
+from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Who owns each queue of the group's topics.
+
+    Args:
+        seats: every connection known, in the order members sort their ids.
+        owners: by queue; by the list of the broker that knows most members.
+        shares: the client id that a queue falls to, whether it takes it or not; empty where
+            nothing can be computed.
+        disputed: queues for which brokers' lists give different owners.
+    """
+
+    seats: tuple[Seat, ...] = ()
+    owners: Mapping[MessageQueue, tuple[Seat, ...]]
+    shares: Mapping[MessageQueue, tuple[str, ...]] = field(default_factory=dict)
+    disputed: frozenset[MessageQueue] = frozenset()
+
+    @property
+    def unowned(self) -> tuple[MessageQueue, ...]:
+        """Queues that nobody consumes."""
+        return tuple(queue for queue, seats in self.owners.items() if not seats)
+
+    @property
+    def double(self) -> tuple[MessageQueue, ...]:
+        """Queues that several members consume."""
+        return tuple(queue for queue, seats in self.owners.items() if len(seats) > 1)
+
+    def queues_of(self, client_id: str) -> list[MessageQueue]:
+        """Return the queues that fall to a client id."""
+        return [
+            queue
+            for queue, seats in self.owners.items()
+            if any(seat.client_id == client_id for seat in seats)
+        ]
+
+
+def find_strategy(snapshot: GroupSnapshot) -> AllocateMessageQueueStrategy | None:
+    """Return the strategy to compute with; None if its name says too little (CONFIG ...)."""
+    try:
+        return strategy_from(snapshot.strategy)
+    except ConfigError:
+        return None
+
+
+def sorted_ids(broker: BrokerView) -> list[str]:
+    """Return the client ids a broker lists as members sort them, duplicates kept."""
+    listed = broker.cid_all
+    if listed is None:
+        listed = tuple(seat.client_id for seat in broker.seats)
+    return sorted(listed, key=java_order)
+
+
+def seats_of(broker: BrokerView) -> list[Seat]:
+    """Return the connections a broker lists, in id order; those it gives no address for too."""
+    waiting: dict[str, list[Seat]] = {}
+    for seat in sorted(broker.seats, key=lambda seat: seat.address):
+        waiting.setdefault(seat.client_id, []).append(seat)
+    found = []
+    for client_id in sorted_ids(broker):
+        known = waiting.get(client_id)
+        found.append(known.pop(0) if known else Seat(client_id, ""))
+    return found
+
+
+def allocate_all(
+    snapshot: GroupSnapshot,
+    strategy: AllocateMessageQueueStrategy,
+    topic: TopicView,
+    cid_all: Sequence[str],
+) -> dict[MessageQueue, tuple[str, ...]]:
+    """Run a strategy for every distinct id of a list; return the ids that take each queue.
+
+    An id that is listed twice is named once here, though two processes take its queues.
+    A strategy that fails gives nothing to that member, as in a member.
+    """
+    queues = topic.subscribe_queues
+    owners: dict[MessageQueue, list[str]] = {queue: [] for queue in queues}
+    if not queues:
+        return {}
+    for client_id in dict.fromkeys(cid_all):
+        try:
+            share = _share(snapshot, strategy, queues, client_id, cid_all)
+        except (ValueError, TypeError):
+            continue
+        for queue in share or ():
+            if queue in owners:
+                owners[queue].append(client_id)
+    return {queue: tuple(ids) for queue, ids in owners.items()}
+
+
+def _share(
+    snapshot: GroupSnapshot,
+    strategy: AllocateMessageQueueStrategy,
+    queues: Sequence[MessageQueue],
+    client_id: str,
+    cid_all: Sequence[str],
+) -> Sequence[MessageQueue] | None:
+    if not is_group_strategy(strategy):
+        return strategy.allocate(snapshot.group, client_id, queues, cid_all)
+    # It sees all topics of the group at once, as in a member.
+    views = [
+        group_strategy.TopicView(topic.topic, topic.subscribe_queues, cid_all)
+        for topic in snapshot.topics
+        if topic.subscribe_queues
+    ]
+    return strategy.allocate_group(snapshot.group, client_id, views, holders_of(snapshot))
+
+
+def holders_of(snapshot: GroupSnapshot) -> Owners:
+    """Return who has which queue, as members told it."""
+    return owners_told(
+        Claim(report.client_id, held.queue, held.is_locked, held.is_dropped)
+        for report in snapshot.reports
+        for held in report.held
+    )
+
+
+def views_of(snapshot: GroupSnapshot, topic: TopicView) -> Iterator[BrokerView]:
+    """Yield the brokers that members may ask for the list: those of the topic that answered."""
+    names = {at.broker_name for at in topic.queues}
+    for broker in snapshot.last.brokers:
+        if broker.broker_name in names and (broker.cid_all is not None or broker.seats):
+            yield broker
+
+
+def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
+    """Compute who owns each queue now.
+
+    A member that told its subscriptions takes nothing of a topic that is not among them.
+    """
+    strategy = find_strategy(snapshot)
+    owners: dict[MessageQueue, tuple[Seat, ...]] = {}
+    computed: dict[MessageQueue, tuple[str, ...]] = {}
+    disputed: set[MessageQueue] = set()
+    seats = _all_seats(snapshot)
+    for topic in snapshot.topics:
+        queues = topic.subscribe_queues
+        if snapshot.is_broadcasting:
+            owners |= dict.fromkeys(queues, seats)
+            continue
+        views = sorted(views_of(snapshot, topic), key=lambda view: -len(sorted_ids(view)))
+        if strategy is None or not views:
+            owners |= {queue: _told_owners(snapshot, queue, seats) for queue in queues}
+            continue
+        shares = [allocate_all(snapshot, strategy, topic, sorted_ids(view)) for view in views]
+        computed |= shares[0]
+        takers = [seat for seat in seats_of(views[0]) if _takes(snapshot, seat, topic)]
+        for queue in queues:
+            owners[queue] = tuple(seat for seat in takers if seat.client_id in shares[0][queue])
+            if any(share[queue] != shares[0][queue] for share in shares[1:]):
+                disputed.add(queue)
+    return Ownership(seats=seats, owners=owners, shares=computed, disputed=frozenset(disputed))
+
+
+def _takes(snapshot: GroupSnapshot, seat: Seat, topic: TopicView) -> bool:
+    report = snapshot.find_report(seat.client_id)
+    # One that holds queues and tells no subscription is of a client that does not tell them.
+    if report is None or (report.held and not report.subscriptions):
+        return True
+    # Every clustering member has the retry topic, whether it tells so or not.
+    return topic.topic in report.topics or topic.topic == retry_topic(snapshot.group)
+
+
+def _told_owners(
+    snapshot: GroupSnapshot, queue: MessageQueue, seats: tuple[Seat, ...]
+) -> tuple[Seat, ...]:
+    """Return who says that it has the queue, where nothing can be computed."""
+    holders = {
+        report.client_id
+        for report in snapshot.reports
+        if any(held.queue == queue and not held.is_dropped for held in report.held)
+    }
+    return tuple(seat for seat in seats if seat.client_id in holders)
+
+
+def _all_seats(snapshot: GroupSnapshot) -> tuple[Seat, ...]:
+    """Return every connection that some broker lists, once for each process as far as known.
+
+    A member has one connection to each broker, from another port each: of an id, the broker that
+    lists it most often says how many processes there are.
+    """
+    best: dict[str, list[Seat]] = {}
+    for broker in snapshot.last.brokers:
+        at_broker: dict[str, list[Seat]] = {}
+        for seat in seats_of(broker):
+            at_broker.setdefault(seat.client_id, []).append(seat)
+        for client_id, found in at_broker.items():
+            if len(found) > len(best.get(client_id, ())):
+                best[client_id] = found
+    return tuple(seat for client_id in sorted(best, key=java_order) for seat in best[client_id])

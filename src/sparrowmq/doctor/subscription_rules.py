@@ -1,0 +1,178 @@
+"""R05, R06, R07, R12: members that want different things. Pure.
+
+A broker keeps one set of subscriptions for a group, that of the last heartbeat. Members that differ
+overwrite each other, and each still takes its share of queues it does not want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.finding import (
+    Finding,
+    Severity,
+    describe_queues,
+)
+from sparrowmq.doctor.snapshot import MemberReport, SubscriptionView
+from sparrowmq.model.names import retry_topic
+
+
+def find_different_topics(case: Case) -> list[Finding]:
+    """R05: members of one group subscribe different topics."""
+    said = {
+        who: frozenset(s.topic for s in subscriptions) - {retry_topic(case.snapshot.group)}
+        for who, subscriptions in _statements(case)
+    }
+    if len(set(said.values())) < 2:
+        return []
+    in_question = frozenset().union(*said.values()) - frozenset.intersection(*said.values())
+    unowned = tuple(q for q in case.ownership.unowned if q.topic in in_question)
+    at_stake = unowned or [q for q in case.ownership.owners if q.topic in in_question]
+    part = "nobody consumes" if unowned else "some members never consume their share of"
+    return [
+        Finding(
+            rule="R05",
+            severity=Severity.ERROR,
+            title=f"members subscribe different topics: {', '.join(sorted(in_question))}",
+            evidence=_spell(said),
+            consequence=(
+                f"{part} {describe_queues(at_stake)} ({case.describe_backlog(at_stake)}), since "
+                "every member gets a share of every topic; brokers refuse pulls for topics that "
+                "the last heartbeat did not name"
+            ),
+            remedy="let all members of a group subscribe the same topics; else use two groups",
+            unowned=unowned,
+            members=_members_of(case, said),
+        )
+    ]
+
+
+def find_different_expressions(case: Case) -> list[Finding]:
+    """R06: members of one group want different tags of a topic."""
+    by_topic: dict[str, dict[str, frozenset[str]]] = {}
+    for who, subscriptions in _statements(case):
+        for subscription in subscriptions:
+            by_topic.setdefault(subscription.topic, {})[who] = _parts(subscription.expression)
+    findings = []
+    for topic, said in sorted(by_topic.items()):
+        if len(set(said.values())) < 2:
+            continue
+        findings.append(
+            Finding(
+                rule="R06",
+                severity=Severity.ERROR,
+                title=f"members want different tags of topic {topic}",
+                evidence=_spell(said),
+                consequence=(
+                    "a message is filtered by the tags of whoever owns its queue, or of the last "
+                    "heartbeat: messages that another member wants are passed over for good"
+                ),
+                remedy=(
+                    "let all members subscribe the same expression; change it by a new group, or "
+                    "stop all members first"
+                ),
+                members=_members_of(case, said),
+            )
+        )
+    return findings
+
+
+def find_stale_subscription(case: Case) -> list[Finding]:
+    """R07: a broker holds an older subscription than a member, and refuses its pulls."""
+    findings = []
+    for broker in case.snapshot.last.brokers:
+        held = {s.topic: s.version for s in broker.subscriptions}
+        stale = sorted(
+            (report.client_id, subscription.topic)
+            for report in _answered(case)
+            for subscription in report.subscriptions
+            if subscription.version > held.get(subscription.topic, subscription.version)
+        )
+        if stale:
+            findings.append(
+                Finding(
+                    rule="R07",
+                    severity=Severity.WARN,
+                    title=f"broker {broker.broker_name} holds an older subscription than members",
+                    evidence=tuple(f"{client_id}: topic {topic}" for client_id, topic in stale),
+                    consequence=(
+                        'it refuses pulls as "subscription not latest" (code 25) until the '
+                        "member's next heartbeat, 30 s at most"
+                    ),
+                    remedy="look again in half a minute; if it stays, see R05 and R06",
+                    members=tuple(dict.fromkeys(client_id for client_id, _ in stale)),
+                )
+            )
+    return findings
+
+
+def find_share_without_subscription(case: Case) -> list[Finding]:
+    """R12: a member that unsubscribed everything and still counts."""
+    retry = retry_topic(case.snapshot.group)
+    empty = [report for report in _answered(case) if report.topics <= {retry}]
+    wanting = [report for report in _answered(case) if report.topics - {retry}]
+    listed = {seat.client_id for seat in case.ownership.seats}
+    # A client that holds queues and tells no subscription is one that does not tell them.
+    found = sorted(
+        report.client_id
+        for report in empty
+        if report.client_id in listed and all(held.queue.topic == retry for held in report.held)
+    )
+    if not found or not wanting or case.snapshot.is_broadcasting:
+        return []
+    wanted = frozenset().union(*(report.topics for report in wanting)) - {retry}
+    share = tuple(
+        queue
+        for queue, client_ids in case.ownership.shares.items()
+        if queue.topic in wanted and set(client_ids) & set(found)
+    )
+    return [
+        Finding(
+            rule="R12",
+            severity=Severity.ERROR,
+            title="a member subscribes nothing and keeps its share",
+            evidence=tuple(f"{client_id} subscribes no topic" for client_id in found),
+            consequence=(
+                "the group counts it, so the queues of its share go to nobody: "
+                f"{describe_queues(share)} ({case.describe_backlog(share)})"
+            ),
+            remedy="shut the consumer down instead of unsubscribing its last topic",
+            unowned=share,
+            members=tuple(found),
+        )
+    ]
+
+
+def _statements(case: Case) -> list[tuple[str, tuple[SubscriptionView, ...]]]:
+    """Return who says what the group subscribes: members, and brokers at each look."""
+    found = [
+        (f"member {report.client_id}", report.subscriptions)
+        for report in _answered(case)
+        if report.subscriptions
+    ]
+    for sample in case.snapshot.samples:
+        when = "" if sample is case.snapshot.last else " a moment ago"
+        found += [
+            (f"broker {broker.broker_name}{when}", broker.subscriptions)
+            for broker in sample.brokers
+            if broker.subscriptions
+        ]
+    return found
+
+
+def _answered(case: Case) -> Iterable[MemberReport]:
+    return [report for report in case.snapshot.reports if not report.failure]
+
+
+def _parts(expression: str) -> frozenset[str]:
+    parts = frozenset(part.strip() for part in expression.split("||"))
+    return parts if parts - {""} else frozenset({"*"})
+
+
+def _spell(said: dict[str, frozenset[str]]) -> tuple[str, ...]:
+    return tuple(f"{who}: {', '.join(sorted(parts)) or 'nothing'}" for who, parts in said.items())
+
+
+def _members_of(case: Case, said: dict[str, frozenset[str]]) -> tuple[str, ...]:
+    return tuple(r.client_id for r in _answered(case) if f"member {r.client_id}" in said)

@@ -1,0 +1,364 @@
+"""R10, R11, R13, R21, R22, R25, R32, Q01 ... Q05: topics, what members hold, how they consume.
+
+The rules named Q are seen by every operator and had no thread of their own. Pure.
+"""
+
+from __future__ import annotations
+
+from sparrowmq.doctor.case import Case, member_ids
+from sparrowmq.doctor.finding import (
+    Finding,
+    Severity,
+    count_of,
+    describe_queues,
+)
+from sparrowmq.doctor.ownership import find_strategy
+from sparrowmq.model import MessageQueue
+
+_LAST_OFFSETS = frozenset(
+    {
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    }
+)
+
+
+def find_ignored_queues(case: Case) -> list[Finding]:
+    """R10: queues that exist, and that no member has taken though all tell what they have."""
+    if case.snapshot.is_broadcasting or not _all_told(case):
+        return []
+    held = _held(case)
+    ignored = [
+        queue
+        for queue, seats in case.ownership.owners.items()
+        if seats and queue not in held and _is_user_queue(case, queue)
+    ]
+    if not ignored:
+        return []
+    return [
+        Finding(
+            rule="R10",
+            severity=Severity.ERROR,
+            title=f"no member has {count_of(len(ignored), 'queue')} that its share contains",
+            evidence=tuple(
+                f"{describe_queues([queue])} falls to "
+                + ", ".join(sorted({seat.client_id for seat in case.ownership.owners[queue]}))
+                for queue in ignored
+            ),
+            consequence=f"nobody consumes them: {case.describe_backlog(ignored)}",
+            remedy=(
+                "members learn of new queues within 30 s and take them within 20 s more; restart "
+                "members that do not (older Go clients never refresh), and see that the strategy "
+                "is the same everywhere"
+            ),
+            unowned=tuple(ignored),
+        )
+    ]
+
+
+def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
+    """R11: messages in queues without a committed offset, in a group that starts at the end."""
+    start = {broker.consume_from_where for broker in case.snapshot.last.brokers}
+    if not start & _LAST_OFFSETS or case.snapshot.is_broadcasting:
+        return []
+    first = {progress.queue: progress for progress in case.snapshot.first.progress}
+    known = case.snapshot.progress()
+    topics_under_way = {p.queue.topic for p in known.values() if p.consumer_offset}
+    new = [
+        queue
+        for queue, progress in known.items()
+        if not progress.consumer_offset
+        and queue in first
+        and first[queue].broker_offset > 0
+        and queue.topic in topics_under_way
+        and _is_user_queue(case, queue)
+        and not (case.rates and case.rates[queue].consumed_per_s)
+    ]
+    if not new:
+        return []
+    return [
+        Finding(
+            rule="R11",
+            severity=Severity.WARN,
+            title=f"{count_of(len(new), 'queue')} with messages and no committed offset",
+            evidence=(
+                describe_queues(new),
+                f"the group starts with {', '.join(sorted(start & _LAST_OFFSETS))}",
+            ),
+            consequence=(
+                "whoever takes such a queue may begin at its end: "
+                f"{count_of(case.lag(new), 'message')} would never be consumed"
+            ),
+            remedy=(
+                "before adding queues or brokers, start the group with CONSUME_FROM_FIRST_OFFSET "
+                "(it applies only where nothing is committed), or commit offset 0 for the new "
+                "queues first"
+            ),
+        )
+    ]
+
+
+def find_different_arithmetic(case: Case) -> list[Finding]:
+    """R13: members hold other queues than the strategy gives them, or run different ones."""
+    told = {r.client_id: r.strategy for r in case.snapshot.reports if r.strategy}
+    languages = {seat.client_id: seat.language for seat in case.ownership.seats}
+    if len(set(told.values())) > 1:
+        return [
+            Finding(
+                rule="R13",
+                severity=Severity.ERROR,
+                title="members run different strategies",
+                evidence=tuple(f"{client_id}: {name}" for client_id, name in told.items()),
+                consequence="each computes its share by other rules: queues with no owner or two",
+                remedy="set one strategy in all members of the group",
+                members=tuple(told),
+            )
+        ]
+    held_by: dict[MessageQueue, list[str]] = {}
+    for report in case.snapshot.reports:
+        for held in report.held:
+            if not held.is_dropped and _is_user_queue(case, held.queue):
+                held_by.setdefault(held.queue, []).append(report.client_id)
+    double = tuple(queue for queue, holders in held_by.items() if len(holders) > 1)
+    if not double or case.snapshot.is_broadcasting:
+        return []
+    holders = sorted({holder for queue in double for holder in held_by[queue]})
+    return [
+        Finding(
+            rule="R13",
+            severity=Severity.ERROR,
+            title=f"{count_of(len(double), 'queue')} held by two members at once",
+            evidence=tuple(
+                f"{describe_queues([queue])}: {', '.join(held_by[queue])}" for queue in double
+            )
+            + tuple(f"{holder} is written in {languages.get(holder) or '?'}" for holder in holders),
+            consequence=f"{describe_queues(double)}: every message is consumed twice",
+            remedy=(
+                "if it stays for more than 20 s: use the same strategy in all members, and client "
+                "versions whose arithmetic and sort order are Java's"
+            ),
+            double=double,
+            members=tuple(holders),
+        )
+    ]
+
+
+def find_broadcast_offsets(case: Case) -> list[Finding]:
+    """R21: a broadcasting group keeps its offsets itself."""
+    if not case.snapshot.is_broadcasting:
+        return []
+    return [
+        Finding(
+            rule="R21",
+            severity=Severity.INFO,
+            title="the group is BROADCASTING: every member reads every queue",
+            evidence=(f"{count_of(len(case.ownership.seats), 'connection')}",),
+            consequence=(
+                "offsets lie in a file at each member (under its client id), so no broker can say "
+                "how far it is; without that file a member starts anew"
+            ),
+            remedy="keep the instance name and the file where they survive a restart",
+        )
+    ]
+
+
+def find_unlocked_queues(case: Case) -> list[Finding]:
+    """R22: an ordered consumer waits for the lock of a queue."""
+    waiting = {
+        held.queue: report.client_id
+        for report in case.snapshot.reports
+        if report.is_orderly
+        for held in report.held
+        if not held.is_locked and not held.is_dropped and case.lag([held.queue])
+    }
+    if not waiting or case.snapshot.is_broadcasting:
+        return []
+    return [
+        Finding(
+            rule="R22",
+            severity=Severity.WARN,
+            title=f"{count_of(len(waiting), 'queue')} of an ordered consumer not locked",
+            evidence=tuple(f"{describe_queues([q])} at {owner}" for q, owner in waiting.items()),
+            consequence=(
+                f"{case.describe_backlog(waiting)}: an ordered consumer reads nothing without "
+                "the broker's lock; one whose owner died lasts up to 60 s, and Java clients up to "
+                "4.9.4 notice a new lock up to 20 s late"
+            ),
+            remedy="look again in a minute; if it stays, see who else holds the queue (R01, R13)",
+            members=tuple(dict.fromkeys(waiting.values())),
+        )
+    ]
+
+
+def find_ordered_broadcast(case: Case) -> list[Finding]:
+    """R25: Java's ordered consumers want a lock for each queue even where all read all queues."""
+    java = {seat.client_id for seat in case.ownership.seats if seat.language == "JAVA"}
+    ordered = sorted(r.client_id for r in case.snapshot.reports if r.is_orderly)
+    found = [client_id for client_id in ordered if client_id in java]
+    if not case.snapshot.is_broadcasting or not found:
+        return []
+    return [
+        Finding(
+            rule="R25",
+            severity=Severity.ERROR,
+            title="an ordered listener in a BROADCASTING group",
+            evidence=tuple(f"{client_id} consumes in order" for client_id in found),
+            consequence=(
+                "Java clients ask for the broker's lock on each queue, which one member at a time "
+                "has, and may never read a queue that they did not lock: messages reach some "
+                "members only, or none"
+            ),
+            remedy="use a concurrent listener, or a group of its own for each member (CLUSTERING)",
+            members=tuple(found),
+        )
+    ]
+
+
+def find_pop_consumers(case: Case) -> list[Finding]:
+    """R32: with POP the broker assigns, and nothing computed here holds."""
+    if not any(broker.consume_type == "CONSUME_POP" for broker in case.snapshot.last.brokers):
+        return []
+    return [
+        Finding(
+            rule="R32",
+            severity=Severity.INFO,
+            title="the group consumes by POP: brokers assign queues",
+            consequence="owners shown here are those of a group that pulls; they do not apply",
+            remedy="",
+        )
+    ]
+
+
+def find_surplus_queues(case: Case) -> list[Finding]:
+    """Q01: readQueueNums < writeQueueNums: messages go where nobody reads."""
+    findings = []
+    for topic in case.snapshot.topics:
+        surplus = [
+            MessageQueue(topic.topic, at.broker_name, queue_id)
+            for at in topic.queues
+            if at.is_writable
+            for queue_id in range(at.read_count, at.write_count)
+        ]
+        if not surplus:
+            continue
+        stored = sum(count for _, count in topic.surplus_offsets)
+        findings.append(
+            Finding(
+                rule="Q01",
+                severity=Severity.ERROR,
+                title=f"topic {topic.topic} takes messages in queues that nobody may read",
+                evidence=tuple(
+                    f"{at.broker_name}: readQueueNums {at.read_count}, writeQueueNums "
+                    f"{at.write_count}"
+                    for at in topic.queues
+                    if at.read_count < at.write_count
+                ),
+                consequence=(
+                    f"no member ever gets {describe_queues(surplus)}"
+                    + (f"; {count_of(stored, 'message')} were stored there" if stored else "")
+                ),
+                remedy=(
+                    "raise readQueueNums to writeQueueNums; to shrink a topic, lower "
+                    "writeQueueNums first, and readQueueNums once those queues are read empty"
+                ),
+                unowned=tuple(surplus),
+            )
+        )
+    return findings
+
+
+def find_unreadable_topics(case: Case) -> list[Finding]:
+    """Q02: a broker, or every name server, does not let the group read a topic."""
+    findings = []
+    for topic in case.snapshot.user_topics:
+        if not topic.queues:
+            findings.append(
+                Finding(
+                    rule="Q02",
+                    severity=Severity.ERROR,
+                    title=f"no name server knows topic {topic.topic}, which the group subscribes",
+                    consequence="nothing of it is consumed",
+                    remedy="create the topic, or correct its name or the name server's address",
+                )
+            )
+        shut = [at for at in topic.queues if not at.is_readable]
+        if shut:
+            findings.append(
+                Finding(
+                    rule="Q02",
+                    severity=Severity.ERROR,
+                    title=f"topic {topic.topic} cannot be read at every broker",
+                    evidence=tuple(f"{at.broker_name} gives no read permission" for at in shut),
+                    consequence="its queues there are given to nobody, whatever they hold",
+                    remedy="set the topic's permission to 6 (read and write) at these brokers",
+                )
+            )
+    return findings
+
+
+def find_unreachable_brokers(case: Case) -> list[Finding]:
+    """Q03: a broker that does not answer, so what it knows is missing here."""
+    return [
+        Finding(
+            rule="Q03",
+            severity=Severity.ERROR,
+            title=f"broker {broker.broker_name} does not answer",
+            evidence=(f"{broker.address}: {broker.failure}",),
+            consequence="if members cannot reach it either, its queues stand still",
+            remedy="see whether it runs and can be reached by the address it registered",
+        )
+        for broker in case.snapshot.last.brokers
+        if broker.failure
+    ]
+
+
+def find_group_without_members(case: Case) -> list[Finding]:
+    """Q04: nobody is connected."""
+    if any(member_ids(broker) for broker in case.snapshot.last.brokers):
+        return []
+    queues = list(case.snapshot.progress())
+    return [
+        Finding(
+            rule="Q04",
+            severity=Severity.ERROR if case.lag(queues) else Severity.WARN,
+            title="nobody is connected for this group",
+            evidence=(f"asked {count_of(len(case.snapshot.last.brokers), 'broker')}",),
+            consequence=f"nothing is consumed: {case.describe_backlog(queues)}",
+            remedy="start its consumers; if they run, see which name server and group they use",
+            unowned=tuple(queues),
+        )
+    ]
+
+
+def find_unknown_strategy(case: Case) -> list[Finding]:
+    """Q05: owners cannot be computed by the strategy's name alone."""
+    if find_strategy(case.snapshot) is not None:
+        return []
+    return [
+        Finding(
+            rule="Q05",
+            severity=Severity.INFO,
+            title=f"strategy {case.snapshot.strategy} depends on settings that nobody tells",
+            consequence="owners are known only of members that tell what they hold",
+            remedy="compare the settings of all members by hand",
+        )
+    ]
+
+
+def _all_told(case: Case) -> bool:
+    ids = {seat.client_id for seat in case.ownership.seats}
+    return bool(ids) and all(case.snapshot.find_report(client_id) for client_id in ids)
+
+
+def _held(case: Case) -> set[MessageQueue]:
+    return {
+        held.queue
+        for report in case.snapshot.reports
+        for held in report.held
+        if not held.is_dropped
+    }
+
+
+def _is_user_queue(case: Case, queue: MessageQueue) -> bool:
+    return any(topic.topic == queue.topic for topic in case.snapshot.user_topics)

@@ -1,0 +1,537 @@
+"""What would happen: members join, leave and die, under RocketMQ's strategies, ours and Kafka's.
+
+Nothing runs here; strategies and assignors are called with the lists that members would have. One
+topic, queues spread over brokers (and machine rooms) in turn, ids such as `10.0.0.1@101`.
+
+**Cost model.** A message is one frame one way; a request and its answer are two. A trip is the time
+of one frame. B brokers, m members after the event, one topic, nothing lost, nobody slow. A strategy
+of RocketMQ's is taken to run in Java's client, one of ours in SparrowMQ's.
+
+| | RocketMQ | SparrowMQ | Kafka, eager | Kafka, cooperative |
+|---|---|---|---|---|
+| a join | heartbeat to every broker 2B | same | find coordinator 2, join with no id 2 | same |
+| a leave | unregister at every broker 2B | same | leave 2 | same |
+| a kill | 0: brokers see the connection close | same | 0: its session must expire | same |
+| others learn of it | notice to every member, Bm | same | answer to a heartbeat, 2 each | same |
+| agreeing | one list each, 2m | lists and owners, 2Bm | join and sync, 4m | 8m if queues move |
+| handing over, a queue | commit 1, query 2 | and lock, unlock: 8 | commit 2m, fetch 2m in all | 4 |
+| trips to agree | 4 (kill: 3) | same | 5 (kill: 4) and a heartbeat | 4 more in a second round |
+| longest wait | 20 s, if a notice is lost | same | 3 s heartbeat; kill: 45 s session | same |
+| a machine cut off | 130 s + 20 s | 20 s | 45 s | same |
+| meanwhile | a moved queue may have two owners | it waits for its lock | all stops | it stops |
+
+**Split view.** Every second member has not heard of the member listed last. In RocketMQ each
+computes from its own list, so queues end with no owner or two until the next look. Between
+SparrowMQ's members a lock has one holder, so there are never two. In Kafka one list exists, at the
+coordinator, and shares carry its generation: nothing is unowned or owned twice, and a member that
+the coordinator has not heard of has nothing: it is idle.
+
+**Duplicate id.** The last member carries the first one's id. RocketMQ's brokers list it twice.
+Kafka's coordinator names members itself, and two equal client ids are two members.
+
+Source: rebalance rules of RocketMQ 4.9; KIP-54, KIP-62, KIP-394, KIP-429.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import Enum
+from typing import NamedTuple
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.queue import java_order, queue_order
+from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
+from sparrowmq.strategies.group_strategy import TopicView, is_group_strategy
+from sparrowmq.strategies.kafka_assignors import KAFKA_ASSIGNORS
+from sparrowmq.strategies.machine_room import (
+    AllocateMachineRoomNearby,
+    AllocateMessageQueueByMachineRoom,
+)
+from sparrowmq.strategies.registry import SPARROW_STRATEGIES, STRATEGIES, strategy_from
+from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
+
+TOPIC = "T"
+ROCKETMQ_NAMES = (
+    "AVG",
+    "AVG_BY_CIRCLE",
+    "CONFIG",
+    "MACHINE_ROOM",
+    "MACHINE_ROOM_NEARBY-AVG",
+    "CONSISTENT_HASH",
+)
+# Only for groups whose members all run SparrowMQ.
+SPARROW_NAMES = tuple(SPARROW_STRATEGIES)
+KAFKA_NAMES = tuple(KAFKA_ASSIGNORS)
+ALL_NAMES = (*ROCKETMQ_NAMES, *SPARROW_NAMES, *KAFKA_NAMES)
+
+# RebalanceService.waitInterval; Kafka's defaults.
+REBALANCE_WAIT_MS = 20_000
+KAFKA_HEARTBEAT_MS = 3_000
+KAFKA_SESSION_MS = 45_000
+
+QUEUES_MAX = 10_000
+MEMBERS_MAX = 1_000
+EVENTS_MAX = 100
+
+# A member in a simulation: its place of birth, which tells equal ids apart.
+Owners = dict[MessageQueue, tuple[int, ...]]
+
+
+class EventKind(Enum):
+    """What happens to a group."""
+
+    JOIN = "join"
+    LEAVE = "leave"
+    KILL = "kill"
+
+
+class Event(NamedTuple):
+    """One event; `place` is the member's in id order, None for the first, or for a join."""
+
+    kind: EventKind
+    place: int | None = None
+
+    def __str__(self) -> str:
+        return self.kind.value if self.place is None else f"{self.kind.value}:{self.place}"
+
+
+class Member(NamedTuple):
+    """A process. `number` is unique; `client_id` should be."""
+
+    number: int
+    client_id: str
+
+
+class Cost(NamedTuple):
+    """What agreeing costs, by the model above.
+
+    Args:
+        messages: frames exchanged, hand-over included.
+        trips: one-way delays until every member has its new share.
+        wait_ms_max: what timers may add at worst.
+        stopped: queues that nobody consumes meanwhile.
+        overlapping: queues that two members may consume meanwhile.
+    """
+
+    messages: int
+    trips: int
+    wait_ms_max: int
+    stopped: int
+    overlapping: int
+
+
+class SplitView(NamedTuple):
+    """What members with different lists do.
+
+    Args:
+        unowned: queues that nobody takes.
+        double: queues that two take.
+        idle: members without a queue.
+    """
+
+    unowned: int
+    double: int
+    idle: int = 0
+
+
+NO_COST = Cost(0, 0, 0, 0, 0)
+NO_HARM = SplitView(0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A group after an event (None: as it began), under one strategy.
+
+    Args:
+        members: in id order.
+        owners: the members' numbers, by queue.
+        moved: queues that a member who stays lost to another who was there or came.
+        needless: of these, more than balance needed: both its owners were there all the time.
+        skew: the greatest share less the smallest.
+        idle: members without a queue.
+        failure: why the strategy gave nothing, "" if it did not fail.
+    """
+
+    event: Event | None
+    members: tuple[Member, ...]
+    owners: Mapping[MessageQueue, tuple[int, ...]]
+    moved: int = 0
+    needless: int = 0
+    skew: int = 0
+    idle: int = 0
+    cost: Cost = NO_COST
+    split: SplitView = NO_HARM
+    failure: str = ""
+
+    @property
+    def unowned(self) -> list[MessageQueue]:
+        """Queues without an owner."""
+        return [queue for queue, owners in self.owners.items() if not owners]
+
+    @property
+    def double(self) -> list[MessageQueue]:
+        """Queues with several."""
+        return [queue for queue, owners in self.owners.items() if len(owners) > 1]
+
+    def queue_ids(self, number: int) -> list[MessageQueue]:
+        """Return a member's queues."""
+        return [queue for queue, owners in self.owners.items() if number in owners]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How one strategy fares through all events."""
+
+    strategy: str
+    steps: tuple[Step, ...]
+
+    @property
+    def school(self) -> str:
+        """Whose strategy it is: rocketmq, sparrowmq or kafka."""
+        if self.strategy in KAFKA_ASSIGNORS:
+            return "kafka"
+        return "sparrowmq" if self.strategy in SPARROW_STRATEGIES else "rocketmq"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to simulate.
+
+    Args:
+        queue_count: queues of the topic, over all brokers.
+        member_count: members at first.
+        events: what happens, one after another, each once the last has settled.
+        broker_count: queues are dealt to them in turn.
+        room_count: machine rooms; brokers and members are dealt to them in turn.
+        has_duplicate_id: whether the last of the first members carries the first one's id.
+    """
+
+    queue_count: int
+    member_count: int
+    events: tuple[Event, ...] = ()
+    broker_count: int = 1
+    room_count: int = 1
+    has_duplicate_id: bool = False
+    queues: tuple[MessageQueue, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        _check_range("queues", self.queue_count, 1, QUEUES_MAX)
+        _check_range("members", self.member_count, 1, MEMBERS_MAX)
+        _check_range("brokers", self.broker_count, 1, self.queue_count)
+        _check_range("rooms", self.room_count, 1, self.broker_count)
+        _check_range("events", len(self.events), 0, EVENTS_MAX)
+        if self.has_duplicate_id and self.member_count < 2:
+            raise ConfigError("a duplicate id needs two members at least; give --members 2")
+        per_broker = Counter(n % self.broker_count for n in range(self.queue_count))
+        queues = [
+            MessageQueue(TOPIC, self._broker_name(broker), queue_id)
+            for broker, count in per_broker.items()
+            for queue_id in range(count)
+        ]
+        object.__setattr__(self, "queues", tuple(sorted(queues, key=queue_order)))
+
+    def _broker_name(self, broker: int) -> str:
+        return f"room{broker % self.room_count + 1}@broker-{broker + 1}"
+
+    def make_member(self, number: int) -> Member:
+        """Return the member that joins as the nth; its id tells its room."""
+        last = self.member_count - 1
+        born = 0 if self.has_duplicate_id and number == last else number
+        room = f"room{born % self.room_count + 1}-" if self.room_count > 1 else ""
+        return Member(number, f"{room}10.0.{born // 250}.{born % 250 + 1}@{101 + born}")
+
+
+def parse_events(text: str) -> tuple[Event, ...]:
+    """Read `join,leave,kill:2`: a number is the member's place in id order.
+
+    Raises: ConfigError.
+    """
+    events = []
+    for part in (part.strip() for part in text.split(",")):
+        name, colon, index = part.partition(":")
+        kinds = {kind.value: kind for kind in EventKind}
+        if name not in kinds:
+            if not part:
+                continue
+            nearest = get_close_matches(name, kinds, n=1, cutoff=0.0)[0]
+            raise ConfigError(f"unknown event {name!r}; the nearest is {nearest}")
+        is_number = index.isascii() and index.isdigit() and len(index) < 6
+        if colon and (not is_number or kinds[name] is EventKind.JOIN):
+            raise ConfigError(f"event {part!r}: write leave:N or kill:N, N counts from 0")
+        events.append(Event(kinds[name], int(index) if colon else None))
+    return tuple(events)
+
+
+def check_strategy(name: str) -> str:
+    """Return the name of a strategy that can be simulated, as it is spelt here.
+
+    Raises: ConfigError, with the nearest.
+    """
+    known = {n.lower(): n for n in ALL_NAMES}
+    known |= {"machine_room_nearby": "MACHINE_ROOM_NEARBY-AVG"}
+    if name.lower() in known:
+        return known[name.lower()]
+    if name in STRATEGIES or name.startswith("MACHINE_ROOM_NEARBY-"):
+        strategy_from(name)
+        return name
+    nearest = known[get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]]
+    names = ", ".join(ALL_NAMES)
+    raise ConfigError(f"unknown strategy {name!r}; the nearest is {nearest}, and all are {names}")
+
+
+def simulate(plan: Plan, strategy: str) -> Course:
+    """Run a group through all events under one strategy.
+
+    Raises: ConfigError for an unknown strategy, or an event for a member that is not there.
+    """
+    name = check_strategy(strategy)
+    members = [plan.make_member(number) for number in range(plan.member_count)]
+    steps: list[Step] = []
+    for event in (None, *plan.events):
+        before = steps[-1] if steps else None
+        if event is not None:
+            members = _after(plan, members, event, born=_born(plan, steps))
+        steps.append(_step(plan, name, event, _in_order(members), before))
+    return Course(strategy=name, steps=tuple(steps))
+
+
+def simulate_all(plan: Plan) -> list[Course]:
+    """Run every strategy of RocketMQ, SparrowMQ and Kafka through the same events."""
+    return [simulate(plan, name) for name in ALL_NAMES]
+
+
+def _born(plan: Plan, steps: Sequence[Step]) -> int:
+    joins = sum(step.event is not None and step.event.kind is EventKind.JOIN for step in steps)
+    return plan.member_count + joins
+
+
+def _after(plan: Plan, members: list[Member], event: Event, *, born: int) -> list[Member]:
+    if event.kind is EventKind.JOIN:
+        _check_range("members", len(members) + 1, 1, MEMBERS_MAX)
+        return [*members, plan.make_member(born)]
+    place = event.place or 0
+    if place >= len(members):
+        raise ConfigError(f"event {event}: there are {len(members)} members then, counted from 0")
+    gone = _in_order(members)[place]
+    return [member for member in members if member != gone]
+
+
+def _in_order(members: Sequence[Member]) -> tuple[Member, ...]:
+    return tuple(sorted(members, key=lambda m: (java_order(m.client_id), m.number)))
+
+
+def _step(
+    plan: Plan,
+    name: str,
+    event: Event | None,
+    members: tuple[Member, ...],
+    before: Step | None,
+) -> Step:
+    failure = ""
+    owners: Owners = dict.fromkeys(plan.queues, ())
+    try:
+        owners = _owners(plan, name, members, before)
+    except (ValueError, TypeError) as error:
+        failure = str(error)
+    loads = Counter(number for taken in owners.values() for number in taken)
+    counts = [loads[member.number] for member in members]
+    moved, needless = _moves(before, owners, members)
+    return Step(
+        event=event,
+        members=members,
+        owners=owners,
+        moved=moved,
+        needless=needless,
+        skew=max(counts, default=0) - min(counts, default=0),
+        idle=sum(count == 0 for count in counts),
+        cost=_cost(plan, name, event, members, before, owners),
+        split=_split(plan, name, members, before),
+        failure=failure,
+    )
+
+
+def _owners(plan: Plan, name: str, members: tuple[Member, ...], before: Step | None) -> Owners:
+    if name in KAFKA_ASSIGNORS:
+        return _kafka_owners(plan, name, members, before)
+    cid_all = [member.client_id for member in members]
+    held = _holders(before)
+    shares = {member.number: _share(plan, name, member, cid_all, held) for member in members}
+    return _owners_of(plan, shares)
+
+
+def _owners_of(plan: Plan, shares: Mapping[int, Sequence[MessageQueue]]) -> Owners:
+    owners: dict[MessageQueue, list[int]] = {queue: [] for queue in plan.queues}
+    for number, share in shares.items():
+        for queue in share:
+            owners[queue].append(number)
+    return {queue: tuple(numbers) for queue, numbers in owners.items()}
+
+
+def _holders(before: Step | None) -> dict[MessageQueue, str]:
+    """Return the client id that holds each queue when an event strikes."""
+    if before is None:
+        return {}
+    ids = {member.number: member.client_id for member in before.members}
+    return {queue: ids[numbers[0]] for queue, numbers in before.owners.items() if numbers}
+
+
+def _share(
+    plan: Plan,
+    name: str,
+    member: Member,
+    cid_all: Sequence[str],
+    held: Mapping[MessageQueue, str],
+) -> list[MessageQueue]:
+    strategy = _configured(plan, name, member)
+    if is_group_strategy(strategy):
+        view = TopicView(TOPIC, plan.queues, cid_all)
+        return strategy.allocate_group("G", member.client_id, [view], held)
+    return strategy.allocate("G", member.client_id, plan.queues, cid_all) or []
+
+
+class _Rooms:
+    """The simulation's own convention: `room1@broker-1` and `room1-10.0.0.1@101`."""
+
+    def broker_deploy_in(self, message_queue: MessageQueue) -> str | None:
+        return message_queue.broker_name.partition("@")[0]
+
+    def consumer_deploy_in(self, client_id: str) -> str | None:
+        room, dash, _ = client_id.partition("-")
+        return room if dash else "room1"
+
+
+def _configured(plan: Plan, name: str, member: Member) -> AllocateMessageQueueStrategy:
+    """Return a strategy with the settings that a careful user would give it.
+
+    CONFIG is written once, for the first members, and nobody edits it when members change.
+    """
+    if name == "CONFIG":
+        first = _in_order([plan.make_member(number) for number in range(plan.member_count)])
+        index = next((i for i, m in enumerate(first) if m.number == member.number), None)
+        mine = [] if index is None else plan.queues[index :: len(first)]
+        return AllocateMessageQueueByConfig(list(mine))
+    if name == "MACHINE_ROOM":
+        rooms = {queue.broker_name.partition("@")[0] for queue in plan.queues}
+        return AllocateMessageQueueByMachineRoom(rooms)
+    if name.startswith("MACHINE_ROOM_NEARBY-"):
+        inner = strategy_from(name.removeprefix("MACHINE_ROOM_NEARBY-"))
+        return AllocateMachineRoomNearby(inner, _Rooms())
+    return strategy_from(name)
+
+
+def _kafka_owners(
+    plan: Plan, name: str, members: tuple[Member, ...], before: Step | None
+) -> Owners:
+    """Run the leader's assignor, twice where the protocol needs a second round."""
+    names = {member.number: _kafka_id(member) for member in members}
+    owned = {
+        names[member.number]: before.queue_ids(member.number) if before else []
+        for member in members
+    }
+    subscribed = dict.fromkeys(names.values(), (TOPIC,))
+    assignor = KAFKA_ASSIGNORS[name]
+    shares = assignor(plan.queues, subscribed, owned)
+    if name == "cooperative-sticky":
+        shares = assignor(plan.queues, subscribed, shares)
+    return _owners_of(plan, {number: shares[member_id] for number, member_id in names.items()})
+
+
+def _kafka_id(member: Member) -> str:
+    # The coordinator adds a random part to the client id; the number stands for it.
+    return f"{member.client_id}-{member.number:06d}"
+
+
+def _moves(before: Step | None, owners: Owners, members: tuple[Member, ...]) -> tuple[int, int]:
+    """Return how many queues left a member who stays, and those that went to one who was there."""
+    if before is None:
+        return 0, 0
+    staying = {member.number for member in members} & {m.number for m in before.members}
+    moved = needless = 0
+    for queue, now in owners.items():
+        lost = [number for number in before.owners[queue] if number in staying - set(now)]
+        if lost:
+            moved += 1
+            needless += any(number in staying for number in now)
+    return moved, needless
+
+
+def _cost(
+    plan: Plan,
+    name: str,
+    event: Event | None,
+    members: tuple[Member, ...],
+    before: Step | None,
+    owners: Owners,
+) -> Cost:
+    if event is None or before is None:
+        return NO_COST
+    changed = sum(set(now) != set(before.owners[queue]) for queue, now in owners.items())
+    moved, _ = _moves(before, owners, members)
+    if name in KAFKA_ASSIGNORS:
+        return _kafka_cost(plan, name, event, len(members), moved=moved, changed=changed)
+    told = 0 if event.kind is EventKind.KILL else 2 * plan.broker_count
+    is_ours = name in SPARROW_NAMES
+    # One list each; or every broker's, with the owners of its queues.
+    asked = plan.broker_count if is_ours else 1
+    agreeing = (plan.broker_count + 2 * asked) * len(members)
+    return Cost(
+        messages=told + agreeing + (8 if is_ours else 3) * changed,
+        trips=3 if event.kind is EventKind.KILL else 4,
+        wait_ms_max=REBALANCE_WAIT_MS,
+        stopped=moved if is_ours else 0,
+        overlapping=0 if is_ours else moved,
+    )
+
+
+def _kafka_cost(
+    plan: Plan, name: str, event: Event, count: int, *, moved: int, changed: int
+) -> Cost:
+    is_cooperative = name == "cooperative-sticky"
+    told = {EventKind.JOIN: 4, EventKind.LEAVE: 2, EventKind.KILL: 0}[event.kind]
+    others = count - 1 if event.kind is EventKind.JOIN else count
+    # A second round only where a queue had to leave a member who stays.
+    rounds = 2 if is_cooperative and moved else 1
+    handing_over = 4 * changed if is_cooperative else 2 * others + 2 * count
+    is_kill = event.kind is EventKind.KILL
+    return Cost(
+        messages=told + 2 * others + 4 * count * rounds + handing_over,
+        trips=(4 if is_kill else 5) + 4 * (rounds - 1),
+        wait_ms_max=KAFKA_HEARTBEAT_MS + (KAFKA_SESSION_MS if is_kill else 0),
+        stopped=moved if is_cooperative else plan.queue_count,
+        overlapping=0,
+    )
+
+
+def _split(plan: Plan, name: str, members: tuple[Member, ...], before: Step | None) -> SplitView:
+    """Return what happens while every second member has not heard of the one listed last."""
+    if len(members) < 2:
+        return NO_HARM
+    if name in KAFKA_ASSIGNORS:
+        heard_of = len(members) - 1
+        return SplitView(0, 0, idle=1 + max(0, heard_of - plan.queue_count))
+    everybody = [member.client_id for member in members]
+    held = _holders(before)
+    shares: dict[int, list[MessageQueue]] = {}
+    for place, member in enumerate(members):
+        is_behind = place % 2 == 0 and place < len(members) - 1
+        cid_all = everybody[:-1] if is_behind else everybody
+        try:
+            shares[member.number] = _share(plan, name, member, cid_all, held)
+        except (ValueError, TypeError):
+            shares[member.number] = []
+    owners = _owners_of(plan, shares)
+    double = sum(len(taken) > 1 for taken in owners.values())
+    return SplitView(
+        unowned=sum(not taken for taken in owners.values()),
+        double=0 if name in SPARROW_NAMES else double,
+        idle=sum(not share for share in shares.values()),
+    )
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{name} is {value}; it must be from {low} to {high}")

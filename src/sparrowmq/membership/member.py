@@ -1,0 +1,600 @@
+"""The group-member machine: what one member of a consumer group does next.
+
+`due(now_ms)` returns the actions to begin now; an operation carries each out and tells the result
+by the method that the action names (`actions.py`). Every event may make something due, and
+`next_due_ms` says when something becomes due without one.
+
+Rules of this file:
+- What is due is worked out from the state, each time. There is no list of things to come.
+- A failed or empty list of members changes nothing; neither does a topic without a route.
+- A queue in the latest target that we do not hold is acquired; one that we hold and that is not
+  in the target is released: pulls stop, what the listener has may finish within a bound, the
+  offset is committed and the answer awaited, and then its lock is given back.
+- A queue's lock is taken before its start position is read, and renewed for as long as it is ours;
+  `QueueLease` says what that is worth. A queue that comes from one of Java's members is free.
+- A notification commits first and rebalances then, so that whoever takes our queues over begins
+  where we are and not where we were a second ago.
+
+Source: RebalanceImpl.java, MQClientInstance.java, DefaultMQPushConsumerImpl.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from sparrowmq.coordination.member_marker import HEARTBEATS_PER_EXPIRY
+from sparrowmq.membership.actions import (
+    Action,
+    AskMembers,
+    AssignmentChanged,
+    Deliver,
+    Fact,
+    Heartbeat,
+    Leave,
+    OffsetCorrected,
+    QueueLost,
+    Rebalance,
+    RefreshRoutes,
+    RenewLocks,
+)
+from sparrowmq.membership.deliveries import Deliveries
+from sparrowmq.membership.in_order import InOrder, OrderlyOutcome
+from sparrowmq.membership.listed_ids import ListedIds
+from sparrowmq.membership.lock_rounds import LockRounds
+from sparrowmq.membership.member_config import MemberConfig
+from sparrowmq.membership.owned_queue import OwnedQueue, commit_wait_ms
+from sparrowmq.membership.process_queue import ProcessQueueState
+from sparrowmq.membership.queue_calls import QueueCalls
+from sparrowmq.membership.queue_lease import QueueLease
+from sparrowmq.membership.reconcile import RebalancePlan, reconcile
+from sparrowmq.membership.repeated_job import LOST_MS, RepeatedJob
+from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model.queue import queue_order
+
+# RebalanceService.minInterval of 5.2 and later: between two rebalances while not balanced.
+REBALANCE_RETRY_MS = 1_000
+# A heartbeat that did not reach every broker is repeated after this.
+HEARTBEAT_RETRY_MS = 1_000
+# A topic without a route is looked for again after this, and then at doubled intervals.
+ROUTE_RETRY_FIRST_MS = 250
+# So are routes that have changed, as the first that we get have: brokers register one after the
+# other, so that more may be about to change.
+ROUTE_AGAIN_FIRST_MS = 1_000
+# The longest interval. No route tells that a broker is missing, which registers again when it can;
+# and until all members know of it, its queues have no owner or two. RocketMQ's clients look each
+# 30 s.
+ROUTE_WAIT_MAX_MS = 10_000
+# How long a member that has left waits for brokers to take its locks back.
+LEAVE_WAIT_MS = 3_000
+# How often listeners are looked at that run too long.
+EXPIRY_CHECK_MS = 1_000
+
+
+class TopicShare(NamedTuple):
+    """What a rebalance found for one topic.
+
+    `queues` is our share, or None if it could not be worked out; then nothing changes. A topic
+    without a route has no share at all, and nothing changes either. `cid_all` is the broker's list
+    of members, () for none; `is_settled` is False while queues are known to be on their way.
+    """
+
+    topic: str
+    queues: tuple[MessageQueue, ...] | None
+    cid_all: tuple[str, ...] = ()
+    is_settled: bool = True
+
+
+class GroupMember:
+    """See the module's text.
+
+    Args:
+        config: see `MemberConfig`.
+        topics: what is subscribed, the group's retry topic included.
+        now_ms: the time.
+    """
+
+    def __init__(self, config: MemberConfig, *, topics: Collection[str], now_ms: int) -> None:
+        self._config = config
+        self._topics = set(topics)
+        self._queues: dict[MessageQueue, OwnedQueue] = {}
+        self._wanted: dict[str, tuple[MessageQueue, ...]] = {}
+        self._routes = RepeatedJob(now_ms)
+        self.heartbeat = RepeatedJob(now_ms)
+        self._rebalance = RepeatedJob(now_ms)
+        self._expiry_due_ms = now_ms + EXPIRY_CHECK_MS
+        self._locks = LockRounds(now_ms)
+        self.locks_queues = config.locks_queues and not config.is_broadcasting
+        # Pulls of queues that were lost.
+        self._abandoned: list[Action] = []
+        self._route_retry_ms = ROUTE_RETRY_FIRST_MS
+        # The order of the first steps: routes, then a heartbeat, then a rebalance.
+        self._has_routes = self._had_all_routes = False
+        self._is_known = False
+        self._listed_ids = ListedIds(config.group, config.client_id)
+        self._epoch = 0
+        self._deliveries = Deliveries(
+            count_max=config.deliveries_max,
+            batch_size=config.batch_size,
+            is_in_order=config.is_orderly,
+        )
+        self._facts: list[Fact] = []
+        self._is_leaving = False
+        self._leave_sent_ms: int | None = None
+        # Whether no pull and no delivery begins; queues stay ours.
+        self.is_suspended = False
+        self._has_left = False
+        self.assigned: tuple[MessageQueue, ...] = ()
+
+    # --- questions --------------------------------------------------------------------------
+
+    def due(self, now_ms: int) -> list[Action]:
+        """Return what to begin now; it then counts as under way."""
+        if self.is_done:
+            return []
+        actions, self._abandoned = self._abandoned, []
+        if not self._is_leaving:
+            self._collect_jobs(now_ms, actions)
+        if now_ms >= self._expiry_due_ms:
+            self._expiry_due_ms = now_ms + EXPIRY_CHECK_MS
+            self._send_back_expired(now_ms)
+        for owned in self.owned_queues():
+            flow = None if self.is_suspended else self._config.flow
+            owned.collect(now_ms, actions, self._facts, flow=flow)
+            if owned.is_released:
+                self._release(owned, now_ms, actions)
+        if self.locks_queues:
+            self._locks.collect(self._queues.values(), now_ms, actions)
+        if not self.is_suspended:
+            actions += self._deliveries.begin(self._queues, now_ms)
+        if self._is_leaving and all(owned.has_ended for owned in self._queues.values()):
+            # Locks are being given back; nothing of ours is left to be taken over.
+            self._collect_leave(now_ms, actions)
+        return actions
+
+    def next_due_ms(self, now_ms: int) -> int:
+        """Return when `due` may have something although nothing has happened."""
+        candidates = [now_ms if self.is_done else now_ms + LOST_MS]
+        if not self._is_leaving:
+            candidates.append(self._routes.next_due_ms(now_ms))
+            if self._has_routes:
+                candidates.append(self.heartbeat.next_due_ms(now_ms))
+            if self._can_rebalance():
+                candidates.append(self._rebalance.next_due_ms(now_ms))
+        if self._deliveries:
+            candidates.append(self._expiry_due_ms)
+        if self.locks_queues:
+            candidates.append(self._locks.next_due_ms(self._queues.values(), now_ms))
+        candidates += [owned.next_due_ms(now_ms) for owned in self._queues.values()]
+        return min(candidates)
+
+    def take_facts(self) -> list[Fact]:
+        """Return what has happened since the last call and is worth telling."""
+        facts, self._facts = self._facts, []
+        return facts
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the group has been left."""
+        return self._has_left and not self._queues
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """What is subscribed, sorted."""
+        return tuple(sorted(self._topics))
+
+    @property
+    def delivery_count(self) -> int:
+        """How many calls of the listener are under way."""
+        return len(self._deliveries)
+
+    def holds(self, queue: MessageQueue) -> bool:
+        """Tell whether a queue is in our hands, also while it starts or drains."""
+        return queue in self._queues
+
+    def owned_queues(self) -> tuple[OwnedQueue, ...]:
+        """Return the queues in our hands, to be looked at."""
+        return tuple(self._queues.values())
+
+    def is_sure_of(self, queue: MessageQueue, now_ms: int) -> bool:
+        """Tell whether a queue's lock is ours, so that no other member may have the queue."""
+        owned = self._queues.get(queue)
+        return owned is not None and owned.is_sure(now_ms)
+
+    def committed_offset(self, queue: MessageQueue) -> int | None:
+        """Return the last offset of a queue of ours that the broker is known to have."""
+        owned = self._queues.get(queue)
+        return None if owned is None else owned.committed_offset
+
+    def _can_rebalance(self) -> bool:
+        # A rebalance looks at the list of members after our heartbeat has put us there.
+        return self._is_known and self.heartbeat.started_ms is None
+
+    def _collect_jobs(self, now_ms: int, actions: list[Action]) -> None:
+        if self._routes.begin(now_ms):
+            actions.append(RefreshRoutes())
+        if self._has_routes and self.heartbeat.begin(now_ms):
+            actions.append(Heartbeat())
+        if self._can_rebalance() and self._rebalance.begin(now_ms):
+            actions.append(Rebalance())
+
+    def _collect_leave(self, now_ms: int, actions: list[Action]) -> None:
+        if self._leave_sent_ms is None:
+            self._leave_sent_ms = now_ms
+            actions.append(Leave())
+        elif self._has_left and now_ms - self._leave_sent_ms >= LEAVE_WAIT_MS:
+            self._queues.clear()
+        elif now_ms - self._leave_sent_ms > LOST_MS:
+            self._has_left = True
+
+    # --- subscriptions and routes -----------------------------------------------------------
+
+    def subscribe(self, topic: str, *, now_ms: int) -> None:
+        """Add a topic; its queues come with the next rebalance, which is asked for."""
+        self._topics.add(topic)
+        self._routes.ask(now_ms)
+        self.heartbeat.ask(now_ms)
+        self._rebalance.ask(now_ms)
+
+    def unsubscribe(self, topic: str, *, now_ms: int) -> None:
+        """Remove a topic and give up its queues."""
+        self._topics.discard(topic)
+        self.heartbeat.ask(now_ms)
+        self._apply_targets({topic: ()}, now_ms)
+        self._wanted.pop(topic, None)
+
+    def routes_refreshed(self, *, found: Collection[str], has_changed: bool, now_ms: int) -> None:
+        """Note for which topics a route was told, and whether any says something new."""
+        config = self._config
+        self._has_routes = self._has_routes or bool(found)
+        has_all = self._topics <= set(found)
+        if has_all and (has_changed or not self._had_all_routes):
+            self._route_retry_ms = ROUTE_AGAIN_FIRST_MS
+        elif has_changed or (self._had_all_routes and not has_all):
+            self._route_retry_ms = ROUTE_RETRY_FIRST_MS
+        self._had_all_routes = has_all
+        limit_ms = config.route_refresh_ms if has_all else config.route_retry_max_ms
+        next_in_ms = min(self._route_retry_ms, limit_ms, ROUTE_WAIT_MAX_MS)
+        self._route_retry_ms = 2 * next_in_ms
+        self._routes.end(now_ms, next_in_ms=next_in_ms)
+        if has_changed:
+            # New brokers must know us before they are asked who is there.
+            self.heartbeat.ask(now_ms)
+            self._rebalance.ask(now_ms)
+
+    def heartbeat_done(
+        self, *, reached: int, failed: int, now_ms: int, expiry_ms: int | None = None
+    ) -> None:
+        """Note how many brokers heard the heartbeat and how many could not be told.
+
+        Args:
+            expiry_ms: after how long one of them forgets a silent member, if it says so.
+        """
+        next_in_ms = HEARTBEAT_RETRY_MS if failed else self._config.heartbeat_ms
+        if expiry_ms is not None:
+            next_in_ms = min(next_in_ms, max(1, expiry_ms // HEARTBEATS_PER_EXPIRY))
+        self.heartbeat.end(now_ms, next_in_ms=next_in_ms)
+        if not reached:
+            return
+        if not self._is_known:
+            self._is_known = True
+            # The heartbeat makes the group's retry topic.
+            self._route_retry_ms = ROUTE_RETRY_FIRST_MS
+        for owned in self._queues.values():
+            owned.hurry(now_ms)
+
+    def registration_missing(self, now_ms: int) -> None:
+        """A broker says that it does not know us or our subscription: tell it at once."""
+        self.heartbeat.ask(now_ms)
+
+    def connection_lost(self, broker_names: Collection[str], now_ms: int) -> None:
+        """Register again, and commit again: the broker may have been started anew."""
+        self.heartbeat.ask(now_ms)
+        self._locks.renew_soon(now_ms)
+        for owned in self._queues.values():
+            if owned.queue.broker_name in broker_names:
+                owned.forget_committed()
+
+    # --- rebalance --------------------------------------------------------------------------
+
+    def notified(self, now_ms: int) -> None:
+        """The group's members have changed."""
+        for owned in self._queues.values():
+            owned.commit_soon(now_ms)
+        self._rebalance.ask(now_ms)
+
+    def rebalanced(self, shares: Sequence[TopicShare], now_ms: int) -> RebalancePlan:
+        """Take in the shares of all topics; return what changes."""
+        if self._is_leaving:
+            return RebalancePlan((), (), self.assigned)
+        ids = self._listed_ids
+        if not self._config.is_broadcasting:
+            ids.note([share.cid_all for share in shares if share.cid_all], self._facts)
+        if ids.is_missing:
+            self.heartbeat.ask(now_ms)
+        targets: dict[str, tuple[MessageQueue, ...]] = {}
+        is_complete = True
+        for share in shares:
+            is_complete = is_complete and share.is_settled
+            if share.queues is None or (share.cid_all and ids.is_early):
+                is_complete = False
+            elif share.topic in self._topics:
+                targets[share.topic] = share.queues
+        next_in_ms = self._config.rebalance_ms if is_complete else REBALANCE_RETRY_MS
+        self._rebalance.end(now_ms, next_in_ms=next_in_ms)
+        return self._apply_targets(targets, now_ms)
+
+    def rebalance_failed(self, now_ms: int) -> None:
+        """Nothing could be found out: keep everything and ask again."""
+        self._rebalance.end(now_ms, next_in_ms=REBALANCE_RETRY_MS)
+
+    def _apply_targets(
+        self, targets: Mapping[str, tuple[MessageQueue, ...]], now_ms: int
+    ) -> RebalancePlan:
+        """Go from the queues we hold to those we should hold."""
+        for topic in tuple(self._wanted):
+            if topic not in self._topics:
+                del self._wanted[topic]
+        self._wanted.update(targets)
+        target = {queue for queues in self._wanted.values() for queue in queues}
+        plan = reconcile(self.assigned, target)
+        for owned in self._queues.values():
+            if owned.queue not in target:
+                owned.revoke(now_ms, drain_timeout_ms=self._config.drain_timeout_ms)
+        for queue in plan.acquire:
+            # One that still drains is taken again when it is released.
+            if queue not in self._queues:
+                self._give(queue, now_ms)
+        if not plan.is_balanced:
+            self.assigned = tuple(sorted(target, key=queue_order))
+            self._facts.append(AssignmentChanged(self.assigned, plan.acquire, plan.revoke))
+        return plan
+
+    def _give(
+        self, queue: MessageQueue, now_ms: int, *, former: OwnedQueue | None = None
+    ) -> OwnedQueue:
+        """Begin with a queue; of a `former` time that it was ours, lock and calls go on."""
+        self._epoch += 1
+        config = self._config
+        is_required = self.locks_queues and config.is_orderly
+        lease = QueueLease(is_wanted=self.locks_queues, is_required=is_required)
+        order = InOrder(max_reconsume_times=config.orderly_reconsume_times_max)
+        owned = OwnedQueue(
+            queue,
+            epoch=self._epoch,
+            lease=lease if former is None else former.lease,
+            calls=QueueCalls(is_wanted=config.tells_user) if former is None else former.calls,
+            now_ms=now_ms,
+            in_order=order if config.is_orderly else None,
+        )
+        self._queues[queue] = owned
+        return owned
+
+    def _release(self, owned: OwnedQueue, now_ms: int, actions: list[Action]) -> None:
+        del self._queues[owned.queue]
+        if not self._is_leaving and owned.queue in self._wanted.get(owned.queue.topic, ()):
+            again = self._give(owned.queue, now_ms)
+            again.collect(now_ms, actions, self._facts, flow=self._config.flow)
+
+    # --- what happened to a queue -----------------------------------------------------------
+
+    def acquired(
+        self,
+        queue: MessageQueue,
+        epoch: int,
+        *,
+        offset: int,
+        is_committed: bool,
+        now_ms: int,
+        lock_sent_ms: int | None = None,
+    ) -> None:
+        """The queue begins at an offset.
+
+        Args:
+            is_committed: whether the group has committed the offset.
+            lock_sent_ms: when the request for its lock was sent; None without the lock.
+        """
+        owned = self._find(queue, epoch)
+        if owned is None:
+            return
+        if not owned.acquired(
+            offset, is_committed=is_committed, lock_sent_ms=lock_sent_ms, now_ms=now_ms
+        ):
+            self._lose(owned, now_ms)
+        if lock_sent_ms is None:
+            self._locks.renew_soon(now_ms)
+
+    def lock_refused(
+        self, queue: MessageQueue, epoch: int, *, is_owner_listed: bool, now_ms: int
+    ) -> bool:
+        """Another member has the queue's lock; tell whether to begin without it.
+
+        Args:
+            is_owner_listed: whether the member that had the queue before is still in the group.
+        """
+        owned = self._find(queue, epoch)
+        if owned is None:
+            return False
+        if not owned.lock_refused(
+            is_owner_listed=is_owner_listed,
+            drain_timeout_ms=self._config.drain_timeout_ms,
+            now_ms=now_ms,
+        ):
+            self._lose(owned, now_ms)
+            return False
+        return not owned.lease.asks_first
+
+    def locks_renewed(
+        self, action: RenewLocks, *, held: Collection[MessageQueue] | None, now_ms: int
+    ) -> None:
+        """The broker has answered which locks are ours; `held` is None if it has not."""
+        for queue in action.queues:
+            owned = self._queues.get(queue)
+            if owned is not None:
+                is_held = None if held is None else queue in held
+                owned.lock_renewed(action.sent_ms, is_held=is_held, now_ms=now_ms)
+        if held is None or len(held) < len(action.queues):
+            self._locks.renew_soon(now_ms)
+
+    def members_asked(
+        self, action: AskMembers, *, in_hand: Collection[MessageQueue] | None, now_ms: int
+    ) -> None:
+        """The others have told what they have in hand; None if one of them has not."""
+        refused = [self._queues[queue] for queue in action.queues if queue in self._queues]
+        self._locks.members_asked(refused, in_hand, now_ms)
+
+    def told(self, queue: MessageQueue, epoch: int) -> None:
+        """The user has been told that the queue came, or that it goes."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.calls.told()
+
+    def unlocked(self, queue: MessageQueue, epoch: int) -> None:
+        """The queue's lock was given back, as far as it could be."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.unlocked()
+
+    def _lose(self, owned: OwnedQueue, now_ms: int) -> None:
+        """Begin anew in a queue that another member may have had meanwhile."""
+        self._facts.append(QueueLost(owned.queue))
+        self._abandon(owned)
+        self._give(owned.queue, now_ms)
+
+    def acquire_failed(self, queue: MessageQueue, epoch: int, *, now_ms: int) -> None:
+        """Where the queue begins could not be found out."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.acquire_failed(now_ms)
+
+    def pulled(
+        self,
+        queue: MessageQueue,
+        epoch: int,
+        *,
+        offset: int,
+        messages: Sequence[MessageExt],
+        next_offset: int,
+        now_ms: int,
+    ) -> None:
+        """The pull from `offset` is answered; the next begins at `next_offset`."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.pulled(offset, messages, next_offset=max(offset, next_offset), now_ms=now_ms)
+
+    def pull_moved(
+        self, queue: MessageQueue, epoch: int, *, offset: int, corrected_offset: int, now_ms: int
+    ) -> None:
+        """The broker does not have the offset: go on at the corrected one."""
+        owned = self._find(queue, epoch)
+        if owned is None:
+            return
+        self._facts.append(OffsetCorrected(queue, offset, corrected_offset))
+        if owned.moved(offset, corrected_offset=corrected_offset, now_ms=now_ms):
+            return
+        owned.process_queue.drop()
+        owned.is_released = True
+        self._begin_at(owned, corrected_offset, now_ms)
+
+    def seek(self, queue: MessageQueue, offset: int, *, now_ms: int) -> bool:
+        """Go on at another offset; False if the queue is not being consumed."""
+        owned = self._queues.get(queue)
+        if owned is None or owned.process_queue.state is not ProcessQueueState.CONSUMING:
+            return False
+        self._abandon(owned)
+        self._begin_at(owned, offset, now_ms)
+        return True
+
+    def _begin_at(self, owned: OwnedQueue, offset: int, now_ms: int) -> None:
+        """Begin a queue of ours anew, keeping its lock."""
+        again = self._give(owned.queue, now_ms, former=owned)
+        again.acquired(offset, is_committed=False, lock_sent_ms=None, now_ms=now_ms)
+
+    def _abandon(self, owned: OwnedQueue) -> None:
+        abandoned = owned.lose()
+        if abandoned is not None:
+            self._abandoned.append(abandoned)
+
+    def pull_failed(self, queue: MessageQueue, epoch: int, *, offset: int, now_ms: int) -> None:
+        """The pull from `offset` came to nothing."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.pull_failed(offset, now_ms)
+
+    def consumed(
+        self,
+        delivery: Deliver,
+        *,
+        acked_count: int,
+        delay_level: int = 0,
+    ) -> None:
+        """The listener has returned: the first `acked_count` messages are done, the others not."""
+        owned = self._deliveries.end(delivery.delivery_id)
+        if owned is not None:
+            owned.consumed(
+                delivery.delivery_id,
+                acked_count=acked_count,
+                delay_level=delay_level,
+                sends_back=self._config.keeps_unfinished or not self._config.is_broadcasting,
+            )
+
+    def consumed_in_order(self, delivery: Deliver, outcome: OrderlyOutcome, now_ms: int) -> None:
+        """The listener in order has returned."""
+        owned = self._deliveries.end(delivery.delivery_id)
+        if owned is not None:
+            sends_back = not self._config.is_broadcasting
+            owned.consumed_in_order(
+                delivery.delivery_id, outcome, sends_back=sends_back, now_ms=now_ms
+            )
+
+    def sent_back(
+        self,
+        queue: MessageQueue,
+        epoch: int,
+        *,
+        done: Collection[int],
+        failed: Collection[int],
+        now_ms: int,
+    ) -> None:
+        """Messages, by offset, were sent back or could not be."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.sent_back(done=done, failed=failed, now_ms=now_ms)
+
+    def committed(self, queue: MessageQueue, epoch: int, *, offset: int, now_ms: int) -> None:
+        """The broker has the offset."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            wait_ms = commit_wait_ms(len(self._queues), longest_ms=self._config.commit_ms)
+            owned.committed(offset, now_ms, wait_ms=wait_ms)
+
+    def commit_failed(self, queue: MessageQueue, epoch: int, *, now_ms: int) -> None:
+        """Whether the broker has the offset is not known."""
+        owned = self._find(queue, epoch)
+        if owned is not None:
+            owned.commit_failed(now_ms)
+
+    def _find(self, queue: MessageQueue, epoch: int) -> OwnedQueue | None:
+        owned = self._queues.get(queue)
+        return owned if owned is not None and owned.epoch == epoch else None
+
+    def _send_back_expired(self, now_ms: int) -> None:
+        if self._config.is_broadcasting or self._config.is_orderly:
+            return
+        for owned in self._queues.values():
+            if owned.process_queue.state is ProcessQueueState.CONSUMING:
+                owned.backs.add_expired(now_ms, timeout_ms=self._config.consume_timeout_ms)
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def leave(self, now_ms: int) -> None:
+        """Give up all queues, and then the membership."""
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        self._topics.clear()
+        self._apply_targets({}, now_ms)
+
+    def left(self) -> None:
+        """Every broker has been told, or could not be."""
+        self._has_left = True

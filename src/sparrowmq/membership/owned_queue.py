@@ -1,0 +1,562 @@
+"""One queue in the hands of a group member, from the moment it is given to its release.
+
+```
+given ──> STARTING ──acquired──> CONSUMING ──revoke──> DRAINING ──committed──> DROPPED ──> released
+             │  ^ (again after a failure,  │              │ deliveries end, or    │ the lock is
+             │     or a refused lock)      │ the lock     │ the bound passes; the │ given back
+             └───revoke──> DROPPED         └ is lost      └ last commit is answered
+```
+
+What depends on the queue's lock is asked of its `QueueLease` first: a delivery, a commit, a message
+sent back. While it is fenced none of them begins; the lock is asked for again, and if nobody has
+committed anything meanwhile, consumption goes on as if nothing had been.
+
+What to do next is worked out from the state whenever it is asked (`collect`); nothing has to be
+remembered to be scheduled, so no queue can stop because somebody forgot. Whatever is under way
+counts as lost after a bound, so that an answer that never comes does not stop it either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sparrowmq.membership.actions import (
+    AbandonPull,
+    Acquire,
+    Action,
+    Commit,
+    CommitLost,
+    Deliver,
+    DrainTimedOut,
+    Fact,
+    Pull,
+    QueueLost,
+    SendBack,
+    TellAssigned,
+    TellRevoked,
+    Unlock,
+)
+from sparrowmq.membership.in_order import InOrder, OrderlyOutcome
+from sparrowmq.membership.process_queue import (
+    PULL_IDLE_MAX_MS,
+    FlowLimits,
+    ProcessQueue,
+    ProcessQueueState,
+)
+from sparrowmq.membership.queue_calls import QueueCalls
+from sparrowmq.membership.queue_lease import QueueLease
+from sparrowmq.membership.repeated_job import LOST_MS, RETRY_FIRST_MS, RETRY_MAX_MS, backoff_ms
+from sparrowmq.membership.send_backs import DEAD_LETTER_LEVEL, SendBacks
+from sparrowmq.model import MessageExt, MessageQueue
+
+# MQClientInstance persists every offset so often (persistConsumerOffsetInterval), changed or not.
+# So do we: a former owner whose commit came late may have lowered it.
+COMMIT_AGAIN_MS = 5_000
+# Between two commits of a queue; and between any two of a member, on average. What was consumed
+# since the last one comes again if the member is killed: Java's offsets travel with every pull.
+COMMIT_WAIT_MIN_MS = 50
+COMMIT_SPACING_MS = 20
+# How long the last commit of a queue is tried once nothing is under way any more.
+LAST_COMMIT_MS = 3_000
+# How long giving a lock back is waited for before the queue may be locked again: what arrives later
+# would give that lock away. It is repeated within this; then the lock ends with its lease.
+UNLOCK_LOST_MS = 10_000
+UNLOCK_CHECK_MS = 1_000
+
+
+class OwnedQueue:
+    """See the module's text.
+
+    Args:
+        queue: the queue.
+        epoch: one number per time the member was given a queue.
+        lease: our side of its lock.
+        calls: what the user is told of it.
+        in_order: set where it is consumed in order.
+        now_ms: when it was given.
+    """
+
+    __slots__ = (
+        "_acquire_due_ms",
+        "_acquire_sent_ms",
+        "_commit_again_ms",
+        "_commit_due_ms",
+        "_commit_sent_ms",
+        "_committed_offset",
+        "_drain_deadline_ms",
+        "_drained_ms",
+        "_failures",
+        "_has_abandoned_pull",
+        "_pull_due_ms",
+        "_pull_sent_ms",
+        "_unlock_sent_ms",
+        "backs",
+        "calls",
+        "deliveries",
+        "epoch",
+        "in_order",
+        "is_released",
+        "lease",
+        "process_queue",
+        "queue",
+    )
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        *,
+        epoch: int,
+        lease: QueueLease,
+        calls: QueueCalls,
+        now_ms: int,
+        in_order: InOrder | None = None,
+    ) -> None:
+        self.queue = queue
+        self.in_order = in_order
+        self.lease = lease
+        self.calls = calls
+        self.epoch = epoch
+        self.process_queue = ProcessQueue(queue, now_ms=now_ms)
+        self.backs = SendBacks(self.process_queue)
+        self.is_released = False
+        # Messages in the hands of the listener, by delivery.
+        self.deliveries: dict[int, list[MessageExt]] = {}
+        self._failures = 0
+        self._acquire_due_ms = self._pull_due_ms = self._commit_due_ms = now_ms
+        self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
+        self._acquire_sent_ms: int | None = None
+        self._pull_sent_ms: int | None = None
+        self._commit_sent_ms: int | None = None
+        self._unlock_sent_ms: int | None = None
+        # None until a commit of ours was answered, or the broker said what is committed.
+        self._committed_offset: int | None = None
+        self._drain_deadline_ms: int | None = None
+        # When deliveries had ended, or the bound had passed.
+        self._drained_ms: int | None = None
+        self._has_abandoned_pull = False
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the queue is being given up."""
+        return self._drain_deadline_ms is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is left to do but to give the lock back."""
+        return self.process_queue.state is ProcessQueueState.DROPPED
+
+    @property
+    def committed_offset(self) -> int | None:
+        """The last offset that the broker is known to have."""
+        return self._committed_offset
+
+    def is_sure(self, now_ms: int) -> bool:
+        """Tell whether messages may be delivered and committed under the lock."""
+        is_ours = self.process_queue.state in (
+            ProcessQueueState.CONSUMING,
+            ProcessQueueState.DRAINING,
+        )
+        return is_ours and self.lease.until_ms is not None and not self.lease.is_fenced(now_ms)
+
+    # --- what to do -------------------------------------------------------------------------
+
+    def collect(
+        self, now_ms: int, actions: list[Action], facts: list[Fact], *, flow: FlowLimits | None
+    ) -> None:
+        """Add what is to be done now, deliveries excepted; note release when it comes.
+
+        Args:
+            flow: how much may be cached; None while nothing is to be pulled.
+        """
+        if self._has_abandoned_pull:
+            self._has_abandoned_pull = False
+            actions.append(AbandonPull(self.queue, self.epoch))
+        state = self.process_queue.state
+        is_fenced = self.lease.is_fenced(now_ms)
+        if state is ProcessQueueState.STARTING or (
+            state is ProcessQueueState.CONSUMING and is_fenced
+        ):
+            self._collect_acquire(now_ms, actions)
+        elif state is ProcessQueueState.CONSUMING:
+            # The start position is committed before anything is taken.
+            self._collect_commit(now_ms, actions)
+            if self.calls.begin_assign(now_ms):
+                actions.append(TellAssigned(self.queue, self.epoch))
+            if flow is not None:
+                self._collect_pull(now_ms, actions, flow)
+            self._collect_backs(now_ms, actions)
+            self.backs.retry(now_ms)
+        elif state is ProcessQueueState.DRAINING and is_fenced:
+            facts.append(QueueLost(self.queue))
+            self._end()
+        elif state is ProcessQueueState.DRAINING:
+            self._collect_backs(now_ms, actions)
+            self._collect_release(now_ms, actions, facts)
+        if self.process_queue.state is ProcessQueueState.DROPPED:
+            self._collect_unlock(now_ms, actions)
+
+    def _collect_acquire(self, now_ms: int, actions: list[Action]) -> None:
+        if _is_under_way(self._acquire_sent_ms, now_ms) or now_ms < self._acquire_due_ms:
+            return
+        self._acquire_sent_ms = now_ms
+        wants_lock = self.lease.asks_first
+        if wants_lock:
+            self.lease.ask()
+        actions.append(Acquire(self.queue, self.epoch, wants_lock))
+
+    def _collect_unlock(self, now_ms: int, actions: list[Action]) -> None:
+        """Give the lock back, if there may be one, when no request for it is under way."""
+        lease = self.lease
+        is_asked_for = _is_under_way(self._acquire_sent_ms, now_ms) or lease.is_renewing(now_ms)
+        if is_asked_for and lease.may_hold:
+            return
+        if not lease.may_hold:
+            self.is_released = True
+        elif self._unlock_sent_ms is None:
+            self._unlock_sent_ms = now_ms
+            actions.append(Unlock(self.queue, self.epoch))
+        elif now_ms - self._unlock_sent_ms > UNLOCK_LOST_MS:
+            self.is_released = True
+
+    def _collect_pull(self, now_ms: int, actions: list[Action], flow: FlowLimits) -> None:
+        process_queue = self.process_queue
+        if self._pull_sent_ms is not None and not process_queue.is_pull_expired(now_ms):
+            return
+        if now_ms < self._pull_due_ms:
+            return
+        process_queue.mark_pull(now_ms)
+        in_order = self.in_order is not None
+        if process_queue.flow_control(flow, in_order=in_order) is not None:
+            # Every completed delivery leads here again: no timer is needed.
+            return
+        assert process_queue.pull_offset is not None
+        self._pull_sent_ms = now_ms
+        actions.append(Pull(self.queue, self.epoch, process_queue.pull_offset))
+
+    def _collect_backs(self, now_ms: int, actions: list[Action]) -> None:
+        for messages, delay_level in self.backs.begin(now_ms):
+            actions.append(SendBack(self.queue, self.epoch, messages, delay_level))
+
+    def _collect_commit(self, now_ms: int, actions: list[Action]) -> None:
+        if now_ms < self._commit_due_ms or _is_under_way(self._commit_sent_ms, now_ms):
+            return
+        offset = self.process_queue.commit_offset
+        if offset is None or not (self._is_dirty() or now_ms >= self._commit_again_ms):
+            return
+        self._commit_sent_ms = now_ms
+        actions.append(Commit(self.queue, self.epoch, offset, is_last=False))
+
+    def _collect_release(self, now_ms: int, actions: list[Action], facts: list[Fact]) -> None:
+        assert self._drain_deadline_ms is not None
+        is_at_work = self.in_order is not None and bool(self.deliveries)
+        if is_at_work:
+            # Order counts for more than time: nobody else may begin while our listener runs.
+            return
+        if self.in_order is not None:
+            # What is held without being committed comes again elsewhere.
+            self.process_queue.rollback_in_order()
+        in_flight = self.process_queue.in_flight_count - self.backs.retry_count
+        if (in_flight > 0 or self.backs.are_under_way) and now_ms < self._drain_deadline_ms:
+            return
+        if self.calls.begin_revoke(now_ms):
+            actions.append(TellRevoked(self.queue, self.epoch))
+        if not self.calls.may_release(now_ms):
+            return
+        if self._drained_ms is None:
+            self._drained_ms = now_ms
+        may_commit = now_ms < self._drained_ms + LAST_COMMIT_MS
+        if may_commit and self._commit_sent_ms is not None:
+            return
+        if self._is_dirty():
+            offset = self.process_queue.commit_offset
+            assert offset is not None
+            if may_commit:
+                if now_ms >= self._commit_due_ms:
+                    self._commit_sent_ms = now_ms
+                    actions.append(Commit(self.queue, self.epoch, offset, is_last=True))
+                return
+            facts.append(CommitLost(self.queue, offset))
+        if in_flight > 0:
+            facts.append(DrainTimedOut(self.queue, in_flight))
+        self._end()
+
+    def _end(self) -> None:
+        """Have nothing more to do with its messages; it is released when its lock is."""
+        self.process_queue.drop()
+        self.is_released = not self.lease.may_hold
+
+    def next_due_ms(self, now_ms: int) -> int:
+        """Return when `collect` may have something without an event; at most a minute ahead."""
+        candidates = [now_ms + LOST_MS, *self.calls.next_due_ms(now_ms)]
+        state = self.process_queue.state
+        if state is ProcessQueueState.STARTING and self._acquire_sent_ms is None:
+            candidates.append(self._acquire_due_ms)
+        elif state is ProcessQueueState.CONSUMING and self.lease.is_fenced(now_ms):
+            if self._acquire_sent_ms is None:
+                candidates.append(self._acquire_due_ms)
+        elif state is ProcessQueueState.CONSUMING:
+            if self.lease.until_ms is not None:
+                candidates.append(self.lease.until_ms)
+            if self._pull_sent_ms is None and self._pull_due_ms > now_ms:
+                candidates.append(self._pull_due_ms)
+            candidates += self.backs.retries_due_ms
+            if self.in_order is not None and self.in_order.resume_ms > now_ms:
+                candidates.append(self.in_order.resume_ms)
+            if self._commit_sent_ms is None:
+                due_ms = self._commit_due_ms
+                if not self._is_dirty():
+                    # After a failure the retry is due later than the repetition.
+                    due_ms = max(due_ms, self._commit_again_ms)
+                candidates.append(due_ms)
+        elif state is ProcessQueueState.DRAINING:
+            assert self._drain_deadline_ms is not None
+            waits_ms = [self._drain_deadline_ms, self._commit_due_ms]
+            if self._drained_ms is not None:
+                waits_ms.append(self._drained_ms + LAST_COMMIT_MS)
+            if self.lease.until_ms is not None:
+                waits_ms.append(self.lease.until_ms)
+            candidates += [wait_ms for wait_ms in waits_ms if wait_ms > now_ms]
+        elif state is ProcessQueueState.DROPPED:
+            candidates.append(now_ms + UNLOCK_CHECK_MS)
+        return min(candidates)
+
+    def _is_dirty(self) -> bool:
+        offset = self.process_queue.commit_offset
+        return offset is not None and offset != self._committed_offset
+
+    # --- what happened ----------------------------------------------------------------------
+
+    def acquired(
+        self, offset: int, *, is_committed: bool, lock_sent_ms: int | None, now_ms: int
+    ) -> bool:
+        """Begin at an offset, or go on after the lock had run out.
+
+        Args:
+            is_committed: whether the broker has the offset as the group's.
+            lock_sent_ms: when the request for the lock was sent; None without the lock.
+
+        Returns: False if others may have consumed meanwhile, so that the queue must be begun anew.
+        """
+        if lock_sent_ms is None and self.lease.is_required and self.lease.until_ms is None:
+            # No master answers: in order nothing is consumed until one does.
+            self.acquire_failed(now_ms)
+            return True
+        was_asked = self._acquire_sent_ms is not None
+        self._acquire_sent_ms = None
+        if self.process_queue.state is ProcessQueueState.CONSUMING and was_asked:
+            if lock_sent_ms is None or not is_committed or offset != self._committed_offset:
+                return False
+            self.lease.grant(lock_sent_ms)
+            return True
+        if self.process_queue.state is not ProcessQueueState.STARTING:
+            return True
+        if lock_sent_ms is not None:
+            self.lease.grant(lock_sent_ms)
+        self.process_queue.start(offset, now_ms=now_ms)
+        self._committed_offset = offset if is_committed else None
+        self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
+        self._failures = 0
+        self._pull_due_ms = self._commit_due_ms = now_ms
+        return True
+
+    def lock_refused(self, *, is_owner_listed: bool, drain_timeout_ms: int, now_ms: int) -> bool:
+        """Ask again a little later, or go on without the lock.
+
+        Returns: False if it was ours before, so that the queue must be begun anew.
+        """
+        sent_ms = now_ms if self._acquire_sent_ms is None else self._acquire_sent_ms
+        self._acquire_sent_ms = None
+        if self.process_queue.state is ProcessQueueState.CONSUMING:
+            return False
+        again_ms = self.lease.wait_or_go_on(
+            sent_ms, now_ms, is_owner_listed=is_owner_listed, drain_timeout_ms=drain_timeout_ms
+        )
+        self._acquire_due_ms = now_ms if again_ms is None else again_ms
+        return True
+
+    def nobody_has_it(self, now_ms: int) -> None:
+        """Ask for the lock once more, since no other member has the queue in hand."""
+        self.lease.nobody_has_it(now_ms)
+        self._acquire_due_ms = min(self._acquire_due_ms, now_ms)
+
+    def begin_renewal(self, now_ms: int) -> bool:
+        """Tell whether the lock is to be asked for again now; it then counts as asked for."""
+        state, lease = self.process_queue.state, self.lease
+        is_ours = state in (ProcessQueueState.CONSUMING, ProcessQueueState.DRAINING)
+        if not (is_ours and lease.is_wanted) or lease.is_fenced(now_ms):
+            return False
+        if lease.is_renewing(now_ms):
+            return False
+        lease.ask()
+        lease.renewing_ms = now_ms
+        return True
+
+    def lock_renewed(self, sent_ms: int, *, is_held: bool | None, now_ms: int) -> None:
+        """Note what became of a renewal; `is_held` is None if that is not known."""
+        lease = self.lease
+        if lease.renewing_ms != sent_ms:
+            return
+        lease.renewing_ms = None
+        if is_held:
+            lease.grant(sent_ms)
+        elif is_held is not None:
+            lease.refuse(sent_ms, now_ms)
+
+    def unlocked(self) -> None:
+        """Note that the lock was given back."""
+        self.lease.may_hold = False
+
+    def lose(self) -> AbandonPull | None:
+        """Give the queue up at once, since another member may have it; return what to abandon."""
+        is_pulling = self._pull_sent_ms is not None
+        self.process_queue.drop()
+        self.is_released = True
+        return AbandonPull(self.queue, self.epoch) if is_pulling else None
+
+    def acquire_failed(self, now_ms: int) -> None:
+        """Try again a little later."""
+        self._acquire_sent_ms = None
+        self._failures += 1
+        self._acquire_due_ms = now_ms + backoff_ms(self._failures)
+
+    def pulled(
+        self, offset: int, messages: Sequence[MessageExt], *, next_offset: int, now_ms: int
+    ) -> None:
+        """Take in the answer to the pull from `offset`; any other is out of date."""
+        if self._pull_sent_ms is None or offset != self.process_queue.pull_offset:
+            return
+        self._pull_sent_ms = None
+        self._pull_due_ms = now_ms
+        self._failures = 0
+        if messages:
+            self.process_queue.add(messages, next_offset=next_offset)
+        else:
+            self.process_queue.skip_to(next_offset)
+
+    def moved(self, offset: int, *, corrected_offset: int, now_ms: int) -> bool:
+        """Go on elsewhere: the broker does not have the offset.
+
+        Returns: False if that lies before what was pulled. What is cached then stands at offsets
+        that other messages will get, so the queue has to be begun anew; nothing has changed.
+        """
+        if self._pull_sent_ms is None or offset != self.process_queue.pull_offset:
+            return True
+        if corrected_offset < offset:
+            return False
+        self.pulled(offset, (), next_offset=corrected_offset, now_ms=now_ms)
+        return True
+
+    def pull_failed(self, offset: int, now_ms: int) -> None:
+        """Try again a little later."""
+        if self._pull_sent_ms is None or offset != self.process_queue.pull_offset:
+            return
+        self._pull_sent_ms = None
+        self._failures += 1
+        self._pull_due_ms = now_ms + backoff_ms(self._failures)
+
+    def hurry(self, now_ms: int) -> None:
+        """Stop waiting before a retry: what failed may work now."""
+        if self._failures:
+            self._pull_due_ms = min(self._pull_due_ms, now_ms)
+            self._acquire_due_ms = min(self._acquire_due_ms, now_ms)
+
+    def commit_soon(self, now_ms: int) -> None:
+        """Commit at the next occasion what is not committed yet."""
+        self._commit_due_ms = min(self._commit_due_ms, now_ms)
+
+    def forget_committed(self) -> None:
+        """Commit again even what is committed: the broker may have forgotten it."""
+        self._committed_offset = None
+
+    def committed(self, offset: int, now_ms: int, *, wait_ms: int) -> None:
+        """Note that the broker has an offset; the next is committed after a wait."""
+        self._commit_sent_ms = None
+        self._committed_offset = offset
+        self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
+        self._commit_due_ms = now_ms if self.is_draining else now_ms + wait_ms
+
+    def commit_failed(self, now_ms: int) -> None:
+        """Try again a little later."""
+        self._commit_sent_ms = None
+        self._commit_due_ms = now_ms + (RETRY_FIRST_MS if self.is_draining else RETRY_MAX_MS)
+
+    def revoke(self, now_ms: int, *, drain_timeout_ms: int) -> None:
+        """Give the queue up: no new pull, no new delivery; what is under way may finish."""
+        if self.is_draining:
+            return
+        was_starting = self.process_queue.state is ProcessQueueState.STARTING
+        self._has_abandoned_pull = self._pull_sent_ms is not None
+        self._pull_sent_ms = None
+        self._drain_deadline_ms = now_ms + drain_timeout_ms
+        self._commit_due_ms = min(self._commit_due_ms, now_ms)
+        if was_starting:
+            self._end()
+        else:
+            self.process_queue.revoke()
+
+    # --- deliveries -------------------------------------------------------------------------
+
+    def take(self, delivery_id: int, count_max: int, now_ms: int) -> Deliver | None:
+        """Take the next messages for the listener, if there are any and the lock is ours."""
+        if self.lease.is_fenced(now_ms) or not self._may_go_on(now_ms):
+            return None
+        if not self.calls.may_deliver(now_ms):
+            return None
+        messages = self.process_queue.take_batch(count_max, now_ms=now_ms)
+        if not messages:
+            return None
+        self.deliveries[delivery_id] = messages
+        return Deliver(self.queue, self.epoch, delivery_id, messages)
+
+    def consumed(
+        self, delivery_id: int, *, acked_count: int, delay_level: int, sends_back: bool
+    ) -> None:
+        """Take in a listener's result: the first `acked_count` messages are done.
+
+        The others are sent back, unless their time was up and they were sent back already; or,
+        where nothing is sent back (BROADCASTING), they are done too.
+        """
+        messages = self.deliveries.pop(delivery_id, None)
+        if messages is None or self.is_released:
+            return
+        if sends_back:
+            self.backs.add(messages[acked_count:], delay_level)
+            messages = messages[:acked_count]
+        self.process_queue.complete([message.queue_offset for message in messages])
+
+    def consumed_in_order(
+        self, delivery_id: int, outcome: OrderlyOutcome, *, sends_back: bool, now_ms: int
+    ) -> None:
+        """Take in the result of a listener in order."""
+        messages = self.deliveries.pop(delivery_id, None)
+        if messages is None or self.process_queue.state is ProcessQueueState.DROPPED:
+            return
+        assert self.in_order is not None
+        dead = self.in_order.settle(self.process_queue, messages, outcome, now_ms=now_ms)
+        if dead and sends_back:
+            self.backs.add(dead, DEAD_LETTER_LEVEL)
+        elif dead:
+            self.process_queue.complete([message.queue_offset for message in dead])
+
+    def _may_go_on(self, now_ms: int) -> bool:
+        """Tell whether nothing earlier holds up the next batch, where order counts."""
+        if self.in_order is None:
+            return True
+        return self.backs.are_settled and now_ms >= self.in_order.resume_ms
+
+    def sent_back(self, *, done: Collection[int], failed: Collection[int], now_ms: int) -> None:
+        """Note by offset which messages are the broker's now; the others are tried again here."""
+        if not self.is_released:
+            self.backs.end(done=done, failed=failed, now_ms=now_ms)
+
+
+def commit_wait_ms(queue_count: int, *, longest_ms: int) -> int:
+    """Return how long a member of so many queues waits between two commits of one."""
+    return min(max(COMMIT_WAIT_MIN_MS, COMMIT_SPACING_MS * queue_count), longest_ms)
+
+
+def _is_under_way(sent_ms: int | None, now_ms: int) -> bool:
+    return sent_ms is not None and now_ms - sent_ms <= LOST_MS
+
+
+assert LOST_MS < PULL_IDLE_MAX_MS

@@ -1,0 +1,70 @@
+"""What a serving machine says of its connections: values, no sockets. Pure.
+
+A name server or broker is a machine: it takes a command that came on a `Connection` and returns
+outputs. A server (`serving/remoting_server.py`, or a simulation) carries them out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from sparrowmq.protocol.command import RemotingCommand
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Connection:
+    """One accepted connection; equal only to itself, and cheap as a key.
+
+    Args:
+        number: counts a server's connections, so that logs can tell two of one address apart.
+        address: the peer as `ip:port`.
+        host: the peer as records carry it: 4 or 16 address bytes and 4 port bytes.
+    """
+
+    number: int
+    address: str
+    host: bytes
+
+
+class Reply(NamedTuple):
+    """Write the answer to a request."""
+
+    connection: Connection
+    command: RemotingCommand
+
+
+class Push(NamedTuple):
+    """Write a one-way request of our own to a client."""
+
+    connection: Connection
+    command: RemotingCommand
+
+
+class Close(NamedTuple):
+    """Close a connection, after writing what was already given to it."""
+
+    connection: Connection
+    reason: str
+
+
+class PauseReading(NamedTuple):
+    """Read no further requests from a connection until `ResumeReading`."""
+
+    connection: Connection
+
+
+class ResumeReading(NamedTuple):
+    """Read again."""
+
+    connection: Connection
+
+
+class Fact(NamedTuple):
+    """Something an operator may want to know; `warning` where they may have to act."""
+
+    text: str
+    warning: bool = False
+
+
+Output: TypeAlias = Reply | Push | Close | PauseReading | ResumeReading | Fact

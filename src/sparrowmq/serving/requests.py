@@ -1,0 +1,78 @@
+"""One request inside a serving machine, and how it is answered. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from sparrowmq.errors import ProtocolError, StoreError
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.serving.connections import Connection, Output, Reply
+
+# FAQUrl.suggestTodo's suffix, which clients print and some match.
+FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+
+
+class Request(NamedTuple):
+    """A command, where it came from and when."""
+
+    command: RemotingCommand
+    connection: Connection
+    now_ms: int
+    timestamp_ms: int
+
+
+State = TypeVar("State")
+Processor: TypeAlias = Callable[[State, Request], Sequence[Output]]
+
+
+class Refusal(Exception):
+    """A request that is answered with an error; processors raise it, `serve` answers."""
+
+    def __init__(
+        self, code: int, remark: str, *, ext_fields: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+        self.ext_fields = ext_fields
+
+
+def answer(
+    request: Request,
+    code: int = ResponseCode.SUCCESS,
+    *,
+    remark: str | None = None,
+    ext_fields: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+) -> Sequence[Output]:
+    """Return the reply, or nothing if the request is one-way."""
+    command = request.command
+    if command.is_oneway:
+        return ()
+    return (
+        Reply(
+            request.connection,
+            response_to(command, code, remark=remark, ext_fields=ext_fields, body=body),
+        ),
+    )
+
+
+def serve(
+    processors: Mapping[int, Processor[State]], state: State, request: Request
+) -> Sequence[Output]:
+    """Have the processor of the request's code serve it; errors become answers."""
+    command = request.command
+    processor = processors.get(command.code)
+    try:
+        if processor is None:
+            raise Refusal(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {command.code} not supported",
+            )
+        return processor(state, request)
+    except Refusal as refusal:
+        return answer(request, refusal.code, remark=refusal.remark, ext_fields=refusal.ext_fields)
+    except (ProtocolError, StoreError, OSError) as error:
+        return answer(request, ResponseCode.SYSTEM_ERROR, remark=str(error))

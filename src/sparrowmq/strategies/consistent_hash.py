@@ -1,0 +1,125 @@
+"""CONSISTENT_HASH: a ring of hashed virtual nodes, so that few queues move when members change.
+
+Each member puts `virtual_node_cnt` nodes on the ring, at the hashes of `<client id>-<k>`; a queue
+belongs to the first node at or after the hash of its text. Loads are not balanced: a member may
+get nothing. A client id listed twice gets nodes numbered on from its first ones; on a collision of
+two hashes the later member stands.
+
+Source: AllocateMessageQueueConsistentHash.java, ConsistentHashRouter.java.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import md5
+
+from sparrowmq.model import MessageQueue
+from sparrowmq.strategies.strategy import check_arguments, find_index
+
+VIRTUAL_NODE_COUNT_DEFAULT = 10
+
+
+def md5_hash(key: str) -> int:
+    """Return the first four bytes of the key's MD5 as an unsigned number.
+
+    Java writes "?" for a lone surrogate when it encodes, and so does this.
+    """
+    digest = md5(key.encode("utf-8", "replace"), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+class ConsistentHashRing:
+    """The ring: which client id owns a key.
+
+    Args:
+        cid_all: client ids in list order, duplicates kept.
+        virtual_node_cnt: nodes of each entry of the list.
+        hash_function: text to a number, the same on every member.
+    """
+
+    __slots__ = ("_hash", "_hashes", "_owners")
+
+    def __init__(
+        self,
+        cid_all: Sequence[str],
+        *,
+        virtual_node_cnt: int,
+        hash_function: Callable[[str], int] = md5_hash,
+    ) -> None:
+        self._hash = hash_function
+        ring: dict[int, str] = {}
+        counts: dict[str, int] = {}
+        for cid in cid_all:
+            # How many nodes of this id stand already; a collision may have taken some away.
+            existing = counts.get(cid, 0)
+            for replica in range(existing, existing + virtual_node_cnt):
+                key = hash_function(f"{cid}-{replica}")
+                previous = ring.get(key)
+                if previous is not None:
+                    counts[previous] -= 1
+                ring[key] = cid
+                counts[cid] = counts.get(cid, 0) + 1
+        self._hashes = sorted(ring)
+        self._owners = [ring[key] for key in self._hashes]
+
+    def find_owner(self, key: str) -> str | None:
+        """Return the client id that owns the key; None if the ring is empty."""
+        return self.owner_at(self._hash(key)) if self._owners else None
+
+    def owner_at(self, key_hash: int) -> str:
+        """Return the client id that owns a hash; the ring must not be empty."""
+        return self._owners[bisect_left(self._hashes, key_hash) % len(self._owners)]
+
+    def walk(self, key_hash: int) -> Iterator[str]:
+        """Go once round the ring: the owner of each node, from a hash on, repetitions kept."""
+        start = bisect_left(self._hashes, key_hash)
+        for index in range(start, start + len(self._owners)):
+            yield self._owners[index % len(self._owners)]
+
+
+class AllocateMessageQueueConsistentHash:
+    """The queues whose owner on the ring is this member, in the order of the list.
+
+    Args:
+        virtual_node_cnt: nodes of each member; with 0 nobody owns anything.
+        custom_hash_function: replaces the MD5 hash; must be the same on every member.
+
+    Raises: ValueError if the number of nodes is negative.
+    """
+
+    name = "CONSISTENT_HASH"
+
+    def __init__(
+        self,
+        virtual_node_cnt: int = VIRTUAL_NODE_COUNT_DEFAULT,
+        custom_hash_function: Callable[[str], int] | None = None,
+    ) -> None:
+        if virtual_node_cnt < 0:
+            raise ValueError(f"illegal virtualNodeCnt :{virtual_node_cnt}")
+        self.virtual_node_cnt = virtual_node_cnt
+        self.custom_hash_function = custom_hash_function
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.virtual_node_cnt})"
+
+    def allocate(
+        self,
+        consumer_group: str,
+        current_cid: str | None,
+        mq_all: Sequence[MessageQueue] | None,
+        cid_all: Sequence[str] | None,
+    ) -> list[MessageQueue]:
+        """Return the queues that fall to this member; empty if it is not in the list.
+
+        Raises: ValueError if an argument is empty.
+        """
+        current, queues, cids = check_arguments(current_cid, mq_all, cid_all)
+        if find_index(cids, current) is None:
+            return []
+        ring = ConsistentHashRing(
+            cids,
+            virtual_node_cnt=self.virtual_node_cnt,
+            hash_function=self.custom_hash_function or md5_hash,
+        )
+        return [queue for queue in queues if ring.find_owner(str(queue)) == current]

@@ -1,0 +1,101 @@
+"""CONSISTENT_HASH_BOUNDED: consistent hashing in which no member gets much more than the mean.
+
+The ring is that of CONSISTENT_HASH. A queue goes to the first member at or after its hash that
+has fewer than ceil(load_factor * queues / members) queues. The nearer the factor is to 1, the more
+evenly queues are spread and the more of them move when members change: by a constant on average
+for each queue that a member has, of the order of 1 / (load_factor - 1)^2.
+
+Source: Mirrokni, Thorup, Zadimoghaddam, Consistent Hashing with Bounded Loads, 2018.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+
+from sparrowmq.model import MessageQueue
+from sparrowmq.strategies.consistent_hash import (
+    VIRTUAL_NODE_COUNT_DEFAULT,
+    ConsistentHashRing,
+    md5_hash,
+)
+from sparrowmq.strategies.group_strategy import unique
+from sparrowmq.strategies.strategy import check_arguments
+
+LOAD_FACTOR_DEFAULT = 1.25
+
+
+class AllocateMessageQueueConsistentHashBounded:
+    """The queues that the ring gives to this member while it is not full, in the list's order.
+
+    Args:
+        load_factor: how many times the mean load a member may get, rounded up; at least 1.
+        virtual_node_cnt: nodes of each member on the ring, at least 1.
+
+    Raises: ValueError if one of them is too small.
+    """
+
+    name = "CONSISTENT_HASH_BOUNDED"
+    requires_sparrow = True
+
+    def __init__(
+        self,
+        load_factor: float = LOAD_FACTOR_DEFAULT,
+        virtual_node_cnt: int = VIRTUAL_NODE_COUNT_DEFAULT,
+    ) -> None:
+        if not (math.isfinite(load_factor) and load_factor >= 1):
+            raise ValueError(f"load_factor is {load_factor}; it must be 1 or more")
+        if virtual_node_cnt < 1:
+            raise ValueError(f"virtual_node_cnt is {virtual_node_cnt}; it must be 1 or more")
+        self.load_factor = load_factor
+        self.virtual_node_cnt = virtual_node_cnt
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.load_factor}, {self.virtual_node_cnt})"
+
+    def allocate(
+        self,
+        consumer_group: str,
+        current_cid: str | None,
+        mq_all: Sequence[MessageQueue] | None,
+        cid_all: Sequence[str] | None,
+    ) -> list[MessageQueue]:
+        """Return this member's queues; empty if it is not in the list.
+
+        Raises: ValueError if an argument is empty.
+        """
+        current, queues, cids = check_arguments(current_cid, mq_all, cid_all)
+        owners = self.divide(queues, unique(cids))
+        return [queue for queue in queues if owners[queue] == current]
+
+    def divide(
+        self, queues: Sequence[MessageQueue], cids: Sequence[str]
+    ) -> dict[MessageQueue, str]:
+        """Return the owner of every queue; `cids` are the members, each once, at least one."""
+        ring = ConsistentHashRing(cids, virtual_node_cnt=self.virtual_node_cnt)
+        # Not the list's order: a queue added to the topic comes anywhere, as a member does.
+        hashed = sorted((md5_hash(str(queue)), queue) for queue in queues)
+        return deal(hashed, ring, cids, load_factor=self.load_factor)
+
+
+def deal(
+    hashed: Sequence[tuple[int, MessageQueue]],
+    ring: ConsistentHashRing,
+    cids: Sequence[str],
+    *,
+    load_factor: float = LOAD_FACTOR_DEFAULT,
+) -> dict[MessageQueue, str]:
+    """Return the owner of every queue, each given with the hash of its text, in hash order."""
+    load_max = math.ceil(load_factor * len(hashed) / len(cids))
+    loads = dict.fromkeys(cids, 0)
+    owners: dict[MessageQueue, str] = {}
+    for key_hash, queue in hashed:
+        # The members stand once more behind the ring: one whose every node fell together
+        # with another's has no place on it, and its room may be the last.
+        for owner in chain(ring.walk(key_hash), cids):
+            if loads[owner] < load_max:
+                loads[owner] += 1
+                owners[queue] = owner
+                break
+    return owners

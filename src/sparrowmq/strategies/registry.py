@@ -1,0 +1,107 @@
+"""RocketMQ's six strategies and our own by name, and how a user's choice becomes a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, TypeAlias, cast
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.strategies.across_topics import AllocateMessageQueueAcrossTopics
+from sparrowmq.strategies.averagely import (
+    AllocateMessageQueueAveragely,
+    AllocateMessageQueueAveragelyByCircle,
+)
+from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
+from sparrowmq.strategies.consistent_hash import AllocateMessageQueueConsistentHash
+from sparrowmq.strategies.consistent_hash_bounded import AllocateMessageQueueConsistentHashBounded
+from sparrowmq.strategies.machine_room import (
+    AllocateMachineRoomNearby,
+    AllocateMessageQueueByMachineRoom,
+)
+from sparrowmq.strategies.minimal_move import AllocateMessageQueueMinimalMove
+from sparrowmq.strategies.strategy import (
+    AllocateFunction,
+    AllocateMessageQueueStrategy,
+    FunctionStrategy,
+)
+
+# The classes differ in what they are constructed from, hence Any.
+StrategyClass: TypeAlias = type[Any]
+StrategyChoice: TypeAlias = str | AllocateMessageQueueStrategy | StrategyClass | AllocateFunction
+
+STRATEGIES: Mapping[str, StrategyClass] = MappingProxyType(
+    {
+        "AVG": AllocateMessageQueueAveragely,
+        "AVG_BY_CIRCLE": AllocateMessageQueueAveragelyByCircle,
+        "CONFIG": AllocateMessageQueueByConfig,
+        "MACHINE_ROOM": AllocateMessageQueueByMachineRoom,
+        "MACHINE_ROOM_NEARBY": AllocateMachineRoomNearby,
+        "CONSISTENT_HASH": AllocateMessageQueueConsistentHash,
+    }
+)
+
+# Nobody else has these: every member of the group must run SparrowMQ.
+SPARROW_STRATEGIES: Mapping[str, StrategyClass] = MappingProxyType(
+    {
+        "MINIMAL_MOVE": AllocateMessageQueueMinimalMove,
+        "CONSISTENT_HASH_BOUNDED": AllocateMessageQueueConsistentHashBounded,
+        "AVG_ACROSS_TOPICS": AllocateMessageQueueAcrossTopics,
+    }
+)
+_ALL: Mapping[str, StrategyClass] = {**STRATEGIES, **SPARROW_STRATEGIES}
+
+_NEARBY_PREFIX = "MACHINE_ROOM_NEARBY-"
+# Names that say too little: what to pass instead.
+_NEEDS_SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "CONFIG": "pass AllocateMessageQueueByConfig([MessageQueue(...), ...])",
+        "MACHINE_ROOM": 'pass AllocateMessageQueueByMachineRoom({"room1", ...})',
+        "MACHINE_ROOM_NEARBY": (
+            "pass AllocateMachineRoomNearby(inner, resolver), or the name MACHINE_ROOM_NEARBY-AVG "
+            "where broker names and client ids begin with `room-`"
+        ),
+    }
+)
+
+
+def strategy_from(value: StrategyChoice) -> AllocateMessageQueueStrategy:
+    """Make a strategy of what a user gave.
+
+    Args:
+        value: a name (`MACHINE_ROOM_NEARBY-<inner>` included), a strategy, a strategy's class, or
+            a function of (consumer_group, current_cid, mq_all, cid_all).
+
+    Raises: ConfigError if the name is unknown (it names the nearest) or needs settings, or if the
+    value is none of these.
+    """
+    if isinstance(value, str):
+        return _strategy_by_name(value)
+    if isinstance(value, type):
+        if value in STRATEGIES.values():
+            return _strategy_by_name(next(n for n, c in STRATEGIES.items() if c is value))
+        return strategy_from(value())
+    if callable(getattr(value, "allocate", None)):
+        if not isinstance(getattr(value, "name", None), str):
+            raise ConfigError(f"strategy {value!r} has no name: give it an attribute `name`")
+        return cast(AllocateMessageQueueStrategy, value)
+    if callable(value):
+        return FunctionStrategy(value)
+    raise ConfigError(
+        f"strategy is {value!r}: it must be a name ({', '.join(_ALL)}), a strategy or a "
+        f"function of (consumer_group, current_cid, mq_all, cid_all)"
+    )
+
+
+def _strategy_by_name(name: str) -> AllocateMessageQueueStrategy:
+    if name.startswith(_NEARBY_PREFIX):
+        return AllocateMachineRoomNearby(_strategy_by_name(name.removeprefix(_NEARBY_PREFIX)))
+    if name in _NEEDS_SETTINGS:
+        raise ConfigError(f"strategy {name} needs settings: {_NEEDS_SETTINGS[name]}")
+    if name not in _ALL:
+        nearest = get_close_matches(name.upper(), _ALL, n=1, cutoff=0.0)
+        raise ConfigError(
+            f"unknown strategy {name!r}; the nearest is {nearest[0]}, and all are {', '.join(_ALL)}"
+        )
+    return cast(AllocateMessageQueueStrategy, _ALL[name]())

@@ -1,0 +1,195 @@
+"""What only the async driver does: asyncio's cancelling, coroutine functions, its own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling.effects import Cancelled, Event, call, cancel, invoke, join, now, spawn, wait
+from sparrowmq.errors import UsageError
+from sparrowmq.protocol.command import RemotingCommand
+
+LONG_MS = 20_000
+
+
+@pytest.fixture
+async def driver() -> AsyncIterator[AsyncDriver]:
+    async with AsyncDriver() as driver:
+        yield driver
+
+
+def ask(address: str, body: bytes) -> Any:
+    answer = yield from invoke(address, RemotingCommand(code=10, body=body), timeout_ms=LONG_MS)
+    return answer.body
+
+
+async def test_callers_share_one_connection(driver, serve) -> None:
+    server = serve()
+    bodies = [b"%d" % number for number in range(200)]
+
+    answers = await asyncio.gather(*(driver.run(ask(server.address, body)) for body in bodies))
+
+    assert bodies == answers
+    assert 1 == server.connection_count
+    await driver.aclose()
+
+
+async def test_operation_that_never_waits_returns_at_once(driver) -> None:
+    instant = driver.run(now())
+
+    with pytest.raises(StopIteration):
+        instant.send(None)
+
+
+async def test_cancelled_caller_cancels_its_operation(driver) -> None:
+    ended = asyncio.Event()
+    begun = asyncio.Event()
+
+    def operation() -> Any:
+        begun.set()
+        try:
+            yield from wait(Event())
+        except Cancelled:
+            ended.set()
+            raise
+
+    caller = asyncio.create_task(driver.run(operation()))
+    await begun.wait()
+    caller.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    await ended.wait()
+
+
+async def test_event_set_by_other_code_on_the_loop_ends_a_wait(driver) -> None:
+    event = Event()
+    waiting = asyncio.create_task(driver.run(wait(event, timeout_ms=LONG_MS)))
+    await asyncio.sleep(0)
+
+    event.set()
+
+    assert await waiting
+
+
+async def add(left: int, right: int) -> int:
+    await asyncio.sleep(0)
+    return left + right
+
+
+class Adder:
+    """A listener that is an object."""
+
+    async def __call__(self, left: int, right: int) -> int:
+        return await add(left, right)
+
+
+@pytest.mark.parametrize("function", [add, partial(add, right=2), Adder()])
+async def test_coroutine_function_is_awaited_on_the_loop(driver, function) -> None:
+    args = (5,) if isinstance(function, partial) else (5, 2)
+
+    assert 7 == await driver.run(call(function, *args))
+
+
+async def test_coroutine_functions_error_is_raised(driver) -> None:
+    async def fails() -> None:
+        raise KeyError("k")
+
+    with pytest.raises(KeyError):
+        await driver.run(call(fails))
+
+
+async def test_cancel_cancels_a_coroutine_call(driver) -> None:
+    cancelled = asyncio.Event()
+    begun = asyncio.Event()
+
+    async def listener() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    def operation() -> Any:
+        task = yield from spawn(call(listener), name="listener")
+        yield from call(begun.wait)
+        yield from cancel(task)
+        yield from join(task)
+
+    with pytest.raises(UsageError, match="task listener was cancelled"):
+        await driver.run(operation())
+    await cancelled.wait()
+
+
+async def test_spawned_task_runs_beside_the_loop(driver) -> None:
+    ran = asyncio.Event()
+
+    async def note() -> None:
+        ran.set()
+
+    driver.spawn(call(note), name="notes")
+
+    await ran.wait()
+
+
+async def test_aclose_ends_coroutine_calls_and_callers() -> None:
+    driver = AsyncDriver()
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def listener() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    caller = asyncio.create_task(driver.run(call(listener)))
+    await begun.wait()
+    await driver.aclose()
+
+    assert ended.is_set()
+    with pytest.raises(UsageError, match="closed meanwhile"):
+        await caller
+
+
+async def test_aclose_gives_up_connecting() -> None:
+    driver = AsyncDriver()
+    # A port that takes no further connections: one waits in its queue already.
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        fillers = []
+        for _ in range(3):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(listening.getsockname())
+            fillers.append(filler)
+        caller = asyncio.create_task(driver.run(ask(address, b"x")))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(2):
+            await driver.aclose()
+        for filler in fillers:
+            filler.close()
+
+    with pytest.raises(UsageError, match="closed meanwhile"):
+        await caller
+
+
+def test_driver_belongs_to_one_loop() -> None:
+    driver = AsyncDriver()
+
+    async def use() -> int:
+        return await driver.run(now())
+
+    async def close() -> None:
+        await driver.aclose()
+
+    assert asyncio.run(use()) > 0
+    with pytest.raises(UsageError, match="another event loop"):
+        asyncio.run(use())
+    asyncio.run(close())

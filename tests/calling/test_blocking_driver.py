@@ -1,0 +1,320 @@
+"""What only the blocking driver does: threads that share it, serving, interrupts, forks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.effects import Cancelled, Event, call, invoke, now, sleep, spawn, wait
+from sparrowmq.errors import InvokeTimeout, UsageError
+from sparrowmq.protocol.command import RemotingCommand
+
+PATIENCE_S = 20
+LONG_MS = 20_000
+
+
+@pytest.fixture
+def blocking(no_leaks: None) -> Iterator[BlockingDriver]:
+    with BlockingDriver() as driver:
+        yield driver
+
+
+class Result:
+    """What a function returned or raised in a thread of its own."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.value = self._function()
+        except BaseException as error:
+            self.error = error
+
+    def join(self) -> Any:
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        return self.value
+
+
+def ask(address: str, body: bytes) -> Any:
+    answer = yield from invoke(address, RemotingCommand(code=10, body=body), timeout_ms=LONG_MS)
+    return answer.body
+
+
+def signals(event: threading.Event) -> Any:
+    """Say that the driver runs, and wait for ever."""
+    event.set()
+    yield from wait(Event())
+
+
+def test_threads_share_the_driver_and_its_connection(blocking, serve) -> None:
+    server = serve()
+
+    def ask_often(number: int) -> list[bytes]:
+        return [blocking.run(ask(server.address, b"%d-%d" % (number, i))) for i in range(50)]
+
+    threads = [Result(lambda number=number: ask_often(number)) for number in range(8)]
+
+    for number, thread in enumerate(threads):
+        assert [b"%d-%d" % (number, i) for i in range(50)] == thread.join()
+    assert 1 == server.connection_count
+
+
+def test_calls_of_several_threads_overlap(blocking, serve) -> None:
+    kept = []
+
+    def answer_when_all_came(peer, command) -> None:
+        kept.append(command)
+        if len(kept) == 4:
+            for earlier in kept:
+                peer.reply(earlier, body=earlier.body)
+
+    server = serve(answer_when_all_came)
+
+    threads = [Result(lambda: blocking.run(ask(server.address, b"x"))) for _ in range(4)]
+
+    assert [b"x"] * 4 == [thread.join() for thread in threads]
+
+
+def test_served_driver_runs_tasks_and_calls_of_other_threads(blocking, serve) -> None:
+    server = serve()
+    stop = Event()
+    serving = Result(lambda: blocking.serve_until(stop))
+
+    spawned = threading.Event()
+    task = blocking.spawn(call(spawned.set), name="spawned")
+    assert b"y" == blocking.run(ask(server.address, b"y"))
+    assert spawned.wait(PATIENCE_S)
+    blocking.call_soon_threadsafe(stop.set)
+
+    serving.join()
+    assert serving.error is None
+    assert task.name == "spawned"
+
+
+def test_cancel_from_another_thread_ends_a_task(blocking) -> None:
+    ended = threading.Event()
+    begun = threading.Event()
+
+    def victim() -> Any:
+        try:
+            yield from signals(begun)
+        except Cancelled:
+            ended.set()
+            raise
+
+    stop = Event()
+    serving = Result(lambda: blocking.serve_until(stop))
+    task = blocking.spawn(victim(), name="victim")
+    assert begun.wait(PATIENCE_S)
+
+    blocking.cancel(task)
+
+    assert ended.wait(PATIENCE_S)
+    blocking.call_soon_threadsafe(stop.set)
+    serving.join()
+
+
+def test_spawned_task_runs_when_somebody_leads(blocking) -> None:
+    ran: list[int] = []
+
+    def operation() -> Any:
+        ran.append(1)
+        yield from sleep(0)
+
+    blocking.spawn(operation(), name="waits for a leader")
+    assert [] == ran
+    blocking.run(now())
+
+    assert [1] == ran
+
+
+def test_spawn_from_within_an_operation_needs_no_other_wake(blocking) -> None:
+    stop = Event()
+
+    def stopper() -> Any:
+        stop.set()
+        yield from sleep(0)
+
+    def operation() -> Any:
+        blocking.spawn(stopper(), name="stopper")
+        return (yield from wait(stop, timeout_ms=LONG_MS))
+
+    assert blocking.run(operation())
+
+
+def test_failing_callback_is_logged_and_stops_nothing(blocking, caplog) -> None:
+    def fail() -> None:
+        raise ValueError("from a callback")
+
+    blocking.call_soon_threadsafe(fail)
+    blocking.run(now())
+
+    assert "from a callback" in caplog.text
+
+
+def test_time_out_bounds_the_whole_operation_and_cancels_it(blocking) -> None:
+    ended: list[str] = []
+
+    def operation() -> Any:
+        try:
+            yield from sleep(LONG_MS)
+        except Cancelled:
+            ended.append("cancelled")
+            raise
+
+    with pytest.raises(InvokeTimeout, match="task slow did not end within 20 ms"):
+        blocking.run(operation(), timeout_ms=20, name="slow")
+
+    assert ["cancelled"] == ended
+    assert 5 == blocking.run(call(int, "5"), timeout_ms=LONG_MS)
+
+
+def test_run_within_the_driver_is_refused(blocking) -> None:
+    def operation() -> Any:
+        yield from sleep(0)
+        blocking.run(now())
+
+    with pytest.raises(UsageError, match="by an operation or callback of the same driver"):
+        blocking.run(operation())
+
+
+def test_close_within_the_driver_is_refused(blocking) -> None:
+    def operation() -> Any:
+        yield from sleep(0)
+        blocking.close()
+
+    with pytest.raises(UsageError, match="by an operation or callback of the same driver"):
+        blocking.run(operation())
+
+
+def test_close_ends_the_calls_of_all_other_threads(no_leaks: None) -> None:
+    driver = BlockingDriver()
+    begun = [threading.Event() for _ in range(3)]
+    threads = [
+        Result(lambda event=event: driver.run(signals(event), name="for ever")) for event in begun
+    ]
+    for event in begun:
+        assert event.wait(PATIENCE_S)
+
+    driver.close()
+
+    for thread in threads:
+        thread.join()
+        assert isinstance(thread.error, UsageError)
+        assert "the driver was closed meanwhile" == str(thread.error)
+
+
+def test_close_drops_what_threads_hand_over_later(no_leaks: None) -> None:
+    driver = BlockingDriver()
+    driver.close()
+
+    driver.call_soon_threadsafe(lambda: None)
+    with pytest.raises(UsageError, match="closed"):
+        driver.spawn(now(), name="late")
+
+
+def test_signal_handler_wakes_the_driver(blocking) -> None:
+    stop = Event()
+    previous = signal.signal(signal.SIGUSR1, lambda *_: blocking.call_soon_threadsafe(stop.set))
+
+    def operation() -> Any:
+        yield from spawn(call(os.kill, os.getpid(), signal.SIGUSR1), name="signals")
+        return (yield from wait(stop, timeout_ms=LONG_MS))
+
+    try:
+        assert blocking.run(operation())
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+
+
+def test_interrupt_cancels_the_operation_and_the_driver_goes_on(blocking, serve) -> None:
+    server = serve()
+    ended: list[str] = []
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def operation() -> Any:
+        yield from spawn(call(os.kill, os.getpid(), signal.SIGUSR1), name="signals")
+        try:
+            yield from sleep(LONG_MS)
+        except Cancelled:
+            ended.append("cancelled")
+            raise
+
+    previous = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            blocking.run(operation())
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+
+    assert ["cancelled"] == ended
+    assert b"z" == blocking.run(ask(server.address, b"z"))
+
+
+def test_lead_passes_to_a_thread_that_still_waits(blocking) -> None:
+    stop, second_runs = Event(), threading.Event()
+
+    def lead() -> Any:
+        yield from wait(stop, timeout_ms=LONG_MS)
+
+    def second() -> Any:
+        second_runs.set()
+        yield from sleep(20)
+        return threading.get_ident()
+
+    first_runs = threading.Event()
+    blocking.call_soon_threadsafe(first_runs.set)
+    first = Result(lambda: blocking.run(lead()))
+    assert first_runs.wait(PATIENCE_S)
+    follower = Result(lambda: (blocking.run(second()), threading.get_ident()))
+    assert second_runs.wait(PATIENCE_S)
+    blocking.call_soon_threadsafe(stop.set)
+    first.join()
+
+    led_by, own = follower.join()
+    assert own == led_by
+
+
+def test_connection_closed_between_two_calls_is_made_anew(serve, no_leaks: None) -> None:
+    lost: list[str] = []
+    server = serve()
+    with BlockingDriver(on_connection_lost=lost.append) as driver:
+        driver.run(ask(server.address, b"1"))
+        server.peers[0].close()
+        driver._network.attended_ms -= 1_000  # As if a second had passed.
+
+        assert b"2" == driver.run(ask(server.address, b"2"))
+
+    assert [server.address] == lost
+    assert 2 == server.connection_count
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_driver_of_the_parent_is_refused_after_a_fork(blocking) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            blocking.run(now())
+        except UsageError:
+            blocking.close()
+            os._exit(42)
+        os._exit(1)
+
+    _, status = os.waitpid(pid, 0)
+
+    assert 42 == os.waitstatus_to_exitcode(status)
+    assert blocking.run(now()) > 0

@@ -1,0 +1,93 @@
+"""The pool of threads."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+from typing import Any
+
+from sparrowmq.calling.call_pool import CallPool
+
+PATIENCE_S = 20
+
+
+def make_pool(size: int) -> tuple[CallPool, SimpleQueue[Any]]:
+    return CallPool(size=size, name="test"), SimpleQueue()
+
+
+def note(returned: SimpleQueue[Any]) -> Any:
+    return lambda result, error: returned.put((result, error))
+
+
+def end(pool: CallPool) -> None:
+    pool.close()
+    assert [] == pool.join(timeout_ms=PATIENCE_S * 1000)
+
+
+def test_free_thread_is_used_again(no_leaks: None) -> None:
+    pool, returned = make_pool(5)
+
+    idents = set()
+    for _ in range(10):
+        pool.submit(threading.get_ident, (), note(returned))
+        idents.add(returned.get(timeout=PATIENCE_S)[0])
+
+    assert 1 == len(idents)
+    end(pool)
+
+
+def test_threads_are_started_up_to_the_bound_and_no_further(no_leaks: None) -> None:
+    pool, returned = make_pool(3)
+    gate = threading.Event()
+
+    for _ in range(10):
+        pool.submit(gate.wait, (PATIENCE_S,), note(returned))
+    names = {t.name for t in threading.enumerate() if t.name.startswith("test-")}
+    gate.set()
+    results = [returned.get(timeout=PATIENCE_S) for _ in range(10)]
+
+    assert {"test-0", "test-1", "test-2"} == names
+    assert [(True, None)] * 10 == results
+    end(pool)
+
+
+def test_errors_are_returned_and_threads_live_on(no_leaks: None) -> None:
+    pool, returned = make_pool(1)
+
+    pool.submit(int, ("x",), note(returned))
+    pool.submit(int, ("5",), note(returned))
+
+    assert isinstance(returned.get(timeout=PATIENCE_S)[1], ValueError)
+    assert (5, None) == returned.get(timeout=PATIENCE_S)
+    end(pool)
+
+
+def test_close_makes_no_further_calls_and_tells_when_all_ended(no_leaks: None) -> None:
+    pool, returned = make_pool(1)
+    begun, gate, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def first() -> str:
+        begun.set()
+        gate.wait(PATIENCE_S)
+        return "first"
+
+    pool.submit(first, (), note(returned))
+    pool.submit(int, (), note(returned))
+    assert begun.wait(PATIENCE_S)
+    pool.close(on_ended=ended.set)
+    assert ["test-0"] == pool.join(timeout_ms=1)
+    gate.set()
+
+    assert ended.wait(PATIENCE_S)
+    assert ("first", None) == returned.get(timeout=PATIENCE_S)
+    end(pool)
+    assert returned.empty()
+
+
+def test_close_of_an_unused_pool_ends_at_once(no_leaks: None) -> None:
+    pool, _ = make_pool(1)
+    ended = threading.Event()
+
+    pool.close(on_ended=ended.set)
+
+    assert ended.is_set()

@@ -1,0 +1,170 @@
+"""The channel over a wire of lists: bounds and idle times, without sockets or waiting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparrowmq.calling.channel import IDLE_MS, Channel
+from sparrowmq.calling.effects import Effect, Operation, invoke, oneway
+from sparrowmq.calling.scheduler import OperationTask, Scheduler
+from sparrowmq.errors import ConnectFailed, ConnectionLost, RemoteProtocolError, TooManyInFlight
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.framing import FrameDecoder, encode_frame
+
+
+class ListWire:
+    """Keeps what is written until `take` sends it."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.written: list[bytes] = []
+        self.takes_all = True
+        self.is_closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def flush(self) -> bool:
+        return self.takes_all
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class World:
+    """A scheduler whose tasks all use one channel."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.time_ms = 1_000
+        self.scheduler = Scheduler(monotonic_ms=lambda: self.time_ms, timestamp_ms=lambda: 7)
+        self.unflushed: list[Channel] = []
+        self.channel = Channel("a:1", self.unflushed, **settings)
+        self.wire = ListWire()
+
+    def open(self) -> None:
+        self.scheduler.read_clock()
+        self.channel.opened(self.wire, self.scheduler)
+
+    def start(self, operation: Operation[Any]) -> OperationTask:
+        task = OperationTask(operation, "task")
+        self.scheduler.add(task)
+        self.run()
+        return task
+
+    def run(self) -> None:
+        def carry(task: OperationTask, effect: Effect) -> None:
+            self.channel.submit(task, effect, self.scheduler)
+
+        while True:
+            self.scheduler.run_ready(carry, lambda task, place: place.forget(task))
+            if not self.unflushed:
+                return
+            for channel in self.unflushed.copy():
+                self.unflushed.remove(channel)
+                channel.flush(self.scheduler)
+
+    def answer_last(self) -> None:
+        (command,) = FrameDecoder().receive_data(self.wire.written[-1])
+        self.channel.received(encode_frame(response_to(command)), self.scheduler)
+        self.run()
+
+
+def ask() -> Operation[Any]:
+    return invoke("a:1", RemotingCommand(code=10), timeout_ms=3_000)
+
+
+def tell() -> Operation[Any]:
+    return oneway("a:1", RemotingCommand(code=35), timeout_ms=3_000)
+
+
+def test_requests_wait_for_the_connection_in_their_order() -> None:
+    world = World()
+    world.start(ask())
+    world.start(tell())
+    assert [] == world.wire.written
+
+    world.open()
+
+    codes = [FrameDecoder().receive_data(frame)[0].code for frame in world.wire.written]
+    assert [10, 35] == codes
+
+
+def test_full_wire_makes_requests_wait_behind_each_other() -> None:
+    world = World()
+    world.open()
+    world.wire.is_full = True
+    first = world.start(ask())
+    world.wire.is_full = False
+    second = world.start(ask())
+    assert [] == world.wire.written
+
+    error = world.channel.time_out(first)
+    world.scheduler.throw(first, error)
+    world.channel.drained(world.scheduler)
+    world.run()
+
+    assert TooManyInFlight is type(error)
+    assert 1 == len(world.wire.written)
+    world.answer_last()
+    assert second.outcome().is_response
+
+
+def test_oneway_ends_when_its_bytes_are_sent() -> None:
+    world = World()
+    world.open()
+    world.wire.takes_all = False
+    task = world.start(tell())
+    assert not task.done
+
+    world.channel.drained(world.scheduler)
+    world.run()
+
+    assert task.done
+
+
+def test_close_tells_what_was_written_from_what_was_not() -> None:
+    world = World()
+    world.open()
+    written = world.start(ask())
+    world.wire.is_full = True
+    unwritten = world.start(ask())
+    cause = OSError("gone")
+
+    assert world.channel.close("gone", cause, world.scheduler)
+    assert not world.channel.close("again", None, world.scheduler)
+    world.run()
+
+    assert world.wire.is_closed
+    assert ConnectionLost is type(written.error)
+    assert ConnectFailed is type(unwritten.error)
+    assert [cause, cause] == [task.error and task.error.__cause__ for task in (written, unwritten)]
+
+
+def test_connection_is_idle_only_after_its_last_byte_either_way() -> None:
+    world = World()
+    world.open()
+    world.time_ms += IDLE_MS - 1
+    task = world.start(ask())
+    assert not world.channel.is_idle
+
+    world.time_ms += 1
+    assert world.channel not in world.scheduler.expire(world.time_ms)
+    world.scheduler.read_clock()
+    world.answer_last()
+
+    assert task.done
+    assert world.channel.is_idle
+    assert world.time_ms + IDLE_MS == world.channel.deadline_ms
+    world.time_ms += IDLE_MS
+    assert [world.channel] == world.scheduler.expire(world.time_ms)
+
+
+def test_peer_that_asks_and_takes_no_answers_is_refused() -> None:
+    world = World(on_request=lambda _, command: response_to(command))
+    world.open()
+    world.wire.is_full = True
+
+    with pytest.raises(RemoteProtocolError, match="takes no answers"):
+        world.channel.received(encode_frame(RemotingCommand(code=307)), world.scheduler)

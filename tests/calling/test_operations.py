@@ -1,0 +1,851 @@
+"""The same operations under every driver, against a server of real sockets."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from sparrowmq.calling.effects import (
+    Cancelled,
+    Event,
+    call,
+    cancel,
+    invoke,
+    join,
+    now,
+    oneway,
+    sleep,
+    spawn,
+    timestamp,
+    wait,
+)
+from sparrowmq.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    InvokeTimeout,
+    LocalProtocolError,
+    RemoteProtocolError,
+    TooManyInFlight,
+    TransportError,
+    UsageError,
+)
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.framing import encode_frame
+
+SOON_MS = 30
+LONG_MS = 20_000
+PATIENCE_S = 20
+
+
+def request(code: int = 10, body: bytes | None = None) -> RemotingCommand:
+    return RemotingCommand(code=code, body=body)
+
+
+def ask(address: str, body: bytes | None = None, timeout_ms: int = LONG_MS) -> Any:
+    answer = yield from invoke(address, request(body=body), timeout_ms=timeout_ms)
+    return answer.body
+
+
+def failure_of(operation: Any) -> Any:
+    """Run an operation that must fail and return its error."""
+    try:
+        yield from operation
+    except Exception as error:
+        return error
+    raise AssertionError("it did not fail")
+
+
+def together(operations: list[Any]) -> Any:
+    tasks = []
+    for operation in operations:
+        tasks.append((yield from spawn(operation, name="one of many")))
+    results = []
+    for task in tasks:
+        results.append((yield from join(task)))
+    return results
+
+
+# Invoke.
+
+
+def test_invoke_returns_the_answer(driver, serve) -> None:
+    server = serve()
+
+    answer = driver.run(invoke(server.address, request(body=b"hello"), timeout_ms=LONG_MS))
+
+    assert (0, b"hello", True) == (answer.code, answer.body, answer.is_response)
+
+
+def test_answers_in_any_order_reach_their_own_tasks(driver, serve) -> None:
+    kept = []
+
+    def answer_in_reverse(peer, command) -> None:
+        kept.append(command)
+        if len(kept) == 5:
+            for earlier in reversed(kept):
+                peer.reply(earlier, body=earlier.body)
+
+    server = serve(answer_in_reverse)
+    bodies = [b"%d" % number for number in range(5)]
+
+    answers = driver.run(together([ask(server.address, body) for body in bodies]))
+
+    assert bodies == answers
+    assert 1 == server.connection_count
+
+
+def test_hundreds_of_tasks_share_one_connection(driver, serve) -> None:
+    server = serve()
+    bodies = [b"%d" % number for number in range(500)]
+
+    answers = driver.run(together([ask(server.address, body) for body in bodies]))
+
+    assert bodies == answers
+    assert 1 == server.connection_count
+
+
+def test_connection_is_kept_between_operations(driver, serve) -> None:
+    server = serve()
+
+    assert b"1" == driver.run(ask(server.address, b"1"))
+    assert b"2" == driver.run(ask(server.address, b"2"))
+    assert 1 == server.connection_count
+
+
+def test_large_bodies_travel_both_ways(driver, serve) -> None:
+    server = serve()
+    body = bytes(range(256)) * 16_384
+
+    answers = driver.run(together([ask(server.address, body) for _ in range(3)]))
+
+    assert [body] * 3 == answers
+
+
+def test_answer_may_come_byte_by_byte(driver, serve) -> None:
+    def answer_slowly(peer, command) -> None:
+        for byte in encode_frame(response_to(command, body=b"slow")):
+            peer.send(bytes([byte]))
+
+    server = serve(answer_slowly)
+
+    assert b"slow" == driver.run(ask(server.address))
+
+
+def test_refused_connection_names_address_and_remedy(driver, free_port) -> None:
+    address = f"127.0.0.1:{free_port}"
+
+    error = driver.run(failure_of(ask(address)))
+
+    assert ConnectFailed is type(error)
+    assert address == error.address
+    assert f"cannot connect to {address}: Connection refused; check the address" in str(error)
+    assert (True, False) == (error.retriable, error.outcome_unknown)
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("nonsense", "not of the form host:port"),
+        ("127.0.0.1:http", "port 'http' is not between 1 and 65535"),
+        ("127.0.0.1:0", "port '0' is not between 1 and 65535"),
+    ],
+)
+def test_malformed_address_is_a_failed_connection(driver, address, reason) -> None:
+    error = driver.run(failure_of(ask(address)))
+
+    assert ConnectFailed is type(error)
+    assert reason in str(error)
+
+
+def test_host_name_that_cannot_exist_is_a_failed_connection(driver) -> None:
+    error = driver.run(failure_of(ask("x" * 64 + ".test:9876")))
+
+    assert ConnectFailed is type(error)
+
+
+def test_names_are_looked_up(driver, serve) -> None:
+    server = serve()
+
+    # The first is known without asking; the second only `getaddrinfo` understands.
+    assert b"1" == driver.run(ask(f"localhost:{server.port}", b"1"))
+    assert b"2" == driver.run(ask(f"127.1:{server.port}", b"2"))
+
+
+def test_address_may_be_of_ip_version_6(driver, serve) -> None:
+    try:
+        server = serve(host="::1")
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+
+    assert b"6" == driver.run(ask(f"[::1]:{server.port}", b"6"))
+
+
+def test_connecting_is_tried_anew_after_a_failure(driver, serve, free_port) -> None:
+    server = serve()
+
+    assert ConnectFailed is type(driver.run(failure_of(ask(f"127.0.0.1:{free_port}"))))
+    assert b"x" == driver.run(ask(server.address, b"x"))
+
+
+def test_peer_that_closes_in_the_middle_of_an_answer_loses_the_connection(driver, serve) -> None:
+    def answer_half(peer, command) -> None:
+        if command.body == b"half":
+            peer.send(encode_frame(response_to(command, body=b"hidden"))[:-3])
+            peer.close()
+        else:
+            peer.reply(command, body=b"whole")
+
+    server = serve(answer_half)
+
+    error = driver.run(failure_of(ask(server.address, b"half")))
+
+    assert ConnectionLost is type(error)
+    assert (True, True) == (error.retriable, error.outcome_unknown)
+    assert f"connection to {server.address} lost: closed by the peer" == str(error)
+    assert b"whole" == driver.run(ask(server.address))
+
+
+def test_reset_fails_every_waiting_task(driver, serve) -> None:
+    count = 0
+
+    def reset_at_third(peer, _) -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            peer.reset()
+
+    server = serve(reset_at_third)
+
+    errors = driver.run(together([failure_of(ask(server.address)) for _ in range(3)]))
+
+    assert [ConnectionLost] * 3 == [type(error) for error in errors]
+
+
+def test_bytes_that_are_no_frame_lose_the_connection(driver, serve) -> None:
+    server = serve(lambda peer, _: peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+
+    error = driver.run(failure_of(ask(server.address)))
+
+    assert ConnectionLost is type(error)
+    assert isinstance(error.__cause__, RemoteProtocolError)
+
+
+def test_time_out_keeps_the_connection_and_drops_the_late_answer(driver, serve) -> None:
+    kept = []
+
+    def answer_late(peer, command) -> None:
+        if command.body == b"late":
+            kept.append(command)
+            return
+        # Nothing is kept yet when the connection is made.
+        for earlier in kept:
+            peer.reply(earlier, body=b"too late")
+        peer.reply(command, body=b"in time")
+
+    server = serve(answer_late)
+    driver.run(ask(server.address))
+
+    error = driver.run(failure_of(ask(server.address, b"late", timeout_ms=SOON_MS)))
+    assert InvokeTimeout is type(error)
+    assert f"{server.address} did not answer request 10 within {SOON_MS} ms" == str(error)
+
+    assert b"in time" == driver.run(ask(server.address))
+    assert 1 == server.connection_count
+
+
+def test_request_that_cannot_be_encoded_fails_alone(driver, serve) -> None:
+    server = serve()
+    too_large = bytes(17 * 1024 * 1024)
+
+    results = driver.run(
+        together([ask(server.address, b"1"), failure_of(ask(server.address, too_large))])
+    )
+
+    assert b"1" == results[0]
+    assert LocalProtocolError is type(results[1])
+    assert b"2" == driver.run(ask(server.address, b"2"))
+
+
+def test_peer_that_does_not_read_bounds_what_is_buffered(driver, serve) -> None:
+    reads = threading.Event()
+    server = serve(reads=reads)
+    megabyte = bytes(1024 * 1024)
+
+    driver.run(oneway(server.address, request(), timeout_ms=LONG_MS))
+
+    asks = [failure_of(ask(server.address, megabyte, timeout_ms=100)) for _ in range(60)]
+    errors = driver.run(together(asks))
+
+    kinds = {type(error) for error in errors}
+    assert {InvokeTimeout, TooManyInFlight} == kinds
+    unwritten = sum(type(error) is TooManyInFlight for error in errors)
+    assert unwritten >= 30
+
+
+def test_requests_wait_for_room_in_the_buffer(driver, serve) -> None:
+    reads = threading.Event()
+    server = serve(reads=reads)
+    megabyte = bytes(1024 * 1024)
+
+    def read_after_a_while() -> Any:
+        yield from sleep(SOON_MS)
+        reads.set()
+
+    asks = [ask(server.address, megabyte) for _ in range(40)]
+    results = driver.run(together([*asks, read_after_a_while()]))
+
+    assert [megabyte] * 40 == results[:-1]
+
+
+# One-way.
+
+
+def test_oneway_is_written_and_not_answered(driver, serve) -> None:
+    seen = []
+    arrived = threading.Event()
+
+    def note(peer, command) -> None:
+        seen.append((command.code, command.is_oneway))
+        arrived.set()
+
+    server = serve(note)
+
+    assert None is driver.run(oneway(server.address, request(35), timeout_ms=LONG_MS))
+    assert arrived.wait(PATIENCE_S)
+    assert [(35, True)] == seen
+
+
+def test_oneway_to_nobody_fails(driver, free_port) -> None:
+    error = driver.run(failure_of(oneway(f"127.0.0.1:{free_port}", request(), timeout_ms=LONG_MS)))
+
+    assert ConnectFailed is type(error)
+
+
+def test_oneways_to_a_peer_that_does_not_read_time_out(driver, serve) -> None:
+    server = serve(reads=threading.Event())
+    body = bytes(4 * 1024 * 1024)
+    driver.run(oneway(server.address, request(), timeout_ms=LONG_MS))
+
+    def flood() -> Any:
+        for _ in range(20):
+            yield from oneway(server.address, request(body=body), timeout_ms=SOON_MS)
+
+    error = driver.run(failure_of(flood()))
+
+    assert type(error) in (InvokeTimeout, TooManyInFlight)
+
+
+# Requests of the peer.
+
+
+def push_then_reply(push: RemotingCommand, answers: list[RemotingCommand], got: threading.Event):
+    """Handle a request by pushing one to the client first."""
+
+    def handle(peer, command) -> None:
+        if command.is_response:
+            answers.append(command)
+            got.set()
+            return
+        peer.send(encode_frame(push))
+        peer.reply(command, body=b"done")
+
+    return handle
+
+
+def test_request_of_the_peer_is_answered(make_driver, serve) -> None:
+    seen = []
+    answers: list[RemotingCommand] = []
+    got = threading.Event()
+    server = serve(push_then_reply(RemotingCommand(code=307, opaque=77), answers, got))
+
+    def on_request(address: str, command: RemotingCommand) -> RemotingCommand:
+        seen.append((address, command.code))
+        return response_to(command, body=b"running")
+
+    driver = make_driver(on_request=on_request)
+
+    assert b"done" == driver.run(ask(server.address))
+    assert got.wait(PATIENCE_S)
+    assert [(server.address, 307)] == seen
+    assert [(77, 0, b"running")] == [(a.opaque, a.code, a.body) for a in answers]
+
+
+def test_oneway_request_of_the_peer_is_not_answered(make_driver, serve) -> None:
+    answers: list[RemotingCommand] = []
+    got = threading.Event()
+    server = serve(push_then_reply(RemotingCommand(code=40, flag=2), answers, got))
+    driver = make_driver(on_request=lambda _, command: response_to(command))
+
+    assert b"done" == driver.run(ask(server.address))
+    assert b"done" == driver.run(ask(server.address))
+    assert [] == answers
+
+
+def test_request_of_the_peer_without_a_handler_is_not_supported(driver, serve) -> None:
+    answers: list[RemotingCommand] = []
+    got = threading.Event()
+    server = serve(push_then_reply(RemotingCommand(code=999, opaque=5), answers, got))
+
+    driver.run(ask(server.address))
+    assert got.wait(PATIENCE_S)
+
+    assert [(5, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)] == [(a.opaque, a.code) for a in answers]
+
+
+def test_handler_that_fails_answers_an_error_and_keeps_the_connection(
+    make_driver, serve, caplog
+) -> None:
+    answers: list[RemotingCommand] = []
+    got = threading.Event()
+    server = serve(push_then_reply(RemotingCommand(code=307), answers, got))
+
+    def on_request(_: str, command: RemotingCommand) -> RemotingCommand:
+        raise ValueError("no such table")
+
+    driver = make_driver(on_request=on_request)
+    driver.run(ask(server.address))
+    assert got.wait(PATIENCE_S)
+    driver.run(ask(server.address))
+
+    assert ResponseCode.SYSTEM_ERROR == answers[0].code
+    assert "ValueError('no such table')" == answers[0].remark
+    assert 1 == server.connection_count
+    assert "request 307" in caplog.text
+
+
+def test_lost_connection_is_told_once(make_driver, serve) -> None:
+    lost: list[str] = []
+    server = serve(lambda peer, _: peer.close())
+    driver = make_driver(on_connection_lost=lost.append)
+
+    driver.run(failure_of(ask(server.address)))
+
+    assert [server.address] == lost
+
+
+def test_failed_connect_and_close_are_no_lost_connections(make_driver, serve, free_port) -> None:
+    lost: list[str] = []
+    server = serve()
+    driver = make_driver(on_connection_lost=lost.append)
+
+    driver.run(failure_of(ask(f"127.0.0.1:{free_port}")))
+    driver.run(ask(server.address))
+    driver.close_driver()
+
+    assert [] == lost
+
+
+# Tasks.
+
+
+def returns(value: Any) -> Any:
+    yield from sleep(0)
+    return value
+
+
+def fails(error: Exception) -> Any:
+    yield from sleep(0)
+    raise error
+
+
+def test_join_returns_the_result_whenever_it_comes(driver) -> None:
+    def operation() -> Any:
+        task = yield from spawn(returns(5), name="five")
+        early = yield from join(task)
+        late = yield from join(task)
+        return early, late, task.done, task.name
+
+    assert (5, 5, True, "five") == driver.run(operation())
+
+
+def test_join_raises_the_error(driver) -> None:
+    def operation() -> Any:
+        task = yield from spawn(fails(KeyError("k")), name="fails")
+        first = yield from failure_of(join(task))
+        second = yield from failure_of(join(task))
+        return first is second, type(first)
+
+    assert (True, KeyError) == driver.run(operation())
+
+
+def test_join_gives_up_after_its_time(driver) -> None:
+    event = Event()
+
+    def operation() -> Any:
+        task = yield from spawn(wait(event), name="waits")
+        error = yield from failure_of(join(task, timeout_ms=SOON_MS))
+        event.set()
+        return type(error), str(error), (yield from join(task))
+
+    expected = (InvokeTimeout, f"task waits did not end within {SOON_MS} ms", True)
+    assert expected == driver.run(operation())
+
+
+def test_joining_oneself_or_a_stranger_is_a_mistake(driver) -> None:
+    tasks: list[Any] = []
+
+    def itself() -> Any:
+        yield from sleep(0)
+        yield from join(tasks[0])
+
+    def operation() -> Any:
+        tasks.append((yield from spawn(itself(), name="itself")))
+        first = yield from failure_of(join(tasks[0]))
+        second = yield from failure_of(join("no task"))  # type: ignore[arg-type]
+        return type(first), type(second)
+
+    assert (UsageError, UsageError) == driver.run(operation())
+
+
+def test_what_is_no_effect_is_a_mistake(driver) -> None:
+    def operation() -> Any:
+        yield "no effect"
+
+    assert UsageError is type(driver.run(failure_of(operation())))
+
+
+def test_error_that_nobody_joins_is_logged_at_close(driver, caplog) -> None:
+    def operation() -> Any:
+        yield from spawn(fails(ValueError("unseen")), name="lonely")
+        yield from sleep(1)
+
+    driver.run(operation())
+    driver.close_driver()
+
+    assert ["task lonely failed and nobody joined it"] == [
+        record.message for record in caplog.records if record.levelno == logging.ERROR
+    ]
+    assert "unseen" in caplog.text
+
+
+def test_error_that_is_joined_is_not_logged(driver, caplog) -> None:
+    def operation() -> Any:
+        task = yield from spawn(fails(ValueError("seen")), name="watched")
+        yield from sleep(1)
+        yield from failure_of(join(task))
+
+    driver.run(operation())
+    driver.close_driver()
+
+    assert [] == [record for record in caplog.records if record.levelno == logging.ERROR]
+
+
+def test_sleeps_end_in_the_order_of_their_deadlines(driver) -> None:
+    order: list[int] = []
+
+    def sleeper(duration_ms: int) -> Any:
+        yield from sleep(duration_ms)
+        order.append(duration_ms)
+
+    driver.run(together([sleeper(40), sleeper(0), sleeper(20)]))
+
+    assert [0, 20, 40] == order
+
+
+def test_sleep_lasts_as_long_as_it_says(driver) -> None:
+    def operation() -> Any:
+        begin = yield from now()
+        yield from sleep(SOON_MS)
+        end = yield from now()
+        return end - begin >= SOON_MS
+
+    assert driver.run(operation())
+
+
+def test_clocks_tell_different_times(driver) -> None:
+    def operation() -> Any:
+        return (yield from now()), (yield from timestamp())
+
+    monotonic, wall = driver.run(operation())
+
+    assert wall > 1_600_000_000_000
+    assert monotonic < wall
+
+
+def test_wait_ends_when_the_event_is_set(driver) -> None:
+    event = Event()
+
+    def setter() -> Any:
+        yield from sleep(1)
+        event.set()
+
+    def operation() -> Any:
+        yield from spawn(setter(), name="setter")
+        woken = yield from wait(event, timeout_ms=LONG_MS)
+        again = yield from wait(event)
+        event.clear()
+        late = yield from wait(event, timeout_ms=1)
+        return woken, again, late
+
+    assert (True, True, False) == driver.run(operation())
+
+
+def test_event_set_from_another_thread_through_the_driver_ends_a_wait(driver) -> None:
+    event = Event()
+    threads: list[threading.Thread] = []
+
+    def operation() -> Any:
+        thread = threading.Thread(target=driver.call_soon_threadsafe, args=(event.set,))
+        threads.append(thread)
+        thread.start()
+        return (yield from wait(event, timeout_ms=LONG_MS))
+
+    assert driver.run(operation())
+    threads[0].join()
+
+
+# Calls.
+
+
+def test_call_runs_a_plain_function_in_another_thread(driver) -> None:
+    ident = driver.run(call(threading.get_ident))
+
+    assert ident != threading.get_ident()
+
+
+def test_call_passes_arguments_and_errors(driver) -> None:
+    def operation() -> Any:
+        value = yield from call(divmod, 7, 2)
+        error = yield from failure_of(call(divmod, 7, 0))
+        return value, type(error)
+
+    assert ((3, 1), ZeroDivisionError) == driver.run(operation())
+
+
+def test_calls_are_bounded_by_the_pool(make_driver) -> None:
+    driver = make_driver(pool_size=2)
+    lock = threading.Lock()
+    both_in = threading.Barrier(2)
+    running = peak = 0
+
+    def listener() -> None:
+        nonlocal running, peak
+        with lock:
+            running += 1
+            peak = max(peak, running)
+        both_in.wait(PATIENCE_S)
+        with lock:
+            running -= 1
+
+    driver.run(together([call(listener) for _ in range(6)]))
+
+    assert 2 == peak
+
+
+def test_pool_exists_only_after_a_call(driver, serve) -> None:
+    server = serve()
+    driver.run(ask(server.address))
+    before = {thread.name for thread in threading.enumerate()}
+    driver.run(call(int))
+    after = {thread.name for thread in threading.enumerate()}
+
+    assert {"sparrowmq-call-0"} == after - before
+
+
+# Cancelling.
+
+
+def note_cancel(operation: Any, seen: list[str]) -> Any:
+    try:
+        yield from operation
+    except Cancelled:
+        seen.append("cancelled")
+        raise
+
+
+def cancelled_at(operation: Any, seen: list[str]) -> Any:
+    """Start an operation, let it wait, cancel it, and return what joining it raises."""
+    task = yield from spawn(note_cancel(operation, seen), name="victim")
+    yield from sleep(1)
+    yield from cancel(task)
+    error = yield from failure_of(join(task, timeout_ms=LONG_MS))
+    return task.done, type(error), str(error)
+
+
+CANCELLED = (True, UsageError, "task victim was cancelled")
+
+
+def test_cancel_ends_a_sleep_and_a_wait(driver) -> None:
+    for operation in (sleep(LONG_MS), wait(Event()), wait(Event(), timeout_ms=LONG_MS)):
+        seen: list[str] = []
+
+        assert CANCELLED == driver.run(cancelled_at(operation, seen))
+        assert ["cancelled"] == seen
+
+
+def test_cancel_ends_a_join_but_not_the_joined_task(driver) -> None:
+    event = Event()
+    seen: list[str] = []
+
+    def operation() -> Any:
+        task = yield from spawn(wait(event), name="joined")
+        result = yield from cancelled_at(join(task), seen)
+        event.set()
+        return result, (yield from join(task))
+
+    assert (CANCELLED, True) == driver.run(operation())
+
+
+def test_cancel_ends_an_invoke_and_its_answer_is_dropped(driver, serve) -> None:
+    held: list[Any] = []
+    arrived = threading.Event()
+
+    def hold_first(peer, command) -> None:
+        if not held:
+            held.append(command)
+            arrived.set()
+            return
+        peer.reply(held[0], body=b"for nobody")
+        peer.reply(command, body=b"for you")
+
+    server = serve(hold_first)
+
+    def operation() -> Any:
+        task = yield from spawn(ask(server.address), name="victim")
+        yield from call(arrived.wait, PATIENCE_S)
+        yield from cancel(task)
+        error = yield from failure_of(join(task))
+        return task.done, type(error), str(error)
+
+    assert CANCELLED == driver.run(operation())
+    assert b"for you" == driver.run(ask(server.address))
+    assert 1 == server.connection_count
+
+
+def test_cancel_ends_a_call_whose_result_is_dropped(driver) -> None:
+    release = threading.Event()
+    results: list[Any] = []
+
+    def operation() -> Any:
+        result = yield from cancelled_at(call(release.wait, PATIENCE_S), [])
+        release.set()
+        results.append((yield from call(int)))
+        return result
+
+    assert CANCELLED == driver.run(operation())
+    assert [0] == results
+
+
+def test_cancel_before_the_first_step_runs_nothing(driver) -> None:
+    ran: list[int] = []
+
+    def victim() -> Any:
+        ran.append(1)
+        yield from sleep(0)
+
+    def operation() -> Any:
+        task = yield from spawn(victim(), name="victim")
+        yield from cancel(task)
+        error = yield from failure_of(join(task))
+        yield from cancel(task)
+        return task.done, type(error), str(error)
+
+    assert CANCELLED == driver.run(operation())
+    assert [] == ran
+
+
+def test_task_may_cancel_itself(driver) -> None:
+    tasks: list[Any] = []
+
+    def victim() -> Any:
+        yield from sleep(0)
+        yield from cancel(tasks[0])
+        raise AssertionError("not reached")
+
+    def operation() -> Any:
+        tasks.append((yield from spawn(victim(), name="victim")))
+        error = yield from failure_of(join(tasks[0]))
+        return tasks[0].done, type(error), str(error)
+
+    assert CANCELLED == driver.run(operation())
+
+
+def test_cancelled_operation_may_return_instead(driver) -> None:
+    def stubborn() -> Any:
+        try:
+            yield from sleep(LONG_MS)
+        except Cancelled:
+            return "cleaned up"
+
+    def operation() -> Any:
+        task = yield from spawn(stubborn(), name="stubborn")
+        yield from sleep(1)
+        yield from cancel(task)
+        return (yield from join(task))
+
+    assert "cleaned up" == driver.run(operation())
+
+
+# The end.
+
+
+def test_close_cancels_tasks_and_refuses_new_ones(driver, serve) -> None:
+    server = serve(lambda peer, command: None)
+    seen: list[str] = []
+
+    def operation() -> Any:
+        yield from spawn(note_cancel(sleep(LONG_MS), seen), name="sleeps")
+        yield from spawn(note_cancel(ask(server.address), seen), name="asks")
+        yield from sleep(1)
+
+    driver.run(operation())
+    driver.close_driver()
+    driver.close_driver()
+
+    assert ["cancelled"] * 2 == seen
+    with pytest.raises(UsageError, match="this client is closed"):
+        driver.run(now())
+
+
+def test_close_ends_operations_that_go_on_after_cancelled(driver, serve) -> None:
+    server = serve(lambda peer, command: None)
+    ended: list[str] = []
+
+    def undying() -> Any:
+        try:
+            while True:
+                try:
+                    yield from ask(server.address, timeout_ms=LONG_MS)
+                except (Cancelled, TransportError):
+                    ended.append("again")
+        finally:
+            ended.append("ended")
+
+    def operation() -> Any:
+        yield from spawn(undying(), name="undying")
+        yield from sleep(1)
+
+    driver.run(operation())
+    driver.close_driver()
+
+    assert ["again", "ended"] == ended
+
+
+def test_close_does_not_wait_for_a_listener_without_end(make_driver, caplog) -> None:
+    driver = make_driver(pool_size=1)
+    begun, release = threading.Event(), threading.Event()
+
+    def listener() -> None:
+        begun.set()
+        release.wait(PATIENCE_S)
+
+    def operation() -> Any:
+        yield from spawn(call(listener), name="calls")
+        yield from call(int) if begun.wait(0) else sleep(1)
+
+    driver.run(operation())
+    assert begun.wait(PATIENCE_S)
+    if driver.is_blocking:
+        driver.driver.close(timeout_ms=SOON_MS)
+    else:
+        driver._runner.run(driver.driver.aclose(timeout_ms=SOON_MS))
+
+    assert "threads left in their calls: sparrowmq-call-0" in caplog.text
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name == "sparrowmq-call-0":
+            thread.join(PATIENCE_S)

@@ -1,0 +1,198 @@
+"""The scheduler as a machine: a clock that stands still, effects carried out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparrowmq.calling.effects import Effect, Invoke, Operation, call, invoke, sleep, spawn
+from sparrowmq.calling.scheduler import (
+    HEAP_SLACK,
+    NEVER_MS,
+    UNJOINED_ERROR_MS,
+    OperationTask,
+    Scheduler,
+)
+from sparrowmq.protocol.command import RemotingCommand
+
+
+class World:
+    """A scheduler, its clock, and what it asked to be carried out and dropped."""
+
+    def __init__(self) -> None:
+        self.time_ms = 1_000
+        self.scheduler = Scheduler(monotonic_ms=lambda: self.time_ms, timestamp_ms=lambda: 7)
+        self.carried: list[tuple[OperationTask, Effect]] = []
+        self.dropped: list[OperationTask] = []
+
+    def start(self, operation: Operation[Any], name: str = "task") -> OperationTask:
+        task = OperationTask(operation, name)
+        self.scheduler.add(task)
+        self.run()
+        return task
+
+    def run(self) -> None:
+        self.scheduler.run_ready(
+            lambda task, effect: self.carried.append((task, effect)),
+            lambda task, _: self.dropped.append(task),
+        )
+
+    def advance(self, duration_ms: int) -> list[Any]:
+        self.time_ms += duration_ms
+        due = self.scheduler.expire(self.time_ms)
+        self.run()
+        return due
+
+
+def ask(timeout_ms: int = 3_000) -> Operation[Any]:
+    return invoke("a:1", RemotingCommand(code=10), timeout_ms=timeout_ms)
+
+
+def test_io_effects_are_handed_out_and_resumed() -> None:
+    world = World()
+    task = world.start(ask())
+
+    ((waiting, effect),) = world.carried
+    world.scheduler.resume(task, "answer")
+    world.scheduler.resume(task, "a second answer")
+    world.run()
+
+    assert waiting is task
+    assert isinstance(effect, Invoke)
+    assert "answer" == task.outcome()
+
+
+def test_task_that_waits_too_long_is_handed_back() -> None:
+    world = World()
+    task = world.start(ask(timeout_ms=50))
+
+    assert [] == world.advance(49)
+    assert [task] == world.advance(1)
+    world.scheduler.throw(task, KeyError("late"))
+    world.run()
+
+    assert isinstance(task.error, KeyError)
+
+
+def test_thousands_of_invokes_leave_one_timer() -> None:
+    world = World()
+
+    def many() -> Operation[None]:
+        for _ in range(5_000):
+            yield from ask()
+
+    task = world.start(many())
+    while not task.done:
+        world.scheduler.resume(task, None)
+        world.run()
+        world.time_ms += 1 if len(world.carried) % 100 == 0 else 0
+
+    assert len(world.scheduler._heap) == 1
+
+
+def test_timers_of_tasks_that_ended_do_not_pile_up() -> None:
+    world = World()
+
+    for _ in range(5_000):
+        world.scheduler.resume(world.start(ask()), None)
+        world.run()
+
+    assert len(world.scheduler._heap) <= HEAP_SLACK
+    assert () == world.scheduler.tasks
+
+
+def test_earlier_deadline_comes_first_and_the_later_one_still_comes() -> None:
+    world = World()
+    ends: list[int] = []
+
+    def sleeper() -> Operation[None]:
+        yield from ask(timeout_ms=5_000)
+        for duration_ms in (10, 20):
+            yield from sleep(duration_ms)
+            ends.append(world.time_ms)
+
+    task = world.start(sleeper())
+    world.scheduler.resume(task, None)
+    world.run()
+    assert 1_010 == world.scheduler.next_deadline_ms()
+    world.advance(10)
+    world.advance(20)
+    world.advance(5_000)
+
+    assert [1_010, 1_030] == ends
+    assert NEVER_MS == world.scheduler.next_deadline_ms()
+
+
+def test_cancelled_io_is_dropped_before_the_task_goes_on() -> None:
+    world = World()
+    seen: list[list[OperationTask]] = []
+
+    def victim() -> Operation[None]:
+        try:
+            yield from call(int)
+        finally:
+            seen.append(list(world.dropped))
+
+    task = world.start(victim())
+    world.scheduler.cancel(task)
+    world.run()
+
+    assert [[task]] == seen
+    assert task.done
+
+
+def fails() -> Operation[None]:
+    yield from sleep(0)
+    raise ValueError("lonely")
+
+
+def test_error_nobody_joins_is_handed_back_after_a_while() -> None:
+    world = World()
+    spawned: list[Any] = []
+
+    def parent() -> Operation[None]:
+        spawned.append((yield from spawn(fails(), name="fails")))
+
+    world.start(parent())
+    assert [] == world.advance(1)
+    assert spawned == world.scheduler.unjoined()
+
+    assert [] == world.advance(UNJOINED_ERROR_MS - 1)
+    assert spawned == world.advance(1)
+
+
+def test_joined_error_is_not_handed_back() -> None:
+    world = World()
+    task = world.start(fails())
+    world.advance(0)
+
+    with pytest.raises(ValueError, match="lonely"):
+        task.outcome()
+    assert [] == world.scheduler.unjoined()
+    assert [] == world.advance(UNJOINED_ERROR_MS)
+
+
+def test_interrupt_ends_its_task_and_goes_on_to_the_caller() -> None:
+    world = World()
+
+    def interrupted() -> Operation[None]:
+        yield from sleep(0)
+        raise KeyboardInterrupt
+
+    task = world.start(interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        world.advance(0)
+
+    assert task.done
+    assert () == world.scheduler.tasks
+
+
+def test_finished_error_holds_no_frame_of_the_scheduler() -> None:
+    world = World()
+    task = world.start(fails())
+    world.advance(0)
+
+    assert task.error is not None
+    assert task.error.__traceback__ is not None
+    assert "fails" == task.error.__traceback__.tb_frame.f_code.co_name

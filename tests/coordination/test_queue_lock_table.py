@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from sparrowmq.coordination.queue_lock_table import (
+    ASKED_AGAIN_MS,
+    QUEUE_LEASE_BROKER_MS,
+    QUEUE_LEASE_CLIENT_MS,
+    QueueLockTable,
+)
+from sparrowmq.model import MessageQueue
+
+A, B, C = (MessageQueue("T", "broker-a", queue_id) for queue_id in range(3))
+
+
+def test_a_free_queue_is_locked_and_a_held_one_refused() -> None:
+    table = QueueLockTable()
+
+    assert [A, B] == table.try_lock_batch("G", [A, B], "one", now_ms=0)
+    assert [C] == table.try_lock_batch("G", [B, C], "two", now_ms=1)
+    assert [A, B] == table.try_lock_batch("G", [A, B, A], "one", now_ms=2)
+
+
+def test_groups_do_not_see_each_other() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A], "one", now_ms=0)
+
+    assert [A] == table.try_lock_batch("H", [A], "two", now_ms=0)
+
+
+def test_a_lease_runs_out_after_sixty_seconds_of_silence() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A], "one", now_ms=0)
+
+    assert [] == table.try_lock_batch("G", [A], "two", now_ms=60_000)
+    assert "one" == table.find_owner("G", A, now_ms=60_000)
+    assert table.find_owner("G", A, now_ms=60_001) is None
+    assert [A] == table.try_lock_batch("G", [A], "two", now_ms=60_001)
+
+
+def test_renewal_lengthens_the_lease() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A], "one", now_ms=0)
+    table.try_lock_batch("G", [A], "one", now_ms=20_000)
+
+    assert [] == table.try_lock_batch("G", [A], "two", now_ms=80_000)
+
+
+def test_unlock_releases_only_ones_own() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A], "one", now_ms=0)
+    table.try_lock_batch("G", [B], "two", now_ms=0)
+
+    table.unlock_batch("G", [A, B, C], "one")
+
+    assert table.find_owner("G", A, now_ms=0) is None
+    assert "two" == table.find_owner("G", B, now_ms=0)
+
+
+def test_has_locks_counts_live_ones_only() -> None:
+    table = QueueLockTable()
+
+    assert not table.has_locks("G", now_ms=0)
+    table.try_lock_batch("G", [A], "one", now_ms=0)
+    assert table.has_locks("G", now_ms=60_000)
+    assert not table.has_locks("G", now_ms=60_001)
+
+
+def test_a_closed_connection_leaves_what_the_client_may_still_believe() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A], "one", now_ms=0)
+    table.try_lock_batch("G", [B], "two", now_ms=0)
+
+    table.shorten("G", "one", lease_ms=30_000, now_ms=10_000)
+
+    assert [] == table.try_lock_batch("G", [A], "three", now_ms=30_000)
+    assert [A] == table.try_lock_batch("G", [A, B], "three", now_ms=30_001)
+
+
+def test_a_connection_closed_late_does_not_lengthen_the_lease() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A], "one", now_ms=0)
+
+    table.shorten("G", "one", lease_ms=30_000, now_ms=59_000)
+
+    assert "one" == table.find_owner("G", A, now_ms=59_000)
+    assert table.find_owner("G", A, now_ms=59_001) is None
+
+
+def test_who_waits_for_a_lease_that_ran_out_is_its_owner_until_it_asks_again() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A, B], "dead", now_ms=0)
+    table.try_lock_batch("G", [A], "heir", now_ms=1)
+
+    assert {"heir": [A], "dead": [B]} == table.find_owners("G", {"heir"}, now_ms=60_000)
+    assert {"heir": [A]} == table.find_owners("G", {"heir"}, now_ms=60_001)
+    assert {"dead": [A, B]} == table.find_owners("G", {"heir", "dead"}, now_ms=60_000)
+
+
+def test_expired_leases_are_forgotten() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A], "one", now_ms=0)
+    table.try_lock_batch("G", [B], "one", now_ms=50_000)
+
+    table.drop_expired(now_ms=60_001)
+    assert [A, B] == [lock.queue for lock in table.save(now_ms=0)]
+    table.drop_expired(now_ms=60_001 + ASKED_AGAIN_MS)
+
+    assert [B] == [lock.queue for lock in table.save(now_ms=0)]
+
+
+def test_a_refused_request_leaves_no_trace() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [], "one", now_ms=0)
+
+    assert QueueLockTable() == table
+
+
+def test_saved_locks_come_back_with_what_they_had_left() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [B, A], "one", now_ms=0)
+    saved = table.save(now_ms=45_000)
+
+    restored = QueueLockTable()
+    restored.restore(saved, now_ms=1_000_000)
+
+    assert [A, B] == [lock.queue for lock in saved]
+    assert "one" == restored.find_owner("G", A, now_ms=1_015_000)
+    assert restored.find_owner("G", A, now_ms=1_015_001) is None
+
+
+class TwoMembers(RuleBasedStateMachine):
+    """Members that trust their lease for 30 s from sending never overlap, whatever happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = QueueLockTable()
+        self.now_ms = 0
+        self.trusted_until_ms: dict[str, int] = {}
+
+    @rule(step_ms=st.sampled_from([1, 5_000, 13_000, 27_000, 30_000, 30_001, 60_000, 60_001]))
+    def pass_time(self, step_ms: int) -> None:
+        self.now_ms += step_ms
+
+    @rule(client_id=st.sampled_from(["one", "two"]), delay_ms=st.integers(0, 5_000))
+    def lock(self, client_id: str, delay_ms: int) -> None:
+        sent_ms = self.now_ms
+        self.now_ms += delay_ms
+        if self.table.try_lock_batch("G", [A], client_id, now_ms=self.now_ms):
+            self.trusted_until_ms[client_id] = sent_ms + QUEUE_LEASE_CLIENT_MS
+
+    @rule(client_id=st.sampled_from(["one", "two"]))
+    def stop_and_unlock(self, client_id: str) -> None:
+        self.trusted_until_ms.pop(client_id, None)
+        self.table.unlock_batch("G", [A], client_id)
+
+    @rule(client_id=st.sampled_from(["one", "two"]))
+    def close_connection(self, client_id: str) -> None:
+        self.table.shorten("G", client_id, lease_ms=QUEUE_LEASE_CLIENT_MS, now_ms=self.now_ms)
+
+    @rule()
+    def restart_broker(self) -> None:
+        saved = self.table.save(now_ms=self.now_ms)
+        self.table = QueueLockTable()
+        self.table.restore(saved, now_ms=self.now_ms)
+
+    @rule()
+    def drop_expired(self) -> None:
+        self.table.drop_expired(now_ms=self.now_ms)
+
+    @invariant()
+    def at_most_one_member_consumes(self) -> None:
+        consuming = [c for c, until in self.trusted_until_ms.items() if self.now_ms <= until]
+        assert len(consuming) <= 1
+
+
+TestTwoMembers = TwoMembers.TestCase
+
+
+def test_the_brokers_lease_outlives_the_clients() -> None:
+    assert 60_000 == QUEUE_LEASE_BROKER_MS
+    assert 30_000 == QUEUE_LEASE_CLIENT_MS

@@ -1,0 +1,319 @@
+"""The doctor's rules on ids, lists of members and subscriptions: each fires, and each is silent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparrowmq.coordination.member_marker import mark_version
+from sparrowmq.doctor import Severity, compute_ownership
+from sparrowmq.doctor.explain import explain
+from sparrowmq.doctor.snapshot import TopicView
+from sparrowmq.model import MessageQueue
+
+# What the fixture gives; a test directory is no package to import from.
+Group = Any
+
+
+def queues(*ids: int, topic: str = "T", broker: str = "broker-a") -> tuple[MessageQueue, ...]:
+    return tuple(MessageQueue(topic, broker, queue_id) for queue_id in ids)
+
+
+@pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
+def test_healthy_group_has_no_finding(seen_group: Group, strategy: str) -> None:
+    group = seen_group([f"10.0.0.{n}@1" for n in range(3)], queues=9, strategy=strategy)
+
+    findings = group.findings()
+
+    # A hash ring may give unequal shares, which is R14 at most; what dealing in a circle costs
+    # when members change is worth knowing.
+    usual = {"CONSISTENT_HASH": {"R14"}, "AVG_BY_CIRCLE": {"R18"}}
+    assert findings.keys() <= usual.get(strategy, set())
+
+
+def test_r01_names_the_containers_that_share_an_id_and_the_queues_it_costs(
+    seen_group: Group,
+) -> None:
+    group = seen_group(["172.17.0.1@11", "172.17.0.1@9", "172.17.0.1@9"], queues=8)
+    group.flow(6, 7, then=(100, 0), now=(160, 0))
+
+    found = group.findings()["R01"]
+
+    assert Severity.ERROR == found.severity
+    assert queues(6, 7) == found.unowned
+    assert queues(3, 4, 5) == found.double
+    assert ("172.17.0.1@9",) == found.members
+    assert (
+        "172.17.0.1@9 is listed 2 times: connections from 10.1.0.1:50001, 10.1.0.2:50002",
+    ) == found.evidence
+    assert "nobody consumes T at broker-a: 6, 7" in found.consequence
+    assert "320 messages behind, growing by 20.0 a second" in found.consequence
+    assert "consume T at broker-a: 3-5: every message twice" in found.consequence
+    assert "instance name" in found.remedy
+
+
+def test_r02_is_the_same_on_one_host(seen_group: Group) -> None:
+    twice = ["10.0.0.5@DEFAULT"] * 2
+    group = seen_group(twice, queues=4)
+    group.listing("broker-a", twice, addresses=["10.0.0.5:41", "10.0.0.5:42"])
+
+    findings = group.findings()
+
+    assert "R01" not in findings
+    assert queues(0, 1) == findings["R02"].double
+    assert queues(2, 3) == findings["R02"].unowned
+
+
+def test_r01_counts_an_id_that_a_broker_lists_without_its_connections(seen_group: Group) -> None:
+    group = seen_group(["10.0.0.1@1"] * 2)
+    group.now["broker-a"] = replace(group.now["broker-a"], seats=())
+
+    assert "connections from an unknown address" in group.findings()["R01"].evidence[0]
+
+
+def test_r01_is_a_warning_while_it_may_be_a_member_that_reconnects(seen_group: Group) -> None:
+    group = seen_group()
+    group.listing("broker-a", ["10.0.0.1@1"] * 2, before=["10.0.0.1@1"])
+
+    found = group.findings()["R01"]
+
+    assert Severity.WARN == found.severity
+    assert "reconnecting" in found.evidence[-1]
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%G", "T"])
+def test_r04_tells_of_retries_that_double(seen_group: Group, topic: str) -> None:
+    group = seen_group(["10.0.0.1@1"] * 2, topics=["%RETRY%G", "T"], queues=1)
+    group.offsets = dict.fromkeys(group.offsets, ((0, 0), (0, 0)))
+    group.flow(0, topic=topic, then=(10, 10), now=(40, 40))
+
+    findings = group.findings()
+
+    assert (topic == "%RETRY%G") == ("R04" in findings)
+    if topic == "%RETRY%G":
+        assert "it grows by 5.0 a second" in findings["R04"].evidence
+
+
+def test_r05_finds_topics_that_only_some_members_subscribe(seen_group: Group) -> None:
+    group = seen_group(["10.0.0.1@1", "10.0.0.2@1"], topics=["T", "U"])
+    group.report("10.0.0.1@1", expressions={"T": "*"}, held=queues(0, 1))
+    group.report("10.0.0.2@1", expressions={"U": "*"}, held=queues(2, 3, topic="U"))
+    group.flow(2, 3, then=(10, 0), now=(40, 0))
+
+    findings = group.findings()
+
+    assert Severity.ERROR == findings["R05"].severity
+    assert {*queues(2, 3), *queues(0, 1, topic="U")} == set(findings["R05"].unowned)
+    assert "member 10.0.0.1@1: T" in findings["R05"].evidence
+    assert "member 10.0.0.2@1: U" in findings["R05"].evidence
+    assert "growing by 10.0 a second" in findings["R05"].consequence
+    assert "R10" not in findings
+
+
+def test_r05_finds_a_broker_whose_subscription_changes_between_the_looks(
+    seen_group: Group,
+) -> None:
+    group = seen_group(topics=["T", "U"])
+    group.listing(
+        "broker-a",
+        ["10.0.0.1@1", "10.0.0.2@1"],
+        expressions={"T": "*"},
+        expressions_before={"U": "*"},
+    )
+
+    assert {"broker broker-a: T", "broker broker-a a moment ago: U"} == set(
+        group.findings()["R05"].evidence
+    )
+
+
+def test_r06_finds_different_tags_and_not_tags_in_another_order(seen_group: Group) -> None:
+    group = seen_group()
+    group.listing("broker-a", ["10.0.0.1@1", "10.0.0.2@1"], expressions={"T": "A||B"})
+    group.report("10.0.0.1@1", expressions={"T": "B || A"}, held=queues(0, 1))
+    group.report("10.0.0.2@1", expressions={"T": "A||B"}, held=queues(2, 3))
+    assert {} == group.findings()
+
+    group.reports.pop()
+    group.report("10.0.0.2@1", expressions={"T": "C"}, held=queues(2, 3))
+
+    found = group.findings()["R06"]
+    assert "member 10.0.0.2@1: C" in found.evidence
+    assert "passed over for good" in found.consequence
+
+
+@pytest.mark.parametrize(("member", "fires"), [(2, True), (1, False), (0, False)])
+def test_r07_finds_a_broker_that_knows_an_older_subscription(
+    seen_group: Group, member: int, fires: bool
+) -> None:
+    group = seen_group(["10.0.0.1@1"])
+    group.report("10.0.0.1@1", versions=member, held=queues(0, 1, 2, 3))
+
+    assert fires == ("R07" in group.findings())
+
+
+def test_r08_finds_a_broker_that_lists_nobody_and_r09_one_that_misses_a_member(
+    seen_group: Group,
+) -> None:
+    brokers = ["broker-a", "broker-b"]
+    everybody = ["10.0.0.1@1", "10.0.0.2@1"]
+    assert {} == seen_group(everybody, brokers=brokers).findings()
+
+    restarted = seen_group(everybody, brokers=brokers)
+    restarted.listing("broker-b", [])
+    split = seen_group(everybody, brokers=brokers)
+    split.listing("broker-b", everybody[:1])
+
+    found = restarted.findings()["R08"]
+    assert "broker-b at 10.9.9.9:10911 lists nobody" in found.evidence
+    assert "R09" not in restarted.findings()
+    found = split.findings()["R09"]
+    assert Severity.ERROR == found.severity
+    assert ("10.0.0.2@1",) == found.members
+    assert "missing there: 10.0.0.2@1" in found.evidence
+    assert "R08" not in split.findings()
+
+
+def test_broker_that_does_not_answer_is_q03_and_not_r08(seen_group: Group) -> None:
+    group = seen_group(brokers=["broker-a", "broker-b"])
+    group.listing("broker-b", [], failure="cannot connect")
+
+    findings = group.findings()
+
+    assert {"Q03"} == findings.keys()
+    assert ("10.9.9.9:10911: cannot connect",) == findings["Q03"].evidence
+
+
+def test_r12_finds_a_member_that_unsubscribed_everything(seen_group: Group) -> None:
+    group = seen_group(["10.0.0.1@1", "10.0.0.2@1"], topics=["%RETRY%G", "T"])
+    group.report("10.0.0.1@1", expressions={"%RETRY%G": "*"})
+    group.report("10.0.0.2@1", held=queues(2, 3))
+    group.flow(0, then=(0, 0), now=(60, 0))
+
+    found = group.findings()["R12"]
+
+    assert queues(0, 1) == found.unowned
+    assert "T at broker-a: 0, 1 (60 messages behind" in found.consequence
+
+    group.reports[0] = replace(group.reports[0], subscriptions=group.reports[1].subscriptions)
+    assert "R12" not in group.findings()
+
+
+@pytest.mark.parametrize(("member_count", "idle"), [(4, []), (6, ["10.0.0.5@1", "10.0.0.6@1"])])
+def test_r14_names_members_without_a_queue(
+    seen_group: Group, member_count: int, idle: list[str]
+) -> None:
+    group = seen_group([f"10.0.0.{n + 1}@1" for n in range(member_count)])
+
+    found = group.findings().get("R14")
+
+    assert idle == ([] if found is None else list(found.members))
+
+
+def test_r19_tells_who_came_and_went(seen_group: Group) -> None:
+    group = seen_group()
+    group.listing("broker-a", ["10.0.0.1@1", "10.0.0.3@1"], before=["10.0.0.1@1", "10.0.0.2@1"])
+
+    found = group.findings()["R19"]
+
+    assert ("came: 10.0.0.3@1", "went: 10.0.0.2@1") == found.evidence
+    assert Severity.INFO == found.severity
+    assert "R19" not in seen_group().findings()
+
+
+def test_r28_finds_a_member_that_is_listed_and_frozen(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, 1, then=(100, 50), now=(160, 50))
+    group.flow(2, 3, then=(100, 100), now=(160, 160))
+    found = group.findings()["R28"]
+    assert Severity.WARN == found.severity
+
+    group.report("10.0.0.1@1", is_silent=True, failure="no answer")
+    found = group.findings()["R28"]
+
+    assert Severity.ERROR == found.severity
+    assert ("10.0.0.1@1",) == found.members
+    assert queues(0, 1) == found.unowned
+    assert "220 messages behind, growing by 20.0 a second" in found.consequence
+    assert any("does not answer" in line for line in found.evidence)
+
+
+def test_r28_waits_as_long_as_members_wait_to_commit(seen_group: Group) -> None:
+    group = seen_group(interval_ms=3_000)
+    group.flow(0, 1, then=(100, 50), now=(160, 50))
+    group.flow(2, 3, then=(100, 100), now=(160, 160))
+
+    assert {} == group.findings()
+
+
+def test_r33_finds_two_clusters_and_name_servers_that_disagree(seen_group: Group) -> None:
+    group = seen_group(brokers=["broker-a", "broker-b"])
+    view: TopicView = group.topics["T"]
+    here, there = view.queues
+    group.topics["T"] = replace(view, queues=(here, there._replace(cluster="D")))
+    found = group.findings()["R33"]
+    assert "broker-b is of cluster D" in found.evidence
+
+    disagreeing = (("ns1:9876", ("broker-a", "broker-b")), ("ns2:9876", ("broker-a",)))
+    group.topics["T"] = replace(view, broker_names_by_server=disagreeing)
+
+    found = group.findings()["R33"]
+    assert Severity.ERROR == found.severity
+    assert ("ns1:9876 knows broker-a, broker-b", "ns2:9876 knows broker-a") == found.evidence
+
+
+def test_q04_tells_that_nobody_is_connected(seen_group: Group) -> None:
+    group = seen_group([])
+    group.flow(0, then=(0, 0), now=(60, 0))
+
+    found = group.findings()["Q04"]
+
+    assert Severity.ERROR == found.severity
+    assert "60 messages behind, growing by 10.0 a second" in found.consequence
+    assert queues(0, 1, 2, 3) == found.unowned
+
+
+def test_q09_refuses_our_own_strategies_beside_other_clients(seen_group: Group) -> None:
+    group = seen_group(strategy="MINIMAL_MOVE")
+    view = group.now["broker-a"]
+    ours, theirs = (seat.client_id for seat in view.seats)
+    marked = view.seats[0]._replace(version=mark_version(395), language="PYTHON")
+    group.now["broker-a"] = replace(view, seats=(marked, view.seats[1]))
+
+    found = group.findings()["Q09"]
+
+    assert Severity.ERROR == found.severity
+    assert (theirs,) == found.members
+    assert (f"{theirs} from 10.1.0.1:50001 runs another client (JAVA)",) == found.evidence
+    both = (marked, view.seats[1]._replace(version=mark_version(395)))
+    group.now["broker-a"] = replace(view, seats=both)
+    assert "Q09" not in group.findings()
+    assert "Q09" not in seen_group([ours, theirs]).findings()
+
+
+def test_owners_are_computed_over_all_topics_by_a_strategy_that_sees_them(
+    seen_group: Group,
+) -> None:
+    ids = ["10.0.0.1@1", "10.0.0.2@1", "10.0.0.3@1"]
+    group = seen_group(ids, topics=["T", "U", "V"], queues=1, strategy="AVG_ACROSS_TOPICS")
+
+    owners = compute_ownership(group.snapshot()).owners
+
+    assert ids == sorted(seat.client_id for seats in owners.values() for seat in seats)
+
+
+def test_minimal_move_leaves_queues_with_those_who_tell_that_they_hold_them(
+    seen_group: Group,
+) -> None:
+    group = seen_group(["a", "b"], strategy="MINIMAL_MOVE")
+    mine = group.topics["T"].subscribe_queues
+    group.report("b", held=mine[:2])
+    group.report("a", held=mine[2:])
+
+    snapshot = group.snapshot()
+    owners = compute_ownership(snapshot).owners
+
+    assert ["b", "b", "a", "a"] == [owners[queue][0].client_id for queue in mine]
+    (explanation,) = explain(snapshot, mine[0])
+    assert any(step.endswith("b tells that it holds it") for step in explanation.steps)

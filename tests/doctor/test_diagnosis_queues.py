@@ -1,0 +1,401 @@
+"""The doctor's rules on queues, loads and flow; whom it takes for owners; how it explains them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparrowmq.doctor import Severity, compute_ownership
+from sparrowmq.doctor.explain import explain, find_queue
+from sparrowmq.doctor.finding import describe_age, describe_runs
+from sparrowmq.doctor.snapshot import BROADCASTING, TopicView
+from sparrowmq.errors import UsageError
+from sparrowmq.model import MessageQueue
+
+# What the fixture gives; a test directory is no package to import from.
+Group = Any
+
+FIRST, SECOND = "10.0.0.1@1", "10.0.0.2@1"
+
+
+def queues(*ids: int, topic: str = "T", broker: str = "broker-a") -> tuple[MessageQueue, ...]:
+    return tuple(MessageQueue(topic, broker, queue_id) for queue_id in ids)
+
+
+def test_r10_finds_queues_that_their_owner_does_not_hold(seen_group: Group) -> None:
+    group = seen_group()
+    group.report(FIRST, held=queues(0, 1))
+    group.report(SECOND, held=queues(2))
+    group.flow(3, then=(10, 10), now=(40, 10))
+
+    found = group.findings()["R10"]
+
+    assert queues(3) == found.unowned
+    assert (f"T at broker-a: 3 falls to {SECOND}",) == found.evidence
+    assert "30 messages behind, growing by 5.0 a second" in found.consequence
+    # Who does not tell may well hold it.
+    group.reports.pop()
+    assert "R10" not in group.findings()
+
+
+@pytest.mark.parametrize(
+    ("where", "fires"),
+    [("CONSUME_FROM_LAST_OFFSET", True), ("CONSUME_FROM_FIRST_OFFSET", False)],
+)
+def test_r11_tells_what_a_start_at_the_end_would_skip(
+    seen_group: Group, where: str, fires: bool
+) -> None:
+    group = seen_group(where=where)
+    group.flow(3, then=(500, None), now=(600, None))
+
+    found = group.findings().get("R11")
+
+    assert fires == (found is not None)
+    if found is not None:
+        assert "600 messages would never be consumed" in found.consequence
+        assert "T at broker-a: 3" in found.evidence
+
+
+def test_r11_leaves_a_group_alone_that_has_committed_nothing(seen_group: Group) -> None:
+    group = seen_group(where="CONSUME_FROM_LAST_OFFSET", interval_ms=0)
+    group.flow(0, 1, 2, 3, then=(0, None), now=(60, None))
+
+    assert "R11" not in group.findings()
+
+
+def test_r13_finds_queues_that_two_members_hold(seen_group: Group) -> None:
+    group = seen_group()
+    group.report(FIRST, held=queues(0, 1, 2))
+    group.report(SECOND, held=queues(2, 3))
+
+    found = group.findings()["R13"]
+
+    assert queues(2) == found.double
+    assert f"T at broker-a: 2: {FIRST}, {SECOND}" in found.evidence
+
+
+def test_r13_finds_different_strategies(seen_group: Group) -> None:
+    group = seen_group()
+    group.report(FIRST, held=queues(0, 1), strategy="AVG")
+    group.report(SECOND, held=queues(1, 3), strategy="AVG_BY_CIRCLE")
+
+    found = group.findings()["R13"]
+
+    assert "members run different strategies" == found.title
+    assert (f"{FIRST}: AVG", f"{SECOND}: AVG_BY_CIRCLE") == found.evidence
+    group.reports[1] = replace(group.reports[1], strategy="AVG", held=group.reports[1].held[1:])
+    assert "R13" not in group.findings()
+
+
+@pytest.mark.parametrize(("topics", "fires"), [(("T", "U", "V"), True), (("T",), False)])
+def test_r15_finds_that_the_first_ids_get_the_extra_queue_of_every_topic(
+    seen_group: Group, topics: tuple[str, ...], fires: bool
+) -> None:
+    group = seen_group(topics=topics, queues=3)
+
+    found = group.findings().get("R15")
+
+    assert fires == (found is not None)
+    if found is not None:
+        assert (f"{FIRST}: 6 queues", f"{SECOND}: 3 queues") == found.evidence
+
+
+@pytest.mark.parametrize(
+    ("brokers", "fires"),
+    [(("room1-a", "room2-a", "room3-a", "room4-a"), True), (("room1-a",), False)],
+)
+def test_r16_finds_what_rooms_without_members_do(
+    seen_group: Group, brokers: tuple[str, ...], fires: bool
+) -> None:
+    ids = ["room1-10.0.0.1@1", "room1-10.0.0.2@1"]
+    group = seen_group(ids, brokers=brokers, queues=1, strategy="MACHINE_ROOM_NEARBY-AVG")
+
+    assert fires == ("R16" in group.findings())
+
+
+@pytest.mark.parametrize(("lag", "fires"), [(5_000, True), (900, False)])
+def test_r17_finds_a_queue_far_behind_the_others(seen_group: Group, lag: int, fires: bool) -> None:
+    group = seen_group()
+    group.flow(2, then=(lag, 0), now=(lag + 120, 60))
+
+    found = group.findings().get("R17")
+
+    assert fires == (found is not None)
+    if found is not None:
+        assert (SECOND,) == found.members
+        assert "T at broker-a: 2: 5,060 messages behind, growing by 10.0 a second" in found.evidence
+
+
+def test_r21_and_r25_tell_of_broadcasting(seen_group: Group) -> None:
+    group = seen_group(model=BROADCASTING)
+    assert {"R21"} == group.findings().keys()
+
+    group.report(FIRST, is_orderly=True)
+
+    assert {"R21", "R25"} == group.findings().keys()
+    assert "R21" not in seen_group().findings()
+
+
+@pytest.mark.parametrize(("is_locked", "fires"), [(False, True), (True, False)])
+def test_r22_finds_an_ordered_consumer_without_its_lock(
+    seen_group: Group, is_locked: bool, fires: bool
+) -> None:
+    group = seen_group([FIRST])
+    group.report(FIRST, held=queues(0, 1, 2, 3), is_orderly=True, is_locked=is_locked)
+    group.flow(1, then=(100, 90), now=(100, 91))
+
+    found = group.findings().get("R22")
+
+    assert fires == (found is not None)
+    if found is not None:
+        assert (f"T at broker-a: 1 at {FIRST}",) == found.evidence
+
+
+def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(100, 40), now=(160, 40))
+    group.flow(1, 2, 3, then=(100, 100), now=(160, 160))
+
+    found = group.findings()["R30"]
+
+    assert "offset 40 of 160 did not move within 6.0 s" in found.evidence
+    assert "120 messages behind, growing by 10.0 a second" in found.consequence
+    assert (FIRST,) == found.members
+    # A member of which nothing moves is R28.
+    group.flow(1, then=(100, 100), now=(100, 100))
+    assert {"R28"} == group.findings().keys()
+
+
+def test_r32_says_that_brokers_assign_queues_of_pop(seen_group: Group) -> None:
+    assert "R32" in seen_group(consume_type="CONSUME_POP").findings()
+    assert "R32" not in seen_group().findings()
+
+
+def test_q01_finds_queues_that_take_messages_and_are_not_read(seen_group: Group) -> None:
+    group = seen_group()
+    view: TopicView = group.topics["T"]
+    at = view.queues[0]._replace(write_count=6)
+    group.topics["T"] = replace(view, queues=(at,), surplus_offsets=((queues(5)[0], 7),))
+
+    found = group.findings()["Q01"]
+
+    assert queues(4, 5) == found.unowned
+    assert ("broker-a: readQueueNums 4, writeQueueNums 6",) == found.evidence
+    assert "7 messages were stored there" in found.consequence
+
+
+def test_q02_finds_topics_that_cannot_be_read(seen_group: Group) -> None:
+    group = seen_group()
+    view: TopicView = group.topics["T"]
+    group.topics["T"] = replace(view, queues=(view.queues[0]._replace(is_readable=False),))
+    assert ("broker-a gives no read permission",) == group.findings()["Q02"].evidence
+
+    group.topics["T"] = replace(view, queues=())
+
+    assert "no name server knows topic T" in group.findings()["Q02"].title
+
+
+def test_q05_says_when_owners_cannot_be_computed_and_shows_those_who_tell(
+    seen_group: Group,
+) -> None:
+    group = seen_group(strategy="CONFIG")
+    group.report(FIRST, held=queues(0))
+
+    owners = compute_ownership(group.snapshot()).owners
+
+    assert "Q05" in group.findings()
+    assert [FIRST] == [seat.client_id for seat in owners[queues(0)[0]]]
+    assert () == owners[queues(1)[0]]
+
+
+def test_q06_finds_a_group_that_stands_still_and_what_members_have_in_hand(
+    seen_group: Group,
+) -> None:
+    group = seen_group()
+    group.flow(0, 1, 2, 3, then=(100, 40), now=(160, 40))
+    group.report(FIRST, held=queues(0, 1), cached=500)
+
+    found = group.findings()["Q06"]
+
+    assert Severity.ERROR == found.severity
+    assert {"Q06"} == group.findings().keys()
+    assert "480 messages behind, growing by 40.0 a second" in found.consequence
+    assert f"{FIRST} has 1,000 messages in hand" in found.evidence
+    assert f"{SECOND} does not tell what it has in hand" in found.evidence
+    group.flow(0, then=(100, 40), now=(160, 41))
+    assert "Q06" not in group.findings()
+
+
+def test_q06_leaves_members_that_do_not_answer_to_r28(seen_group: Group) -> None:
+    group = seen_group([FIRST])
+    group.flow(0, 1, 2, 3, then=(100, 40), now=(160, 40))
+    group.report(FIRST, is_silent=True, failure="no answer")
+
+    assert {"R28"} == group.findings().keys()
+
+
+@pytest.mark.parametrize(
+    ("produced", "severity", "means"),
+    [
+        (1_200, Severity.WARN, "240,000 messages more behind every hour"),
+        (800, Severity.WARN, "it stays as it is"),
+        (0, Severity.INFO, "at this pace they have caught up in 4 min"),
+    ],
+)
+def test_q07_finds_members_slower_than_their_producers(
+    seen_group: Group, produced: int, severity: Severity, means: str
+) -> None:
+    group = seen_group()
+    group.flow(0, 1, 2, 3, then=(10_000 - produced // 4, 1_500), now=(10_000, 1_500 + 800 // 4))
+
+    found = group.findings()["Q07"]
+
+    assert severity == found.severity
+    assert means in found.consequence
+    pace = f"{FIRST}: in {produced / 12:.1f} a second, out 66.7, 16,600 behind"
+    assert pace in found.evidence
+    assert "2 more can get a queue" in found.remedy
+
+
+def test_q07_names_the_one_member_that_is_slower_than_the_others(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, 1, then=(200, 100), now=(350, 101))
+    group.flow(2, 3, then=(200, 190), now=(350, 340))
+
+    found = group.findings()["Q07"]
+
+    assert "messages come faster than 1 of 2 members" == found.title
+    assert (FIRST,) == found.members
+    assert "498 messages behind: 178,800 messages more behind every hour" == found.consequence
+    assert "the rebalance does not relieve them" in found.remedy
+
+
+def test_q07_leaves_messages_alone_that_are_on_their_way(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, 1, 2, 3, then=(1_000, 900), now=(9_000, 8_200))
+
+    assert {} == group.findings()
+
+
+def test_q08_finds_an_offset_that_went_back(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(2, then=(100, 90), now=(100, 60))
+
+    found = group.findings()["Q08"]
+
+    assert ("T at broker-a: 2: from 90 to 60",) == found.evidence
+    assert "30 messages may be consumed again" == found.consequence
+
+
+def test_findings_come_with_the_worst_first(seen_group: Group) -> None:
+    group = seen_group([FIRST, SECOND, SECOND, "10.0.0.3@1", "10.0.0.4@1"])
+    group.flow(2, then=(100, 90), now=(100, 60))
+
+    severities = [finding.severity for finding in group.findings().values()]
+
+    assert sorted(severities, reverse=True) == severities
+    assert {Severity.ERROR, Severity.WARN} <= set(severities)
+
+
+def test_queue_is_disputed_where_brokers_lists_differ(seen_group: Group) -> None:
+    group = seen_group([FIRST, SECOND], brokers=["broker-a", "broker-b"], queues=2)
+    assert frozenset() == compute_ownership(group.snapshot()).disputed
+
+    group.listing("broker-b", [FIRST])
+
+    found = compute_ownership(group.snapshot())
+    assert set(queues(0, 1, broker="broker-b")) == found.disputed
+
+
+def test_member_takes_nothing_of_a_topic_that_it_does_not_subscribe(seen_group: Group) -> None:
+    group = seen_group([FIRST, SECOND], topics=["T", "U"])
+    group.report(SECOND, expressions={"U": "*"})
+
+    found = compute_ownership(group.snapshot())
+
+    assert set(queues(2, 3)) == set(found.unowned)
+    assert (SECOND,) == found.shares[queues(2)[0]]
+
+
+def test_explanation_follows_the_arithmetic(seen_group: Group) -> None:
+    group = seen_group(["c0", "c1", "c1"], queues=8)
+
+    shared, orphan = (explain(group.snapshot(), queue)[0] for queue in queues(4, 7))
+
+    assert ("c1", "c1") == shared.owners
+    assert "so all 2 processes with the id c1 take it" == shared.steps[-1]
+    assert "place 4" in shared.steps[0]
+    assert "0. c0, 1. c1, 2. c1" in shared.steps[1]
+    assert "8 queues over 3 members are 2 each, rest 2" in shared.steps[2]
+    assert () == orphan.owners
+    assert "place 2's is computed by nobody" in orphan.steps[-2]
+    assert "so nobody takes it" == orphan.steps[-1]
+
+
+@pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
+def test_explanation_agrees_with_the_owner_of_every_queue(seen_group: Group, strategy: str) -> None:
+    group = seen_group(["c0", "c1", "c2", "c2", "c3"], queues=11, strategy=strategy)
+    snapshot = group.snapshot()
+
+    for queue, seats in compute_ownership(snapshot).owners.items():
+        told = explain(snapshot, queue)[0]
+        ids = [seat.client_id for seat in seats]
+        assert ids == list(told.owners)
+        assert f"so {ids[0] if ids else 'nobody'} takes it" == told.steps[-1] or len(ids) > 1
+        if strategy == "CONSISTENT_HASH":
+            assert f"the next node is {ids[0]}-" in told.steps[-2]
+
+
+def test_explanation_is_given_for_every_list_of_members(seen_group: Group) -> None:
+    group = seen_group(brokers=["broker-a", "broker-b"])
+    group.listing("broker-b", [FIRST])
+
+    told = explain(group.snapshot(), queues(0, broker="broker-b")[0])
+
+    assert [("broker-a",), ("broker-b",)] == [each.broker_names for each in told]
+    assert [(SECOND,), (FIRST,)] == [each.owners for each in told]
+
+
+@pytest.mark.parametrize(
+    ("text", "topic", "message"),
+    [
+        ("3", None, "write BROKER:ID"),
+        ("broker-a:x", None, "write BROKER:ID"),
+        ("broker-a:9", None, "they divide T at broker-a: 0-3"),
+        ("broker-z:0", None, "do not divide queue broker-z:0"),
+        ("broker-a:0", "U", "does not consume topic U; it consumes T"),
+    ],
+)
+def test_queue_that_the_group_does_not_divide_is_refused(
+    seen_group: Group, text: str, topic: str | None, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        find_queue(seen_group().snapshot(), text, topic=topic)
+
+
+def test_topic_must_be_named_where_there_are_several(seen_group: Group) -> None:
+    snapshot = seen_group(topics=["T", "U"]).snapshot()
+
+    with pytest.raises(UsageError, match="name one by --topic"):
+        find_queue(snapshot, "broker-a:1")
+    assert queues(1, topic="U")[0] == find_queue(snapshot, "broker-a:1", topic="U")
+
+
+def test_broadcast_and_unknown_strategies_have_no_explanation(seen_group: Group) -> None:
+    for group, words in (
+        (seen_group(model=BROADCASTING), "every member has every queue"),
+        (seen_group(strategy="CONFIG"), "--strategy"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            explain(group.snapshot(), queues(0)[0])
+
+
+def test_numbers_and_ages_are_written_briefly() -> None:
+    runs = [describe_runs(numbers) for numbers in ([], [3], [0, 1, 2, 5, 7, 8])]
+
+    assert ["", "3", "0-2, 5, 7, 8"] == runs
+    assert ["12 s", "5 min", "3.0 h", "2.5 days"] == [
+        describe_age(seconds) for seconds in (12, 300, 10_800, 216_000)
+    ]

@@ -1,0 +1,43 @@
+"""How long a group took to agree, from what its members held and when."""
+
+from __future__ import annotations
+
+from sparrowmq.doctor.timeline import Episode, Holding, measure
+from sparrowmq.model import MessageQueue
+
+QUEUES = [MessageQueue("T", "b", queue_id) for queue_id in range(4)]
+
+
+def holding(at_ms: int, member: str, *ids: int) -> Holding:
+    return Holding(at_ms, member, frozenset(QUEUES[queue_id] for queue_id in ids))
+
+
+BEGIN = [holding(0, "a", 0, 1), holding(5, "b", 2, 3)]
+
+
+def test_quiet_group_has_settled_at_once() -> None:
+    assert Episode(0, 0, 0, 0) == measure(BEGIN, QUEUES, since_ms=100, until_ms=500)
+
+
+def test_join_with_a_moment_of_two_owners() -> None:
+    join = [holding(120, "c", 3), holding(150, "b", 2)]
+
+    assert Episode(50, 0, 30, 1) == measure(BEGIN + join, QUEUES, since_ms=100, until_ms=500)
+
+
+def test_kill_leaves_queues_without_an_owner_for_a_while() -> None:
+    kill = [holding(100, "a"), holding(160, "b", 0, 1, 2, 3)]
+
+    assert Episode(60, 60, 0, 2) == measure(kill + BEGIN, QUEUES, since_ms=100, until_ms=500)
+
+
+def test_group_that_does_not_agree_has_no_time() -> None:
+    twins = [holding(100, "c", 0, 1), holding(110, "b", 3)]
+
+    assert Episode(None, 390, 400, 3) == measure(BEGIN + twins, QUEUES, since_ms=100, until_ms=500)
+
+
+def test_what_comes_after_the_end_does_not_count() -> None:
+    late = [holding(600, "a")]
+
+    assert Episode(0, 0, 0, 0) == measure(BEGIN + late, QUEUES, since_ms=100, until_ms=500)

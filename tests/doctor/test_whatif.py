@@ -1,0 +1,261 @@
+"""Joins, leaves and kills simulated: shares, moves, costs, split views, duplicate ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrowmq.doctor.whatif import (
+    ALL_NAMES,
+    KAFKA_NAMES,
+    SPARROW_NAMES,
+    Cost,
+    Course,
+    Event,
+    EventKind,
+    Plan,
+    Step,
+    check_strategy,
+    parse_events,
+    simulate,
+    simulate_all,
+)
+from sparrowmq.errors import ConfigError
+
+
+def plan(queues: int, members: int, events: str = "", **more: object) -> Plan:
+    return Plan(
+        queue_count=queues,
+        member_count=members,
+        events=parse_events(events),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def shares(step: Step) -> list[list[int]]:
+    """The queue ids of each member, in id order."""
+    return [[q.queue_id for q in step.queue_ids(member.number)] for member in step.members]
+
+
+def course_of(strategy: str, *what: object, **more: object) -> Course:
+    return simulate(plan(*what, **more), strategy)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("queues", "members", "counts"),
+    [(12, 5, [3, 3, 2, 2, 2]), (13, 5, [3, 3, 3, 2, 2]), (7, 2, [4, 3]), (2, 3, [1, 1, 0])],
+)
+def test_average_shares_of_the_worked_examples(
+    queues: int, members: int, counts: list[int]
+) -> None:
+    step = course_of("AVG", queues, members).steps[0]
+
+    assert counts == [len(share) for share in shares(step)]
+    assert (counts[0] - counts[-1], counts.count(0)) == (step.skew, step.idle)
+
+
+def test_two_equal_ids_share_the_first_part_and_leave_the_second() -> None:
+    by_average = course_of("AVG", 4, 2, has_duplicate_id=True).steps[0]
+    by_circle = course_of("AVG_BY_CIRCLE", 8, 3, has_duplicate_id=True).steps[0]
+    by_kafka = course_of("range", 4, 2, has_duplicate_id=True).steps[0]
+
+    assert [[0, 1], [0, 1]] == shares(by_average)
+    assert [2, 3] == [queue.queue_id for queue in by_average.unowned]
+    # Members in id order: the first twice, then the other.
+    assert [[0, 3, 6], [0, 3, 6], [2, 5]] == shares(by_circle)
+    assert [1, 4, 7] == [queue.queue_id for queue in by_circle.unowned]
+    assert ([], []) == (by_kafka.unowned, by_kafka.double)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "first", "after", "needless"),
+    [
+        ("AVG", [[0, 1, 2], [3, 4], [5, 6]], [[0, 1, 2, 3], [4, 5, 6]], 0),
+        ("range", [[0, 1, 2], [3, 4], [5, 6]], [[0, 1, 2, 3], [4, 5, 6]], 0),
+        ("AVG_BY_CIRCLE", [[0, 3, 6], [1, 4], [2, 5]], [[0, 2, 4, 6], [1, 3, 5]], 2),
+        ("roundrobin", [[0, 3, 6], [1, 4], [2, 5]], [[0, 2, 4, 6], [1, 3, 5]], 2),
+    ],
+)
+def test_second_of_three_members_leaves_seven_queues(
+    strategy: str, first: list[list[int]], after: list[list[int]], needless: int
+) -> None:
+    steps = course_of(strategy, 7, 3, "leave:1").steps
+
+    assert [first, after] == [shares(step) for step in steps]
+    assert needless == steps[1].needless
+
+
+@pytest.mark.parametrize("strategy", ["sticky", "cooperative-sticky"])
+def test_sticky_moves_nothing_that_stays(strategy: str) -> None:
+    steps = course_of(strategy, 7, 3, "leave:1,join").steps
+
+    assert 0 == steps[1].moved
+    assert 0 == steps[2].needless
+    assert 1 == steps[2].skew
+
+
+def test_cost_of_rocketmq_follows_the_model() -> None:
+    # Told to 2 brokers; each notifies every member; every member asks for the list.
+    steps = course_of("AVG", 8, 3, "join,leave:0,kill:0", broker_count=2).steps
+    join, leave, kill = steps[1:]
+
+    def agreed(told: int, members: int, changed: int) -> int:
+        return told + 2 * members + 2 * members + 3 * changed
+
+    def changed(before: Step, after: Step) -> int:
+        return sum(set(before.owners[queue]) != set(after.owners[queue]) for queue in after.owners)
+
+    assert agreed(4, 4, changed(steps[0], join)) == join.cost.messages
+    assert agreed(4, 3, changed(join, leave)) == leave.cost.messages
+    assert agreed(0, 2, changed(leave, kill)) == kill.cost.messages
+    assert [4, 4, 3] == [step.cost.trips for step in steps[1:]]
+    assert {20_000} == {step.cost.wait_ms_max for step in steps[1:]}
+    assert [step.moved for step in steps[1:]] == [step.cost.overlapping for step in steps[1:]]
+
+
+def test_cost_of_kafka_stops_the_group_or_its_moving_queues() -> None:
+    eager = course_of("range", 8, 3, "join").steps[1]
+    gentle = course_of("cooperative-sticky", 8, 3, "join").steps[1]
+
+    # Find, join twice; three heartbeats; all join and sync; three commits, four fetches.
+    assert Cost(4 + 6 + 16 + 14, 5, 3_000, 8, 0) == eager.cost
+    # A second round, and four frames for each of the two queues that move.
+    assert 2 == gentle.moved
+    assert Cost(4 + 6 + 32 + 8, 9, 3_000, 2, 0) == gentle.cost
+    killed = course_of("range", 8, 3, "kill").steps[1]
+    assert 48_000 == killed.cost.wait_ms_max
+
+
+def test_split_view_harms_whom_nobody_coordinates() -> None:
+    courses = {course.strategy: course for course in simulate_all(plan(8, 3))}
+
+    splits = {name: course.steps[0].split for name, course in courses.items()}
+    # The coordinator has not heard of one member, which waits.
+    assert {(0, 0, 1)} == {splits[name] for name in KAFKA_NAMES}
+    # AVG of three is 0-2, 3-5, 6-7; the first, of two, takes 0-3.
+    assert (0, 1, 0) == splits["AVG"]
+    assert {0} == {splits[name].double for name in SPARROW_NAMES}
+
+
+def test_owners_known_minimal_move_moves_what_it_must() -> None:
+    steps = course_of("MINIMAL_MOVE", 8, 3, "join,leave:1,kill:0,join").steps
+
+    assert [0] * 5 == [step.needless for step in steps]
+    # Two of a newcomer's; then nothing that stays moves.
+    assert [0, 2, 0, 0, 2] == [step.moved for step in steps]
+
+
+def test_cost_of_ours_adds_owners_and_locks_and_lets_nothing_overlap() -> None:
+    join = course_of("MINIMAL_MOVE", 8, 3, "join", broker_count=2).steps[1]
+
+    # Told to 2 brokers; each notifies every member; every member asks each of both.
+    assert Cost(4 + 8 + 16 + 8 * 2, 4, 20_000, 2, 0) == join.cost
+
+
+def test_config_leaves_the_queues_of_a_member_that_left() -> None:
+    steps = course_of("CONFIG", 6, 3, "leave:0,join").steps
+
+    assert [0, 3] == [queue.queue_id for queue in steps[1].unowned]
+    # Nobody told the new member what it should have.
+    assert (2, 1) == (len(steps[2].unowned), steps[2].idle)
+
+
+@given(
+    queues=st.integers(1, 40),
+    members=st.integers(1, 9),
+    events=st.lists(st.sampled_from(["join", "leave", "kill"]), max_size=4),
+    brokers=st.integers(1, 3),
+    rooms=st.integers(1, 2),
+)
+def test_every_queue_has_one_owner_after_every_event(
+    queues: int, members: int, events: list[str], brokers: int, rooms: int
+) -> None:
+    brokers = min(brokers, queues)
+    chosen = plan(
+        queues,
+        members + len(events),
+        ",".join(events),
+        broker_count=brokers,
+        room_count=min(rooms, brokers),
+    )
+
+    for course in simulate_all(chosen):
+        for step in course.steps:
+            assert "" == step.failure
+            assert course.strategy == "CONFIG" or ([], []) == (step.unowned, step.double)
+            assert step.needless <= step.moved <= queues
+
+
+def test_schools_are_told_apart() -> None:
+    schools = {course.strategy: course.school for course in simulate_all(plan(4, 2))}
+
+    assert list(ALL_NAMES) == list(schools)
+    assert {"sparrowmq"} == {schools[name] for name in SPARROW_NAMES}
+    assert {"kafka"} == {schools[name] for name in KAFKA_NAMES}
+    assert "rocketmq" == schools["AVG"]
+
+
+def test_events_are_read_and_wrong_ones_refused() -> None:
+    assert (
+        Event(EventKind.JOIN),
+        Event(EventKind.LEAVE, 2),
+        Event(EventKind.KILL),
+    ) == parse_events(" join, leave:2 ,kill,")
+    for text in ("leaf", "join:1", "leave:x", "kill:-1", "leave:1234567"):
+        with pytest.raises(ConfigError, match="event"):
+            parse_events(text)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ({"queues": 0, "members": 1}, "queues is 0"),
+        ({"queues": 4, "members": 0}, "members is 0"),
+        ({"queues": 4, "members": 1, "broker_count": 5}, "brokers is 5"),
+        ({"queues": 4, "members": 1, "room_count": 2}, "rooms is 2"),
+        ({"queues": 4, "members": 1, "has_duplicate_id": True}, "--members 2"),
+    ],
+)
+def test_plans_that_cannot_be_are_refused(what: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan(**what)  # type: ignore[arg-type]
+
+
+def test_strategy_is_found_by_its_name_in_any_case() -> None:
+    assert "AVG" == check_strategy("avg")
+    assert "MACHINE_ROOM_NEARBY-AVG" == check_strategy("MACHINE_ROOM_NEARBY")
+    assert "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE" == check_strategy(
+        "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE"
+    )
+    with pytest.raises(ConfigError, match="the nearest is cooperative-sticky"):
+        check_strategy("coop-sticky")
+
+
+def test_page_on_the_two_schools_shows_what_the_simulation_gives() -> None:
+    page = Path(__file__).parents[2] / "docs" / "explanation" / "two-schools.md"
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    shown = plan(12, 3, "join,leave:1,kill", broker_count=2)
+
+    assert 8 == len(rows)
+    for name, *figures in rows:
+        steps = simulate(shown, name.strip("`")).steps
+        events = steps[1:]
+        split = max((s.split for s in steps), key=lambda s: (s.unowned + s.double, s.idle))
+        assert figures == [
+            str(sum(s.moved for s in events)),
+            str(sum(s.needless for s in events)),
+            str(max(s.skew for s in steps)),
+            str(sum(s.cost.messages for s in events)),
+            str(max(s.cost.trips for s in events)),
+            f"{max(s.cost.wait_ms_max for s in events) // 1000} s",
+            str(sum(s.cost.stopped for s in events)),
+            str(sum(s.cost.overlapping for s in events)),
+            " / ".join(map(str, split)),
+        ]

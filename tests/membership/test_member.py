@@ -1,0 +1,719 @@
+"""The group-member machine: what is due, and what each event leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from sparrowmq.membership.actions import (
+    AbandonPull,
+    Acquire,
+    Action,
+    AssignmentChanged,
+    Commit,
+    CommitLost,
+    Deliver,
+    DrainTimedOut,
+    DuplicateClientId,
+    Heartbeat,
+    Leave,
+    NotListed,
+    OffsetCorrected,
+    Pull,
+    Rebalance,
+    RefreshRoutes,
+    SendBack,
+)
+from sparrowmq.membership.member import GroupMember, TopicShare
+from sparrowmq.membership.member_config import MemberConfig
+from sparrowmq.membership.owned_queue import (
+    COMMIT_WAIT_MIN_MS,
+    LAST_COMMIT_MS,
+    commit_wait_ms,
+)
+from sparrowmq.membership.process_queue import PULL_IDLE_MAX_MS, FlowLimits
+from sparrowmq.membership.reconcile import RebalancePlan
+from sparrowmq.membership.repeated_job import LOST_MS, RETRY_FIRST_MS
+from sparrowmq.membership.send_backs import LOCAL_RETRY_MS
+from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.strategies.averagely import AllocateMessageQueueAveragely
+
+# Locks have tests of their own, in test_handover.py.
+CONFIG = MemberConfig(group="G", client_id="c0", batch_size=2, deliveries_max=3, locks_queues=False)
+TOPIC = "T"
+QUEUES = tuple(MessageQueue(TOPIC, "b", n) for n in range(4))
+Q0, Q1, Q2, Q3 = QUEUES
+
+
+def message(offset: int, queue: MessageQueue = Q0) -> MessageExt:
+    return MessageExt(
+        topic=queue.topic,
+        body=b"x",
+        properties={},
+        broker_name=queue.broker_name,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        commit_log_position=100 * offset,
+    )
+
+
+def share(*queues: MessageQueue, cids: tuple[str, ...] = ("c0", "c1")) -> TopicShare:
+    return TopicShare(TOPIC, queues, cids)
+
+
+def joined(
+    *queues: MessageQueue, config: MemberConfig = CONFIG, start: int = 0
+) -> tuple[GroupMember, dict[MessageQueue, int]]:
+    """Return a member that consumes these queues from `start`, and the queues' epochs; time 0."""
+    member = GroupMember(config, topics={TOPIC}, now_ms=0)
+    assert [RefreshRoutes()] == member.due(0)
+    member.routes_refreshed(found=[TOPIC], has_changed=True, now_ms=0)
+    assert [Heartbeat()] == member.due(0)
+    member.heartbeat_done(reached=1, failed=0, now_ms=0)
+    assert [Rebalance()] == member.due(0)
+    member.rebalanced([share(*queues)], 0)
+    acquires = [action for action in member.due(0) if isinstance(action, Acquire)]
+    for queue, epoch, _ in acquires:
+        member.acquired(queue, epoch, offset=start, is_committed=True, now_ms=0)
+    return member, {action.queue: action.epoch for action in acquires}
+
+
+def pulled(
+    member: GroupMember, queue: MessageQueue, epoch: int, offsets: Sequence[int], *, now_ms: int
+) -> None:
+    """Answer a pull that begins at the first of consecutive offsets."""
+    member.pulled(
+        queue,
+        epoch,
+        offset=offsets[0],
+        messages=[message(offset, queue) for offset in offsets],
+        next_offset=offsets[-1] + 1,
+        now_ms=now_ms,
+    )
+
+
+def of_type(actions: list[Action], kind: type) -> list[Action]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+# --- joining --------------------------------------------------------------------------------
+
+
+def test_member_learns_routes_then_registers_then_rebalances() -> None:
+    member = GroupMember(CONFIG, topics={TOPIC}, now_ms=0)
+
+    assert [RefreshRoutes()] == member.due(0)
+    assert [] == member.due(0)
+    member.routes_refreshed(found=[], has_changed=False, now_ms=0)
+    assert [] == member.due(0)
+    assert [RefreshRoutes()] == member.due(250)
+    member.routes_refreshed(found=[TOPIC], has_changed=True, now_ms=251)
+    assert [Heartbeat()] == member.due(251)
+    member.heartbeat_done(reached=0, failed=1, now_ms=260)
+    assert [] == member.due(261)
+    assert [RefreshRoutes(), Heartbeat()] == member.due(1260)
+    member.heartbeat_done(reached=1, failed=0, now_ms=1261)
+    assert [Rebalance()] == member.due(1261)
+
+
+def test_heartbeats_come_three_times_in_the_expiry_that_a_broker_tells() -> None:
+    member, _ = joined()
+
+    assert of_type(member.due(30_000), Heartbeat)
+    member.heartbeat_done(reached=1, failed=0, expiry_ms=15_000, now_ms=30_100)
+    assert [] == of_type(member.due(35_099), Heartbeat)
+    assert of_type(member.due(35_100), Heartbeat)
+    member.heartbeat_done(reached=1, failed=0, expiry_ms=None, now_ms=35_200)
+    assert [] == of_type(member.due(65_199), Heartbeat)
+    assert of_type(member.due(65_200), Heartbeat)
+
+
+def test_missing_route_is_looked_for_at_growing_intervals() -> None:
+    member = GroupMember(CONFIG, topics={TOPIC}, now_ms=0)
+    waits, now_ms = [], 0
+    for _ in range(9):
+        assert [RefreshRoutes()] == member.due(now_ms)
+        member.routes_refreshed(found=[], has_changed=False, now_ms=now_ms)
+        waits.append(member.next_due_ms(now_ms) - now_ms)
+        now_ms = member.next_due_ms(now_ms)
+
+    assert [250, 500, 1000, 2000, 4000, 8000, 10000, 10000, 10000] == waits
+
+
+def looks_at_routes(*, until_ms: int, changes: Sequence[int], silence: range) -> list[int]:
+    """Return when a member looks, given when routes change and when the name server has none."""
+    member = GroupMember(CONFIG, topics={TOPIC}, now_ms=0)
+    times_ms = []
+    for now_ms in range(0, until_ms, 250):
+        for _ in of_type(member.due(now_ms), RefreshRoutes):
+            times_ms.append(now_ms)
+            found = [] if now_ms in silence else [TOPIC]
+            member.routes_refreshed(found=found, has_changed=now_ms in changes, now_ms=now_ms)
+    return times_ms
+
+
+def test_routes_that_changed_are_looked_at_again_at_growing_intervals() -> None:
+    times_ms = looks_at_routes(until_ms=52_001, changes=(0, 35_000), silence=range(0))
+
+    first = [0, 1_000, 3_000, 7_000, 15_000, 25_000, 35_000]
+    assert [*first, 36_000, 38_000, 42_000, 50_000] == times_ms
+
+
+def test_known_route_that_the_name_server_has_forgotten_is_looked_for_soon() -> None:
+    times_ms = looks_at_routes(until_ms=40_000, changes=(0,), silence=range(25_000, 27_000))
+
+    after = [25_250, 25_750, 26_750, 28_750, 29_750, 31_750, 35_750]
+    assert after == [time_ms for time_ms in times_ms if time_ms > 25_000]
+
+
+def test_queues_given_are_acquired_and_then_pulled() -> None:
+    member = GroupMember(CONFIG, topics={TOPIC}, now_ms=0)
+    member.due(0)
+    member.routes_refreshed(found=[TOPIC], has_changed=True, now_ms=0)
+    member.due(0)
+    member.heartbeat_done(reached=1, failed=0, now_ms=0)
+    member.due(0)
+
+    plan = member.rebalanced([share(Q1, Q0)], 0)
+
+    assert RebalancePlan(revoke=(), acquire=(Q0, Q1), keep=()) == plan
+    assert (Q0, Q1) == member.assigned
+    assert [AssignmentChanged((Q0, Q1), (Q0, Q1), ())] == member.take_facts()
+    assert [Acquire(Q0, 1, False), Acquire(Q1, 2, False)] == member.due(0)
+    member.acquired(Q0, 1, offset=7, is_committed=True, now_ms=1)
+    member.acquire_failed(Q1, 2, now_ms=1)
+    assert [Pull(Q0, 1, 7)] == member.due(1)
+    assert [] == member.due(1)
+    assert [Acquire(Q1, 2, False)] == member.due(1 + RETRY_FIRST_MS)
+
+
+def test_start_that_nobody_committed_is_committed_at_once() -> None:
+    member, _ = joined()
+    member.notified(5)
+    member.due(5)
+    member.rebalanced([share(Q0)], 5)
+    (acquire,) = member.due(5)
+
+    member.acquired(Q0, acquire.epoch, offset=40, is_committed=False, now_ms=6)
+
+    assert [Commit(Q0, 1, 40, is_last=False), Pull(Q0, 1, 40)] == member.due(6)
+
+
+# --- rebalancing ----------------------------------------------------------------------------
+
+
+def test_rebalance_comes_every_twenty_seconds_and_after_one_while_it_fails() -> None:
+    member, _ = joined()
+
+    assert [] == of_type(member.due(19_999), Rebalance)
+    assert [Rebalance()] == of_type(member.due(20_000), Rebalance)
+    member.rebalanced([TopicShare(TOPIC, None)], 20_010)
+    assert [] == of_type(member.due(21_009), Rebalance)
+    assert [Rebalance()] == of_type(member.due(21_010), Rebalance)
+    member.rebalance_failed(21_020)
+    assert [Rebalance()] == of_type(member.due(22_020), Rebalance)
+
+
+def test_notification_commits_first_and_rebalances_at_once() -> None:
+    member, epochs = joined(Q0)
+    member.due(0)
+    pulled(member, Q0, epochs[Q0], [0, 1], now_ms=1)
+    (delivery,) = of_type(member.due(1), Deliver)
+    assert isinstance(delivery, Deliver)
+    member.consumed(delivery, acked_count=2)
+    (commit,) = of_type(member.due(2), Commit)
+    member.committed(Q0, epochs[Q0], offset=2, now_ms=3)
+    pulled(member, Q0, epochs[Q0], [2, 3], now_ms=4)
+    (delivery,) = of_type(member.due(4), Deliver)
+    assert isinstance(delivery, Deliver)
+    member.consumed(delivery, acked_count=2)
+    assert [] == of_type(member.due(5), Commit)
+
+    member.notified(6)
+
+    assert [Rebalance(), Commit(Q0, 1, 4, is_last=False)] == member.due(6)
+    assert Commit(Q0, 1, 2, is_last=False) == commit
+
+
+def test_notification_during_a_rebalance_leads_to_another() -> None:
+    member, _ = joined()
+    member.notified(1)
+    assert [Rebalance()] == of_type(member.due(1), Rebalance)
+
+    member.notified(2)
+
+    assert [] == of_type(member.due(2), Rebalance)
+    member.rebalanced([share()], 3)
+    assert [Rebalance()] == of_type(member.due(3), Rebalance)
+
+
+def test_failed_or_missing_list_changes_nothing() -> None:
+    member, _ = joined(Q0, Q1)
+    member.take_facts()
+
+    plan = member.rebalanced([TopicShare(TOPIC, None)], 5)
+    member.rebalanced([], 6)
+    member.rebalance_failed(7)
+
+    assert RebalancePlan((), (), (Q0, Q1)) == plan
+    assert (Q0, Q1) == member.assigned
+    assert [] == member.take_facts()
+
+
+def test_own_id_missing_once_registers_again_and_twice_is_believed() -> None:
+    member, _ = joined(Q0)
+    member.due(0)
+    member.take_facts()
+    others = ("c1", "c2")
+
+    member.rebalanced([share(cids=others)], 10)
+
+    assert (Q0,) == member.assigned
+    assert [Heartbeat()] == member.due(10)
+    member.heartbeat_done(reached=1, failed=0, now_ms=11)
+    member.rebalanced([share(cids=others)], 20)
+    assert () == member.assigned
+    assert [NotListed("G", "c0", others), AssignmentChanged((), (), (Q0,))] == member.take_facts()
+
+
+def test_own_id_listed_twice_is_told_once() -> None:
+    member, _ = joined(Q0)
+    member.take_facts()
+    cids = ("c0", "c0", "c1")
+
+    member.rebalanced([share(Q0, cids=cids)], 10)
+    member.rebalanced([share(Q0, cids=cids)], 20)
+
+    assert [DuplicateClientId("G", "c0", 2, cids)] == member.take_facts()
+
+
+def test_two_members_with_one_id_take_the_same_share_and_leave_the_rest() -> None:
+    """The articles' failure: 4 queues, two equal ids; both take the first two."""
+    cids = ("c0", "c0")
+    mine = AllocateMessageQueueAveragely().allocate("G", "c0", list(QUEUES), list(cids))
+    shares = []
+    for _ in range(2):
+        member, _ = joined()
+        member.rebalanced([share(*mine, cids=cids)], 1)
+        shares.append(member.assigned)
+
+    assert [(Q0, Q1), (Q0, Q1)] == shares
+
+
+def test_unsubscribed_topic_is_given_up_and_a_new_one_asked_for() -> None:
+    member, _ = joined(Q0)
+    member.due(0)
+
+    member.subscribe("U", now_ms=5)
+    asked = member.due(5)
+    member.unsubscribe(TOPIC, now_ms=6)
+
+    assert [RefreshRoutes(), Heartbeat()] == asked
+    assert () == member.assigned
+    assert ("U",) == member.topics
+
+
+# --- pulling and delivering -----------------------------------------------------------------
+
+
+def test_answer_leads_to_next_pull_and_deliveries_at_once() -> None:
+    member, epochs = joined(Q0)
+    member.due(0)
+
+    pulled(member, Q0, epochs[Q0], [0, 1, 2], now_ms=1)
+
+    assert [
+        Pull(Q0, 1, 3),
+        Deliver(Q0, 1, 1, [message(0), message(1)]),
+        Deliver(Q0, 1, 2, [message(2)]),
+    ] == member.due(1)
+
+
+def test_deliveries_are_bounded_and_queues_take_turns() -> None:
+    member, epochs = joined(Q0, Q1)
+    member.due(0)
+    pulled(member, Q0, epochs[Q0], [0, 1, 2, 3, 4, 5], now_ms=1)
+    pulled(member, Q1, epochs[Q1], [0, 1, 2, 3], now_ms=1)
+
+    first = [action for action in member.due(1) if isinstance(action, Deliver)]
+    member.consumed(first[0], acked_count=2)
+    second = [action for action in member.due(2) if isinstance(action, Deliver)]
+
+    assert [Q0, Q1, Q0] == [delivery.queue for delivery in first]
+    assert [Q1] == [delivery.queue for delivery in second]
+    assert 3 == member.delivery_count
+
+
+def test_flow_control_stops_pulls_until_messages_are_done() -> None:
+    config = replace(CONFIG, flow=FlowLimits(count_max=2))
+    member, epochs = joined(Q0, config=config)
+    member.due(0)
+    pulled(member, Q0, epochs[Q0], [0, 1, 2], now_ms=1)
+
+    actions = member.due(1)
+    assert [] == of_type(actions, Pull)
+    first = of_type(actions, Deliver)[0]
+    assert isinstance(first, Deliver)
+    member.consumed(first, acked_count=2)
+
+    assert [Pull(Q0, 1, 3)] == of_type(member.due(2), Pull)
+
+
+def test_failed_pull_is_repeated_with_growing_waits_up_to_a_second() -> None:
+    member, epochs = joined(Q0)
+    waits, now_ms = [], 0
+    for _ in range(6):
+        assert [Pull(Q0, 1, 0)] == of_type(member.due(now_ms), Pull)
+        member.pull_failed(Q0, epochs[Q0], offset=0, now_ms=now_ms)
+        wait = 0
+        while not (repeated := of_type(member.due(now_ms + wait), Pull)):
+            wait += 100
+        assert [Pull(Q0, 1, 0)] == repeated
+        waits.append(wait)
+        member.pull_failed(Q0, epochs[Q0], offset=0, now_ms=now_ms + wait)
+        now_ms += wait + 1_000
+
+    assert [100, 400, 1000, 1000, 1000, 1000] == waits
+
+
+def test_broker_that_forgot_us_is_told_and_pulls_do_not_wait() -> None:
+    member, epochs = joined(Q0)
+    member.due(0)
+
+    member.registration_missing(5)
+    member.pull_failed(Q0, epochs[Q0], offset=0, now_ms=5)
+
+    assert [Heartbeat()] == member.due(5)
+    member.heartbeat_done(reached=1, failed=0, now_ms=6)
+    assert [Pull(Q0, 1, 0)] == member.due(6)
+
+
+def test_pull_whose_answer_never_comes_is_repeated() -> None:
+    member, _ = joined(Q0)
+    member.due(0)
+
+    assert [] == of_type(member.due(PULL_IDLE_MAX_MS), Pull)
+    assert [Pull(Q0, 1, 0)] == of_type(member.due(PULL_IDLE_MAX_MS + 1), Pull)
+
+
+def test_answer_to_an_old_pull_is_dropped() -> None:
+    member, epochs = joined(Q0)
+    member.due(0)
+    pulled(member, Q0, epochs[Q0], [0], now_ms=1)
+    member.due(1)
+
+    pulled(member, Q0, epochs[Q0], [0], now_ms=2)
+    member.pulled(Q0, 99, offset=1, messages=[message(1)], next_offset=2, now_ms=2)
+
+    assert [] == member.due(2)
+
+
+def test_offset_behind_the_queue_goes_on_at_its_begin_and_keeps_what_is_cached() -> None:
+    member, epochs = joined(Q0)
+    member.due(0)
+    pulled(member, Q0, epochs[Q0], [0, 1], now_ms=1)
+    member.due(1)
+
+    member.pull_moved(Q0, epochs[Q0], offset=2, corrected_offset=50, now_ms=2)
+
+    assert [Pull(Q0, 1, 50)] == member.due(2)
+    assert OffsetCorrected(Q0, 2, 50) in member.take_facts()
+
+
+def test_offset_ahead_of_the_queue_begins_anew_at_its_end_and_commits_that() -> None:
+    member, epochs = joined(Q0, start=100)
+    member.due(0)
+
+    member.pull_moved(Q0, epochs[Q0], offset=100, corrected_offset=60, now_ms=2)
+
+    assert [Commit(Q0, 2, 60, is_last=False), Pull(Q0, 2, 60)] == member.due(2)
+
+
+# --- results of the listener ----------------------------------------------------------------
+
+
+def delivered(
+    offsets: Sequence[int], *, config: MemberConfig = CONFIG
+) -> tuple[GroupMember, int, list[Deliver]]:
+    member, epochs = joined(Q0, config=config)
+    member.due(0)
+    pulled(member, Q0, epochs[Q0], offsets, now_ms=1)
+    deliveries = [action for action in member.due(1) if isinstance(action, Deliver)]
+    return member, epochs[Q0], deliveries
+
+
+def test_commit_stops_before_the_first_unfinished_message() -> None:
+    member, _, (first, second) = delivered([0, 1, 2, 3])
+
+    member.consumed(second, acked_count=2)
+    assert [] == of_type(member.due(2_000), Commit)
+    member.consumed(first, acked_count=2)
+
+    assert [Commit(Q0, 1, 4, is_last=False)] == of_type(member.due(2_001), Commit)
+
+
+def test_failed_messages_are_sent_back_and_then_done() -> None:
+    member, epoch, (delivery,) = delivered([0, 1])
+
+    member.consumed(delivery, acked_count=1, delay_level=5)
+
+    assert [SendBack(Q0, 1, (message(1),), 5)] == of_type(member.due(2), SendBack)
+    member.sent_back(Q0, epoch, done=[1], failed=[], now_ms=3)
+    member.due(3)
+    member.committed(Q0, epoch, offset=1, now_ms=3)
+    assert [Commit(Q0, 1, 2, is_last=False)] == of_type(member.due(2_000), Commit)
+
+
+def test_message_that_cannot_be_sent_back_is_consumed_again_here() -> None:
+    member, epoch, (delivery,) = delivered([0, 1])
+    member.consumed(delivery, acked_count=0)
+    member.due(2)
+
+    member.sent_back(Q0, epoch, done=[0], failed=[1], now_ms=3)
+
+    assert [] == of_type(member.due(2 + LOCAL_RETRY_MS), Deliver)
+    assert 3 + LOCAL_RETRY_MS == member.next_due_ms(2 + LOCAL_RETRY_MS)
+    (again,) = of_type(member.due(3 + LOCAL_RETRY_MS), Deliver)
+    assert Deliver(Q0, 1, 2, [msgspec.structs.replace(message(1), reconsume_times=1)]) == again
+
+
+def test_broadcasting_drops_what_failed() -> None:
+    config = replace(CONFIG, is_broadcasting=True)
+    member, _, (delivery,) = delivered([0, 1], config=config)
+
+    member.consumed(delivery, acked_count=0)
+
+    assert [Commit(Q0, 1, 2, is_last=False)] == member.due(2)
+
+
+def test_listener_that_never_returns_has_its_messages_sent_back_once() -> None:
+    config = replace(CONFIG, consume_timeout_ms=5_000)
+    member, epoch, (delivery,) = delivered([0], config=config)
+
+    assert [] == of_type(member.due(4_000), SendBack)
+    assert [SendBack(Q0, 1, (message(0),), 3)] == of_type(member.due(6_002), SendBack)
+    assert [] == of_type(member.due(7_003), SendBack)
+    member.committed(Q0, epoch, offset=0, now_ms=7_004)
+    member.sent_back(Q0, epoch, done=[0], failed=[], now_ms=8_100)
+    assert [Commit(Q0, 1, 1, is_last=False)] == of_type(member.due(8_100), Commit)
+    member.consumed(delivery, acked_count=0)
+    assert [] == of_type(member.due(8_200), SendBack)
+
+
+# --- commits --------------------------------------------------------------------------------
+
+
+def test_one_commit_at_a_time_and_only_what_is_new() -> None:
+    member, epoch, (first, second) = delivered([0, 1, 2, 3])
+    member.consumed(first, acked_count=2)
+
+    assert [Commit(Q0, 1, 2, is_last=False)] == of_type(member.due(10), Commit)
+    member.consumed(second, acked_count=2)
+    assert [] == of_type(member.due(20), Commit)
+    member.committed(Q0, epoch, offset=2, now_ms=30)
+    assert [] == of_type(member.due(29 + COMMIT_WAIT_MIN_MS), Commit)
+    due = of_type(member.due(30 + COMMIT_WAIT_MIN_MS), Commit)
+    assert [Commit(Q0, 1, 4, is_last=False)] == due
+    member.committed(Q0, epoch, offset=4, now_ms=1_040)
+    assert [] == of_type(member.due(6_039), Commit)
+    assert 4 == member.committed_offset(Q0)
+
+
+@pytest.mark.parametrize(
+    ("queue_count", "wait_ms"), [(1, 50), (2, 50), (3, 60), (50, 1_000), (400, 1_000)]
+)
+def test_member_of_many_queues_commits_each_less_often(queue_count: int, wait_ms: int) -> None:
+    assert wait_ms == commit_wait_ms(queue_count, longest_ms=1_000)
+
+
+def test_offset_is_committed_again_every_five_seconds() -> None:
+    """A former owner's late commit may have lowered it at the broker."""
+    member, epoch, (delivery,) = delivered([0, 1])
+    member.consumed(delivery, acked_count=2)
+    member.due(10)
+    member.committed(Q0, epoch, offset=2, now_ms=20)
+
+    assert [] == of_type(member.due(5_019), Commit)
+    assert [Commit(Q0, 1, 2, is_last=False)] == of_type(member.due(5_020), Commit)
+
+
+def test_failed_repetition_of_a_commit_is_waited_for() -> None:
+    """Else the member would ask again and again, for a second, what there is to do."""
+    member, epoch, (delivery,) = delivered([0, 1])
+    member.consumed(delivery, acked_count=2)
+    member.due(10)
+    member.committed(Q0, epoch, offset=2, now_ms=20)
+    member.due(5_020)
+    member.commit_failed(Q0, epoch, now_ms=5_030)
+
+    assert [] == member.due(5_030)
+    assert 6_030 == member.next_due_ms(5_030)
+    assert [Commit(Q0, 1, 2, is_last=False)] == of_type(member.due(6_030), Commit)
+
+
+def test_lost_connection_registers_and_commits_again() -> None:
+    member, _ = joined(Q0, start=9)
+    member.due(0)
+
+    member.connection_lost({"b"}, 5_000)
+
+    asked = [action for action in member.due(5_000) if not isinstance(action, RefreshRoutes)]
+    assert [Heartbeat(), Commit(Q0, 1, 9, is_last=False)] == asked
+
+
+# --- giving up ------------------------------------------------------------------------------
+
+
+def test_revoked_queue_drains_commits_and_is_released() -> None:
+    member, epochs = joined(Q0, Q1)
+    member.due(0)
+    pulled(member, Q0, epochs[Q0], [0, 1, 2], now_ms=1)
+    first, second = (a for a in member.due(1) if isinstance(a, Deliver))
+    pulled(member, Q0, epochs[Q0], [3, 4], now_ms=1)
+    (third,) = (a for a in member.due(1) if isinstance(a, Deliver))
+    member.take_facts()
+
+    plan = member.rebalanced([share(Q1)], 2)
+
+    assert RebalancePlan(revoke=(Q0,), acquire=(), keep=(Q1,)) == plan
+    assert [AssignmentChanged((Q1,), (), (Q0,))] == member.take_facts()
+    assert [AbandonPull(Q0, 1)] == member.due(2)
+    member.consumed(first, acked_count=2)
+    assert [] == member.due(3)
+    member.consumed(second, acked_count=1)
+    assert [] == member.due(3)
+    member.consumed(third, acked_count=2)
+    assert [Commit(Q0, 1, 5, is_last=True)] == member.due(4)
+    member.committed(Q0, 1, offset=5, now_ms=5)
+    assert [] == member.due(5)
+    assert member.committed_offset(Q0) is None
+
+
+def test_messages_not_yet_delivered_are_left_to_the_next_owner() -> None:
+    config = replace(CONFIG, deliveries_max=1)
+    member, epoch, (delivery,) = delivered([0, 1, 2, 3], config=config)
+    member.rebalanced([share()], 2)
+    member.due(2)
+
+    member.consumed(delivery, acked_count=2)
+
+    assert [Commit(Q0, 1, 2, is_last=True)] == member.due(3)
+    member.committed(Q0, epoch, offset=2, now_ms=4)
+    assert [] == member.due(4)
+
+
+def test_drain_is_bounded_and_a_late_result_changes_nothing() -> None:
+    member, _, (delivery,) = delivered([0, 1])
+    member.rebalanced([share()], 2)
+    member.due(2)
+    member.take_facts()
+
+    assert [] == of_type(member.due(10_001), Commit)
+    member.due(10_002)
+
+    assert [DrainTimedOut(Q0, 2)] == member.take_facts()
+    member.consumed(delivery, acked_count=2)
+    assert [] == of_type(member.due(10_003), Commit)
+    assert 0 == member.delivery_count
+
+
+def test_last_commit_is_repeated_and_then_given_up() -> None:
+    member, epoch, (delivery,) = delivered([0, 1])
+    member.consumed(delivery, acked_count=2)
+    member.rebalanced([share()], 2)
+    member.take_facts()
+    last = Commit(Q0, 1, 2, is_last=True)
+
+    assert [AbandonPull(Q0, 1), last] == member.due(2)
+    member.commit_failed(Q0, epoch, now_ms=3)
+    assert [] == member.due(4)
+    assert [last] == member.due(103)
+    member.commit_failed(Q0, epoch, now_ms=3 + LAST_COMMIT_MS)
+    assert [] == of_type(member.due(3 + LAST_COMMIT_MS), Commit)
+
+    assert [CommitLost(Q0, 2)] == member.take_facts()
+
+
+def test_last_commit_waits_for_the_one_under_way() -> None:
+    member, epoch, (first, second) = delivered([0, 1, 2, 3])
+    member.consumed(first, acked_count=2)
+    assert [Commit(Q0, 1, 2, is_last=False)] == of_type(member.due(2), Commit)
+    member.rebalanced([share()], 3)
+    member.consumed(second, acked_count=2)
+
+    assert [AbandonPull(Q0, 1)] == member.due(4)
+    member.committed(Q0, epoch, offset=2, now_ms=5)
+    assert [Commit(Q0, 1, 4, is_last=True)] == member.due(5)
+
+
+def test_queue_wanted_again_while_it_drains_is_acquired_after_its_release() -> None:
+    member, epoch, (delivery,) = delivered([0, 1])
+    member.rebalanced([share()], 2)
+    member.due(2)
+
+    member.rebalanced([share(Q0)], 3)
+
+    assert (Q0,) == member.assigned
+    assert [] == of_type(member.due(3), Acquire)
+    member.consumed(delivery, acked_count=2)
+    assert [Commit(Q0, 1, 2, is_last=True)] == of_type(member.due(4), Commit)
+    member.committed(Q0, epoch, offset=2, now_ms=5)
+    assert [Acquire(Q0, 2, False)] == member.due(5)
+
+
+def test_queue_not_wanted_after_all_while_it_drains_is_not_ours() -> None:
+    member, _, _ = delivered([0, 1])
+    member.rebalanced([share()], 2)
+    member.due(2)
+    member.rebalanced([share(Q0)], 3)
+    member.take_facts()
+
+    plan = member.rebalanced([share()], 4)
+
+    assert RebalancePlan(revoke=(Q0,), acquire=(), keep=()) == plan
+    assert () == member.assigned
+    assert [AssignmentChanged((), (), (Q0,))] == member.take_facts()
+
+
+def test_leaving_releases_everything_and_then_tells_the_brokers() -> None:
+    member, epoch, (delivery,) = delivered([0, 1])
+
+    member.leave(2)
+
+    assert [AbandonPull(Q0, 1)] == member.due(2)
+    assert [] == member.due(3)
+    member.consumed(delivery, acked_count=2)
+    assert [Commit(Q0, 1, 2, is_last=True)] == member.due(4)
+    member.committed(Q0, epoch, offset=2, now_ms=5)
+    assert [Leave()] == member.due(5)
+    assert [] == member.due(6)
+    assert not member.is_done
+    member.left()
+    assert member.is_done
+    assert [] == member.due(7)
+
+
+def test_leave_that_is_never_answered_ends_all_the_same() -> None:
+    member, _ = joined()
+    member.leave(0)
+    assert [Leave()] == member.due(0)
+
+    member.due(LOST_MS + 1)
+
+    assert member.is_done
+
+
+def test_results_that_come_after_leaving_change_nothing() -> None:
+    member, _ = joined(Q0)
+    member.due(0)
+    member.leave(1)
+    member.due(1)
+
+    plan = member.rebalanced([share(Q0, Q1)], 2)
+    pulled(member, Q0, 1, [0], now_ms=2)
+
+    assert RebalancePlan((), (), ()) == plan
+    assert [] == of_type(member.due(2), Acquire)

@@ -1,0 +1,424 @@
+"""The process queue: states, commit point, flow control, expiry, delivery in order."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from sparrowmq.errors import UsageError
+from sparrowmq.membership.process_queue import (
+    CONSUME_TIMEOUT_MS,
+    TRANSITIONS,
+    FlowControl,
+    FlowLimits,
+    ProcessQueue,
+    ProcessQueueEvent,
+    ProcessQueueState,
+)
+from sparrowmq.model import MessageExt, MessageQueue
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+def message(offset: int, body: bytes = b"x") -> MessageExt:
+    return MessageExt(
+        topic="T",
+        body=body,
+        properties={},
+        broker_name="broker-a",
+        queue_id=0,
+        queue_offset=offset,
+        commit_log_position=offset * 100,
+    )
+
+
+def started(*offsets: int, start: int = 0, next_offset: int | None = None) -> ProcessQueue:
+    queue = ProcessQueue(QUEUE, now_ms=0)
+    queue.start(start, now_ms=0)
+    if offsets:
+        queue.add(
+            [message(offset) for offset in offsets],
+            next_offset=offsets[-1] + 1 if next_offset is None else next_offset,
+        )
+    return queue
+
+
+def offsets_of(messages: list[MessageExt]) -> list[int]:
+    return [message.queue_offset for message in messages]
+
+
+class TestStates:
+    def move(self, queue: ProcessQueue, event: ProcessQueueEvent) -> None:
+        if event is ProcessQueueEvent.START:
+            queue.start(0, now_ms=0)
+        elif event is ProcessQueueEvent.REVOKE:
+            queue.revoke()
+        else:
+            queue.drop()
+
+    @pytest.mark.parametrize("state", ProcessQueueState)
+    @pytest.mark.parametrize("event", ProcessQueueEvent)
+    def test_every_pair_follows_the_table(
+        self, state: ProcessQueueState, event: ProcessQueueEvent
+    ) -> None:
+        queue = ProcessQueue(QUEUE, now_ms=0)
+        queue.state = state
+
+        target = TRANSITIONS.get((state, event))
+        if target is None:
+            with pytest.raises(UsageError, match=f"is {state.name}: {event.name} is not possible"):
+                self.move(queue, event)
+        else:
+            self.move(queue, event)
+        assert (target or state) is queue.state
+
+    def test_dropped_is_reached_from_everywhere_and_left_by_nothing(self) -> None:
+        dropped = ProcessQueueState.DROPPED
+
+        assert all((state, ProcessQueueEvent.DROP) in TRANSITIONS for state in ProcessQueueState)
+        assert {dropped} == {to for (of, _), to in TRANSITIONS.items() if of is dropped}
+
+    def test_nothing_is_committed_before_the_start(self) -> None:
+        queue = ProcessQueue(QUEUE, now_ms=0)
+
+        assert queue.commit_offset is None
+        assert 0 == queue.add([message(1)], next_offset=2)
+        assert [] == queue.take_batch(1, now_ms=0)
+
+    def test_the_start_offset_may_be_committed_at_once(self) -> None:
+        assert 17 == started(start=17).commit_offset
+
+
+class TestCommitPoint:
+    def test_stops_before_first_unfinished_offset(self) -> None:
+        queue = started(5, 6, 7, start=5)
+        queue.take_batch(3, now_ms=0)
+
+        assert 5 == queue.complete([6])
+        assert 5 == queue.complete([7])
+        assert 8 == queue.complete([5])
+
+    def test_passes_filtered_messages_once_all_are_finished(self) -> None:
+        queue = started(5, 9, start=5, next_offset=20)
+        queue.take_batch(2, now_ms=0)
+
+        assert 9 == queue.complete([5])
+        assert 20 == queue.complete([9])
+
+    def test_moves_with_pulls_that_find_nothing(self) -> None:
+        queue = started(start=5)
+        queue.skip_to(30)
+
+        assert 30 == queue.commit_offset
+
+    def test_does_not_pass_a_message_that_waits_when_a_pull_finds_nothing(self) -> None:
+        queue = started(5, start=5)
+        queue.skip_to(30)
+
+        assert 5 == queue.commit_offset
+
+    def test_messages_added_out_of_order_count(self) -> None:
+        queue = started(5, 6, start=3)
+        queue.add([message(3)], next_offset=7)
+
+        assert 3 == queue.commit_offset
+        assert [3, 5, 6] == offsets_of(queue.take_batch(9, now_ms=0))
+
+    def test_a_message_pulled_twice_is_delivered_once(self) -> None:
+        queue = started(5, 6, start=5)
+
+        assert 0 == queue.add([message(5), message(6)], next_offset=7)
+        assert [5, 6] == offsets_of(queue.take_batch(9, now_ms=0))
+        assert 0 == queue.add([message(6, b"other")], next_offset=7)
+        assert [] == queue.take_batch(9, now_ms=0)
+        assert 6 == queue.size_bytes
+
+
+class TestDelivery:
+    def test_batches_are_the_lowest_offsets_that_wait(self) -> None:
+        queue = started(1, 2, 3, start=1)
+
+        assert [1, 2] == offsets_of(queue.take_batch(2, now_ms=0))
+        assert [3] == offsets_of(queue.take_batch(2, now_ms=0))
+        assert [] == queue.take_batch(2, now_ms=0)
+        assert (3, 0, 3) == (queue.count, queue.pending_count, queue.in_flight_count)
+
+    def test_a_message_put_back_comes_again_before_later_ones(self) -> None:
+        queue = started(1, 2, 3, start=1)
+        queue.take_batch(2, now_ms=0)
+        queue.put_back([1])
+
+        batch = queue.take_batch(9, now_ms=0)
+
+        assert [(1, 1), (3, 0)] == [(m.queue_offset, m.reconsume_times) for m in batch]
+        assert 1 == queue.complete([2, 3])
+
+    def test_only_messages_under_delivery_are_put_back(self) -> None:
+        queue = started(1, 2, start=1)
+        queue.take_batch(1, now_ms=0)
+        queue.complete([1])
+        queue.put_back([1, 2])
+
+        assert [2] == offsets_of(queue.take_batch(9, now_ms=0))
+        assert [] == queue.take_batch(9, now_ms=0)
+
+    def test_completing_twice_or_a_stranger_does_nothing(self) -> None:
+        queue = started(1, 2, start=1)
+        queue.take_batch(2, now_ms=0)
+        queue.complete([1])
+
+        assert 2 == queue.complete([1, 99])
+        assert (1, 1) == (queue.count, queue.size_bytes)
+
+
+class TestGivingUp:
+    def test_a_revoked_queue_delivers_nothing_more_and_counts_what_ends(self) -> None:
+        queue = started(1, 2, 3, start=1)
+        queue.take_batch(2, now_ms=0)
+        queue.revoke()
+
+        assert [] == queue.take_batch(1, now_ms=0)
+        assert not queue.is_drained
+        assert 3 == queue.complete([1, 2])
+        assert queue.is_drained
+        assert 3 == queue.commit_offset
+
+    def test_what_could_not_be_finished_is_left_to_the_next_owner(self) -> None:
+        queue = started(1, 2, start=1)
+        queue.take_batch(2, now_ms=0)
+        queue.revoke()
+        queue.put_back([1])
+
+        assert 1 == queue.complete([2])
+        assert queue.is_drained
+        assert [] == queue.take_batch(1, now_ms=0)
+
+    def test_a_late_answer_to_a_pull_is_dropped(self) -> None:
+        queue = started(1, start=1)
+        queue.take_batch(1, now_ms=0)
+        queue.revoke()
+        queue.add([message(2)], next_offset=3)
+        queue.skip_to(9)
+
+        assert 2 == queue.complete([1])
+
+    def test_a_dropped_queue_commits_nothing(self) -> None:
+        queue = started(1, 2, start=1)
+        queue.take_batch(1, now_ms=0)
+        queue.drop()
+
+        assert queue.complete([1]) is None
+        assert queue.commit_offset is None
+        assert queue.is_drained
+        assert (0, 0, 0) == (queue.count, queue.in_flight_count, queue.size_bytes)
+
+
+class TestFlowControl:
+    LIMITS = FlowLimits(count_max=3, size_mib_max=2, span_max=10)
+
+    def test_count_may_be_reached_and_not_passed(self) -> None:
+        assert started(1, 2, 3).flow_control(self.LIMITS) is None
+        assert FlowControl.COUNT is started(1, 2, 3, 4).flow_control(self.LIMITS)
+
+    def test_size_counts_whole_mebibytes(self) -> None:
+        queue = started(start=1)
+        queue.add([message(1, bytes(3 * 1024 * 1024 - 1))], next_offset=2)
+        assert queue.flow_control(self.LIMITS) is None
+
+        queue.add([message(2, b"x")], next_offset=3)
+        assert FlowControl.SIZE is queue.flow_control(self.LIMITS)
+
+        queue.complete([2])
+        assert queue.flow_control(self.LIMITS) is None
+
+    def test_span_reaches_from_the_lowest_to_the_highest_unfinished_offset(self) -> None:
+        queue = started(1, 11)
+        assert queue.flow_control(self.LIMITS) is None
+
+        queue.add([message(12)], next_offset=13)
+        assert FlowControl.SPAN is queue.flow_control(self.LIMITS)
+        assert queue.flow_control(self.LIMITS, in_order=True) is None
+
+        queue.complete([12])
+        assert 10 == queue.span
+        assert queue.flow_control(self.LIMITS) is None
+
+    def test_the_defaults_are_rocketmqs(self) -> None:
+        assert FlowLimits(count_max=1000, size_mib_max=100, span_max=2000) == FlowLimits()
+
+    def test_an_empty_queue_has_no_span(self) -> None:
+        assert 0 == started().span
+
+
+class TestExpiry:
+    def test_pulling_is_expired_after_two_minutes_without_an_attempt(self) -> None:
+        queue = started()
+        assert not queue.is_pull_expired(120_000)
+        assert queue.is_pull_expired(120_001)
+
+        queue.mark_pull(120_001)
+        assert not queue.is_pull_expired(240_001)
+
+    def test_messages_under_delivery_too_long_are_found_from_the_lowest_on(self) -> None:
+        queue = started(1, 2, 3, 4)
+        queue.take_batch(2, now_ms=0)
+        queue.take_batch(1, now_ms=1000)
+
+        assert [] == queue.find_expired(CONSUME_TIMEOUT_MS)
+        assert [1, 2] == offsets_of(queue.find_expired(CONSUME_TIMEOUT_MS + 1))
+        assert [1, 2, 3] == offsets_of(queue.find_expired(CONSUME_TIMEOUT_MS + 1001))
+
+    def test_a_message_that_waits_hides_those_behind_it(self) -> None:
+        queue = started(1, 2)
+        queue.take_batch(2, now_ms=0)
+        queue.put_back([1])
+
+        assert [] == queue.find_expired(CONSUME_TIMEOUT_MS + 1)
+
+    def test_one_round_finds_sixteen(self) -> None:
+        queue = started(*range(20))
+        queue.take_batch(20, now_ms=0)
+
+        assert list(range(16)) == offsets_of(queue.find_expired(CONSUME_TIMEOUT_MS + 1))
+
+    def test_a_listener_that_returns_after_its_message_was_given_up_changes_nothing(self) -> None:
+        queue = started(1, 2)
+        queue.take_batch(1, now_ms=0)
+
+        assert 2 == queue.complete([1])
+        assert not queue.has(1)
+        queue.put_back([1])
+        assert [2] == offsets_of(queue.take_batch(9, now_ms=0))
+
+
+class TestInOrder:
+    def test_no_batch_begins_before_the_last_one_ended(self) -> None:
+        queue = started(1, 2, 3, start=1)
+
+        assert [1, 2] == offsets_of(queue.take_in_order(2, now_ms=0))
+        assert [] == queue.take_in_order(2, now_ms=0)
+        assert 3 == queue.commit_in_order()
+        assert [3] == offsets_of(queue.take_in_order(2, now_ms=0))
+        assert 4 == queue.commit_in_order()
+
+    def test_rollback_delivers_the_same_batch_again(self) -> None:
+        queue = started(1, 2, 3, start=1)
+        queue.take_in_order(2, now_ms=0)
+        queue.rollback_in_order()
+
+        assert 1 == queue.commit_offset
+        assert [1, 2] == offsets_of(queue.take_in_order(2, now_ms=0))
+
+    def test_messages_made_again_come_with_their_new_counts(self) -> None:
+        queue = started(1, 2, 3, start=1)
+        batch = queue.take_in_order(2, now_ms=0)
+        queue.make_again(
+            [msgspec.structs.replace(m, reconsume_times=m.reconsume_times + 1) for m in batch]
+        )
+
+        again = queue.take_in_order(2, now_ms=0)
+
+        assert [(1, 1), (2, 1)] == [(m.queue_offset, m.reconsume_times) for m in again]
+
+    def test_a_draining_queue_is_not_delivered_from_after_a_rollback(self) -> None:
+        queue = started(1, 2, start=1)
+        queue.take_in_order(1, now_ms=0)
+        queue.revoke()
+        queue.rollback_in_order()
+
+        assert queue.is_drained
+        assert [] == queue.take_in_order(1, now_ms=0)
+        assert 1 == queue.commit_offset
+
+
+class CommitPointModel(RuleBasedStateMachine):
+    """Against a model that keeps every offset's fate in one dict and looks through all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fates: dict[int, str] = {}
+        self.next_offset = 0
+        self.clock_ms = 0
+        self.committed: list[int] = []
+
+    @initialize(start=st.integers(min_value=0, max_value=50))
+    def start(self, start: int) -> None:
+        self.queue = ProcessQueue(QUEUE, now_ms=0)
+        self.queue.start(start, now_ms=0)
+        self.next_offset = start
+
+    def under(self, fate: str) -> list[int]:
+        return sorted(offset for offset, now in self.fates.items() if now == fate)
+
+    @precondition(lambda self: self.queue.state is ProcessQueueState.CONSUMING)
+    @rule(gaps=st.lists(st.integers(0, 3), max_size=6), tail=st.integers(0, 3))
+    def pull(self, gaps: list[int], tail: int) -> None:
+        offsets: list[int] = []
+        for gap in gaps:
+            offsets.append(self.next_offset + gap)
+            self.next_offset = offsets[-1] + 1
+        self.next_offset += tail
+        self.fates.update(dict.fromkeys(offsets, "waits"))
+        self.queue.add([message(offset) for offset in offsets], next_offset=self.next_offset)
+
+    @rule(count=st.integers(1, 5))
+    def take(self, count: int) -> None:
+        taken = offsets_of(self.queue.take_batch(count, now_ms=self.clock_ms))
+
+        consuming = self.queue.state is ProcessQueueState.CONSUMING
+        assert (self.under("waits")[:count] if consuming else []) == taken
+        self.fates.update(dict.fromkeys(taken, "taken"))
+
+    @rule(data=st.data())
+    def complete(self, data: st.DataObject) -> None:
+        taken = self.under("taken")
+        if not taken:
+            return
+        chosen = data.draw(st.lists(st.sampled_from(taken), min_size=1, unique=True))
+        self.fates.update(dict.fromkeys(chosen, "done"))
+        commit = self.queue.complete(chosen)
+        if self.queue.state is not ProcessQueueState.DROPPED:
+            assert commit is not None
+            self.committed.append(commit)
+
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        taken = self.under("taken")
+        if not taken:
+            return
+        chosen = data.draw(st.lists(st.sampled_from(taken), min_size=1, unique=True))
+        self.fates.update(dict.fromkeys(chosen, "waits"))
+        self.queue.put_back(chosen)
+
+    @precondition(lambda self: self.queue.state is not ProcessQueueState.DROPPED)
+    @rule(rarely=st.integers(0, 9))
+    def revoke(self, rarely: int) -> None:
+        if rarely == 0:
+            self.queue.revoke()
+
+    @rule(rarely=st.integers(0, 19))
+    def drop(self, rarely: int) -> None:
+        if rarely == 0:
+            self.queue.drop()
+
+    @invariant()
+    def commit_offset_is_the_lowest_unfinished_one(self) -> None:
+        if not hasattr(self, "queue"):
+            return
+        unfinished = self.under("waits") + self.under("taken")
+        if self.queue.state is ProcessQueueState.DROPPED:
+            assert self.queue.commit_offset is None
+            return
+        assert min(unfinished, default=self.next_offset) == self.queue.commit_offset
+        assert len(unfinished) == self.queue.count == self.queue.size_bytes
+        assert len(self.under("taken")) == self.queue.in_flight_count
+        assert (max(unfinished) - min(unfinished) if unfinished else 0) == self.queue.span
+
+    @invariant()
+    def commits_never_go_back(self) -> None:
+        assert sorted(self.committed) == self.committed
+
+
+TestCommitPointModel = CommitPointModel.TestCase

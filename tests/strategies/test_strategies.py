@@ -1,0 +1,337 @@
+"""The six strategies: worked examples, promises, and how a user's choice becomes one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.model.queue import java_order, queue_order
+from sparrowmq.strategies import (
+    STRATEGIES,
+    AllocateMachineRoomNearby,
+    AllocateMessageQueueAveragely,
+    AllocateMessageQueueAveragelyByCircle,
+    AllocateMessageQueueByConfig,
+    AllocateMessageQueueByMachineRoom,
+    AllocateMessageQueueConsistentHash,
+    AllocateMessageQueueStrategy,
+    FunctionStrategy,
+    MessageQueue,
+    strategy_from,
+)
+
+AVG = AllocateMessageQueueAveragely()
+CIRCLE = AllocateMessageQueueAveragelyByCircle()
+RING = AllocateMessageQueueConsistentHash()
+
+
+def queues_of(count: int, *, broker: str = "broker-a") -> list[MessageQueue]:
+    return [MessageQueue("T", broker, queue_id) for queue_id in range(count)]
+
+
+def queue_ids(
+    strategy: AllocateMessageQueueStrategy, cid: str, *, queues: int, cids: Sequence[str]
+) -> list[int]:
+    share = strategy.allocate("G", cid, queues_of(queues), cids)
+    return [queue.queue_id for queue in share or []]
+
+
+def loads(strategy: AllocateMessageQueueStrategy, *, queues: int, members: int) -> list[int]:
+    cids = [f"c{index}" for index in range(members)]
+    return [len(queue_ids(strategy, cid, queues=queues, cids=cids)) for cid in cids]
+
+
+class TestWorkedExamples:
+    def test_eight_queues_with_a_client_id_listed_twice_by_circle(self) -> None:
+        cids = ["0", "2", "2"]
+
+        assert [0, 3, 6] == queue_ids(CIRCLE, "0", queues=8, cids=cids)
+        assert [1, 4, 7] == queue_ids(CIRCLE, "2", queues=8, cids=cids)
+
+    def test_queues_of_the_second_of_two_equal_ids_are_owned_by_nobody(self) -> None:
+        cids = ["0", "2", "2"]
+
+        owned = {queue for cid in cids for queue in queue_ids(CIRCLE, cid, queues=8, cids=cids)}
+
+        assert {2, 5} == set(range(8)) - owned
+
+    def test_twelve_queues_over_five_members(self) -> None:
+        assert [3, 3, 2, 2, 2] == loads(AVG, queues=12, members=5)
+
+    def test_thirteen_queues_over_five_members(self) -> None:
+        assert [3, 3, 3, 2, 2] == loads(AVG, queues=13, members=5)
+
+    def test_seven_queues_over_two_members(self) -> None:
+        assert [4, 3] == loads(AVG, queues=7, members=2)
+
+    def test_four_queues_and_two_equal_ids_take_the_same_half(self) -> None:
+        cids = ["172.17.0.1@9", "172.17.0.1@9"]
+
+        assert [0, 1] == queue_ids(AVG, cids[0], queues=4, cids=cids)
+        assert [0, 1] == queue_ids(AVG, cids[1], queues=4, cids=cids)
+
+    def test_eight_queues_over_three_members(self) -> None:
+        cids = ["c0", "c1", "c2"]
+
+        assert [[0, 1, 2], [3, 4, 5], [6, 7]] == [
+            queue_ids(AVG, cid, queues=8, cids=cids) for cid in cids
+        ]
+        assert [[0, 3, 6], [1, 4, 7], [2, 5]] == [
+            queue_ids(CIRCLE, cid, queues=8, cids=cids) for cid in cids
+        ]
+
+    def test_more_members_than_queues_leaves_the_last_idle(self) -> None:
+        assert [1, 1, 0] == loads(AVG, queues=2, members=3)
+        assert [1, 1, 0] == loads(CIRCLE, queues=2, members=3)
+
+
+class TestArguments:
+    @pytest.mark.parametrize("strategy", [AVG, CIRCLE, RING], ids=lambda s: str(s.name))
+    @pytest.mark.parametrize(
+        ("current", "queues", "cids", "message"),
+        [
+            (None, None, None, "currentCID is empty"),
+            ("", queues_of(1), ["a"], "currentCID is empty"),
+            ("a", None, None, "mqAll is null or mqAll empty"),
+            ("a", [], ["a"], "mqAll is null or mqAll empty"),
+            ("a", queues_of(1), None, "cidAll is null or cidAll empty"),
+            ("a", queues_of(1), [], "cidAll is null or cidAll empty"),
+        ],
+    )
+    def test_empty_arguments_are_refused_in_javas_words(
+        self,
+        strategy: AllocateMessageQueueStrategy,
+        current: str | None,
+        queues: list[MessageQueue] | None,
+        cids: list[str] | None,
+        message: str,
+    ) -> None:
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            strategy.allocate("G", current, queues, cids)
+
+    @pytest.mark.parametrize("strategy", [AVG, CIRCLE, RING], ids=lambda s: str(s.name))
+    def test_a_member_not_in_the_list_gets_nothing(
+        self, strategy: AllocateMessageQueueStrategy
+    ) -> None:
+        assert [] == strategy.allocate("G", "b", queues_of(4), ["a"])
+
+    def test_machine_room_refuses_a_blank_client_id(self) -> None:
+        with pytest.raises(ValueError, match=r"^currentCID is empty$"):
+            AllocateMessageQueueByMachineRoom({"r"}).allocate("G", " \t", queues_of(1), ["a"])
+
+    def test_machine_room_takes_a_no_break_blank_as_java_does(self) -> None:
+        assert [] == AllocateMessageQueueByMachineRoom({"r"}).allocate(
+            "G", "\u00a0", queues_of(1), ["a"]
+        )
+
+    def test_machine_room_without_rooms_fails_at_the_first_broker_in_a_room(self) -> None:
+        strategy = AllocateMessageQueueByMachineRoom()
+
+        assert [] == strategy.allocate("G", "a", queues_of(2), ["a"])
+        with pytest.raises(TypeError, match="consumeridcs is None"):
+            strategy.allocate("G", "a", queues_of(2, broker="r1@broker-a"), ["a"])
+
+    def test_config_looks_at_no_argument(self) -> None:
+        queues = queues_of(2)
+
+        assert queues == AllocateMessageQueueByConfig(queues).allocate("G", None, None, None)
+        assert AllocateMessageQueueByConfig().allocate("G", None, None, None) is None
+
+    def test_negative_count_of_virtual_nodes_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"^illegal virtualNodeCnt :-1$"):
+            AllocateMessageQueueConsistentHash(-1)
+
+    def test_nearby_without_an_inner_strategy_is_refused(self) -> None:
+        with pytest.raises(TypeError, match="allocateMessageQueueStrategy is null"):
+            AllocateMachineRoomNearby(None)  # type: ignore[arg-type]
+
+    def test_nearby_refuses_an_inner_strategy_that_gives_none(self) -> None:
+        nearby = AllocateMachineRoomNearby(AllocateMessageQueueByConfig())
+
+        with pytest.raises(TypeError, match="strategy CONFIG within MACHINE_ROOM_NEARBY-CONFIG"):
+            nearby.allocate("G", "r1-a", queues_of(1, broker="r1-b"), ["r1-a"])
+
+
+class TestNearby:
+    def test_each_room_is_shared_by_its_own_members(self) -> None:
+        nearby = AllocateMachineRoomNearby(AVG)
+        queues = [*queues_of(2, broker="r1-b"), *queues_of(2, broker="r2-b")]
+
+        assert queues_of(2, broker="r2-b") == nearby.allocate("G", "r2-c", queues, ["r1-c", "r2-c"])
+
+    def test_rooms_without_members_are_shared_by_all_in_the_order_of_rooms(self) -> None:
+        nearby = AllocateMachineRoomNearby(AVG)
+        queues = [*queues_of(2, broker="r9-b"), *queues_of(2, broker="r8-b")]
+
+        assert [MessageQueue("T", "r8-b", 0), MessageQueue("T", "r9-b", 0)] == nearby.allocate(
+            "G", "r1-c", queues, ["r1-c", "r2-c"]
+        )
+
+
+class TestChoice:
+    @pytest.mark.parametrize("name", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
+    def test_a_name_becomes_its_strategy(self, name: str) -> None:
+        strategy = strategy_from(name)
+
+        assert name == strategy.name
+        assert type(strategy) is STRATEGIES[name]
+
+    def test_nearby_may_be_named_with_its_inner_strategy(self) -> None:
+        assert "MACHINE_ROOM_NEARBY-AVG" == strategy_from("MACHINE_ROOM_NEARBY-AVG").name
+
+    def test_an_unknown_name_is_refused_and_the_nearest_told(self) -> None:
+        with pytest.raises(ConfigError, match=r"unknown strategy 'avg'; the nearest is AVG,"):
+            strategy_from("avg")
+        with pytest.raises(ConfigError, match=r"the nearest is CONSISTENT_HASH,"):
+            strategy_from("CONSISTENT-HASHING")
+
+    @pytest.mark.parametrize("name", ["CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY"])
+    def test_a_name_that_says_too_little_is_refused(self, name: str) -> None:
+        with pytest.raises(ConfigError, match=f"strategy {name} needs settings"):
+            strategy_from(name)
+        with pytest.raises(ConfigError, match=f"strategy {name} needs settings"):
+            strategy_from(STRATEGIES[name])
+
+    def test_a_strategy_is_taken_as_it_is(self) -> None:
+        assert AVG is strategy_from(AVG)
+
+    def test_a_class_is_constructed(self) -> None:
+        assert "AVG" == strategy_from(AllocateMessageQueueAveragely).name
+
+    def test_a_plain_function_is_a_strategy(self) -> None:
+        def first_takes_all(
+            group: str, current: str, queues: Sequence[MessageQueue], cids: Sequence[str]
+        ) -> Sequence[MessageQueue] | None:
+            return tuple(queues) if cids[0] == current else None
+
+        strategy = strategy_from(first_takes_all)
+
+        assert isinstance(strategy, FunctionStrategy)
+        assert "first_takes_all" == strategy.name
+        assert queues_of(2) == strategy.allocate("G", "a", queues_of(2), ["a", "b"])
+        assert [] == strategy.allocate("G", "b", queues_of(2), ["a", "b"])
+
+    def test_a_strategy_without_a_name_is_refused(self) -> None:
+        class Nameless:
+            def allocate(self, group: str, current: str, queues: object, cids: object) -> object:
+                return []
+
+        with pytest.raises(ConfigError, match="has no name"):
+            strategy_from(Nameless())  # type: ignore[arg-type]
+
+    def test_anything_else_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="strategy is 7: it must be a name"):
+            strategy_from(7)  # type: ignore[arg-type]
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> tuple[list[MessageQueue], list[str]]:
+    brokers = draw(st.lists(st.sampled_from(["r1-a", "r1-b", "r2-a", "r3@c"]), unique=True))
+    count = draw(st.integers(min_value=1, max_value=20))
+    queues = [queue for broker in brokers or ["r1-a"] for queue in queues_of(count, broker=broker)]
+    members = draw(
+        st.lists(
+            st.builds(
+                "{}-{}@{}".format, st.sampled_from(["r1", "r2", "r9"]), st.integers(), st.text()
+            ),
+            min_size=1,
+            max_size=12,
+            unique=True,
+        )
+    )
+    return sorted(queues, key=queue_order), sorted(members, key=java_order)
+
+
+EVERY_QUEUE_ONCE = [
+    AVG,
+    CIRCLE,
+    RING,
+    AllocateMessageQueueConsistentHash(1),
+]
+
+
+@pytest.mark.parametrize("strategy", EVERY_QUEUE_ONCE, ids=repr)
+@given(group=groups())
+def test_every_queue_has_exactly_one_owner(
+    strategy: AllocateMessageQueueStrategy, group: tuple[list[MessageQueue], list[str]]
+) -> None:
+    queues, cids = group
+
+    shares = [strategy.allocate("G", cid, queues, cids) or [] for cid in cids]
+
+    assert queues == sorted((queue for share in shares for queue in share), key=queue_order)
+
+
+@pytest.mark.parametrize("inner", [AVG, CIRCLE, RING], ids=repr)
+@given(group=groups())
+def test_nearby_gives_every_queue_exactly_one_owner(
+    inner: AllocateMessageQueueStrategy, group: tuple[list[MessageQueue], list[str]]
+) -> None:
+    queues, cids = group
+    queues = [queue for queue in queues if "-" in queue.broker_name] or queues_of(3, broker="r1-a")
+    nearby = AllocateMachineRoomNearby(inner)
+
+    shares = [nearby.allocate("G", cid, queues, cids) for cid in cids]
+
+    assert queues == sorted((queue for share in shares for queue in share), key=queue_order)
+
+
+@pytest.mark.parametrize("strategy", [AVG, CIRCLE], ids=repr)
+@given(group=groups())
+def test_loads_differ_by_at_most_one(
+    strategy: AllocateMessageQueueStrategy, group: tuple[list[MessageQueue], list[str]]
+) -> None:
+    queues, cids = group
+
+    counts = [len(strategy.allocate("G", cid, queues, cids) or []) for cid in cids]
+
+    assert max(counts) - min(counts) <= 1
+
+
+@given(group=groups(), rooms=st.sets(st.sampled_from(["r3", "r4"])))
+def test_machine_room_gives_each_queue_of_its_rooms_one_owner(
+    group: tuple[list[MessageQueue], list[str]], rooms: set[str]
+) -> None:
+    queues, cids = group
+    strategy = AllocateMessageQueueByMachineRoom(rooms)
+
+    shares = [strategy.allocate("G", cid, queues, cids) for cid in cids]
+
+    expected = [queue for queue in queues if "r3" in rooms and queue.broker_name == "r3@c"]
+    assert expected == sorted((queue for share in shares for queue in share), key=queue_order)
+
+
+@given(group=groups(), leaver=st.integers(min_value=0))
+def test_on_the_ring_only_the_leavers_queues_move(
+    group: tuple[list[MessageQueue], list[str]], leaver: int
+) -> None:
+    queues, cids = group
+    gone = cids[leaver % len(cids)]
+    rest = [cid for cid in cids if cid != gone]
+    for cid in rest:
+        before = RING.allocate("G", cid, queues, cids)
+        after = RING.allocate("G", cid, queues, rest)
+
+        assert set(before) <= set(after)
+
+
+@given(group=groups())
+def test_a_strategy_is_a_function_of_its_arguments(
+    group: tuple[list[MessageQueue], list[str]],
+) -> None:
+    queues, cids = group
+    for strategy in EVERY_QUEUE_ONCE:
+        fresh = type(strategy)()
+        if repr(fresh) != repr(strategy):
+            continue
+        # A member that asked in another order, or never before, must reach the same answer.
+        for cid in reversed(cids):
+            strategy.allocate("G", cid, queues, cids)
+
+        assert fresh.allocate("G", cids[0], list(queues), list(cids)) == strategy.allocate(
+            "G", cids[0], tuple(queues), tuple(cids)
+        )
