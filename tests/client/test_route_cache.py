@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from golden import each_case
 from sparrowmq.client.route_cache import RouteCache, route_from, route_from_template
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
@@ -105,7 +104,7 @@ def test_address_falls_back_to_the_next_id_and_then_to_any() -> None:
     assert cache.address("b") is None
 
 
-@pytest.mark.golden("bodies.jsonl", prefix="route-")
+@each_case("bodies.jsonl", "route-")
 def test_queues_are_those_of_apaches_client(case: dict[str, Any]) -> None:
     data = decode_body(TopicRouteData, bytes.fromhex(case["hex"]))
 

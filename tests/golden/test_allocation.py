@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from golden import Case, GoldenDirectory, check_cases, each_case
 from sparrowmq.model.queue import java_order, queue_order
 from sparrowmq.strategies import STRATEGIES, AllocateMessageQueueStrategy, MessageQueue
 from sparrowmq.strategies.consistent_hash import ConsistentHashRing
@@ -51,27 +52,30 @@ def wanted(case: dict[str, Any]) -> Any:
     return make_queues(case["topic"], case["result"])
 
 
+def check_allocation(case: Case) -> None:
+    assert wanted(case) == allocate(case)
+    assert case["name"] == make_strategy(case).name
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_allocation_equals_java(golden: Any, strategy: str) -> None:
-    cases = [case for case in golden.cases("allocate.jsonl") if case["strategy"] == strategy]
-
-    assert [] == [case["id"] for case in cases if wanted(case) != allocate(case)]
-    assert [] == [case["id"] for case in cases if case["name"] != make_strategy(case).name]
+def test_allocation_equals_java(golden: GoldenDirectory, strategy: str) -> None:
+    cases = golden.cases("allocate.jsonl")
+    check_cases([case for case in cases if case["strategy"] == strategy], check_allocation)
 
 
-def test_owners_on_the_ring_equal_java(golden: Any) -> None:
-    for case in golden.cases("ring.jsonl"):
-        ring = ConsistentHashRing(case["cidAll"], virtual_node_cnt=case["virtualNodeCnt"])
-        keys = [str(queue) for queue in make_queues(case["topic"], case["mqAll"]) or []]
+@each_case("ring.jsonl")
+def test_owners_on_the_ring_equal_java(case: Case) -> None:
+    ring = ConsistentHashRing(case["cidAll"], virtual_node_cnt=case["virtualNodeCnt"])
+    keys = [str(queue) for queue in make_queues(case["topic"], case["mqAll"]) or []]
 
-        assert case["routeKeys"] == keys, case["id"]
-        assert case["owner"] == [ring.find_owner(key) for key in keys], case["id"]
+    assert case["routeKeys"] == keys
+    assert case["owner"] == [ring.find_owner(key) for key in keys]
 
 
-def test_orderings_equal_java(golden: Any) -> None:
-    for case in golden.cases("sort.jsonl"):
-        queues = sorted((MessageQueue(*queue) for queue in case["mq"]), key=queue_order)
+@each_case("sort.jsonl")
+def test_orderings_equal_java(case: Case) -> None:
+    queues = sorted((MessageQueue(*queue) for queue in case["mq"]), key=queue_order)
 
-        assert case["mqSorted"] == [list(queue) for queue in queues], case["id"]
-        assert case["mqToString"] == [str(queue) for queue in queues], case["id"]
-        assert case["cidSorted"] == sorted(case["cid"], key=java_order), case["id"]
+    assert case["mqSorted"] == [list(queue) for queue in queues]
+    assert case["mqToString"] == [str(queue) for queue in queues]
+    assert case["cidSorted"] == sorted(case["cid"], key=java_order)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from golden import GoldenDirectory
 
 pytestmark = pytest.mark.slow
 
@@ -14,15 +17,14 @@ ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent
 
 
-def collect(directory: Path, *paths: str) -> subprocess.CompletedProcess[str]:
-    options = ["--golden", str(directory), "--collect-only", *paths]
-    command = [sys.executable, "-m", "pytest", *options]
+def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "--golden", str(directory), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_directory_without_golden_files_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    found = collect(tmp_path)
+    found = run(tmp_path, "--collect-only")
 
     assert 4 == found.returncode
     assert f"ERROR: --golden: {tmp_path} holds no golden file; it should hold" in found.stderr
@@ -30,7 +32,7 @@ def test_directory_without_golden_files_is_one_clear_error(tmp_path: Path) -> No
 
 
 def test_missing_directory_is_one_clear_error(tmp_path: Path) -> None:
-    found = collect(tmp_path / "missing")
+    found = run(tmp_path / "missing", "--collect-only")
 
     assert 4 == found.returncode
     assert f"ERROR: --golden: {tmp_path / 'missing'} is not a directory" in found.stderr
@@ -38,8 +40,22 @@ def test_missing_directory_is_one_clear_error(tmp_path: Path) -> None:
 
 def test_golden_tests_alone_are_run() -> None:
     paths = ["tests/protocol/test_message_id.py", "tests/protocol/test_session.py"]
-    found = collect(GOLDEN, *paths)
+    found = run(GOLDEN, "--collect-only", *paths)
 
     assert 0 == found.returncode
     assert "test_message_id.py" in found.stdout
     assert "test_session.py" not in found.stdout
+
+
+def test_cases_that_differ_are_listed_with_their_differences(tmp_path: Path) -> None:
+    cases = GoldenDirectory(GOLDEN).cases("msgid.jsonl")
+    first, second = cases[4]["id"], cases[3]["id"]
+    wrong = {first: {"msgId": "wrong"}, second: {"msgId": "wrong"}}
+    text = "\n".join(json.dumps(case | wrong.get(case["id"], {})) for case in reversed(cases))
+    (tmp_path / "msgid.jsonl").write_text(text)
+    found = run(tmp_path, "tests/protocol/test_message_id.py", "tests/protocol/test_codes.py")
+
+    assert 1 == found.returncode
+    assert f"2 of 400 cases differ: {first} {second}\n--- {first}\n" in found.stdout
+    assert "assert 'wrong' == '" in found.stdout
+    assert "1 failed, 2 passed, 1 skipped" in found.stdout

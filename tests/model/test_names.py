@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
+from golden import each_case
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import (
     NOT_ALLOWED_SEND_TOPICS,
@@ -22,7 +21,7 @@ def passes(check: Callable[[str], str], name: str) -> bool:
         return False
 
 
-@pytest.mark.golden("tags.jsonl", prefix="name-")
+@each_case("tags.jsonl", "name-")
 def test_name_passes_the_checks_that_it_passes_in_java(case: dict[str, Any]) -> None:
     name = case["name"]
 

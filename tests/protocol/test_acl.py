@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from golden import each_case
 from sparrowmq.protocol.acl import (
     Credentials,
     compute_signature,
@@ -25,7 +24,7 @@ def credentials_of(case: dict[str, Any]) -> Credentials:
     )
 
 
-@pytest.mark.golden("acl.jsonl", prefix="acl-")
+@each_case("acl.jsonl", "acl-")
 def test_signature_over_a_header_is_that_of_java(case: dict[str, Any]) -> None:
     signed = sign_request(case["headerFields"], body_of(case), credentials=credentials_of(case))
 
@@ -33,7 +32,7 @@ def test_signature_over_a_header_is_that_of_java(case: dict[str, Any]) -> None:
     assert bytes.fromhex(case["signedContentHex"]) == signed_content(signed, body_of(case))
 
 
-@pytest.mark.golden("acl.jsonl", prefix="acl-")
+@each_case("acl.jsonl", "acl-")
 def test_server_recomputes_what_a_java_server_recomputes(case: dict[str, Any]) -> None:
     received = case["allExtFieldsOnWire"]
 
@@ -45,7 +44,7 @@ def test_server_recomputes_what_a_java_server_recomputes(case: dict[str, Any]) -
     assert (case["serverSideSignature"] == case["signature"]) == is_valid
 
 
-@pytest.mark.golden("acl.jsonl", prefix="acl-")
+@each_case("acl.jsonl", "acl-")
 def test_server_accepts_what_we_sign_whatever_the_ext_fields(case: dict[str, Any]) -> None:
     ext_fields = {**(case["headerFields"] or {}), **(case["preExtFields"] or {})}
     body = body_of(case)
@@ -57,7 +56,7 @@ def test_server_accepts_what_we_sign_whatever_the_ext_fields(case: dict[str, Any
     assert not is_signature_valid(signed, (body or b"") + b"x", secret_key=case["secretKey"])
 
 
-@pytest.mark.golden("acl.jsonl", prefix="hmac-")
+@each_case("acl.jsonl", "hmac-")
 def test_hmac_is_that_of_java(case: dict[str, Any]) -> None:
     signature = compute_signature(bytes.fromhex(case["dataHex"]), secret_key=case["secretKey"])
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from golden import each_case
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol import bodies, fastjson
@@ -37,7 +38,7 @@ def canonical(value: Any) -> Any:
     return value
 
 
-@pytest.mark.golden("bodies.jsonl")
+@each_case("bodies.jsonl")
 def test_body_of_java_survives_decoding_and_encoding(case: dict[str, Any]) -> None:
     body = decode_body(
         body_type(case), bytes.fromhex(case.get("hex") or case["text"].encode().hex())
@@ -54,7 +55,7 @@ def test_body_of_java_survives_decoding_and_encoding(case: dict[str, Any]) -> No
     assert body == decode_body(body_type(case), encoded)
 
 
-@pytest.mark.golden("bodies.jsonl")
+@each_case("bodies.jsonl")
 def test_body_is_equal_to_what_java_reads(case: dict[str, Any]) -> None:
     if "reEncoded" not in case or case["id"].split("-")[0] in OTHER_INSTANCES:
         return
@@ -66,7 +67,7 @@ def test_body_is_equal_to_what_java_reads(case: dict[str, Any]) -> None:
     assert canonical(first) == canonical(second)
 
 
-@pytest.mark.golden("bodies.jsonl", prefix="registerbroker-")
+@each_case("bodies.jsonl", "registerbroker-")
 def test_register_body_is_read_and_written_in_both_forms(case: dict[str, Any]) -> None:
     plain, compressed = (bytes.fromhex(case[f"{form}Hex"]) for form in ("plain", "compressed"))
 
@@ -90,9 +91,7 @@ def test_register_body_is_read_and_written_in_both_forms(case: dict[str, Any]) -
     ]
 
 
-@pytest.mark.golden("bodies.jsonl", prefix="consumeroffset-")
-@pytest.mark.golden("bodies.jsonl", prefix="subgroup-")
-@pytest.mark.golden("bodies.jsonl", prefix="topicconfig-")
+@each_case("bodies.jsonl", "consumeroffset-", "subgroup-", "topicconfig-")
 def test_config_file_is_laid_out_as_java_lays_it_out(case: dict[str, Any]) -> None:
     body = decode_body(body_type(case), case["reEncoded"].encode())
 

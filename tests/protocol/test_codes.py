@@ -2,12 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from golden import each_case
 from sparrowmq.protocol import codes
 
 
-@pytest.mark.golden("constants.jsonl")
+@each_case("constants.jsonl")
 def test_codes_have_the_numbers_of_java(case: dict[str, Any]) -> None:
     if case["id"] == "MQVersion":
         assert case["values"]["V4_9_3"] == codes.MQ_VERSION

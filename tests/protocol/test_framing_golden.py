@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from golden import each_case
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.protocol.codes import LanguageCode, SerializeType
 from sparrowmq.protocol.command import RemotingCommand
@@ -32,7 +33,7 @@ def expected_fields(case: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-@pytest.mark.golden("remoting.jsonl", prefix="frame-")
+@each_case("remoting.jsonl", "frame-")
 def test_frame_of_java_decodes_to_what_java_decodes(case: dict[str, Any]) -> None:
     commands = FrameDecoder().receive_data(bytes.fromhex(case["frameHex"]))
 
@@ -40,7 +41,7 @@ def test_frame_of_java_decodes_to_what_java_decodes(case: dict[str, Any]) -> Non
     assert SerializeType[case["serializeType"]] == commands[0].serialize_type
 
 
-@pytest.mark.golden("remoting.jsonl", prefix="frame-")
+@each_case("remoting.jsonl", "frame-")
 def test_frame_we_write_decodes_to_what_java_decodes(case: dict[str, Any]) -> None:
     fields = case["fields"]
     body = bytes.fromhex(fields["bodyHex"] or "")
@@ -65,8 +66,7 @@ def test_frame_we_write_decodes_to_what_java_decodes(case: dict[str, Any]) -> No
     assert expected == as_golden(decoded)
 
 
-@pytest.mark.golden("remoting.jsonl", prefix="jsonheader-")
-@pytest.mark.golden("remoting.jsonl", prefix="binheader-")
+@each_case("remoting.jsonl", "jsonheader-", "binheader-")
 def test_foreign_header_decodes_or_fails_as_in_java(case: dict[str, Any]) -> None:
     decoder = FrameDecoder()
     frame = bytes.fromhex(case["frameHex"])

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from golden import each_case
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.protocol import headers
 from sparrowmq.protocol.headers import decode_header, encode_header
@@ -16,7 +17,7 @@ def to_wire(header: msgspec.Struct) -> dict[str, Any]:
     }
 
 
-@pytest.mark.golden("remoting.jsonl", prefix="headerdecode-")
+@each_case("remoting.jsonl", "headerdecode-")
 def test_header_decodes_as_in_java_or_names_the_missing_field(case: dict[str, Any]) -> None:
     header_type = getattr(headers, case["headerClass"])
     # The bean's property is named `force`, its field on the wire `isForce`.
@@ -37,7 +38,7 @@ def test_header_decodes_as_in_java_or_names_the_missing_field(case: dict[str, An
     assert expected == {name: actual[name] for name in expected}
 
 
-@pytest.mark.golden("remoting.jsonl", prefix="frame-")
+@each_case("remoting.jsonl", "frame-")
 def test_header_of_a_frame_survives_decoding_and_encoding(case: dict[str, Any]) -> None:
     if case["headerClass"] is None:
         return

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from golden import each_case
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.protocol.message_id import (
     UniqIdGenerator,
@@ -25,7 +26,7 @@ def to_host(host: list[Any]) -> bytes:
     return bytes.fromhex(host[0]) + host[1].to_bytes(4, "big")
 
 
-@pytest.mark.golden("msgid.jsonl", prefix="offsetMsgId-")
+@each_case("msgid.jsonl", "offsetMsgId-")
 def test_offset_id_is_written_and_read_as_in_java(case: dict[str, Any]) -> None:
     host = to_host(case["host"])
 
@@ -35,7 +36,7 @@ def test_offset_id_is_written_and_read_as_in_java(case: dict[str, Any]) -> None:
     )
 
 
-@pytest.mark.golden("msgid.jsonl", prefix="uniqId-")
+@each_case("msgid.jsonl", "uniqId-")
 def test_uniq_id_is_read_as_in_java(case: dict[str, Any]) -> None:
     assert case["timezone"] == "UTC"
     uniq_id = decode_uniq_id(case["uniqId"], timestamp_ms=case["nearlyTimeNow"])
@@ -48,7 +49,7 @@ def test_uniq_id_is_read_as_in_java(case: dict[str, Any]) -> None:
     assert case["nearlyTime"] == uniq_id.timestamp_ms
 
 
-@pytest.mark.golden("msgid.jsonl", prefix="uniqId-")
+@each_case("msgid.jsonl", "uniqId-")
 def test_uniq_id_is_made_as_in_java(case: dict[str, Any]) -> None:
     start_ms, end_ms = month_bounds(NOON_MS)
     if not 0 <= case["spanMs"] < end_ms - start_ms:

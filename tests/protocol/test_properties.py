@@ -6,19 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from golden import each_case
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.protocol.properties import encode_properties, parse_properties
 
 NAMES = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1)
 
 
-@pytest.mark.golden("properties.jsonl", prefix="enc-")
+@each_case("properties.jsonl", "enc-")
 def test_properties_are_written_as_java_writes_them(case: dict[str, Any]) -> None:
     # Up to 4.9.0 and from 5.2.0, Java ends the text with a separator; 4.9.3 does not.
     assert case["string"] == encode_properties(case["map"])
 
 
-@pytest.mark.golden("properties.jsonl")
+@each_case("properties.jsonl")
 def test_properties_are_parsed_as_java_parses_them(case: dict[str, Any]) -> None:
     assert case["parsed"] == parse_properties(case["string"])
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from golden import each_case
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.model import MessageExt
 from sparrowmq.protocol import record as records
@@ -69,7 +70,7 @@ def assert_is_golden(expected: dict[str, Any], message: MessageExt) -> None:
     assert expected == {name: actual[name] for name in expected}
 
 
-@pytest.mark.golden("message.jsonl", prefix="msg-")
+@each_case("message.jsonl", "msg-")
 def test_record_of_java_decodes_to_what_java_decodes(case: dict[str, Any]) -> None:
     data = bytes.fromhex(case["encodedHex"])
 
@@ -84,7 +85,7 @@ def test_record_of_java_decodes_to_what_java_decodes(case: dict[str, Any]) -> No
     assert case["storedBodySha256"] == hashlib.sha256(record.body).hexdigest()
 
 
-@pytest.mark.golden("message.jsonl", prefix="msg-")
+@each_case("message.jsonl", "msg-")
 def test_record_is_written_as_java_writes_it(case: dict[str, Any]) -> None:
     data = bytes.fromhex(case["encodedHex"])
 
@@ -93,7 +94,7 @@ def test_record_is_written_as_java_writes_it(case: dict[str, Any]) -> None:
     assert data == bytes(encoded)
 
 
-@pytest.mark.golden("message.jsonl", prefix="multi-")
+@each_case("message.jsonl", "multi-")
 def test_records_back_to_back_decode_as_in_java(case: dict[str, Any]) -> None:
     messages = decode_messages(bytes.fromhex(case["encodedHex"]), broker_name="b")
 
@@ -102,7 +103,7 @@ def test_records_back_to_back_decode_as_in_java(case: dict[str, Any]) -> None:
         assert_is_golden(expected, message)
 
 
-@pytest.mark.golden("message.jsonl", prefix="batch-")
+@each_case("message.jsonl", "batch-")
 def test_batch_is_written_and_read_as_in_java(case: dict[str, Any]) -> None:
     data = bytes.fromhex(case["encodedHex"])
 

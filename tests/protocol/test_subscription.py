@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from golden import each_case
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.protocol.subscription import (
     index_key_hash,
@@ -13,7 +14,7 @@ from sparrowmq.protocol.subscription import (
 )
 
 
-@pytest.mark.golden("tags.jsonl", prefix="tag-")
+@each_case("tags.jsonl", "tag-")
 def test_hashes_are_those_of_java(case: dict[str, Any]) -> None:
     tag = case["tag"]
 
@@ -24,7 +25,7 @@ def test_hashes_are_those_of_java(case: dict[str, Any]) -> None:
     assert codes == [tags_code(tag)] * 3
 
 
-@pytest.mark.golden("tags.jsonl", prefix="sub-")
+@each_case("tags.jsonl", "sub-")
 def test_subscription_is_parsed_as_in_java(case: dict[str, Any]) -> None:
     if "error" in case:
         with pytest.raises(LocalProtocolError):

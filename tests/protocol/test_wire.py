@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-import pytest
 
+from golden import each_case
 from sparrowmq.protocol import bodies, headers
 from sparrowmq.protocol.bodies import decode_body, encode_body
 from sparrowmq.protocol.codes import RequestCode
@@ -161,7 +161,7 @@ def assert_header_survives(header_type: type[msgspec.Struct], command: RemotingC
     assert header == decode_header(header_type, written)
 
 
-@pytest.mark.golden("wire.jsonl")
+@each_case("wire.jsonl")
 def test_every_frame_decodes_and_survives_encoding(case: dict[str, Any]) -> None:
     for side in sides(case):
         command = decode(side)
@@ -176,7 +176,7 @@ def test_every_frame_decodes_and_survives_encoding(case: dict[str, Any]) -> None
         assert [command] == FrameDecoder().receive_data(encode_frame(command))
 
 
-@pytest.mark.golden("wire.jsonl")
+@each_case("wire.jsonl")
 def test_request_has_its_typed_header_and_body(case: dict[str, Any]) -> None:
     for command in requests(case):
         header_type = REQUEST_HEADERS.get(command.code)
@@ -195,7 +195,7 @@ def test_request_has_its_typed_header_and_body(case: dict[str, Any]) -> None:
         assert body == decode_body(body_type, encode_body(body))
 
 
-@pytest.mark.golden("wire.jsonl")
+@each_case("wire.jsonl")
 def test_answer_has_its_typed_header_and_body(case: dict[str, Any]) -> None:
     for code, command in answers(case):
         header_type = RESPONSE_HEADERS.get(code)
@@ -212,7 +212,7 @@ def test_answer_has_its_typed_header_and_body(case: dict[str, Any]) -> None:
         assert body == decode_body(RESPONSE_BODIES[code], encode_body(body))
 
 
-@pytest.mark.golden("wire.jsonl")
+@each_case("wire.jsonl")
 def test_registered_broker_and_batches_can_be_read(case: dict[str, Any]) -> None:
     for command in requests(case):
         if command.code == R.REGISTER_BROKER:
