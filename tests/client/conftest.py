@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from hostile import HostileCluster
 from sparrowmq import Admin, Producer
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.blocking_driver import BlockingDriver
@@ -76,6 +77,13 @@ def admin(cluster: EmbeddedCluster) -> Iterator[Admin]:
 def producer(cluster: EmbeddedCluster) -> Iterator[Producer]:
     with Producer("GID_test_producer", name_server=cluster.name_server) as opened:
         yield opened
+
+
+@pytest.fixture
+def hostile() -> Iterator[HostileCluster]:
+    """A name server and a broker that answer what the test says."""
+    with HostileCluster() as running:
+        yield running
 
 
 @pytest.fixture(params=["blocking", "asyncio"])
