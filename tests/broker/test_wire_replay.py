@@ -9,11 +9,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from golden import Case, GoldenDirectory, check_cases
 from sparrowmq.protocol import fastjson
-from sparrowmq.protocol.codes import LanguageCode, RequestCode, SerializeType
+from sparrowmq.protocol.codes import LanguageCode, RequestCode, ResponseCode, SerializeType
 from sparrowmq.protocol.command import RESPONSE_FLAG, RemotingCommand
+from sparrowmq.protocol.headers import (
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    decode_header,
+)
 
-# What we do not serve yet is answered with code 3; where we differ, why.
+# What we do not serve yet is answered with code 3.
 NOT_SERVED = {
     RequestCode.QUERY_MESSAGE,
     RequestCode.END_TRANSACTION,
@@ -22,16 +28,11 @@ NOT_SERVED = {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
     RequestCode.CLONE_GROUP_OFFSET,
 }
-PASSED_ON = (RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY)
-DIFFERENT = {
-    "wire-27": "an unknown code at the name server is answered",
-    "wire-66": "a missing field is named",
-    "wire-94": "no transactions",
-    "wire-96": "no transactions",
-    "wire-98": "no transactions, so nothing was committed to the queue",
-    "wire-113": "no system topics of its own for transactions",
-    "wire-125": "another parser's words",
-}
+# Passed on to a client, which nobody plays here: test_relays.py.
+PASSED_ON = {RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY}
+SENDS = {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+TRANSACTION = "TRAN_MSG\x01true"
+JAVA_EXCEPTION = re.compile(r"(java|org)\.[\w.]+Exception: ")
 NO_REMARK = {None, "", "not set any response code"}
 
 
@@ -79,46 +80,88 @@ _FIELDS = {
 }
 
 
-async def test_answers_have_the_shape_of_rocketmqs(live: Any, golden: Any) -> None:
+class Transcript:
+    """Which requests of a transcript must be answered as they were recorded."""
+
+    def __init__(self) -> None:
+        # Queues that hold committed messages of transactions there, and nothing of them here.
+        self._transactional: set[tuple[str, str]] = set()
+
+    def to_request(self, case: Case) -> RemotingCommand:
+        """Return the request of a case, with the queue that the recorded broker chose at random."""
+        command = to_command(case["request"])
+        header, fields = send_header(command), command.ext_fields or {}
+        if header is not None and header.queue_id < 0 and case["response"] is not None:
+            chosen = to_command(case["response"]).ext_fields or {}
+            name = "queueId" if command.code == RequestCode.SEND_MESSAGE else "e"
+            command.ext_fields = {**fields, name: chosen.get("queueId", fields[name])}
+        return command
+
+    def differs(self, case: Case, command: RemotingCommand) -> bool:
+        """Tell whether the answer differs on purpose from what was recorded."""
+        if case["response"] is None:
+            # RocketMQ's name server does not answer an unknown code.
+            return True
+        header = send_header(command)
+        if header is not None and TRANSACTION in (header.properties or ""):
+            self._transactional.add((header.topic, str(header.queue_id)))
+            return True
+        if command.code == RequestCode.PULL_MESSAGE:
+            fields = command.ext_fields or {}
+            return (fields.get("topic"), fields.get("queueId")) in self._transactional
+        return False
+
+
+def send_header(command: RemotingCommand) -> SendMessageRequestHeader | None:
+    if command.code not in SENDS:
+        return None
+    header_type = (
+        SendMessageRequestHeader
+        if command.code == RequestCode.SEND_MESSAGE
+        else SendMessageRequestHeaderV2
+    )
+    return decode_header(header_type, command.ext_fields)
+
+
+async def test_answers_have_the_shape_of_rocketmqs(live: Any, golden: GoldenDirectory) -> None:
     peers = {
         "namesrv": await live.connect(live.name_server),
         "broker#1": await live.connect(live.broker),
         "broker#2": await live.connect(live.broker),
     }
-    wrong: list[str] = []
-    compared = 0
+    transcript = Transcript()
+    compared: list[Case] = []
+    replies: dict[str, RemotingCommand] = {}
     for case in golden.cases("wire.jsonl"):
-        request = case.get("request")
-        if request is None:
+        # What waits for a message of a later request cannot be asked in this order.
+        if case.get("request") is None or case.get("held"):
             continue
-        command = to_command(request)
-        if case["note"] == "send v2 queueId -1":
-            # The broker that was recorded chose queue 0 at random.
-            command.ext_fields = {**(command.ext_fields or {}), "e": "0"}
-        if case["note"].startswith("held pull answered on arrival"):
-            continue
+        command = transcript.to_request(case)
         if command.code in PASSED_ON:
-            # Passed on to a client, which nobody plays here: test_relays.py.
             continue
         peers[case["conn"]].write(command)
         if command.is_oneway:
             continue
         reply = await peers[case["conn"]].read_reply(command.opaque)
-        if command.code in NOT_SERVED:
-            assert 3 == reply.code
-            continue
         assert RESPONSE_FLAG == reply.flag
-        if case["id"] in DIFFERENT:
-            continue
-        compared += 1
-        theirs, ours = _shape_of_golden(case["response"]), _shape_of(reply)
-        if theirs != ours:
-            wrong.append(f"{case['id']} {case['note']}:\n  {theirs}\n  {ours}")
-
+        if command.code in NOT_SERVED:
+            assert ResponseCode.REQUEST_CODE_NOT_SUPPORTED == reply.code
+        elif not transcript.differs(case, command):
+            compared.append(case)
+            replies[case["id"]] = reply
     for peer in peers.values():
         await peer.close()
-    assert [] == wrong, "\n".join(wrong)
-    assert compared > 80
+
+    def check(case: Case) -> None:
+        theirs, ours = to_command(case["response"]), replies[case["id"]]
+        if JAVA_EXCEPTION.match(theirs.remark or ""):
+            # Java's own words. Ours name the field that is missing, or what cannot be parsed.
+            assert ours.remark
+            theirs.remark = ours.remark
+        assert _shape_of(theirs) == _shape_of(ours)
+
+    assert compared
+    check_cases(compared, check)
 
 
 def _shape_of(reply: RemotingCommand) -> tuple[Any, ...]:
@@ -128,7 +171,3 @@ def _shape_of(reply: RemotingCommand) -> tuple[Any, ...]:
         sorted(reply.ext_fields or ()),
         names(reply.body),
     )
-
-
-def _shape_of_golden(wire: dict[str, Any]) -> tuple[Any, ...]:
-    return _shape_of(to_command(wire))

@@ -14,8 +14,8 @@ from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.protocol.headers import decode_header, encode_header
-from sparrowmq.protocol.record import decode_batch, decode_messages
-from sparrowmq.protocol.register_body import decode_register_body
+from sparrowmq.protocol.record import decode_batch, decode_messages, encode_batch
+from sparrowmq.protocol.register_body import decode_register_body, encode_register_body
 
 R = RequestCode
 H = headers
@@ -218,7 +218,7 @@ def test_registered_broker_and_batches_can_be_read(case: dict[str, Any]) -> None
         if command.code == R.REGISTER_BROKER:
             header = decode_header(H.RegisterBrokerRequestHeader, command.ext_fields)
             body = decode_register_body(command.body, compressed=header.compressed)
-            assert body.topic_config_serialize_wrapper.topic_config_table
+            assert body == decode_register_body(encode_register_body(body))
         if command.code == R.SEND_BATCH_MESSAGE:
             assert command.body is not None
-            assert all(entry.properties for entry in decode_batch(command.body))
+            assert command.body == encode_batch(decode_batch(command.body))
