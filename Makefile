@@ -7,7 +7,7 @@ SEEDS ?= 1000
 START ?= 0
 BIN := .venv/bin
 
-.PHONY: setup demo test simulate check format bench interop interop-smoke soak soak-spark lock clean
+.PHONY: setup demo test simulate check format docs bench interop interop-smoke soak soak-spark lock clean
 
 setup: .venv/ready
 
@@ -62,6 +62,10 @@ check: setup
 format: setup
 	$(BIN)/ruff format src tests benchmarks
 	$(BIN)/ruff check --fix src tests benchmarks
+
+# The documentation as a site, in build/site; a broken link or a missing page is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: setup
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
