@@ -16,6 +16,7 @@ from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.calling.effects import Operation, now
 from sparrowmq.client.operations import handover
 from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.membership import lock_rounds
 from sparrowmq.membership.actions import AskMembers
 from sparrowmq.membership.member import GroupMember
 from sparrowmq.membership.owned_queue import OwnedQueue
@@ -25,7 +26,6 @@ from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.simulation.__main__ import main
 from sparrowmq.simulation.faults import Faults
 from sparrowmq.store.flush import FlushWork
-from sparrowmq.strategies import lock_rounds
 
 pytestmark = pytest.mark.slow
 
