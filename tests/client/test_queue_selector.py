@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,13 +15,53 @@ QUEUES = (A0, A1, B0)
 
 
 def test_queues_come_in_turn() -> None:
-    selector = QueueSelector(start=4)
+    selector = QueueSelector(lambda: 5)
 
     assert [B0, A0, A1, B0] == [selector.next_queue(QUEUES) for _ in range(4)]
 
 
+@given(st.integers(min_value=1, max_value=8), st.integers(min_value=1, max_value=8))
+def test_each_topic_uses_all_its_queues_however_many_topics_take_turns(
+    topic_count: int, queue_count: int
+) -> None:
+    selector = QueueSelector(lambda: 7)
+    topics = [
+        [MessageQueue(f"T{t}", "a", n) for n in range(queue_count)] for t in range(topic_count)
+    ]
+
+    used = Counter(selector.next_queue(queues) for _ in range(3 * queue_count) for queues in topics)
+
+    assert {queue: 3 for queues in topics for queue in queues} == used
+
+
+@given(st.integers(min_value=1, max_value=8), st.integers(min_value=2, max_value=4))
+def test_retries_use_all_queues_of_the_other_brokers(topic_count: int, broker_count: int) -> None:
+    selector = QueueSelector(lambda: 7)
+    topics = [
+        [MessageQueue(f"T{t}", f"b{b}", n) for b in range(broker_count) for n in range(4)]
+        for t in range(topic_count)
+    ]
+
+    used: set[MessageQueue] = set()
+    for _ in range(4 * broker_count):
+        for queues in topics:
+            first = selector.next_queue(queues)
+            is_down = first.broker_name == "b0"
+            used.add(selector.next_queue(queues, avoid_broker="b0") if is_down else first)
+
+    assert {q for queues in topics for q in queues if q.broker_name != "b0"} == used
+
+
+def test_counters_of_two_topics_begin_apart() -> None:
+    starts = iter([0, 2])
+    selector = QueueSelector(lambda: next(starts))
+    other = [MessageQueue("U", "a", n) for n in range(3)]
+
+    assert (A0, other[2]) == (selector.next_queue(QUEUES), selector.next_queue(other))
+
+
 def test_broker_that_failed_is_avoided_while_there_is_another() -> None:
-    selector = QueueSelector()
+    selector = QueueSelector(lambda: 1)
 
     assert [B0, B0] == [selector.next_queue(QUEUES, avoid_broker="a") for _ in range(2)]
     assert A0 in [selector.next_queue((A0, A1), avoid_broker="a") for _ in range(2)]

@@ -87,7 +87,7 @@ def make_publisher(
         config=config,
         name_servers=name_servers,
         ids=make_id_generator(client_ip),
-        selector=QueueSelector(start=random_start()),
+        selector=QueueSelector(random_start),
         tracer=_make_tracer(config, name_servers, client_ip, "PRODUCE") if trace else None,
     )
 
@@ -106,7 +106,7 @@ def _make_tracer(
         ),
         name_servers=name_servers,
         ids=make_id_generator(client_ip),
-        selector=QueueSelector(start=random_start()),
+        selector=QueueSelector(random_start),
         # Brokers need not know it.
         heartbeat_due_ms=NEVER_MS,
     )

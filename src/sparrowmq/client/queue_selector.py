@@ -9,23 +9,28 @@ Source: TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.subscription import java_hash
 
 
 class QueueSelector:
-    """Round robin, one counter for all topics.
+    """Round robin, one counter for each topic.
+
+    With one counter for all topics, a producer that sends to two topics in turn would use every
+    second queue of each.
 
     Args:
-        start: where the counter begins; a random number keeps producers apart.
+        choose_start: gives the start of a topic's counter; a random one keeps producers apart.
     """
 
-    __slots__ = ("_counter",)
+    __slots__ = ("_choose_start", "_counters")
 
-    def __init__(self, *, start: int = 0) -> None:
-        self._counter = start
+    def __init__(self, choose_start: Callable[[], int]) -> None:
+        self._choose_start = choose_start
+        # One entry for each topic that the client sends to: as many as it keeps routes.
+        self._counters: dict[str, int] = {}
 
     def next_queue(
         self, queues: Sequence[MessageQueue], *, avoid_broker: str | None = None
@@ -33,7 +38,7 @@ class QueueSelector:
         """Return the next queue, not of the broker to avoid unless all are.
 
         Args:
-            queues: at least one.
+            queues: those of one topic, at least one.
             avoid_broker: the name of the broker that failed last.
         """
         for _ in range(len(queues)):
@@ -43,7 +48,10 @@ class QueueSelector:
         return self._next(queues)
 
     def _next(self, queues: Sequence[MessageQueue]) -> MessageQueue:
-        self._counter = counter = self._counter + 1
+        topic = queues[0].topic
+        counter = self._counters.get(topic)
+        counter = self._choose_start() if counter is None else counter + 1
+        self._counters[topic] = counter
         return queues[counter % len(queues)]
 
 

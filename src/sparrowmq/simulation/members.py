@@ -7,6 +7,7 @@ subscriber, the operation `consume`, and a driver. Here the driver is the simula
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.config import ConsumerConfig, ProducerConfig
@@ -225,7 +226,7 @@ class ProducerHost:
                 process_number=dice.randrange(0, 1 << 32),
                 counter=dice.randrange(0, 1 << 16),
             ),
-            selector=QueueSelector(start=dice.randrange(0, 1 << 10)),
+            selector=QueueSelector(partial(dice.randrange, 0, 1 << 10)),
         )
         self._driver = SimulatedDriver(self.process, network, on_failure=checkers.note_failure)
 

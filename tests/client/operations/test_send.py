@@ -87,7 +87,7 @@ def make_publisher(retry_times: int = 2) -> Publisher:
         config=ProducerConfig(group="GP", client_id="c", retry_times=retry_times),
         name_servers=NameServers((NAME_SERVER,)),
         ids=UniqIdGenerator(bytes(4), 1, process_number=2),
-        selector=QueueSelector(),
+        selector=QueueSelector(lambda: 1),
     )
 
 

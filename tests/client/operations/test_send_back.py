@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from sparrowmq.client.operations.send_back import send_again, send_back
+from sparrowmq.client.operations.send_back import (
+    AGAIN_BROKERS_MAX,
+    queues_for_again,
+    send_again,
+    send_back,
+)
 from sparrowmq.errors import BrokerError
-from sparrowmq.model import MessageExt
+from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import (
@@ -91,6 +97,17 @@ def test_message_sent_as_a_new_one_keeps_its_origin_and_counts_on(play: Callable
         "RETRY_TOPIC": "T",
         "DELAY": "5",
     } == parse_properties(header.properties or "")
+
+
+def test_messages_sent_as_new_ones_spread_over_the_retry_topic() -> None:
+    queues = [MessageQueue("%RETRY%G", f"b{number % 5}", number // 5) for number in range(10)]
+    messages = [msgspec.structs.replace(MESSAGE, queue_offset=offset) for offset in range(10)]
+
+    chosen = [queues_for_again(message, queues) for message in messages]
+
+    assert set(queues) == {first for first, *_ in chosen}
+    assert {AGAIN_BROKERS_MAX} == {len({q.broker_name for q in tried}) for tried in chosen}
+    assert [] == queues_for_again(MESSAGE, [])
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION])

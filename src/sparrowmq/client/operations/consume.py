@@ -36,7 +36,7 @@ from sparrowmq.client.operations.offsets import update_offset
 from sparrowmq.client.operations.pull import PullStatus, corrected_offset, make_pull_header, pull
 from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.operations.routes import refresh_route
-from sparrowmq.client.operations.send_back import send_again, send_back
+from sparrowmq.client.operations.send_back import queues_for_again, send_again, send_back
 from sparrowmq.client.operations.trace import finish
 from sparrowmq.client.subscriber import (
     RebalanceListenerFailed,
@@ -355,7 +355,7 @@ def _send_back_one(
     except SparrowError:
         route = routes.find(subscriber.retry_topic)
         timestamp_ms: int = yield Timestamp()
-        for queue in route.publish_queues if route is not None else ():
+        for queue in queues_for_again(message, () if route is None else route.publish_queues):
             address = routes.master_address(queue.broker_name)
             if address is None:
                 continue

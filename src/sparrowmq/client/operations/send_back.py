@@ -7,10 +7,13 @@ Source: DefaultMQPushConsumerImpl.sendMessageBack; MQClientAPIImpl.consumerSendM
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain, islice
+
 from sparrowmq.calling.effects import Invoke, Operation
 from sparrowmq.client.operations.request import ask, error_of
 from sparrowmq.errors import BrokerError
-from sparrowmq.model import MessageExt
+from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_MAX_RECONSUME_TIMES,
@@ -35,6 +38,8 @@ MAX_RECONSUME_TIMES = 16
 # A message that is sent as a new one begins with this level, as at the broker.
 FIRST_RETRY_LEVEL = 3
 PROPERTY_TRANSACTION_PREPARED = "TRAN_MSG"
+# Brokers at which a message is tried as a new one: the attempts of Java's inner producer.
+AGAIN_BROKERS_MAX = 3
 
 
 def send_back(
@@ -64,6 +69,20 @@ def send_back(
         max_reconsume_times=_max_times(max_reconsume_times),
     )
     yield from ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=timeout_ms)
+
+
+def queues_for_again(message: MessageExt, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+    """Return where to send a message as a new one: one queue of each broker, a few at most.
+
+    The message's offset chooses the first, so that messages spread over the retry topic.
+    """
+    start = message.queue_offset % max(1, len(queues))
+    chosen: dict[str, MessageQueue] = {}
+    for queue in chain(islice(queues, start, None), islice(queues, start)):
+        chosen.setdefault(queue.broker_name, queue)
+        if len(chosen) == AGAIN_BROKERS_MAX:
+            break
+    return list(chosen.values())
 
 
 def send_again(
