@@ -13,10 +13,12 @@ from sparrowmq import (
     Admin,
     ConsumeContext,
     ConsumeFromWhere,
+    ConsumeOrderlyStatus,
     ConsumeStatus,
     LitePullConsumer,
     Message,
     MessageExt,
+    MessageModel,
     MessageQueue,
     Producer,
     PushConsumer,
@@ -110,6 +112,7 @@ def test_messages_are_delivered_until_the_times_allowed_are_used_up(
     producer: Producer,
     dead_letters: Callable[[], list[MessageExt]],
     topic: str,
+    caplog: pytest.LogCaptureFixture,
     *,
     raises: bool,
 ) -> None:
@@ -128,13 +131,46 @@ def test_messages_are_delivered_until_the_times_allowed_are_used_up(
 
     consumer = make_consumer(listener, max_reconsume_times=2)
     queue = producer.fetch_publish_queues(topic)[0]
-    for body in (b"poison", b"1", b"2"):
-        producer.send(Message(topic, body), queue=queue)
+    sent = [producer.send(Message(topic, body), queue=queue) for body in (b"poison", b"1", b"2")]
     wait_until("the last time sent back", lambda: consumer.counters.sent_back == 3)
     wait_until("those behind it", lambda: [b"1", b"2"] == sorted(others))
 
     assert [0, 1, 2] == times
     assert [b"poison"] == [letter.body for letter in dead_letters()]
+    (line,) = [line for line in caplog.messages if "are dead letters in" in line]
+    assert f"after 3 deliveries: {sent[0].msg_id} of {topic};" in line
+    failures = [line for line in caplog.messages if "the listener failed" in line]
+    assert (["to be delivered again"] * 2 + ["to be kept as dead letters"] if raises else []) == [
+        wanted
+        for wanted in ("to be delivered again", "to be kept as dead letters")
+        for line in failures
+        if wanted in line
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("orderly", [False, True])
+def test_message_that_nobody_keeps_is_named_in_the_log(
+    make_consumer: Callable[..., PushConsumer],
+    producer: Producer,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    orderly: bool,
+) -> None:
+    """BROADCASTING sends nothing back."""
+    later = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+    consumer = make_consumer(
+        lambda *_: later if orderly else ConsumeStatus.RECONSUME_LATER,
+        message_model=MessageModel.BROADCASTING,
+        orderly=orderly,
+        max_reconsume_times=0,
+    )
+    sent = producer.send(Message(topic, b"poison"))
+    wait_until("the failure", lambda: consumer.counters.failed == 1)
+    wait_until("the line", lambda: "are given up (BROADCASTING" in caplog.text)
+
+    assert f"after 1 delivery: {sent.msg_id} of {topic};" in caplog.text
 
 
 @pytest.mark.slow

@@ -219,8 +219,8 @@ class PushConsumer:
         pull_batch_size: messages asked for at once.
         consume_message_batch_max_size: messages the listener gets at once, at most.
         consume_thread_count: how many calls of the listener run at once.
-        max_reconsume_times: attempts before a message goes to the dead letter queue; None: 16,
-            or, in order, no end.
+        max_reconsume_times: how often a message comes again before it is a dead letter; None
+            means 16 times, and, in order, for ever.
         consume_timeout_ms: a call of the listener that runs longer has its messages sent back, for
             another member or another call to consume; in order it is waited for.
         drain_timeout_ms: how long a queue that is given up waits for listeners that run.

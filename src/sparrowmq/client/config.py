@@ -104,8 +104,9 @@ class ConsumerConfig:
         consume_message_batch_max_size: messages the listener gets at once, at most.
         consume_thread_count: how many calls of the listener run at once. Differs from RocketMQ:
             one number, as Java's pool with its unbounded queue never grows past its minimum.
-        max_reconsume_times: attempts before a message goes to the dead letter queue; None leaves
-            it to the group's setting at the broker, 16; in order there is no end then.
+        max_reconsume_times: how often a message comes again before it is a dead letter; None
+            means 16 times, and, in order, for ever. It goes before the group's own number at the
+            broker.
         flow: how much one queue may cache.
         drain_timeout_ms: how long a queue that is given up waits for listeners that run.
         consume_timeout_ms: a listener that runs longer has its messages sent back.

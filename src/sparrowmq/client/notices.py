@@ -9,6 +9,7 @@ from sparrowmq.calling import clock
 from sparrowmq.client.listener_calls import ListenersStuck
 from sparrowmq.client.subscriber import (
     AllocationFailed,
+    GivenUp,
     ListenerFailed,
     Notice,
     RebalanceListenerFailed,
@@ -25,6 +26,7 @@ from sparrowmq.membership.actions import (
     QueueLost,
 )
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import dlq_topic
 
 LOG = logging.getLogger("sparrowmq.client")
 
@@ -61,6 +63,8 @@ class NoticeLog:
             self._warn_duplicate(notice)
         elif isinstance(notice, ListenersStuck):
             self._warn_stuck(notice)
+        elif isinstance(notice, GivenUp):
+            self._warn_given_up(notice)
         elif isinstance(notice, NotListed):
             text = "the broker does not list our client id %s among %s; registering again"
             self._warn((text,), text, notice.client_id, list(notice.cid_all))
@@ -113,9 +117,11 @@ class NoticeLog:
     ) -> None:
         error = notice.error
         if isinstance(notice, ListenerFailed):
-            text = "the listener failed with %d messages of %s, which come again: %r"
-            key = (text, str(notice.queue), type(error).__name__)
-            self._warn(key, text, notice.message_count, notice.queue, error, error=error)
+            text = "the listener failed with %s of %s, %s: %r"
+            kind = (text, str(notice.queue), type(error).__name__, str(notice.ended_count > 0))
+            messages = _count(notice.message_count, "message")
+            fate = self._fate_of(notice)
+            self._warn(kind, text, messages, notice.queue, fate, error, error=error)
         elif isinstance(notice, RebalanceListenerFailed):
             text = "a callback on queues that came or went failed: %r"
             self._warn((text, repr(error)), text, error, error=error)
@@ -126,6 +132,38 @@ class NoticeLog:
             self._warn(
                 (text, notice.topic), text, notice.strategy, notice.topic, error, error=error
             )
+
+    def _fate_of(self, notice: ListenerFailed) -> str:
+        again_count = notice.message_count - notice.ended_count
+        again = "to be delivered again"
+        end = "not to be delivered again (BROADCASTING has no retries)"
+        if not notice.is_broadcasting:
+            end = f"to be kept as dead letters in {dlq_topic(self._group)}"
+        if not notice.ended_count:
+            return again
+        return f"{notice.ended_count} {end} and {again_count} {again}" if again_count else end
+
+    def _warn_given_up(self, notice: GivenUp) -> None:
+        messages = notice.messages
+        shown = [f"{message.msg_id} of {message.topic}" for message in messages]
+        left_out = len(shown) - MESSAGES_SHOWN_MAX
+        where = f"are dead letters in {dlq_topic(self._group)} now, which nobody consumes,"
+        if notice.is_broadcasting:
+            where = "are given up (BROADCASTING has no retries)"
+        text = (
+            "%s of %s %s after %s: %s%s; find out why the listener fails with them, and send "
+            "them again"
+        )
+        self._warn(
+            (text, str(notice.queue)),
+            text,
+            _count(len(messages), "message"),
+            notice.queue,
+            where,
+            _count(max(message.reconsume_times for message in messages) + 1, "delivery"),
+            ", ".join(shown[:MESSAGES_SHOWN_MAX]),
+            f" and {left_out} more" if left_out > 0 else "",
+        )
 
     def _warn_request(self, notice: RequestFailed) -> None:
         error, queue = notice.error, notice.queue
@@ -160,6 +198,12 @@ class NoticeLog:
         self._spaced[kind] = (now_ms + SPACING_MS, 0)
         more = f" ({left_out} more like this were left out)" if left_out else ""
         LOG.warning("consumer group %s: " + text + "%s", self._group, *args, more, exc_info=error)
+
+
+def _count(number: int, noun: str) -> str:
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun.removesuffix('y')}ies" if noun.endswith("y") else f"{number} {noun}s"
 
 
 def _names(queues: tuple[MessageQueue, ...]) -> list[str]:

@@ -36,6 +36,9 @@ from sparrowmq.model.names import retry_topic
 from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
 from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
+# DefaultMQPushConsumerImpl.getMaxReconsumeTimes, where nothing is configured.
+MAX_RECONSUME_TIMES = 16
+
 Listener: TypeAlias = Callable[
     [list[MessageExt], ConsumeContext],
     ConsumeStatus | Awaitable[ConsumeStatus | None] | None,
@@ -70,11 +73,28 @@ class RebalanceCallbacks(NamedTuple):
 
 
 class ListenerFailed(NamedTuple):
-    """The listener raised, or returned what it must not; its messages are sent back."""
+    """The listener raised, or returned what it must not.
+
+    Of its messages the last `ended_count` do not come again: they are dead letters, or, in
+    BROADCASTING, nobody's.
+    """
 
     queue: MessageQueue
     message_count: int
+    ended_count: int
+    is_broadcasting: bool
     error: BaseException
+
+
+class GivenUp(NamedTuple):
+    """Messages that were delivered in vain and do not come again.
+
+    The broker keeps them as dead letters; in BROADCASTING nobody does.
+    """
+
+    queue: MessageQueue
+    messages: tuple[MessageExt, ...]
+    is_broadcasting: bool
 
 
 class RebalanceListenerFailed(NamedTuple):
@@ -103,6 +123,7 @@ Notice: TypeAlias = (
     Fact
     | ListenersStuck
     | ListenerFailed
+    | GivenUp
     | RebalanceListenerFailed
     | RequestFailed
     | AllocationFailed
@@ -193,6 +214,17 @@ class Subscriber:
         """Whether every member consumes every queue."""
         return self.config.message_model is MessageModel.BROADCASTING
 
+    def comes_again(self, message: MessageExt, *, delay_level: int = 0) -> bool:
+        """Tell whether a message with which the listener fails is delivered once more."""
+        config = self.config
+        if delay_level < 0:
+            return False
+        if config.orderly:
+            limit = config.max_reconsume_times
+        else:
+            limit = 0 if self.is_broadcasting else max_reconsume_times(config.max_reconsume_times)
+        return limit is None or message.reconsume_times < limit
+
     @property
     def retry_topic(self) -> str:
         """The topic from which this group's failed messages come again."""
@@ -217,6 +249,11 @@ class Subscriber:
         if address is None:
             raise NoWritableQueue(f"no address of broker {queue.broker_name!r} is known")
         return address
+
+
+def max_reconsume_times(configured: int | None) -> int:
+    """Return how often a message that is not consumed in order comes again at most."""
+    return MAX_RECONSUME_TIMES if configured is None else configured
 
 
 def member_config_from(config: ConsumerConfig, *, tells_user: bool) -> MemberConfig:

@@ -43,18 +43,15 @@ def answer(code: int) -> Callable[[str, RemotingCommand], RemotingCommand]:
     return lambda _, request: response_to(request, code)
 
 
-@pytest.mark.parametrize(("configured", "told"), [(None, 16), (0, 0), (40, 40)])
-def test_broker_is_asked_by_the_place_in_its_log(
-    play: Callable[..., Any], configured: int | None, told: int
-) -> None:
+def test_broker_is_asked_by_the_place_in_its_log(play: Callable[..., Any]) -> None:
     run = play(answer(ResponseCode.SUCCESS))
 
-    run(send_back("b:1", "G", message=MESSAGE, delay_level=3, max_reconsume_times=configured))
+    run(send_back("b:1", "G", message=MESSAGE, delay_level=3, max_reconsume_times=40))
 
     ((address, request),) = run.requests
     header = decode_header(ConsumerSendMsgBackRequestHeader, request.ext_fields)
     assert ("b:1", RequestCode.CONSUMER_SEND_MSG_BACK) == (address, request.code)
-    assert (4_096, "G", 3, "U", "T", told) == (
+    assert (4_096, "G", 3, "U", "T", 40) == (
         header.position,
         header.group,
         header.delay_level,
@@ -73,7 +70,7 @@ def test_message_sent_as_a_new_one_keeps_its_origin_and_counts_on(play: Callable
             "%RETRY%G",
             message=MESSAGE,
             queue_id=0,
-            max_reconsume_times=None,
+            max_reconsume_times=16,
             timestamp_ms=99,
         )
     )
@@ -115,7 +112,7 @@ def test_refusals_are_errors(play: Callable[..., Any], code: int) -> None:
     run = play(answer(code))
 
     with pytest.raises(BrokerError):
-        run(send_back("b:1", "G", message=MESSAGE, delay_level=0, max_reconsume_times=None))
+        run(send_back("b:1", "G", message=MESSAGE, delay_level=0, max_reconsume_times=16))
     with pytest.raises(BrokerError):
         run(
             send_again(
@@ -123,7 +120,7 @@ def test_refusals_are_errors(play: Callable[..., Any], code: int) -> None:
                 "%RETRY%G",
                 message=MESSAGE,
                 queue_id=0,
-                max_reconsume_times=None,
+                max_reconsume_times=16,
                 timestamp_ms=0,
             )
         )

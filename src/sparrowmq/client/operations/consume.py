@@ -39,9 +39,11 @@ from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.operations.send_back import queues_for_again, send_again, send_back
 from sparrowmq.client.operations.trace import finish
 from sparrowmq.client.subscriber import (
+    GivenUp,
     RebalanceListenerFailed,
     RequestFailed,
     Subscriber,
+    max_reconsume_times,
 )
 from sparrowmq.errors import (
     BrokerError,
@@ -324,14 +326,21 @@ def read_records(
 
 def _send_back(subscriber: Subscriber, action: SendBack) -> Operation[None]:
     done: list[int] = []
+    dead: list[MessageExt] = []
     offsets = [message.queue_offset for message in action.messages]
     try:
         for message in action.messages:
-            yield from _send_back_one(subscriber, message, delay_level=action.delay_level)
+            is_dead = yield from _send_back_one(
+                subscriber, with_own_topic(message), delay_level=action.delay_level
+            )
             done.append(message.queue_offset)
+            if is_dead:
+                dead.append(with_own_topic(message))
     except SparrowError as error:
         # The others would fail too, and each may take long to do so.
         subscriber.tell(RequestFailed("send back", action.queue, error))
+    if dead:
+        subscriber.tell(GivenUp(action.queue, tuple(dead), is_broadcasting=False))
     failed = offsets[len(done) :]
     subscriber.counters.sent_back += len(done)
     now_ms: int = yield Now()
@@ -341,17 +350,19 @@ def _send_back(subscriber: Subscriber, action: SendBack) -> Operation[None]:
 
 def _send_back_one(
     subscriber: Subscriber, message: MessageExt, *, delay_level: int
-) -> Operation[None]:
+) -> Operation[bool]:
+    """Give a message back to the broker; tell whether it is a dead letter now."""
     config, routes = subscriber.config, subscriber.routes
-    message = with_own_topic(message)
+    times_max = max_reconsume_times(config.max_reconsume_times)
     try:
         yield from send_back(
             subscriber.get_broker_address(message.queue),
             config.group,
             message=message,
             delay_level=delay_level,
-            max_reconsume_times=config.max_reconsume_times,
+            max_reconsume_times=times_max,
         )
+        return delay_level < 0 or message.reconsume_times >= times_max
     except SparrowError:
         route = routes.find(subscriber.retry_topic)
         timestamp_ms: int = yield Timestamp()
@@ -365,12 +376,13 @@ def _send_back_one(
                     subscriber.retry_topic,
                     message=message,
                     queue_id=queue.queue_id,
-                    max_reconsume_times=config.max_reconsume_times,
+                    max_reconsume_times=times_max,
                     timestamp_ms=timestamp_ms,
                 )
             except SparrowError:
                 continue
-            return
+            # The broker counts this time before it compares.
+            return message.reconsume_times + 1 >= times_max
         raise
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from sparrowmq.calling.effects import Call, Now, Operation
 from sparrowmq.client.operations.trace import trace_consumed, trace_delivery
-from sparrowmq.client.subscriber import ListenerFailed, Subscriber
+from sparrowmq.client.subscriber import GivenUp, ListenerFailed, Subscriber
 from sparrowmq.errors import UsageError
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.membership.in_order import OrderlyOutcome
@@ -18,6 +19,7 @@ from sparrowmq.model import (
     ConsumeOrderlyStatus,
     ConsumeStatus,
     MessageExt,
+    MessageQueue,
 )
 from sparrowmq.model.message import PROPERTY_RETRY_TOPIC
 from sparrowmq.protocol.bodies import ConsumeMessageDirectlyResult, encode_body
@@ -52,11 +54,12 @@ def deliver(subscriber: Subscriber, action: Deliver) -> Operation[None]:
         code = ConsumedCode.SUCCESS if is_done else ConsumedCode.FAILED
     except Exception as error:
         # The user's code may raise anything.
-        subscriber.tell(ListenerFailed(action.queue, len(messages), error))
+        subscriber.tell(_failure_of(subscriber, action, error, context.delay_level))
     subscriber.listener_calls.end(action)
     yield from trace_consumed(traced, code)
     subscriber.counters.succeeded += acked_count
     subscriber.counters.failed += len(messages) - acked_count
+    _tell_given_up(subscriber, action.queue, messages[acked_count:])
     subscriber.member.consumed(action, acked_count=acked_count, delay_level=context.delay_level)
     subscriber.wake.set()
 
@@ -77,11 +80,12 @@ def deliver_in_order(subscriber: Subscriber, action: Deliver) -> Operation[None]
         code = ConsumedCode.SUCCESS if is_done else ConsumedCode.FAILED
     except Exception as error:
         # The user's code may raise anything.
-        subscriber.tell(ListenerFailed(action.queue, len(messages), error))
+        subscriber.tell(_failure_of(subscriber, action, error))
     subscriber.listener_calls.end(action)
     yield from trace_consumed(traced, code)
     if status is ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
         subscriber.counters.failed += len(messages)
+        _tell_given_up(subscriber, action.queue, messages)
     elif context.auto_commit or status is not ConsumeOrderlyStatus.ROLLBACK:
         subscriber.counters.succeeded += len(messages)
     outcome = OrderlyOutcome(status, context.auto_commit, context.suspend_ms)
@@ -147,6 +151,27 @@ def _messages_of(subscriber: Subscriber, action: Deliver) -> list[MessageExt]:
     if action.queue.topic == subscriber.retry_topic:
         messages = [with_own_topic(message) for message in messages]
     return subscriber.config.namespace.unwrap_messages(messages)
+
+
+def _failure_of(
+    subscriber: Subscriber, action: Deliver, error: Exception, delay_level: int = 0
+) -> ListenerFailed:
+    messages = action.messages
+    ended_count = sum(
+        not subscriber.comes_again(message, delay_level=delay_level) for message in messages
+    )
+    return ListenerFailed(
+        action.queue, len(messages), ended_count, subscriber.is_broadcasting, error
+    )
+
+
+def _tell_given_up(
+    subscriber: Subscriber, queue: MessageQueue, failed: Sequence[MessageExt]
+) -> None:
+    """Tell of messages that nobody keeps; dead letters are told of once the broker has them."""
+    ended = tuple(message for message in failed if not subscriber.comes_again(message))
+    if ended and subscriber.is_broadcasting:
+        subscriber.tell(GivenUp(queue, ended, is_broadcasting=True))
 
 
 def _acked_count(status: Any, context: ConsumeContext, count: int) -> int:

@@ -33,8 +33,6 @@ from sparrowmq.protocol.properties import encode_properties
 
 # DefaultMQPushConsumerImpl asks with a timeout of 5000 ms.
 SEND_BACK_TIMEOUT_MS = 5_000
-# DefaultMQPushConsumerImpl.getMaxReconsumeTimes, where nothing is configured.
-MAX_RECONSUME_TIMES = 16
 # A message that is sent as a new one begins with this level, as at the broker.
 FIRST_RETRY_LEVEL = 3
 PROPERTY_TRANSACTION_PREPARED = "TRAN_MSG"
@@ -48,7 +46,7 @@ def send_back(
     *,
     message: MessageExt,
     delay_level: int,
-    max_reconsume_times: int | None,
+    max_reconsume_times: int,
     timeout_ms: int = SEND_BACK_TIMEOUT_MS,
 ) -> Operation[None]:
     """Ask the master of a message's broker to deliver it again later.
@@ -66,7 +64,7 @@ def send_back(
         delay_level=delay_level,
         origin_msg_id=message.msg_id,
         origin_topic=message.topic,
-        max_reconsume_times=_max_times(max_reconsume_times),
+        max_reconsume_times=max_reconsume_times,
     )
     yield from ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=timeout_ms)
 
@@ -91,7 +89,7 @@ def send_again(
     *,
     message: MessageExt,
     queue_id: int,
-    max_reconsume_times: int | None,
+    max_reconsume_times: int,
     timestamp_ms: int,
     timeout_ms: int = SEND_BACK_TIMEOUT_MS,
 ) -> Operation[None]:
@@ -103,7 +101,7 @@ def send_again(
         retry_topic,
         message,
         queue_id=queue_id,
-        max_reconsume_times=_max_times(max_reconsume_times),
+        max_reconsume_times=max_reconsume_times,
         timestamp_ms=timestamp_ms,
     )
     reply: RemotingCommand = yield Invoke(address, request, timeout_ms)
@@ -146,7 +144,3 @@ def _make_request(
     return RemotingCommand(
         code=RequestCode.SEND_MESSAGE_V2, ext_fields=encode_header(header), body=message.body
     )
-
-
-def _max_times(configured: int | None) -> int:
-    return MAX_RECONSUME_TIMES if configured is None else configured
