@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
 from sparrowmq.demo.board import (
@@ -10,27 +11,16 @@ from sparrowmq.demo.board import (
     Board,
     IngestBoard,
     LagSample,
-    MemberBoard,
-    MemberState,
     ProductionBoard,
 )
-from sparrowmq.demo.logbook import (
-    Assigned,
-    BatchBegun,
-    BatchWritten,
-    Consumed,
-    Event,
-    EventTail,
-    Journal,
-    Left,
-    Produced,
-    Started,
-)
+from sparrowmq.demo.logbook import BatchBegun, BatchWritten, IngestEvent, Produced, ProducerEvent
 from sparrowmq.demo.screen import describe_progress, render_board
+from sparrowmq.processes.logbook import EventTail, open_journal
+from sparrowmq.processes.member_log import Assigned, MemberLog
 
 
-def write(directory: Path, name: str, *events: Event) -> None:
-    journal = Journal(directory / f"{name}.events.jsonl")
+def write(directory: Path, name: str, *events: msgspec.Struct) -> None:
+    journal = open_journal(directory, name)
     for event in events:
         journal.write_event(event)
     journal.close()
@@ -42,68 +32,35 @@ def make_board(directory: Path) -> Board:
         queue_count=2,
         first_group="GID_first",
         second_group="GID_second",
-        logbooks=directory,
-        production=ProductionBoard(EventTail(directory / "producer.events.jsonl")),
-        ingest=IngestBoard(EventTail(directory / "spark.events.jsonl")),
+        production=ProductionBoard(EventTail[ProducerEvent](directory, "producer", ProducerEvent)),
+        ingest=IngestBoard(EventTail[IngestEvent](directory, "spark", IngestEvent)),
     )
 
 
-def add_member(board: Board, name: str, *owned: int) -> MemberBoard:
-    write(board.logbooks, name, Assigned(at_ms=5, queue_ids=owned))
-    member = board.add_member(name, "GID_first")
+def add_member(board: Board, directory: Path, name: str, *owned: int) -> MemberLog:
+    write(directory, name, Assigned(at_ms=5, queue_ids=owned))
+    member = board.members[name] = MemberLog(name, "GID_first", directory)
     member.read()
     return member
 
 
-def test_member_is_what_its_logbook_says(tmp_path: Path) -> None:
-    member = make_board(tmp_path).add_member("a", "GID_first")
-
-    assert MemberState.STARTING is member.state
-    write(
-        tmp_path, "a", Started(at_ms=3, client_id="x@1", pid=7), Assigned(at_ms=5, queue_ids=(1,))
-    )
-    member.read()
-    assert (MemberState.RUNNING, "x@1", 3, (1,)) == (
-        member.state,
-        member.client_id,
-        member.started_ms,
-        member.owned,
-    )
-    write(tmp_path, "a", Consumed(at_ms=6, counts=(0, 9)), Left(at_ms=8))
-    member.read()
-    assert (MemberState.LEFT, (0, 9), 8, ()) == (
-        member.state,
-        member.counts,
-        member.ended_ms,
-        member.owned,
-    )
-
-
-def test_killed_member_owns_nothing(tmp_path: Path) -> None:
-    member = add_member(make_board(tmp_path), "a", 0, 1)
-
-    member.mark_killed(9)
-
-    assert (MemberState.KILLED, (), 9) == (member.state, member.owned, member.ended_ms)
-
-
 def test_owners_tell_nobody_one_and_two(tmp_path: Path) -> None:
     board = make_board(tmp_path)
-    add_member(board, "a", 0)
+    add_member(board, tmp_path, "a", 0)
     assert [["a"], []] == board.owners("GID_first")
     assert not board.has_one_owner_each("GID_first")
 
-    add_member(board, "b", 0, 1)
+    add_member(board, tmp_path, "b", 0, 1)
     assert [["a", "b"], ["b"]] == board.owners("GID_first")
     assert not board.has_one_owner_each("GID_first")
 
 
 def test_balanced_is_one_owner_each_and_shares_within_one(tmp_path: Path) -> None:
     board = make_board(tmp_path)
-    add_member(board, "a", 0, 1)
+    add_member(board, tmp_path, "a", 0, 1)
     assert board.is_balanced("GID_first")
 
-    idle = add_member(board, "b")
+    idle = add_member(board, tmp_path, "b")
     assert board.has_one_owner_each("GID_first")
     assert not board.is_balanced("GID_first")
 
@@ -146,8 +103,8 @@ def test_batch_is_being_written_until_the_logbook_says_otherwise(tmp_path: Path)
 
 def test_screen_names_queues_that_nobody_or_two_own(tmp_path: Path) -> None:
     board = make_board(tmp_path)
-    add_member(board, "a", 0)
-    add_member(board, "b", 0)
+    add_member(board, tmp_path, "a", 0)
+    add_member(board, tmp_path, "b", 0)
     board.lags.append(LagSample(1, [3, 1234], [0, 0]))
     console = Console(file=io.StringIO(), width=100)
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparrowmq.demo.deliveries import parse_deliveries, read_deliveries
-from sparrowmq.demo.logbook import format_delivery
+from sparrowmq.processes.member_log import Delivery
 
 
 def test_deliveries_leave_out_a_torn_last_line() -> None:
-    lines = format_delivery(5, 1, queue_offset=9, flight_id="x") + "6,1,1"
+    lines = Delivery(5, 1, 9, "x").encode() + "6,1,1"
 
     deliveries = parse_deliveries(lines.encode())
 
@@ -20,8 +20,8 @@ def test_deliveries_leave_out_a_torn_last_line() -> None:
 
 def test_deliveries_of_several_members_follow_each_other(tmp_path: Path) -> None:
     paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
-    paths[0].write_text(format_delivery(5, 1, queue_offset=9, flight_id="x") + "6,1")
-    paths[1].write_text(format_delivery(4, 2, queue_offset=8, flight_id="y"))
+    paths[0].write_text(Delivery(5, 1, 9, "x").encode() + "6,1")
+    paths[1].write_text(Delivery(4, 2, 8, "y").encode())
 
     deliveries = read_deliveries(paths)
 

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import msgspec
 
-from sparrowmq.demo.logbook import Journal
 from sparrowmq.demo.produce import FlightSender
 from sparrowmq.model import Message, MessageQueue
+from sparrowmq.processes.logbook import Journal
 
 
 class QuickProducer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparrowmq.doctor.timeline import Episode, Holding, measure
+from sparrowmq.doctor.timeline import Episode, Holding, list_spans, measure
 from sparrowmq.model import MessageQueue
 
 QUEUES = [MessageQueue("T", "b", queue_id) for queue_id in range(4)]
@@ -41,3 +41,29 @@ def test_what_comes_after_the_end_does_not_count() -> None:
     late = [holding(600, "a")]
 
     assert Episode(0, 0, 0, 0) == measure(BEGIN + late, QUEUES, since_ms=100, until_ms=500)
+
+
+def test_spans_show_nobody_one_and_two_owners() -> None:
+    holdings = [holding(10, "a", 0, 1), holding(28, "b", 0), holding(30, "a", 1), holding(40, "a")]
+
+    spans = list_spans(holdings, QUEUES[:2], since_ms=0, until_ms=50)
+
+    assert [
+        (0, 0, 10, ()),
+        (0, 10, 28, ("a",)),
+        (0, 28, 30, ("a", "b")),
+        (0, 30, 50, ("b",)),
+        (1, 0, 10, ()),
+        (1, 10, 40, ("a",)),
+        (1, 40, 50, ()),
+    ] == [(span.queue.queue_id, *span[1:]) for span in spans]
+
+
+def test_spans_begin_with_what_was_held_before_and_join_where_owners_stay_the_same() -> None:
+    holdings = [*BEGIN, holding(120, "a", 0), holding(120, "b", 1, 2, 3), holding(150, "a", 0)]
+
+    spans = list_spans(holdings, QUEUES[:2], since_ms=100, until_ms=200)
+
+    assert [(0, 100, 200, ("a",)), (1, 100, 120, ("a",)), (1, 120, 200, ("b",))] == [
+        (span.queue.queue_id, *span[1:]) for span in spans
+    ]

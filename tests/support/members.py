@@ -6,12 +6,13 @@ do to each other need two processes.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import threading
-from typing import Any, Self
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
 
+from sparrowmq.processes.crew import Crew
+from sparrowmq.processes.member_log import start_member
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 CLIENT_IP = "172.17.0.1"
@@ -22,23 +23,19 @@ class MemberProcess:
     """A push consumer of one topic as `172.17.0.1@INSTANCE`, started and listening."""
 
     def __init__(self, cluster: EmbeddedCluster, group: str, *, topic: str, instance: str) -> None:
-        settings = {
-            "--nameserver": cluster.name_server,
-            "--group": group,
-            "--topic": topic,
-            "--ip": CLIENT_IP,
-            "--instance": instance,
-        }
-        command = [sys.executable, "-m", "sparrowmq.cli.rebalance_drill_member"]
-        self._process = subprocess.Popen(
-            [*command, *(word for pair in settings.items() for word in pair)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        self._held = ExitStack()
+        directory = Path(self._held.enter_context(tempfile.TemporaryDirectory()))
+        self._child, self._log = start_member(
+            self._held.enter_context(Crew(directory)),
+            "member",
+            group,
+            directory=directory,
+            name_server=cluster.name_server,
+            topic=topic,
+            client_ip=CLIENT_IP,
+            instance_name=instance,
         )
-        self._lines: list[dict[str, Any]] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        self._consumed: list[tuple[int, int]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -46,36 +43,20 @@ class MemberProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.append(json.loads(line))
-
-    def _told(self, event: str) -> list[dict[str, Any]]:
-        return [line for line in list(self._lines) if line["event"] == event]
-
     @property
     def queue_ids(self) -> list[int]:
         """The queues it has, sorted."""
-        told = self._told("holds")
-        return told[-1]["queue_ids"] if told else []
+        self._log.read()
+        return list(self._log.owned)
 
     @property
     def consumed(self) -> list[tuple[int, int]]:
         """Queue id and offset of every message that it got, in its order."""
-        return [
-            (line["queue_id"], offset) for line in self._told("messages") for offset in line["ids"]
-        ]
+        self._consumed += [(d.queue_id, d.queue_offset) for d in self._log.read_deliveries()]
+        return self._consumed
 
     def close(self) -> None:
         """Have it leave the group and end."""
-        try:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._process.wait(CLOSE_TIMEOUT_S)
-        finally:
-            self._process.kill()
-            self._reader.join()
-            assert self._process.stdout is not None
-            self._process.stdout.close()
-            self._process.wait()
+        with self._held:
+            self._child.ask_to_end()
+            self._child.wait(CLOSE_TIMEOUT_S)

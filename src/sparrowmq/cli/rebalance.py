@@ -21,7 +21,6 @@ from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.cli import rebalance_json, rebalance_view
 from sparrowmq.cli.connecting import TlsCa, client_tls
 from sparrowmq.cli.failures import reporting_errors, say
-from sparrowmq.cli.rebalance_drill import DrillKind, run_drill
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor import GroupSnapshot, Severity, diagnose
@@ -30,6 +29,7 @@ from sparrowmq.doctor.explain import explain as explain_queue
 from sparrowmq.doctor.explain import find_queue
 from sparrowmq.doctor.whatif import Plan, parse_events, simulate_all
 from sparrowmq.doctor.whatif import simulate as simulate_strategy
+from sparrowmq.drills.drill import DrillKind, run_drill
 from sparrowmq.errors import SparrowError
 from sparrowmq.model.names import check_group
 from sparrowmq.strategies.registry import strategy_from
@@ -236,7 +236,7 @@ def drill(
 ) -> None:
     """Stage kill, join, leave, duplicate-id, partition or slow on a cluster of its own."""
     with reporting_errors():
-        report = run_drill(kind, queue_count=queues, rate=rate, tell=say)
+        report = run_drill(kind, queue_count=queues, rate=rate, on_event=say)
         if as_json:
             _print_json(rebalance_json.json_of_drill(report))
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from sparrowmq.cli.rebalance_drill import Report
 from sparrowmq.coordination.member_marker import is_marked, unmark_version
 from sparrowmq.doctor.case import Case
 from sparrowmq.doctor.explain import Explanation
@@ -13,6 +12,7 @@ from sparrowmq.doctor.finding import Finding
 from sparrowmq.doctor.ownership import Ownership
 from sparrowmq.doctor.snapshot import GroupSnapshot, Seat
 from sparrowmq.doctor.whatif import Course, Plan, Step
+from sparrowmq.drills.drill import Report
 from sparrowmq.model import MessageQueue
 
 Json: TypeAlias = dict[str, Any]

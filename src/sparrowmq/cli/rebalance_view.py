@@ -16,7 +16,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from sparrowmq.cli.rebalance_drill import LateWork, Report
 from sparrowmq.cli.rebalance_json import state_of
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.case import Case
@@ -24,6 +23,8 @@ from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding, Severity, count_of, describe_runs
 from sparrowmq.doctor.snapshot import Seat
 from sparrowmq.doctor.whatif import SPARROW_NAMES, Course, Plan, SplitView, Step
+from sparrowmq.drills.drill import Report
+from sparrowmq.drills.stage import LateWork
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order
 

@@ -7,94 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from pathlib import Path
 
 from sparrowmq.demo.logbook import (
-    CONSUMED_SUFFIX,
-    EVENTS_SUFFIX,
     AnswersReady,
-    Assigned,
     BatchBegun,
     BatchWritten,
-    Consumed,
-    EventTail,
-    Failed,
     IngestEnded,
-    Left,
+    IngestEvent,
     Produced,
+    ProducerEvent,
     RunEnded,
     SessionStarted,
-    Started,
 )
-from sparrowmq.demo.usage import Usage
-
-
-class MemberState(Enum):
-    """Where a member is in its life."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    LEAVING = "leaving"
-    LEFT = "left"
-    KILLED = "killed"
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the member owns nothing any more."""
-        return self in (MemberState.LEFT, MemberState.KILLED)
-
-
-@dataclass(slots=True)
-class MemberBoard:
-    """A member, by its logbook."""
-
-    name: str
-    group: str
-    tail: EventTail
-    consumed_path: Path
-    state: MemberState = MemberState.STARTING
-    client_id: str = ""
-    started_ms: int | None = None
-    ended_ms: int | None = None
-    assignments: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
-    counts: tuple[int, ...] = ()
-    failure: str = ""
-
-    @property
-    def owned(self) -> tuple[int, ...]:
-        """The queues it owns now."""
-        if self.state.is_over or not self.assignments:
-            return ()
-        return self.assignments[-1][1]
-
-    def read(self) -> None:
-        """Take in what was written since the last call."""
-        for event in self.tail.read():
-            match event:
-                case Started(at_ms=at_ms, client_id=client_id):
-                    self.started_ms, self.client_id = at_ms, client_id
-                case Assigned(at_ms=at_ms, queue_ids=queue_ids):
-                    self.assignments.append((at_ms, queue_ids))
-                    if self.state is MemberState.STARTING:
-                        self.state = MemberState.RUNNING
-                case Consumed(counts=counts):
-                    self.counts = counts
-                case Left(at_ms=at_ms):
-                    self.ended_ms, self.state = at_ms, MemberState.LEFT
-                case Failed(reason=reason):
-                    self.failure = reason
-                case _:
-                    pass
-
-    def mark_leaving(self) -> None:
-        """Note that it was asked to leave."""
-        self.state = MemberState.LEAVING
-
-    def mark_killed(self, at_ms: int) -> None:
-        """Note that it was killed; it cannot write this down itself."""
-        self.read()
-        self.ended_ms, self.state = at_ms, MemberState.KILLED
+from sparrowmq.processes.logbook import EventTail, Failed
+from sparrowmq.processes.member_log import MemberLog
+from sparrowmq.processes.usage import Usage
 
 
 @dataclass(slots=True)
@@ -110,7 +37,7 @@ class BatchBoard:
 class IngestBoard:
     """The pipeline, by its logbook."""
 
-    tail: EventTail
+    tail: EventTail[IngestEvent]
     sessions: list[SessionStarted] = field(default_factory=list)
     batches: list[BatchBoard] = field(default_factory=list)
     runs: int = 0
@@ -150,15 +77,13 @@ class IngestBoard:
                     self.answered_ms = at_ms
                 case Failed(reason=reason):
                     self.failure = reason
-                case _:
-                    pass
 
 
 @dataclass(slots=True)
 class ProductionBoard:
     """The producer, by its logbook."""
 
-    tail: EventTail
+    tail: EventTail[ProducerEvent]
     reports: list[Produced] = field(default_factory=list)
     failure: str = ""
 
@@ -187,7 +112,7 @@ class ProductionBoard:
         for event in self.tail.read():
             if isinstance(event, Produced):
                 self.reports.append(event)
-            elif isinstance(event, Failed):
+            else:
                 self.failure = event.reason
 
 
@@ -218,27 +143,15 @@ class Board:
     queue_count: int
     first_group: str
     second_group: str
-    logbooks: Path
     production: ProductionBoard
     ingest: IngestBoard
     stage: str = ""
-    members: dict[str, MemberBoard] = field(default_factory=dict)
+    members: dict[str, MemberLog] = field(default_factory=dict)
     happenings: list[Happening] = field(default_factory=list)
     lags: list[LagSample] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
 
-    def add_member(self, name: str, group: str) -> MemberBoard:
-        """Begin to follow a member."""
-        member = MemberBoard(
-            name=name,
-            group=group,
-            tail=EventTail(self.logbooks / f"{name}{EVENTS_SUFFIX}"),
-            consumed_path=self.logbooks / f"{name}{CONSUMED_SUFFIX}",
-        )
-        self.members[name] = member
-        return member
-
-    def members_of(self, group: str) -> list[MemberBoard]:
+    def members_of(self, group: str) -> list[MemberLog]:
         """Return a group's members in the order they were started."""
         return [member for member in self.members.values() if member.group == group]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparrowmq.demo.board import Board, MemberBoard
+from sparrowmq.demo.board import Board
 from sparrowmq.demo.directory import DemoDirectory
-from sparrowmq.demo.processes import Child, Crew
+from sparrowmq.processes.crew import Child, Crew
+from sparrowmq.processes.member_log import MemberLog, start_member
 
 TOPIC = "flights"
 QUEUE_COUNT = 8
@@ -17,6 +18,10 @@ FIRST_GROUP = "GID_board"
 SECOND_GROUP = "GID_twins"
 
 _READY = "ready "
+# Java's default is one message a call; a call per message would only measure the listener pool.
+_MESSAGES_PER_CALL = 64
+_LISTENER_THREADS = 2
+_PULL_BATCH_SIZE = 512
 
 
 @dataclass(slots=True)
@@ -66,23 +71,23 @@ class Cast:
         *,
         client_ip: str | None = None,
         instance_name: str | None = None,
-    ) -> tuple[Child, MemberBoard]:
+    ) -> tuple[Child, MemberLog]:
         """Start a member of a group; without a name of its own it gets a unique one."""
-        identity = []
-        if client_ip is not None:
-            identity += ["--client-ip", client_ip]
-        if instance_name is not None:
-            identity += ["--instance-name", instance_name]
-        child = self.crew.start(
+        child, member = start_member(
+            self.crew,
             name,
-            [
-                *("-m", "sparrowmq.demo.member", "--name", name, "--group", group),
-                *("--name-server", self.name_server, "--topic", TOPIC),
-                *("--queues", str(QUEUE_COUNT), "--logbooks", str(self.directory.logbooks)),
-                *identity,
-            ],
+            group,
+            directory=self.directory.logbooks,
+            name_server=self.name_server,
+            topic=TOPIC,
+            client_ip=client_ip,
+            instance_name=instance_name,
+            messages_per_call=_MESSAGES_PER_CALL,
+            pull_batch_size=_PULL_BATCH_SIZE,
+            threads=_LISTENER_THREADS,
         )
-        return child, self.board.add_member(name, group)
+        self.board.members[name] = member
+        return child, member
 
     def start_ingest(self, *, batches: int) -> Child:
         """Start the pipeline, or start it again."""

@@ -1,4 +1,4 @@
-"""Read what the members wrote down of every delivery (`consumed.csv`, see `logbook`)."""
+"""Read the deliveries that members wrote down (`consumed.csv`, see `processes.member_log`)."""
 
 from __future__ import annotations
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
 import msgspec
 
 from sparrowmq.demo import figures, outcome
-from sparrowmq.demo.board import Board, MemberBoard
-from sparrowmq.demo.cast import FIRST_GROUP, QUEUE_COUNT, SECOND_GROUP
+from sparrowmq.demo.board import Board
+from sparrowmq.demo.cast import FIRST_GROUP, QUEUE_COUNT, SECOND_GROUP, TOPIC
 from sparrowmq.demo.deliveries import Deliveries, read_deliveries
 from sparrowmq.demo.directory import DemoDirectory
 from sparrowmq.demo.flights import Flights, load_airlines
 from sparrowmq.demo.spark_job import Answers
 from sparrowmq.demo.stages import TWIN_INSTANCE, TWIN_IP, Ending, StageTime, TwinStaging
 from sparrowmq.demo.verify import TableFacts, examine_table, find_missing
+from sparrowmq.doctor.timeline import Holding, Span, list_spans, measure
+from sparrowmq.model import MessageQueue
+from sparrowmq.processes.member_log import MemberLog
 
 _STRATEGY = "AVG"
+# Which broker does not matter: there is one.
+_QUEUES = [MessageQueue(TOPIC, "", queue_id) for queue_id in range(QUEUE_COUNT)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +214,17 @@ def _production(evidence: Evidence) -> outcome.Production:
 
 
 def _group(evidence: Evidence, group: str, deliveries: Deliveries) -> outcome.GroupFigure:
-    spans = _spans(evidence, group)
+    members = evidence.board.members_of(group)
+    until_ms = evidence.ending.at_ms
+    start_ms = min(member.started_ms or until_ms for member in members)
+    spans = list_spans(_holdings(evidence, group), _QUEUES, since_ms=start_ms, until_ms=until_ms)
     return outcome.GroupFigure(
         group=group,
         strategy=_STRATEGY,
-        members=[_member(member) for member in evidence.board.members_of(group)],
+        members=[_member(member) for member in members],
         spans=[
             outcome.SpanFigure(
-                queue_id=span.queue_id,
+                queue_id=span.queue.queue_id,
                 begin_s=evidence.seconds(span.start_ms),
                 end_s=evidence.seconds(span.end_ms),
                 owners=list(span.owners),
@@ -230,7 +238,7 @@ def _group(evidence: Evidence, group: str, deliveries: Deliveries) -> outcome.Gr
     )
 
 
-def _member(member: MemberBoard) -> outcome.MemberFigure:
+def _member(member: MemberLog) -> outcome.MemberFigure:
     own = read_deliveries([member.consumed_path])
     return outcome.MemberFigure(
         name=member.name,
@@ -240,59 +248,49 @@ def _member(member: MemberBoard) -> outcome.MemberFigure:
     )
 
 
-def _spans(evidence: Evidence, group: str) -> list[figures.Span]:
+def _holdings(evidence: Evidence, group: str) -> list[Holding]:
     members = evidence.board.members_of(group)
-    until_ms = evidence.ending.at_ms
-    holdings = figures.list_holdings(
-        {member.name: member.assignments for member in members},
-        ends={m.name: m.ended_ms for m in members if m.ended_ms is not None},
-        until_ms=until_ms,
-    )
-    start_ms = min(member.started_ms or until_ms for member in members)
-    return figures.list_spans(
-        holdings, queue_count=QUEUE_COUNT, start_ms=start_ms, until_ms=until_ms
-    )
+    return [holding for member in members for holding in member.holdings(_QUEUES)]
 
 
 def _events(evidence: Evidence) -> list[outcome.EventFigure]:
     happenings, production = evidence.board.happenings, evidence.board.production
     starts = [happening.at_ms for happening in happenings]
-    ends = [*starts[1:], evidence.ending.at_ms]
-    spans = _spans(evidence, FIRST_GROUP)
-    first = evidence.first
+    # What the next event does counts to that one.
+    ends = [*(start - 1 for start in starts[1:]), evidence.ending.at_ms]
+    holdings, first = _holdings(evidence, FIRST_GROUP), evidence.first
     duplicates = figures.count_by_window(
         figures.find_duplicates(first.queue_ids, first.queue_offsets, first.at_ms), starts
     )
     by_spark = {row.event_index: row.duplicates for row in evidence.answers.duplicates}
     events = []
     for index, (happening, end_ms) in enumerate(zip(happenings, ends, strict=True)):
-        recovery = figures.measure_recovery(
-            spans, happening.at_ms, until_ms=end_ms, queue_count=QUEUE_COUNT
-        )
+        since_ms = happening.at_ms
+        episode = measure(holdings, _QUEUES, since_ms=since_ms, until_ms=end_ms)
+        spans = list_spans(holdings, _QUEUES, since_ms=since_ms, until_ms=end_ms)
         events.append(
             outcome.EventFigure(
                 name=happening.name,
                 member=happening.member,
-                at_s=evidence.seconds(happening.at_ms),
-                settled_ms=recovery.settled_ms,
-                unowned_ms_max=recovery.unowned_ms_max,
-                double_ms_max=recovery.double_ms_max,
-                queues_moved=recovery.queues_moved,
-                produced_meanwhile=production.count_at(end_ms)
-                - production.count_at(happening.at_ms),
+                at_s=evidence.seconds(since_ms),
+                settled_ms=episode.settled_ms,
+                unowned_ms=episode.unowned_ms,
+                double_ms=episode.double_ms,
+                queues_moved=episode.moved,
+                produced_meanwhile=production.count_at(end_ms) - production.count_at(since_ms),
                 duplicates=duplicates[index],
                 duplicates_by_spark=by_spark.get(index),
-                queues_after=_shares(figures.owners_at(spans, end_ms - 1)),
+                queues_after=_shares(span for span in spans if span.end_ms == end_ms),
             )
         )
     return events
 
 
-def _shares(owners: dict[int, tuple[str, ...]]) -> dict[str, list[int]]:
+def _shares(spans: Iterable[Span]) -> dict[str, list[int]]:
     shares: dict[str, list[int]] = {}
-    for queue_id, names in sorted(owners.items()):
-        for name in names:
-            shares.setdefault(name, []).append(queue_id)
+    for span in spans:
+        for name in span.owners:
+            shares.setdefault(name, []).append(span.queue.queue_id)
     return dict(sorted(shares.items()))
 
 

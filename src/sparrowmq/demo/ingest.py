@@ -23,20 +23,18 @@ from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.demo import spark_job
 from sparrowmq.demo.flights import BODY_DDL
 from sparrowmq.demo.logbook import (
-    EVENTS_SUFFIX,
     AnswersReady,
     BatchBegun,
     BatchWritten,
-    EventTail,
-    Failed,
     IngestEnded,
-    Journal,
     Produced,
+    ProducerEvent,
     RunEnded,
     SessionStarted,
 )
 from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline.parquet import write_batch_parquet
+from sparrowmq.processes.logbook import EventTail, Failed, Journal, open_journal
 from sparrowmq.spark.java import find_java, spark_session
 
 _POLL_INTERVAL_S = 0.2
@@ -91,7 +89,7 @@ def run_available(
 
 def run(options: argparse.Namespace) -> None:
     """Ingest everything, then answer."""
-    journal = Journal(options.logbooks / f"{options.name}{EVENTS_SUFFIX}")
+    journal = open_journal(options.logbooks, options.name)
     try:
         java = find_java()
         session = spark_session("sparrowmq-demo", master="local[2]", conf=_SPARK_CONF)
@@ -123,7 +121,7 @@ _SPARK_CONF = {
 
 
 def _ingest(session: SparkSession, options: argparse.Namespace, journal: Journal) -> None:
-    producer = EventTail(options.logbooks / f"{options.producer}{EVENTS_SUFFIX}")
+    producer = EventTail[ProducerEvent](options.logbooks, options.producer, ProducerEvent)
     sink = LoggedSink(options.table, journal)
     count_before, count, batch_rows, is_done = 0, 0, 1, False
     deadline = time.monotonic() + _PATIENCE_S

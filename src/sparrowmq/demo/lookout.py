@@ -13,8 +13,8 @@ from typing import Protocol
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.blocking import Admin
 from sparrowmq.demo.board import Board, LagSample
-from sparrowmq.demo.processes import Child, Crew
 from sparrowmq.errors import SparrowError
+from sparrowmq.processes.crew import Child, Crew
 
 _ROUND_S = 0.02
 _LAG_INTERVAL_MS = 400

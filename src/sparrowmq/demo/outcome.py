@@ -58,6 +58,7 @@ class SpanFigure(msgspec.Struct, frozen=True, kw_only=True):
 class EventFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A rebalance event of the first group. Its window ends when the next event begins.
 
+    `unowned_ms` and `double_ms` are how long some queue had no owner, or two.
     `produced_meanwhile` counts the flights produced in the window.
     `duplicates` were counted here, `duplicates_by_spark` by the batch job, from the same logbooks.
     """
@@ -66,8 +67,8 @@ class EventFigure(msgspec.Struct, frozen=True, kw_only=True):
     member: str
     at_s: float
     settled_ms: int | None
-    unowned_ms_max: int
-    double_ms_max: int
+    unowned_ms: int
+    double_ms: int
     queues_moved: int
     produced_meanwhile: int
     duplicates: int

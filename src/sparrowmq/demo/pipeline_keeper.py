@@ -11,7 +11,7 @@ from pathlib import Path
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.demo.board import BatchBoard, Board
 from sparrowmq.demo.cast import Cast
-from sparrowmq.demo.processes import Child, ProcessFailed
+from sparrowmq.processes.crew import Child, ProcessFailed
 
 # The first batch must be in the table, so that the resumed query has something to build on.
 _FIRST_BATCH_TO_KILL = 1

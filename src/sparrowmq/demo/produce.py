@@ -21,9 +21,10 @@ from pathlib import Path
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.blocking import Producer
 from sparrowmq.demo.flights import Flights, load_flights
-from sparrowmq.demo.logbook import EVENTS_SUFFIX, Failed, Journal, Produced
+from sparrowmq.demo.logbook import Produced
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageQueue
+from sparrowmq.processes.logbook import Failed, Journal, open_journal
 
 _REPORT_INTERVAL_MS = 100
 # About 75 KB of bodies: one SYNC flush a batch, and far from the 4 MiB that a broker takes.
@@ -143,7 +144,7 @@ class FlightSender:
 
 def run(options: argparse.Namespace) -> None:
     """Produce every flight once."""
-    journal = Journal(options.logbooks / f"{options.name}{EVENTS_SUFFIX}")
+    journal = open_journal(options.logbooks, options.name)
     flights = load_flights(limit=options.limit)
     messages = make_messages(flights, options.topic)
     rate_max = max(len(flights) // _SECONDS_MIN, _RATE_MIN)

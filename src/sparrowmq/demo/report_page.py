@@ -128,8 +128,8 @@ def _balance(outcome: Outcome) -> Markup:
             event.name,
             f"{event.at_s:.1f} s",
             format_duration_ms(event.settled_ms),
-            format_duration_ms(event.unowned_ms_max),
-            format_duration_ms(event.double_ms_max),
+            format_duration_ms(event.unowned_ms),
+            format_duration_ms(event.double_ms),
             str(event.queues_moved),
             f"{event.produced_meanwhile:,}",
             f"{event.duplicates:,}",
@@ -138,7 +138,7 @@ def _balance(outcome: Outcome) -> Markup:
         for event in outcome.events
     ]
     header = [
-        *("event", "at", "one owner each after", "longest without owner", "longest with two"),
+        *("event", "at", "one owner each after", "some queue without owner", "some queue with two"),
         *("queues moved", "produced until the next", "delivered twice", "shares after"),
     ]
     return section(

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
@@ -18,14 +14,15 @@ from sparrowmq.demo.cast import FIRST_GROUP, INGEST, PRODUCER, QUEUE_COUNT, SECO
 from sparrowmq.demo.directory import DemoDirectory, claim_directory
 from sparrowmq.demo.evaluate import evaluate, gather_evidence
 from sparrowmq.demo.flights import load_flights
-from sparrowmq.demo.logbook import EVENTS_SUFFIX, EventTail
+from sparrowmq.demo.logbook import IngestEvent, ProducerEvent
 from sparrowmq.demo.lookout import Lookout
 from sparrowmq.demo.outcome import Outcome, encode_outcome
-from sparrowmq.demo.processes import Crew
 from sparrowmq.demo.report_page import render_report
 from sparrowmq.demo.screen import LiveScreen, PlainScreen
 from sparrowmq.demo.stages import Ending, Stages, StageTime
 from sparrowmq.demo.terminal import print_outcome
+from sparrowmq.processes.crew import Crew, ending_on_sigterm
+from sparrowmq.processes.logbook import EventTail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +47,7 @@ def run_demo(settings: Settings, console: Console) -> Outcome:
         StageFailed or ProcessFailed if something did not happen in time; KeyboardInterrupt on
         SIGINT and SystemExit on SIGTERM, after cleaning up.
     """
-    with claim_directory(settings.out) as directory, _ending_on_sigterm():
+    with claim_directory(settings.out) as directory, ending_on_sigterm():
         return _run_in(directory, settings, console)
 
 
@@ -71,17 +68,17 @@ def _run_in(directory: DemoDirectory, settings: Settings, console: Console) -> O
 
 
 def _make_board(directory: DemoDirectory) -> Board:
-    def tail(name: str) -> EventTail:
-        return EventTail(directory.logbooks / f"{name}{EVENTS_SUFFIX}")
-
+    produced, ingested = (
+        EventTail[ProducerEvent](directory.logbooks, PRODUCER, ProducerEvent),
+        EventTail[IngestEvent](directory.logbooks, INGEST, IngestEvent),
+    )
     return Board(
         begun_ms=monotonic_ms(),
         queue_count=QUEUE_COUNT,
         first_group=FIRST_GROUP,
         second_group=SECOND_GROUP,
-        logbooks=directory.logbooks,
-        production=ProductionBoard(tail(PRODUCER)),
-        ingest=IngestBoard(tail(INGEST)),
+        production=ProductionBoard(produced),
+        ingest=IngestBoard(ingested),
     )
 
 
@@ -108,17 +105,3 @@ def _evaluate(
     return evaluate(
         evidence, begun=begun.isoformat(sep=" ", timespec="seconds"), end_ms=verifying.end_ms
     )
-
-
-@contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM unwind the program as Ctrl-C does, so that every process is ended."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sparrowmq.calling.clock import monotonic_ms
-from sparrowmq.demo.board import Board, MemberBoard, MemberState
+from sparrowmq.demo.board import Board
+from sparrowmq.processes.member_log import MemberLog, MemberState
 
 _PLAIN_INTERVAL_MS = 10_000
 _GAP = 3
@@ -141,7 +142,7 @@ def render_matrix(board: Board, group: str) -> Table:
     return table
 
 
-def _render_name(member: MemberBoard, index: int) -> Text:
+def _render_name(member: MemberLog, index: int) -> Text:
     style = _MEMBER_STYLES[index % len(_MEMBER_STYLES)].removeprefix("bold ").split(" on ")[-1]
     name = Text()
     name.append(member.name, style="dim strike" if member.state.is_over else f"bold {style}")
@@ -150,8 +151,8 @@ def _render_name(member: MemberBoard, index: int) -> Text:
     return name
 
 
-def _render_cell(member: MemberBoard, index: int, *, queue_id: int, owners: list[str]) -> Text:
-    count = member.counts[queue_id] if member.counts else 0
+def _render_cell(member: MemberLog, index: int, *, queue_id: int, owners: list[str]) -> Text:
+    count = member.counts.get(queue_id, 0)
     if member.name not in owners:
         return Text(f"{count:,} " if count else "· ", style="dim")
     style = _MEMBER_STYLES[index % len(_MEMBER_STYLES)]

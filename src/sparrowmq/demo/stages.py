@@ -10,7 +10,7 @@ import msgspec
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.blocking import Admin
-from sparrowmq.demo.board import Board, Happening, MemberBoard
+from sparrowmq.demo.board import Board, Happening
 from sparrowmq.demo.cast import (
     FIRST_GROUP,
     QUEUE_COUNT,
@@ -22,7 +22,8 @@ from sparrowmq.demo.cast import (
 from sparrowmq.demo.directory import DemoDirectory
 from sparrowmq.demo.lookout import Lookout
 from sparrowmq.demo.pipeline_keeper import PipelineKeeper
-from sparrowmq.demo.processes import Child
+from sparrowmq.processes.crew import Child
+from sparrowmq.processes.member_log import MemberLog
 
 TWIN_IP, TWIN_INSTANCE = "172.17.0.1", "9"
 # The share of all flights after which each event happens, so that messages flow around it.
@@ -142,7 +143,7 @@ class Stages:
         )
         return find_ready_address(server) or ""
 
-    def _start_members(self, group: str, *names: str, **identity: str) -> list[MemberBoard]:
+    def _start_members(self, group: str, *names: str, **identity: str) -> list[MemberLog]:
         members = []
         for name in names:
             child, member = self._cast.start_member(name, group, **identity)
@@ -221,9 +222,9 @@ class Stages:
             timeout_s=_BALANCE_PATIENCE_S,
         )
         changes = [
-            at_ms
+            each.at_ms
             for member in self._board.members_of(FIRST_GROUP)
-            for at_ms, _ in member.assignments
+            for each in member.assignments
         ]
         happening.settled_ms = max(0, max(changes) - happening.at_ms)
         self._lookout.screen.say(

@@ -48,8 +48,8 @@ def _events(outcome: Outcome) -> Table:
         table.add_row(
             event.name,
             format_duration_ms(event.settled_ms),
-            format_duration_ms(event.unowned_ms_max),
-            format_duration_ms(event.double_ms_max),
+            format_duration_ms(event.unowned_ms),
+            format_duration_ms(event.double_ms),
             str(event.queues_moved),
             f"{event.duplicates:,}",
         )

@@ -16,6 +16,15 @@ class Holding(NamedTuple):
     queues: frozenset[MessageQueue]
 
 
+class Span(NamedTuple):
+    """A time in which a queue had the same owners, in the order of their names."""
+
+    queue: MessageQueue
+    start_ms: int
+    end_ms: int
+    owners: tuple[str, ...]
+
+
 class Episode(NamedTuple):
     """What an event did to a group.
 
@@ -70,6 +79,30 @@ def measure(
         double_ms=double_ms,
         moved=sum(now[queue] != before[queue] for queue in queues),
     )
+
+
+def list_spans(
+    holdings: Iterable[Holding],
+    queues: Sequence[MessageQueue],
+    *,
+    since_ms: int,
+    until_ms: int,
+) -> list[Span]:
+    """Return every queue's spans, by queue and time; those of a queue follow without a gap."""
+    in_order = sorted(holdings, key=lambda holding: holding.at_ms)
+    held = {h.member: h.queues for h in in_order if h.at_ms <= since_ms}
+    begun = {queue: (since_ms, owners) for queue, owners in owners_of(held, queues).items()}
+    spans = []
+    for holding in [h for h in in_order if since_ms < h.at_ms < until_ms]:
+        held[holding.member] = holding.queues
+        for queue, owners in owners_of(held, queues).items():
+            start_ms, before = begun[queue]
+            if owners != before:
+                begun[queue] = (holding.at_ms, owners)
+                if start_ms < holding.at_ms:
+                    spans.append(Span(queue, start_ms, holding.at_ms, before))
+    spans += [Span(queue, start, until_ms, owners) for queue, (start, owners) in begun.items()]
+    return sorted(spans)
 
 
 def owners_of(

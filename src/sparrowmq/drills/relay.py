@@ -20,7 +20,7 @@ _PATIENCE_S = 5.0
 
 
 class Relay:
-    """See the module's text. A thread of its own serves it.
+    """A name server and a broker that pass everything on; a thread of its own serves them.
 
     Args:
         name_server, broker: the cluster's, `host:port`.

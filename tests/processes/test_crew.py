@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sparrowmq.demo.keeper import find_processes
-from sparrowmq.demo.processes import Crew, ProcessFailed
+from sparrowmq.processes.crew import Crew, ProcessFailed
+from sparrowmq.processes.keeper import find_processes
 
 # Starts a process of its own in another process group, as Spark's Python daemon does.
 PARENT = """
@@ -30,7 +30,7 @@ time.sleep(600)
 SLEEPER = "import time; time.sleep(600)  # of the test of signals"
 DEMO = """
 import pathlib, sys, time
-from sparrowmq.demo.processes import Crew
+from sparrowmq.processes.crew import Crew
 with Crew(pathlib.Path(sys.argv[1])) as crew:
     print(crew.start("parent", ["-c", sys.argv[2]]).pid, flush=True)
     time.sleep(600)

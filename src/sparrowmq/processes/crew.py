@@ -1,6 +1,6 @@
-"""The demo's processes: started in sessions of their own, ended and reaped whatever happens.
+"""Processes started in sessions of their own, ended and reaped whatever happens.
 
-A session of its own keeps a terminal's Ctrl-C away from a process (the demo ends its processes
+A session of its own keeps a terminal's Ctrl-C away from a process (the crew ends its processes
 itself, in order) and lets a whole tree, such as Spark's JVM with its Python workers, be killed.
 """
 
@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from sparrowmq.demo import keeper
 from sparrowmq.errors import SparrowError
+from sparrowmq.processes import keeper
 
 _END_PATIENCE_S = 5.0
 _REAP_PATIENCE_S = 5.0
@@ -25,7 +25,7 @@ _LOG_TAIL_LINES = 15
 
 
 class ProcessFailed(SparrowError):
-    """A process of the demo ended when it should have run; tells the end of its output."""
+    """A process ended when it should have run; the text has the end of its output."""
 
 
 class Child:
@@ -107,7 +107,7 @@ class Child:
 
 
 class Crew:
-    """All processes of a demo. Leaving the `with` block ends every one of them.
+    """All processes of a drill or a demo. Leaving the `with` block ends every one of them.
 
     Args:
         output_directory: where each process's output goes, to NAME.log.
@@ -139,7 +139,7 @@ class Crew:
         """End everything: ask, wait, kill, reap. Another Ctrl-C does not cut this short."""
         with _ignoring_signals():
             self.end_all()
-            self._tell_keeper("bye")
+            self._notify_keeper("bye")
             if self._keeper is not None and self._keeper.stdin is not None:
                 with suppress(BrokenPipeError):
                     self._keeper.stdin.close()
@@ -167,7 +167,7 @@ class Crew:
                 env={**os.environ, **(environment or {})},
             )
             self._sessions.add(process.pid)
-            self._tell_keeper(f"+{process.pid}")
+            self._notify_keeper(f"+{process.pid}")
             child = Child(name, process, output=path, may_finish=may_finish)
             self._children.append(child)
         return child
@@ -198,7 +198,7 @@ class Crew:
         keeper.kill_sessions(self._sessions)
         for child in self._children:
             child.wait(_REAP_PATIENCE_S)
-            self._tell_keeper(f"-{child.pid}")
+            self._notify_keeper(f"-{child.pid}")
         self._children.clear()
         # Grandchildren were adopted by init, which reaps them in its own time.
         deadline = time.monotonic() + _REAP_PATIENCE_S
@@ -206,12 +206,26 @@ class Crew:
             time.sleep(0.02)
         self._sessions.clear()
 
-    def _tell_keeper(self, line: str) -> None:
+    def _notify_keeper(self, line: str) -> None:
         if self._keeper is None or self._keeper.stdin is None:
             return
         with suppress(BrokenPipeError):
             self._keeper.stdin.write(line.encode() + b"\n")
             self._keeper.stdin.flush()
+
+
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM unwind the program as Ctrl-C does, so that every process is ended."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def member_processes() -> set[str]:
             command = path.read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
-        if "-m sparrowmq.cli.rebalance_drill_member" in command:
+        if "-m sparrowmq.processes.member" in command:
             found.add(command)
     return found
 

@@ -1,12 +1,12 @@
-"""The keeper: a small process that ends the demo's processes if the demo itself is killed.
+"""The keeper: a small process that ends a crew's processes if the crew's own process is killed.
 
-Nothing runs in a process that gets `kill -9`. So the demo tells this process of every session
-that it starts, through a pipe; when the pipe ends without a farewell, the keeper kills them all.
+Nothing runs in a process that gets `kill -9`. So a crew names every session that it starts
+to this process, through a pipe; when the pipe ends without a farewell, the keeper kills them all.
 
     line          meaning
     +SESSION      a session, named by the process id of its leader, has begun
     -SESSION      it has ended and was reaped
-    bye           the demo has cleaned up itself
+    bye           the crew has cleaned up itself
 
 It is run as a file by a bare interpreter, so it imports nothing but the standard library.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 
 def main() -> None:
     """Keep watch until the pipe on standard input ends."""
-    # A terminal sends Ctrl-C to its whole foreground; the keeper must outlive the demo.
+    # A terminal sends Ctrl-C to its whole foreground; the keeper must outlive the crew.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sessions: set[int] = set()

@@ -1,4 +1,4 @@
-"""A member of a consumer group, as a process: `python -m sparrowmq.demo.member`.
+"""A member of a consumer group, as a process: `python -m sparrowmq.processes.member`.
 
 It writes down every delivery and every change of its queues before anything else happens, so
 its logbook is true to the moment of a `kill -9`. SIGTERM makes it leave gracefully.
@@ -10,41 +10,38 @@ import argparse
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.blocking import PushConsumer
-from sparrowmq.demo.logbook import (
-    CONSUMED_SUFFIX,
-    EVENTS_SUFFIX,
-    Assigned,
-    Consumed,
-    Failed,
-    Journal,
-    Left,
-    Started,
-    format_delivery,
-)
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import ConsumeContext, ConsumeFromWhere, MessageExt, MessageQueue
+from sparrowmq.processes.logbook import Failed, Journal, open_journal
+from sparrowmq.processes.member_log import (
+    CONSUMED_SUFFIX,
+    Assigned,
+    Consumed,
+    Delivery,
+    Left,
+    Started,
+)
 
 _REPORT_INTERVAL_S = 0.2
-# Java's default is one message a call; a call per message would only measure the listener pool.
-_MESSAGES_PER_CALL = 64
-_LISTENER_THREADS = 2
-_PULL_BATCH_SIZE = 512
 
 
 class LoggedMember:
-    """Writes a member's logbook: the listener and the rebalance callback of one consumer."""
+    """Writes a member's logbook: the listener and the rebalance callbacks of one consumer."""
 
-    def __init__(self, name: str, *, topic: str, queue_count: int, directory: Path) -> None:
-        self.events = Journal(directory / f"{name}{EVENTS_SUFFIX}")
+    def __init__(self, name: str, *, topic: str, directory: Path, pause_s: float = 0.0) -> None:
+        self.events = open_journal(directory, name)
+        self.stopped = threading.Event()
         self._deliveries = Journal(directory / f"{name}{CONSUMED_SUFFIX}")
         self._topic = topic
-        self._counts = [0] * queue_count
-        self._counts_reported: tuple[int, ...] = ()
+        self._pause_s = pause_s
+        self._counts: Counter[int] = Counter()
+        self._counts_reported: dict[int, int] = {}
         # One callback is called at a time.
         self._owned: set[int] = set()
         # Listeners run in several threads.
@@ -54,17 +51,14 @@ class LoggedMember:
         """Write the deliveries down; returning says they are consumed."""
         at_ms = monotonic_ms()
         lines = [
-            format_delivery(
-                at_ms,
-                message.queue_id,
-                queue_offset=message.queue_offset,
-                flight_id=message.keys[0],
-            )
-            for message in messages
+            Delivery(at_ms, m.queue_id, m.queue_offset, m.keys[0] if m.keys else "").encode()
+            for m in messages
         ]
         self._deliveries.write("".join(lines).encode())
         with self._lock:
             self._counts[context.queue.queue_id] += len(messages)
+        # Once the member is asked to leave, no listener holds up the end.
+        self.stopped.wait(self._pause_s)
 
     def on_assign(self, queues: Sequence[MessageQueue]) -> None:
         """Write down which queues are owned from now on."""
@@ -73,17 +67,22 @@ class LoggedMember:
 
     def on_revoke(self, queues: Sequence[MessageQueue]) -> None:
         """Write down which queues are left."""
-        self._owned -= {queue.queue_id for queue in queues if queue.topic == self._topic}
+        self._owned -= {queue.queue_id for queue in queues}
         self._write_owned()
 
-    def _write_owned(self) -> None:
-        queue_ids = tuple(sorted(self._owned))
-        self.events.write_event(Assigned(at_ms=monotonic_ms(), queue_ids=queue_ids))
+    def on_lost(self, queues: Sequence[MessageQueue]) -> None:
+        """Write down which queues are left, without having given up the others."""
+        self._owned -= {queue.queue_id for queue in queues}
+        self._write_owned(is_lost=True)
+
+    def _write_owned(self, *, is_lost: bool = False) -> None:
+        owned = tuple(sorted(self._owned))
+        self.events.write_event(Assigned(at_ms=monotonic_ms(), queue_ids=owned, is_lost=is_lost))
 
     def report_counts(self) -> None:
         """Write down how much was consumed, if that changed."""
         with self._lock:
-            counts = tuple(self._counts)
+            counts = dict(self._counts)
         if counts != self._counts_reported:
             self._counts_reported = counts
             self.events.write_event(Consumed(at_ms=monotonic_ms(), counts=counts))
@@ -91,42 +90,41 @@ class LoggedMember:
 
 def run(options: argparse.Namespace) -> None:
     """Be a member until SIGTERM, then leave."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     member = LoggedMember(
         options.name,
         topic=options.topic,
-        queue_count=options.queues,
         directory=options.logbooks,
+        pause_s=options.listener_ms / 1000,
     )
+    signal.signal(signal.SIGTERM, lambda *_: member.stopped.set())
     try:
-        _consume(member, options, stop)
+        _consume(member, options)
     except SparrowError as error:
         member.events.write_event(Failed(at_ms=monotonic_ms(), reason=str(error)))
         raise SystemExit(f"{options.name}: {error}") from error
 
 
-def _consume(member: LoggedMember, options: argparse.Namespace, stop: threading.Event) -> None:
+def _consume(member: LoggedMember, options: argparse.Namespace) -> None:
     consumer = PushConsumer(
         options.group,
         name_server=options.name_server,
         listener=member.on_messages,
         on_assign=member.on_assign,
         on_revoke=member.on_revoke,
-        on_lost=member.on_revoke,
+        on_lost=member.on_lost,
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        consume_message_batch_max_size=_MESSAGES_PER_CALL,
-        consume_thread_count=_LISTENER_THREADS,
-        pull_batch_size=_PULL_BATCH_SIZE,
+        consume_message_batch_max_size=options.messages_per_call,
         client_ip=options.client_ip,
         instance_name=options.instance_name,
+        pull_batch_size=options.pull_batch_size,
+        consume_thread_count=options.threads,
     )
     consumer.subscribe(options.topic, "*")
     member.events.write_event(
         Started(at_ms=monotonic_ms(), client_id=consumer.client_id, pid=os.getpid())
     )
     consumer.start()
-    while not stop.wait(_REPORT_INTERVAL_S):
+    while not member.stopped.wait(_REPORT_INTERVAL_S):
         member.report_counts()
     consumer.close()
     member.report_counts()
@@ -135,15 +133,16 @@ def _consume(member: LoggedMember, options: argparse.Namespace, stop: threading.
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(prog="sparrowmq.demo.member", description=__doc__)
-    parser.add_argument("--name", required=True, help="names the logbook")
-    parser.add_argument("--group", required=True)
-    parser.add_argument("--name-server", required=True)
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--queues", type=int, required=True)
+    parser = argparse.ArgumentParser(prog="sparrowmq.processes.member", description=__doc__)
+    for name in ("--name", "--group", "--name-server", "--topic"):
+        parser.add_argument(name, required=True)
     parser.add_argument("--logbooks", type=Path, required=True)
     parser.add_argument("--client-ip", default=None)
     parser.add_argument("--instance-name", default=None)
+    parser.add_argument("--listener-ms", type=int, default=0, help="each call takes so long")
+    parser.add_argument("--messages-per-call", type=int, default=1)
+    parser.add_argument("--pull-batch-size", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=20)
     return parser.parse_args(arguments)
 
 

@@ -1,0 +1,1 @@
+"""Drills: failures of a consumer group, staged with real processes and diagnosed."""

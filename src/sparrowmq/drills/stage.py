@@ -1,0 +1,330 @@
+"""The stage of a drill: a cluster, a producer and the members of one group, watched."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.clock import monotonic_ms
+from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.blocking import Producer
+from sparrowmq.client.operations.snapshot import take_snapshot
+from sparrowmq.doctor.case import Case, examine
+from sparrowmq.doctor.timeline import Episode, Holding, measure, owners_of
+from sparrowmq.drills.relay import Relay
+from sparrowmq.errors import SparrowError
+from sparrowmq.model import Message, MessageQueue
+from sparrowmq.processes.crew import Child, Crew, ending_on_sigterm
+from sparrowmq.processes.member_log import Delivery, MemberLog, start_member
+from sparrowmq.testing import EmbeddedCluster
+
+GROUP, TOPIC, BROKER = "GID_drill", "drill", "broker-a"
+# Members say that they run in containers, all with the address of the engine's bridge.
+CLIENT_IP = "172.17.0.1"
+# A member at work is one process; more would only wait for each other's processors.
+START_LIMIT_MS = 30_000
+SETTLE_LIMIT_MS = 40_000
+# Nothing changed hands for so long: it is over.
+QUIET_MS = 1_000
+REST_LIMIT_MS = 10_000
+TIMEOUT_MS = 5_000
+# A member's callback is called for each queue alone; within this time it is one change.
+BREATH_MS = 100
+_POLL_S = 0.02
+
+
+class DrillFailed(SparrowError):
+    """The stage of a drill could not be set."""
+
+
+class Change(NamedTuple):
+    """From a moment on, after the first event, a member holds these queues.
+
+    Args:
+        is_lost: whether it found out that some are not its own any more, without giving them up.
+    """
+
+    after_ms: int
+    member: str
+    queue_ids: tuple[int, ...]
+    is_lost: bool
+
+
+class LateWork(NamedTuple):
+    """What a member did while it was cut off.
+
+    Args:
+        delivered: messages that its listener got meanwhile.
+        again: of these, those that others got too, for their offsets could not be committed.
+        last_ms: how long after the cut it got the last one; None if it got none.
+        healed_ms: how long after the cut it was healed.
+    """
+
+    delivered: int
+    again: int
+    last_ms: int | None
+    healed_ms: int
+
+
+class Stage:
+    """The cluster, the producer and the members of one drill."""
+
+    def __init__(
+        self, cluster: EmbeddedCluster, crew: Crew, directory: Path, *, queue_count: int, rate: int
+    ) -> None:
+        self._cluster = cluster
+        self._crew = crew
+        self._directory = directory
+        self._queues = [MessageQueue(TOPIC, BROKER, queue_id) for queue_id in range(queue_count)]
+        self._sender = _Sender(cluster.name_server, self._queues, rate)
+        self._children: list[Child] = []
+        self._members: list[MemberLog] = []
+        self._got: list[list[Delivery]] = []
+        self._relay: Relay | None = None
+        # What a member that is cut off cannot know.
+        self._noted: list[Holding] = []
+        # The member that is cut off now, "" if none is: what it believes does not count.
+        self._cut_off = ""
+
+    def start_member(self, instance: str, *, listener_ms: int = 0, can_be_cut: bool = False) -> int:
+        """Start a member and return when it set out to join.
+
+        Args:
+            listener_ms: how long its listener takes for a message.
+            can_be_cut: whether a relay stands between it and the cluster.
+        """
+        name_server = self._cluster.name_server
+        if can_be_cut:
+            self._relay = Relay(name_server, self._cluster.broker)
+            name_server = self._relay.name_server
+        child, member = start_member(
+            self._crew,
+            f"member-{len(self._members) + 1}",
+            GROUP,
+            directory=self._directory,
+            name_server=name_server,
+            topic=TOPIC,
+            client_ip=CLIENT_IP,
+            instance_name=instance,
+            listener_ms=listener_ms,
+        )
+        self._children.append(child)
+        self._members.append(member)
+        self._got.append([])
+        self.wait(
+            f"start of {member.name}",
+            lambda: member.started_ms is not None,
+            limit_ms=START_LIMIT_MS,
+        )
+        return member.started_ms or 0
+
+    def kill(self) -> int:
+        """Kill the first member."""
+        self._children[0].kill()
+        at_ms = monotonic_ms()
+        self._members[0].mark_killed(at_ms)
+        return at_ms
+
+    def cut(self) -> int:
+        """Cut the first member off."""
+        assert self._relay is not None
+        self._relay.cut()
+        at_ms, self._cut_off = monotonic_ms(), self._members[0].name
+        self._noted.append(Holding(at_ms, self._cut_off, frozenset()))
+        return at_ms
+
+    def heal(self) -> int:
+        """Heal the cut; the member believes what it believed."""
+        assert self._relay is not None
+        at_ms = monotonic_ms()
+        self._read()
+        self._noted.append(self._members[0].holdings(self._queues)[-1]._replace(at_ms=at_ms))
+        self._cut_off = ""
+        self._relay.heal()
+        return at_ms
+
+    def part(self, place: int) -> int:
+        """Let a member leave as programs do."""
+        at_ms = monotonic_ms()
+        self._children[place].ask_to_end()
+        member = self._members[place]
+        self.wait("a graceful end", lambda: member.state.is_over, limit_ms=START_LIMIT_MS)
+        return at_ms
+
+    def look(self, interval_ms: int) -> Case:
+        """Look at the group from outside, twice."""
+        driver = BlockingDriver()
+        try:
+            directory = make_directory(self._cluster.name_server, timeout_ms=TIMEOUT_MS)
+            return examine(driver.run(take_snapshot(directory, GROUP, interval_ms=interval_ms)))
+        finally:
+            driver.close()
+
+    def is_shared(self) -> bool:
+        """Return whether every queue has one owner, and every member a queue."""
+        owners = self._owners()
+        sharing = min(len(self._members), len(self._queues))
+        return all(len(names) == 1 for names in owners) and len(set(owners)) == sharing
+
+    def has_share(self) -> bool:
+        """Return whether the newest member has been assigned queues, or none."""
+        return bool(self._members[-1].assignments)
+
+    def settle(self) -> None:
+        """Wait until queues have one owner each and have not moved for a while, or the limit."""
+        start_ms = monotonic_ms()
+        pause = threading.Event()
+        while monotonic_ms() - start_ms < SETTLE_LIMIT_MS:
+            changed_ms = max(holding.at_ms for holding in self._holdings())
+            is_single = all(len(names) == 1 for names in self._owners())
+            if is_single and monotonic_ms() - max(changed_ms, start_ms) >= QUIET_MS:
+                return
+            pause.wait(_POLL_S)
+
+    def measure(self, since_ms: int) -> Episode:
+        """Measure what an event did until now."""
+        return measure(self._holdings(), self._queues, since_ms=since_ms, until_ms=monotonic_ms())
+
+    def wait(self, what: str, is_so: Callable[[], bool], *, limit_ms: int) -> None:
+        """Wait for something; raise DrillFailed if the limit passes."""
+        deadline_ms = monotonic_ms() + limit_ms
+        pause = threading.Event()
+        while True:
+            self._read()
+            if is_so():
+                return
+            if monotonic_ms() > deadline_ms:
+                tails = "; ".join(child.output_tail()[-300:] for child in self._children)
+                raise DrillFailed(f"no {what} within {limit_ms / 1000:.0f} s: {tails}")
+            pause.wait(_POLL_S)
+
+    def finish(self, *, waits: bool) -> tuple[set[tuple[int, int]], Counter[tuple[int, int]]]:
+        """End the producer, let members finish, and return what was sent and how often it came."""
+        sent = self._sender.stop()
+        deadline_ms = monotonic_ms() + (REST_LIMIT_MS if waits else 0)
+        pause = threading.Event()
+        while not sent <= self._deliveries().keys() and monotonic_ms() < deadline_ms:
+            pause.wait(0.05)
+        return sent, self._deliveries()
+
+    def list_changes(self, since_ms: int) -> tuple[Change, ...]:
+        """Return who held what from an event on; a member's changes of one breath are one."""
+        self._read()
+        found = sorted(
+            Change(each.at_ms - since_ms, member.name, each.queue_ids, each.is_lost)
+            for member in self._members
+            for each in member.assignments
+            if each.at_ms >= since_ms
+        )
+        changes: dict[tuple[str, int, bool], Change] = {}
+        latest: dict[str, Change] = {}
+        for change in found:
+            before = latest.get(change.member)
+            start_ms = change.after_ms
+            if (
+                before is not None
+                and before.is_lost == change.is_lost
+                and start_ms - before.after_ms < BREATH_MS
+            ):
+                start_ms = before.after_ms
+            latest[change.member] = change._replace(after_ms=start_ms)
+            changes[change.member, start_ms, change.is_lost] = latest[change.member]
+        return tuple(sorted(changes.values()))
+
+    def find_late_work(self, cut_ms: int, healed_ms: int) -> LateWork:
+        """Return what the first member's listener got while the member was cut off."""
+        counts = self._deliveries()
+        late = [each for each in self._got[0] if cut_ms <= each.at_ms < healed_ms]
+        return LateWork(
+            delivered=len(late),
+            again=sum(counts[each.queue_id, each.queue_offset] > 1 for each in late),
+            last_ms=max((each.at_ms - cut_ms for each in late), default=None),
+            healed_ms=healed_ms - cut_ms,
+        )
+
+    def close(self) -> None:
+        """End the producer and the relay, whatever they met."""
+        self._sender.close()
+        if self._relay is not None:
+            self._relay.close()
+
+    def _deliveries(self) -> Counter[tuple[int, int]]:
+        for member, got in zip(self._members, self._got, strict=True):
+            got += member.read_deliveries()
+        return Counter((each.queue_id, each.queue_offset) for got in self._got for each in got)
+
+    def _holdings(self) -> list[Holding]:
+        self._read()
+        found = [holding for member in self._members for holding in member.holdings(self._queues)]
+        return sorted([*found, *self._noted], key=lambda holding: holding.at_ms)
+
+    def _owners(self) -> list[tuple[str, ...]]:
+        held = {h.member: h.queues for h in self._holdings() if h.member != self._cut_off}
+        return list(owners_of(held, self._queues).values())
+
+    def _read(self) -> None:
+        for member in self._members:
+            member.read()
+
+
+class _Sender:
+    """A thread that sends to all queues in turn, so many messages a second."""
+
+    def __init__(self, name_server: str, queues: list[MessageQueue], rate: int) -> None:
+        self._name_server = name_server
+        self._queues = queues
+        self._rate = rate
+        self._sent: set[tuple[int, int]] = set()
+        self._error: SparrowError | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="drill-producer")
+        self._thread.start()
+
+    def _run(self) -> None:
+        start_ms, number = monotonic_ms(), 0
+        try:
+            with Producer("GID_drill_producer", name_server=self._name_server) as producer:
+                while not self._stopped.is_set():
+                    queue = self._queues[number % len(self._queues)]
+                    result = producer.send(Message(TOPIC, b"%d" % number), queue=queue)
+                    self._sent.add((queue.queue_id, result.queue_offset))
+                    number += 1
+                    due_ms = start_ms + number * 1000 // self._rate
+                    self._stopped.wait(max(0, due_ms - monotonic_ms()) / 1000)
+        except SparrowError as error:
+            self._error = error
+
+    def stop(self) -> set[tuple[int, int]]:
+        """End it and return the queue and offset of each message. Raises: DrillFailed."""
+        self.close()
+        if self._error is not None:
+            raise DrillFailed(f"the producer failed: {self._error}") from self._error
+        return self._sent
+
+    def close(self) -> None:
+        """End it, whatever it met."""
+        self._stopped.set()
+        self._thread.join()
+
+
+@contextmanager
+def set_stage(*, queue_count: int, rate: int) -> Iterator[Stage]:
+    """Start a cluster with a topic and its producer; end everything after the block."""
+    with (
+        ending_on_sigterm(),
+        tempfile.TemporaryDirectory(prefix="sparrowmq-drill-") as directory,
+        EmbeddedCluster(flush="async") as cluster,
+        Crew(Path(directory)) as crew,
+    ):
+        cluster.create_topic(TOPIC, queues=queue_count)
+        stage = Stage(cluster, crew, Path(directory), queue_count=queue_count, rate=rate)
+        try:
+            yield stage
+        finally:
+            stage.close()

@@ -1,0 +1,90 @@
+"""What a process writes down so that a `kill -9` loses nothing, and how others read it.
+
+Each entry goes out in one unbuffered `write`, before the process does anything else; what the
+kernel has taken survives the process. A kill may tear the last line, so readers ignore a line
+without its end. All instants are milliseconds of the machine's monotonic clock, which its
+processes share.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+Event = TypeVar("Event")
+EVENTS_SUFFIX = ".events.jsonl"
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The process ends because of this error."""
+
+    at_ms: int
+    reason: str
+
+
+class Journal:
+    """A file to which whole entries are appended with one `write` each."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._encoder = msgspec.json.Encoder()
+
+    def write(self, data: bytes) -> None:
+        """Append; the kernel has the data when this returns."""
+        while data:
+            written = os.write(self._file, data)
+            data = data[written:]
+
+    def write_event(self, event: msgspec.Struct) -> None:
+        """Append one event as a line."""
+        self.write(self._encoder.encode(event) + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+class LineTail:
+    """Reads the lines that a process appends to a file, each once and whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+
+    def read(self) -> list[bytes]:
+        """Return the lines that were completed since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._position += len(whole)
+        return whole.splitlines()
+
+
+class EventTail(Generic[Event]):
+    """Reads the events that a process appends to its logbook.
+
+    Args:
+        directory: where the logbooks are.
+        name: the process's.
+        kinds: the type of its events, a union of tagged structs.
+    """
+
+    def __init__(self, directory: Path, name: str, kinds: Any) -> None:
+        self._lines = LineTail(directory / f"{name}{EVENTS_SUFFIX}")
+        self._decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(kinds)
+
+    def read(self) -> list[Event]:
+        """Return the events that were completed since the last call."""
+        return [self._decoder.decode(line) for line in self._lines.read()]
+
+
+def open_journal(directory: Path, name: str) -> Journal:
+    """Open the logbook of a process for its events."""
+    return Journal(directory / f"{name}{EVENTS_SUFFIX}")

@@ -1,0 +1,199 @@
+"""A member of a consumer group as a process: its logbook, and what others know from it.
+
+`NAME.events.jsonl` has an event a line, `NAME.consumed.csv`, without a header, a line a delivery:
+
+    field          meaning
+    at_ms          when the listener was called
+    queue_id       the queue
+    queue_offset   the message's offset in the queue
+    key            the message's first key, or nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from sparrowmq.doctor.timeline import Holding
+from sparrowmq.model import MessageQueue
+from sparrowmq.processes.crew import Child, Crew
+from sparrowmq.processes.logbook import EventTail, Failed, LineTail
+
+CONSUMED_SUFFIX = ".consumed.csv"
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
+    """The member is about to start its consumer."""
+
+    at_ms: int
+    client_id: str
+    pid: int
+
+
+class Assigned(msgspec.Struct, frozen=True, kw_only=True, tag="assigned"):
+    """The member's queues changed; these are all it owns from now on.
+
+    Args:
+        is_lost: whether it found out that the others are not its own any more, without giving
+            them up.
+    """
+
+    at_ms: int
+    queue_ids: tuple[int, ...]
+    is_lost: bool = False
+
+
+class Consumed(msgspec.Struct, frozen=True, kw_only=True, tag="consumed"):
+    """The member has consumed this many messages so far, by queue."""
+
+    at_ms: int
+    counts: dict[int, int]
+
+
+class Left(msgspec.Struct, frozen=True, kw_only=True, tag="left"):
+    """The member has closed its consumer: drained, committed, unregistered."""
+
+    at_ms: int
+
+
+MemberEvent: TypeAlias = Started | Assigned | Consumed | Left | Failed
+
+
+class Delivery(NamedTuple):
+    """A line of `consumed.csv`."""
+
+    at_ms: int
+    queue_id: int
+    queue_offset: int
+    key: str
+
+    def encode(self) -> str:
+        """Return the line."""
+        return f"{self.at_ms},{self.queue_id},{self.queue_offset},{self.key}\n"
+
+
+def parse_delivery(line: bytes) -> Delivery:
+    """Parse a line of `consumed.csv`."""
+    at_ms, queue_id, queue_offset, key = line.decode().split(",", 3)
+    return Delivery(int(at_ms), int(queue_id), int(queue_offset), key)
+
+
+class MemberState(Enum):
+    """Where a member is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    LEAVING = "leaving"
+    LEFT = "left"
+    KILLED = "killed"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the member owns nothing any more."""
+        return self in (MemberState.LEFT, MemberState.KILLED)
+
+
+@dataclass(slots=True)
+class MemberLog:
+    """A member, by its logbook.
+
+    Args:
+        name, group: of the member.
+        directory: where its logbook is.
+    """
+
+    name: str
+    group: str
+    directory: Path
+    state: MemberState = MemberState.STARTING
+    client_id: str = ""
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    assignments: list[Assigned] = field(default_factory=list)
+    counts: dict[int, int] = field(default_factory=dict)
+    failure: str = ""
+    _events: EventTail[MemberEvent] = field(init=False)
+    _deliveries: LineTail = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._events = EventTail(self.directory, self.name, MemberEvent)
+        self._deliveries = LineTail(self.consumed_path)
+
+    @property
+    def consumed_path(self) -> Path:
+        """Its `consumed.csv`."""
+        return self.directory / f"{self.name}{CONSUMED_SUFFIX}"
+
+    @property
+    def owned(self) -> tuple[int, ...]:
+        """The queues it owns now."""
+        if self.state.is_over or not self.assignments:
+            return ()
+        return self.assignments[-1].queue_ids
+
+    def holdings(self, queues: Sequence[MessageQueue]) -> list[Holding]:
+        """Return what it held and when; `queues` are those of the topic, by their ids."""
+        end_ms = self.ended_ms
+        found = [
+            Holding(each.at_ms, self.name, frozenset(queues[number] for number in each.queue_ids))
+            for each in self.assignments
+            if end_ms is None or each.at_ms <= end_ms
+        ]
+        return found if end_ms is None else [*found, Holding(end_ms, self.name, frozenset())]
+
+    def read(self) -> None:
+        """Take in the events that were written since the last call."""
+        for event in self._events.read():
+            match event:
+                case Started(at_ms=at_ms, client_id=client_id):
+                    self.started_ms, self.client_id = at_ms, client_id
+                case Assigned():
+                    self.assignments.append(event)
+                    if self.state is MemberState.STARTING:
+                        self.state = MemberState.RUNNING
+                case Consumed(counts=counts):
+                    self.counts = counts
+                case Left(at_ms=at_ms):
+                    self.ended_ms, self.state = at_ms, MemberState.LEFT
+                case Failed(reason=reason):
+                    self.failure = reason
+
+    def read_deliveries(self) -> list[Delivery]:
+        """Return the deliveries that were written since the last call."""
+        return [parse_delivery(line) for line in self._deliveries.read()]
+
+    def mark_leaving(self) -> None:
+        """Note that it was asked to leave."""
+        self.state = MemberState.LEAVING
+
+    def mark_killed(self, at_ms: int) -> None:
+        """Note that it was killed; it cannot write this down itself."""
+        self.read()
+        self.ended_ms, self.state = at_ms, MemberState.KILLED
+
+
+def start_member(
+    crew: Crew, name: str, group: str, *, directory: Path, **options: str | int | None
+) -> tuple[Child, MemberLog]:
+    """Start a member as a process.
+
+    Args:
+        crew: who owns the process.
+        name, group: of the member.
+        directory: where its logbook goes.
+        options: of `processes.member`; None leaves one out.
+    """
+    given = {"name": name, "group": group, "logbooks": str(directory), **options}
+    words = [
+        word
+        for key, value in given.items()
+        if value is not None
+        for word in (f"--{key.replace('_', '-')}", str(value))
+    ]
+    child = crew.start(name, ["-m", "sparrowmq.processes.member", *words])
+    return child, MemberLog(name, group, directory)
