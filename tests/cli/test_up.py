@@ -22,15 +22,16 @@ pytestmark = pytest.mark.slow
 COMMAND = [sys.executable, "-m", "sparrowmq.cli.main"]
 FREE_PORTS = ["--nameserver-port", "0", "--broker-port", "0"]
 Start = Callable[..., subprocess.Popen[str]]
+StartCommand = Callable[[list[str]], subprocess.Popen[str]]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start_command() -> Iterator[StartCommand]:
     processes: list[subprocess.Popen[str]] = []
 
-    def run(*options: str) -> subprocess.Popen[str]:
+    def run(command: list[str]) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [*COMMAND, *options],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -43,6 +44,11 @@ def start() -> Iterator[Start]:
     for process in processes:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def start(start_command: StartCommand) -> Start:
+    return lambda *options: start_command([*COMMAND, *options])
 
 
 def ready(process: subprocess.Popen[str]) -> dict[str, str]:
@@ -228,3 +234,67 @@ def test_help_names_every_command() -> None:
 
     for name in ("up", "nameserver", "broker"):
         assert re.search(rf"^\W*{name}\b", done.stdout, re.M), done.stdout
+
+
+def limited(limit: str, *options: str) -> list[str]:
+    """Return the command of a server under a shell's `ulimit`."""
+    return ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", *COMMAND, *options]
+
+
+def send(driver: BlockingDriver, address: str, topic: str) -> RemotingCommand:
+    """Send one message to a topic that may be new."""
+    fields = {"a": "P", "b": topic, "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1", "h": "0"}
+    request = RemotingCommand(code=RequestCode.SEND_MESSAGE_V2, ext_fields=fields, body=b"x")
+    return driver.run(invoke(address, request, timeout_ms=30_000))
+
+
+@pytest.fixture
+def driver() -> Iterator[BlockingDriver]:
+    driver = BlockingDriver()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def crowd() -> Iterator[Callable[[str, int], None]]:
+    """Opens idle connections to an address."""
+    opened: list[socket.socket] = []
+
+    def open_connections(address: str, count: int) -> None:
+        host, _, port = address.rpartition(":")
+        opened.extend(socket.create_connection((host, int(port))) for _ in range(count))
+
+    yield open_connections
+    for connection in opened:
+        connection.close()
+
+
+def test_more_connections_than_descriptors_stop_no_message(
+    start_command: StartCommand,
+    driver: BlockingDriver,
+    crowd: Callable[[str, int], None],
+    tmp_path: Path,
+) -> None:
+    command = limited("-n 256", "up", *FREE_PORTS, "--data", str(tmp_path))
+    addresses = ready(start_command(command))
+    before = send(driver, addresses["broker"], "before").code
+    crowd(addresses["nameserver"], 200)
+    crowd(addresses["broker"], 200)
+
+    codes = [send(driver, addresses["broker"], f"topic{number}").code for number in range(30)]
+
+    assert 0 == before
+    assert [0] * 30 == codes
+
+
+def test_server_takes_more_connections_than_the_soft_limit_on_descriptors(
+    start_command: StartCommand,
+    driver: BlockingDriver,
+    crowd: Callable[[str, int], None],
+    tmp_path: Path,
+) -> None:
+    command = limited("-S -n 256", "up", *FREE_PORTS, "--data", str(tmp_path))
+    addresses = ready(start_command(command))
+    crowd(addresses["broker"], 300)
+
+    assert 0 == send(driver, addresses["broker"], "T").code

@@ -143,3 +143,40 @@ def test_failed_sync_makes_the_store_read_only_until_it_is_loaded_again(
     assert PutStatus.PUT_OK is again.put([new_record(b"d")], timestamp_ms=1).status
     flush(again)
     assert [b"a", b"b", b"d"] == bodies(again)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR])
+def test_sync_that_lacks_a_descriptor_or_memory_is_made_again(
+    code: int, storage: Any, store: MessageStore, new_record: NewRecord
+) -> None:
+    store.put([new_record(b"a")], timestamp_ms=1)
+    work = store.flush_work()
+    assert work is not None
+    storage.sync_error = OSError(code, "injected")
+    with pytest.raises(OSError, match="injected") as caught:
+        work.run()
+    store.flush_done(work, caught.value)
+    assert [] == store.dispatch()
+    storage.sync_error = None
+
+    assert PutStatus.PUT_OK is store.put([new_record(b"b")], timestamp_ms=1).status
+    flush(store)
+    assert [b"a"] == bodies(store)
+    flush(store)
+    assert [b"a", b"b"] == bodies(store)
+
+
+def test_shortage_at_the_last_flush_loses_nothing_when_the_store_closes(
+    storage: Any, store: MessageStore, new_record: NewRecord
+) -> None:
+    store.put([new_record(b"a")], timestamp_ms=1)
+    work = store.flush_work()
+    assert work is not None
+    store.flush_done(work, OSError(errno.EMFILE, "injected"))
+
+    store.close()
+
+    assert not storage.has("abort")
+    again = MessageStore(storage.kill(), CONFIG)
+    again.load(timestamp_ms=1)
+    assert [b"a"] == bodies(again)

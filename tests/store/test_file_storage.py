@@ -66,6 +66,38 @@ def test_few_descriptors_serve_many_files(tmp_path: Path) -> None:
     assert before == len(os.listdir("/proc/self/fd"))
 
 
+def test_file_is_synced_and_searched_where_the_system_lacks_the_calls_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # macOS has no fdatasync.
+    monkeypatch.delattr(os, "fdatasync")
+    monkeypatch.delattr(os, "SEEK_DATA")
+    storage = FileStorage(tmp_path)
+    for pinned in (True, False):
+        file = storage.create(f"{pinned}", size=3 << 20, pinned=pinned)
+        file.write(2 << 20, b"x")
+        file.sync()
+
+        assert 2 << 20 == file.next_data(0)
+        assert file.next_data((2 << 20) + 1) is None
+
+
+def test_storage_leaves_most_of_few_descriptors_to_others(tmp_path: Path) -> None:
+    code = (
+        "import os, resource, sys\n"
+        "from sparrowmq.store.file_storage import FileStorage\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "storage = FileStorage(sys.argv[1])\n"
+        "files = [storage.create(f'{n}', size=1) for n in range(99)]\n"
+        "print(len(os.listdir('/proc/self/fd')))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, check=True
+    )
+
+    assert int(run.stdout) <= 64 // 4 + 8
+
+
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "/etc/passwd"])
 def test_paths_do_not_leave_the_root(path: str, tmp_path: Path) -> None:
     storage = FileStorage(tmp_path / "store")

@@ -39,7 +39,7 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import encode_host
-from sparrowmq.serving.connections import Close, Connection, Output
+from sparrowmq.serving.connections import Close, Connection, Fact, Output
 from sparrowmq.serving.requests import Processor, Request, answer, serve
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.message_store import MessageStore
@@ -163,6 +163,9 @@ class Broker:
         )
         self._load(saved, now_ms, timestamp_ms)
         self._flush_runs = False
+        # After a shortage: until it is over, and until the next tick.
+        self._flush_is_short = False
+        self._flush_rests = False
         self._locks_writing = 0
         self._flush_due_ms = 0
         self._offsets_due_ms = 0
@@ -223,6 +226,7 @@ class Broker:
     def tick(self, *, now_ms: int, timestamp_ms: int) -> list[Output]:
         """Do what is due by time; call it about every 100 ms."""
         state = self.state
+        self._flush_rests = False
         outputs: list[Output] = pull.answer_held(state, state.holds.due(now_ms))
         outputs += state.pending.expire_flush(now_ms)
         outputs += state.relays.expire(now_ms)
@@ -256,7 +260,7 @@ class Broker:
 
     def flush_work(self, *, now_ms: int) -> FlushWork | None:
         """Return what to flush, or None if a flush runs, nothing is new, or it is not yet time."""
-        if self._flush_runs:
+        if self._flush_runs or self._flush_rests:
             return None
         config = self.state.config
         if not config.sync_flush:
@@ -275,12 +279,21 @@ class Broker:
         return work
 
     def flushed(self, work: FlushWork, error: Exception | None) -> list[Output]:
-        """Take the end of a flush: release the sends it covers, then wake pulls."""
+        """Take the end of a flush: release the sends it covers, then wake pulls.
+
+        After a shortage the sends wait for the next flush, which a tick begins.
+        """
         self._flush_runs = False
         store, pending = self.state.store, self.state.pending
         store.flush_done(work, error)
+        if error is not None and store.failure is None:
+            was_short, self._flush_is_short = self._flush_is_short, True
+            self._flush_rests = True
+            text = f"the flush is put off, and tried again every tick: {error}"
+            return [] if was_short else [Fact(text, warning=True)]
         if error is not None:
             return pending.fail_flush()
+        self._flush_is_short = False
         return pending.note_flushed(store.flushed_position) + self.settle()
 
     def save_work(self, *, now_ms: int) -> SaveWork | None:

@@ -220,9 +220,9 @@ class BrokerServer:
 
     async def _flush(self, work: FlushWork) -> None:
         error = await self._in_thread(self._flush_thread, work.run)
-        if error is not None:
-            LOG.error("flush failed, the store takes no more messages: %s", error)
         self._server.perform(self._broker.flushed(work, error))
+        if error is not None and self._store.failure is error:
+            LOG.error("flush failed, the store takes no more messages: %s", error)
         if not self._is_stopping:
             self._turn()
 

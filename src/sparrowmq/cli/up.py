@@ -31,6 +31,7 @@ from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.config import find_setting
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.nameserver.server import NameServerServer
+from sparrowmq.serving.descriptors import raise_descriptor_limit
 from sparrowmq.serving.remoting_server import bind
 
 LOG = logging.getLogger("sparrowmq.cli")
@@ -271,6 +272,8 @@ def _run(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+
+    raise_descriptor_limit()
 
     async def run() -> None:
         stop = asyncio.Event()

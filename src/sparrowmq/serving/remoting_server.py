@@ -39,6 +39,7 @@ from sparrowmq.serving.connections import (
     Push,
     Reply,
 )
+from sparrowmq.serving.descriptors import peer_descriptors_max
 from sparrowmq.serving.requests import Request, answer
 
 # A peer that does not take its last answers within this is cut off.
@@ -55,7 +56,8 @@ class ServerLimits:
     """Bounds on what peers may take from a server.
 
     Args:
-        connections_max: accepted at once; further ones are closed at once.
+        connections_max: accepted at once; further ones are closed at once. Fewer, where the
+            process may have fewer descriptors (`serving/descriptors.py`).
         first_frame_ms: from the connection to its first whole frame.
         started_frame_ms: from a frame's first byte to its last.
         idle_ms: without a byte in either direction. NettyServerConfig:
@@ -122,6 +124,8 @@ class RemotingServer:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._accepted = 0
+        self._refused = 0
+        self._descriptors_max = peer_descriptors_max()
         self._started_bytes = 0
 
     @property
@@ -214,8 +218,11 @@ class RemotingServer:
 
     def _opened(self, link: _Link) -> Connection | None:
         self._accepted += 1
-        if len(self._links) >= self._limits.connections_max:
-            LOG.warning("connection refused: %d are open", len(self._links))
+        if (
+            len(self._links) >= self._limits.connections_max
+            or _descriptor(link.transport) >= self._descriptors_max
+        ):
+            self._refused += 1
             return None
         address = _peer_address(link.transport)
         connection = Connection(self._accepted, address, encode_host(address))
@@ -274,6 +281,15 @@ class RemotingServer:
 
     def _sweep(self) -> None:
         now_ms = clock.monotonic_ms()
+        if self._refused:
+            LOG.warning(
+                "%d connections refused: %d are open, and the process may have %d descriptors "
+                "for connections; raise the limit (ulimit -n) if clients need more",
+                self._refused,
+                len(self._links),
+                self._descriptors_max,
+            )
+            self._refused = 0
         for link in list(self._links.values()):
             reason = link.overdue(now_ms)
             if reason is not None:
@@ -466,6 +482,11 @@ def _encode_head(command: RemotingCommand) -> bytes:
         command.remark = "the answer does not fit into a frame"
         command.ext_fields = command.body = None
         return encode_head(command)
+
+
+def _descriptor(transport: asyncio.Transport) -> int:
+    descriptor: int = transport.get_extra_info("socket").fileno()
+    return descriptor
 
 
 def _peer_address(transport: asyncio.Transport) -> str:

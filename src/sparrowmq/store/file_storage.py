@@ -15,6 +15,8 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
+import sys
 from collections import deque
 from pathlib import Path
 
@@ -23,6 +25,8 @@ from sparrowmq.store.storage import Bytes
 
 # Descriptors of unpinned files that stay open; a broker with 100,000 queues must not run out.
 _OPEN_FILES_MAX = 512
+# Where the process may open few files, only this share of them.
+_OPEN_FILES_SHARE = 4
 _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
 _ZERO_CHUNK_SIZE = 1 << 20
@@ -89,12 +93,10 @@ class FileStorageFile:
         fd = self._fd if self._fd >= 0 else self._reopen()
         at = position
         while at < self.size:
-            try:
-                at = os.lseek(fd, at, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    return None
-                raise
+            data_at = _seek_data(fd, at)
+            if data_at is None:
+                return None
+            at = data_at
             chunk = os.pread(fd, _ZERO_CHUNK_SIZE, at)
             zeros = len(chunk) - len(chunk.lstrip(b"\0"))
             if zeros < len(chunk):
@@ -109,11 +111,11 @@ class FileStorageFile:
         thread while the owner's thread closes the shared one.
         """
         if self._pinned:
-            os.fdatasync(self._fd)
+            _sync_data(self._fd)
             return
         fd = os.open(self._full_path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            _sync_data(fd)
         finally:
             os.close(fd)
 
@@ -134,12 +136,13 @@ class FileStorage:
 
     Args:
         root: the directory, made with mode 0700 if it is missing.
-        open_files_max: descriptors of unpinned files that may be open at once.
+        open_files_max: descriptors of unpinned files that may be open at once; None takes 512, or
+            a quarter of those the process may have, if that is less.
     """
 
-    def __init__(self, root: str | Path, *, open_files_max: int = _OPEN_FILES_MAX) -> None:
+    def __init__(self, root: str | Path, *, open_files_max: int | None = None) -> None:
         self._root = os.path.abspath(root)
-        self._open_files_max = open_files_max
+        self._open_files_max = _open_files_max() if open_files_max is None else open_files_max
         self._open_files: deque[FileStorageFile] = deque()
         self._directory_fd = -1
         self._lock_fd = -1
@@ -253,6 +256,46 @@ class FileStorage:
             if full_path == self._root:
                 return
             full_path = os.path.dirname(full_path)
+
+
+def _open_files_max() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # No limit is -1 on Linux.
+    return min(_OPEN_FILES_MAX, limit // _OPEN_FILES_SHARE) if limit > 0 else _OPEN_FILES_MAX
+
+
+def _sync_data(fd: int) -> None:
+    """Make a file's bytes durable."""
+    if sys.platform == "darwin":
+        # fsync leaves the bytes in the drive's cache there; some file systems know nothing better.
+        try:
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+                raise
+        else:
+            return
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:
+        os.fsync(fd)
+
+
+def _seek_data(fd: int, position: int) -> int | None:
+    """Return where data begins from `position` on, None if only a hole follows.
+
+    Where the file system shows no holes, data begins at `position`.
+    """
+    if not hasattr(os, "SEEK_DATA"):
+        return position
+    try:
+        return os.lseek(fd, position, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        if error.errno in (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY):
+            return position
+        raise
 
 
 def _make_directories(path: str) -> None:

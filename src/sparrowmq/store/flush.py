@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 from sparrowmq.store.checkpoint import Checkpoint, write_checkpoint
 from sparrowmq.store.storage import Storage, StorageFile
+
+# What a process lacks for a while. It says nothing of the disk, and the work can be run again.
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
+
+
+def is_shortage(error: Exception) -> bool:
+    """Tell whether a flush failed for want of descriptors or memory, and not by its disk."""
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +43,8 @@ class FlushWork:
     def run(self) -> None:
         """Sync; blocks until the disk has everything.
 
-        Raises: OSError if a sync fails. What the disk has is unknown then, now and after any
-            further sync, so the store takes no more messages.
+        Raises: OSError if a sync fails. Unless `is_shortage`, what the disk has is unknown then,
+            now and after any further sync, so the store takes no more messages.
         """
         for file in self.log_files:
             file.sync()

@@ -12,7 +12,8 @@ reader ever sees a message that a power cut could take back.
 
 A write that fails leaves the store as it was, and the next may succeed. A *sync* that fails makes
 the store read-only until it is loaded again: the kernel may have dropped the pages, and a later
-sync would call them written.
+sync would call them written. A sync that could not be made for want of descriptors or memory is
+made again instead.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sparrowmq.store.checkpoint import Checkpoint, Mark, read_checkpoint
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue
-from sparrowmq.store.flush import FlushWork
+from sparrowmq.store.flush import FlushWork, is_shortage
 from sparrowmq.store.log_scan import LogScan
 from sparrowmq.store.message_batch import MessageBatch, encode_batch_records, place_batch
 from sparrowmq.store.queue_reader import find_offset_by_time, read_messages, read_store_timestamp
@@ -68,7 +69,9 @@ class MessageStore:
         self._dirty_queues: set[QueueKey] = set()
         # Appended, but not yet in a consume queue; in the log's order.
         self._pending: deque[Dispatched] = deque()
+        # Handed out and not done; it may be handed out again.
         self._work: FlushWork | None = None
+        self._is_flushing = False
         self._failure: Exception | None = None
         self._is_open = False
         self.flushed_position = 0
@@ -336,28 +339,38 @@ class MessageStore:
         return self._log.end
 
     def flush_work(self) -> FlushWork | None:
-        """Return what must be synced, None if there is nothing or the last work is not done.
+        """Return what must be synced, None if there is nothing or the last work is under way.
 
         Now and then the work is, or includes, the checkpoint; it prefers a moment in which no
         message waits.
         """
-        if self._work is not None or not self.is_writable:
+        if self._is_flushing or not self.is_writable:
             return None
+        if self._work is None:
+            self._work = self._next_work()
+        self._is_flushing = self._work is not None
+        return self._work
+
+    def _next_work(self) -> FlushWork | None:
         has_log = self._log.end > self.flushed_position
         age_ms = self._put_timestamp_ms - self._checkpoint_from_timestamp_ms
         interval_ms = self._config.checkpoint_interval_ms
         if has_log:
             interval_ms *= _CHECKPOINT_OVERDUE_INTERVALS
         is_due = age_ms >= interval_ms and bool(self._dirty_queues)
-        if not has_log and not is_due:
-            return None
-        self._work = self._take_work(with_checkpoint=is_due)
-        return self._work
+        return self._take_work(with_checkpoint=is_due) if has_log or is_due else None
 
     def flush_done(self, work: FlushWork, error: Exception | None) -> None:
-        """Take the outcome of `work.run()`; an error makes the store read-only."""
-        if work is not self._work:
+        """Take the outcome of `work.run()`.
+
+        After a shortage the next `flush_work` is the same work; any other error makes the store
+        read-only.
+        """
+        if work is not self._work or not self._is_flushing:
             raise UsageError("this flush is not the one under way")
+        self._is_flushing = False
+        if error is not None and is_shortage(error):
+            return
         self._work = None
         if error is not None:
             self._failure = error
