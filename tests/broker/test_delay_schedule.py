@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.broker.processors.send import parse_delay_level
 from sparrowmq.model.names import SCHEDULE_TOPIC
 from sparrowmq.protocol.bodies import DelayOffsetTable
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.store.record_check import parse_delay_level
 
 
 def send(rig: Any, level: int | str, body: bytes = b"b", *, topic: str = "T") -> None:
@@ -127,10 +127,21 @@ def test_offsets_by_level_are_answered(rig: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "level"), [(None, 0), ("", 0), ("3", 3), ("99", 18), ("-1", 0), ("x", 0)]
+    ("text", "level"),
+    [
+        ("", 0),
+        ("3", 3),
+        ("+3", 3),
+        ("99", 18),
+        ("-1", 0),
+        ("x", 0),
+        ("1_0", 0),
+        (" 3", 0),
+        ("9" * 99, 0),
+    ],
 )
-def test_delay_level_is_bounded(text: str | None, level: int) -> None:
-    assert level == parse_delay_level(text)
+def test_delay_level_is_read_as_java_reads_it_and_bounded(text: str, level: int) -> None:
+    assert level == parse_delay_level(text, level_max=18)
 
 
 def test_schedule_topic_cannot_be_written_but_by_a_delay(rig: Any) -> None:

@@ -127,6 +127,39 @@ def test_wait_false_is_answered_before_the_flush(rig: Any) -> None:
     assert ResponseCode.SUCCESS == reply.code
 
 
+WAITS = [
+    ("", True),
+    ("WAIT\x01true", True),
+    ("WAIT\x01TRUE", True),
+    ("WAIT\x01", True),
+    ("CAN_WAIT\x01false", True),
+    ("K\x01v\x02NO_WAIT\x01false\x02", True),
+    ("K\x01WAIT\x01false", True),
+    ("WAIT\x01false\x02WAIT\x01true", True),
+    ("WAIT\x01false", False),
+    ("K\x01v\x02WAIT\x01false\x02", False),
+    ("CAN_WAIT\x01true\x02WAIT\x01False", False),
+    ("WAIT\x01true\x02WAIT\x01no", False),
+]
+
+
+@pytest.mark.parametrize("is_batch", [False, True], ids=["single", "batch"])
+@pytest.mark.parametrize(("properties", "waits"), WAITS)
+def test_send_waits_for_the_flush_but_where_its_property_wait_is_not_true(
+    rig: Any, properties: str, waits: bool, is_batch: bool
+) -> None:
+    rig.holds_work = True
+    command = _send_command("T", 1)
+    command.ext_fields = {**_v2("T"), "i": properties}
+    if is_batch:
+        command.code = RequestCode.SEND_BATCH_MESSAGE
+        command.body = encode_batch([BatchEntry(0, b"x", "CAN_WAIT\x01false")])
+
+    outputs = rig.handle(rig.connect(), command)
+
+    assert waits == (rig.replies(outputs) == [])
+
+
 def test_async_flush_answers_and_shows_at_once(make_rig: Callable[..., Any]) -> None:
     rig = make_rig(sync_flush=False)
     rig.create_topic("T")
@@ -282,17 +315,35 @@ def test_batch_is_stored_as_consecutive_messages_of_one_queue(rig: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "entries",
-    [[], [BatchEntry(0, b"x", "DELAY\x013")], [BatchEntry(0, b"x", "")] * 1_001],
-    ids=["empty", "delayed", "too many"],
+    ("entries", "shared"),
+    [
+        ([], ""),
+        ([BatchEntry(0, b"x", "K\x01v"), BatchEntry(0, b"x", "K\x01v\x02DELAY\x013")], ""),
+        ([BatchEntry(0, b"x", "")], "DELAY\x013"),
+        ([BatchEntry(0, b"x", "")] * 1_001, ""),
+    ],
+    ids=["empty", "delayed", "delayed as a whole", "too many"],
 )
-def test_batch_that_cannot_be_is_refused_whole(rig: Any, entries: list[BatchEntry]) -> None:
+def test_batch_that_cannot_be_is_refused_whole(
+    rig: Any, entries: list[BatchEntry], shared: str
+) -> None:
     body = encode_batch(entries) or None
 
-    reply = rig.send(rig.connect(), body=body, code=RequestCode.SEND_BATCH_MESSAGE, m="true")
+    reply = rig.send(
+        rig.connect(), body=body, properties=shared, code=RequestCode.SEND_BATCH_MESSAGE
+    )
 
     assert ResponseCode.MESSAGE_ILLEGAL == reply.code
     assert 0 == rig.store.appended_position
+
+
+@pytest.mark.parametrize("properties", ["MY_DELAY\x013", "K\x01DELAY\x013", "DELAY\x010"])
+def test_batch_is_taken_whose_messages_only_look_delayed(rig: Any, properties: str) -> None:
+    body = encode_batch([BatchEntry(0, b"x", "K\x01v"), BatchEntry(0, b"x", properties)])
+
+    reply = rig.send(rig.connect(), body=body, code=RequestCode.SEND_BATCH_MESSAGE)
+
+    assert (ResponseCode.SUCCESS, 2) == (reply.code, len(rig.records("T")))
 
 
 def test_malformed_batch_is_answered_with_an_error(rig: Any) -> None:

@@ -26,6 +26,7 @@ properties = st.one_of(
     ),
     st.just(f"TAGS\x01t\x02{CRC}"),
     st.just("a\x01b\x02"),
+    st.just("X__CRC32#\x010000000000\x02"),
     st.sampled_from([32_700, 32_730, 32_740, 32_750, 32_760]).map(lambda n: "n\x01" + "v" * n),
 )
 entries = st.lists(
@@ -92,6 +93,14 @@ def contents(store: MessageStore, result: PutResult) -> list[Any]:
     born_host=st.sampled_from(HOSTS),
     store_host=st.sampled_from(HOSTS),
     sys_flag=st.sampled_from([0, 1, 2, 0x30]),
+    added=st.sampled_from(
+        [
+            "CLUSTER\x01c",
+            "TAGS\x01all\x02CLUSTER\x01c",
+            f"TAGS\x01\x02{CRC}CLUSTER\x01c",
+            "XTAGS\x01c",
+        ]
+    ),
 )
 def test_a_batch_is_stored_as_its_messages_one_by_one(
     tmp_path_factory: pytest.TempPathFactory,
@@ -100,8 +109,11 @@ def test_a_batch_is_stored_as_its_messages_one_by_one(
     born_host: bytes,
     store_host: bytes,
     sys_flag: int,
+    added: str,
 ) -> None:
-    batch = make_batch(messages, born_host=born_host, store_host=store_host, sys_flag=sys_flag)
+    batch = make_batch(
+        messages, born_host=born_host, store_host=store_host, sys_flag=sys_flag, added=added
+    )
     found = []
     for how in ("batch", "singly"):
         store = make_store(tmp_path_factory.mktemp(how), append_crc=append_crc)

@@ -335,6 +335,28 @@ def test_longest_properties_are_stored_and_survive(
     assert properties == decode_record(data).properties[:size]
 
 
+@pytest.mark.parametrize(("append_crc", "filling"), [(False, 3), (True, 32_730)])
+@pytest.mark.parametrize("digits", ["0000000000", "0123456789"])
+def test_property_whose_name_ends_like_the_checksum_s_is_kept_and_damages_nothing(
+    append_crc: bool, filling: int, digits: str, storage: Any, new_record: NewRecord
+) -> None:
+    config = StoreConfig(
+        append_crc=append_crc, commit_log_file_size=1 << 20, consume_queue_file_size=200
+    )
+    store = MessageStore(storage, config)
+    store.load(timestamp_ms=1)
+    properties = f"k\x01{'v' * filling}\x02MY__CRC32#\x01{digits}\x02"
+    store.put([new_record(b"x", properties=properties)], timestamp_ms=1)
+    flush(store)
+    store = MessageStore(storage.kill(), config)
+    report = store.load(timestamp_ms=1)
+
+    data = store.read_record(0)
+    assert (1, False) == (report.record_count, report.is_torn)
+    assert data is not None
+    assert properties == decode_record(data).properties
+
+
 def test_read_record_finds_whole_records_only(store: MessageStore, new_record: NewRecord) -> None:
     put = store.put([new_record(b"abc")], timestamp_ms=1)
     flush(store)

@@ -53,3 +53,19 @@ def parse_properties(text: str) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def find_property(text: str, name: str) -> str:
+    """Return the value that `parse_properties` would give a name, "" if it would give none."""
+    wanted = name + NAME_VALUE_SEPARATOR
+    at = len(text)
+    while True:
+        at = text.rfind(wanted, 0, at)
+        if at < 0:
+            return ""
+        if at == 0 or text[at - 1] == PROPERTY_SEPARATOR:
+            value_at = at + len(wanted)
+            end = text.find(PROPERTY_SEPARATOR, value_at)
+            value = text[value_at:] if end < 0 else text[value_at:end]
+            if value:
+                return value

@@ -38,9 +38,12 @@ _RARE = {PROPERTY_TAGS: b"G", PROPERTY_DELAY_LEVEL: b"L", CRC_PROPERTY: b"#"}
 
 
 def holds_property(properties: Sequence[bytes], name: str) -> bool:
-    """Tell whether one of several messages seems to have a property: TAGS, DELAY or __CRC32#."""
+    """Tell whether one of several messages has a property, maybe empty: TAGS, DELAY, __CRC32#."""
     text = _SEPARATOR.join(properties)
-    return _RARE[name] in text and f"{name}\x01".encode() in text
+    if _RARE[name] not in text:
+        return False
+    start = f"{name}\x01".encode()
+    return text.startswith(start) or _SEPARATOR + start in text
 
 
 class MessageBatch(NamedTuple):
@@ -100,8 +103,10 @@ def encode_batch_records(
 
     Raises: LocalProtocolError if a message does not fit into a record.
     """
-    body, spans, added = batch.body, batch.spans, batch.added.encode()
-    properties = batch.properties
+    body, spans, properties = batch.body, batch.spans, batch.properties
+    added = batch.added.encode()
+    if holds_property([added], CRC_PROPERTY):
+        added = _without_crc(added)
     if holds_property(properties, CRC_PROPERTY):
         properties = [_without_crc(each) for each in properties]
     # A separator ends the properties before the checksum.
@@ -183,7 +188,11 @@ def place_batch(
             each if is_checked else b"" for each, is_checked in zip(checksums, has_crc, strict=True)
         ]
     data = b"".join(chain.from_iterable(zip(records, checksums, strict=True)))
-    if holds_property(properties, PROPERTY_TAGS):
+    if holds_property([batch.added.encode()], PROPERTY_TAGS):
+        # Of equal names the last counts, so the batch's own tag does.
+        ending = f"\x02{batch.added}"
+        codes = [tags_code(each.decode(errors="replace") + ending) for each in properties]
+    elif holds_property(properties, PROPERTY_TAGS):
         codes = [tags_code(each.decode(errors="replace")) for each in properties]
     else:
         codes = [tags_code("")] * len(sizes)

@@ -42,10 +42,11 @@ from zlib import crc32
 
 from sparrowmq.model.message import PROPERTY_DELAY_LEVEL, PROPERTY_TAGS
 from sparrowmq.model.names import SCHEDULE_TOPIC, is_legal_name
+from sparrowmq.protocol.java_numbers import parse_like
 from sparrowmq.protocol.properties import (
-    NAME_VALUE_SEPARATOR,
     PROPERTIES_BYTES_MAX,
     PROPERTY_SEPARATOR,
+    find_property,
 )
 from sparrowmq.protocol.subscription import tags_code
 
@@ -77,6 +78,7 @@ _CRC_NAME = b"__CRC32#\x01"
 _CRC_BACKWARDS = b"\x02%010d" + _CRC_NAME[::-1]
 CRC_PROPERTY_SIZE = len(_CRC_NAME) + 11
 CRC_PROPERTY = "__CRC32#"
+_SEPARATOR = ord(PROPERTY_SEPARATOR)
 # Longer properties leave no room for a separator and the checksum.
 CHECKSUMMED_PROPERTIES_SIZE_MAX = PROPERTIES_BYTES_MAX - CRC_PROPERTY_SIZE - 1
 _CACHE_MAX = 100_000
@@ -174,7 +176,7 @@ class RecordChecker:
         if body_size and crc32(view[body_at:topic_field_at]) & 0x7FFFFFFF != body_crc:
             return None
         crc_at = end - CRC_PROPERTY_SIZE
-        if properties_size >= CRC_PROPERTY_SIZE and buffer.startswith(_CRC_NAME, crc_at):
+        if self._is_checksummed(buffer, crc_at, position, properties_size):
             if buffer[crc_at:end] != encode_crc_property(crc32(view[at:crc_at])):
                 return None
         elif self._must_be_checksummed(position, properties_size) and not _is_text(
@@ -196,6 +198,22 @@ class RecordChecker:
             transaction == 0 or transaction == _TRANSACTION_COMMIT,
         )
 
+    def _is_checksummed(
+        self, buffer: bytes, crc_at: int, position: int, properties_size: int
+    ) -> bool:
+        """Tell whether a record's last property, at `crc_at`, is the checksum of the whole."""
+        return (
+            properties_size >= CRC_PROPERTY_SIZE
+            and buffer.startswith(_CRC_NAME, crc_at)
+            # Behind anything but a separator this is another property, whose name ends alike, or
+            # the separator is damaged.
+            and (
+                buffer[crc_at - 1] == _SEPARATOR
+                or properties_size == CRC_PROPERTY_SIZE
+                or self._must_be_checksummed(position, properties_size)
+            )
+        )
+
     def _must_be_checksummed(self, position: int, properties_size: int) -> bool:
         return (
             self.checksummed_position is not None
@@ -210,10 +228,11 @@ class RecordChecker:
         of its delivery.
         """
         if topic == SCHEDULE_TOPIC:
-            level = _parse_level(find_property(properties, PROPERTY_DELAY_LEVEL))
+            levels = self._delay_levels_ms
+            text = find_property(properties, PROPERTY_DELAY_LEVEL)
+            level = parse_delay_level(text, level_max=len(levels))
             if level > 0:
-                levels = self._delay_levels_ms
-                return store_timestamp_ms + levels[min(level, len(levels)) - 1]
+                return store_timestamp_ms + levels[level - 1]
         tag = find_property(properties, PROPERTY_TAGS)
         code = self._tags_codes.get(tag)
         if code is None:
@@ -249,25 +268,13 @@ def _is_text(properties: bytes) -> bool:
     return True
 
 
-def find_property(properties: str, name: str) -> str:
-    """Return the value of a property in the encoded text, "" if it is not there.
+def parse_delay_level(text: str, *, level_max: int) -> int:
+    """Return the delay level that a property's value names, 0 for none.
 
-    Of several of one name the last counts, as in Java's map; empty values do not count.
+    Differs from RocketMQ: a text that is no number means no delay, where RocketMQ fails.
     """
-    wanted = name + NAME_VALUE_SEPARATOR
-    at = len(properties)
-    while True:
-        at = properties.rfind(wanted, 0, at)
-        if at < 0:
-            return ""
-        if at == 0 or properties[at - 1] == PROPERTY_SEPARATOR:
-            value_at = at + len(wanted)
-            end = properties.find(PROPERTY_SEPARATOR, value_at)
-            value = properties[value_at:] if end < 0 else properties[value_at:end]
-            if value:
-                return value
-
-
-def _parse_level(text: str) -> int:
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0
+    try:
+        level = parse_like(0, text)
+    except ValueError:
+        return 0
+    return max(0, min(int(level), level_max))

@@ -20,6 +20,8 @@ _PROPERTIES_SIZE = Struct(">H")
 _SEPARATOR = ord(PROPERTY_SEPARATOR)
 _CRC_ROOM = encode_crc_property(0)
 _SEPARATOR_AND_CRC_ROOM = PROPERTY_SEPARATOR.encode() + _CRC_ROOM
+# How a record with room for its checksum ends: behind other properties, or behind their length.
+_ENDS_WITH_ROOM = (_SEPARATOR_AND_CRC_ROOM, _PROPERTIES_SIZE.pack(CRC_PROPERTY_SIZE) + _CRC_ROOM)
 
 
 def encode_stored(record: Record, *, append_crc: bool) -> bytearray:
@@ -60,7 +62,7 @@ def place_stored(
         position=position,
         store_timestamp_ms=store_timestamp_ms,
     )
-    if buffer.endswith(_CRC_ROOM):
+    if buffer.endswith(_ENDS_WITH_ROOM):
         crc_at = len(buffer) - CRC_PROPERTY_SIZE
         buffer[crc_at:] = encode_crc_property(crc32(memoryview(buffer)[:crc_at]))
 

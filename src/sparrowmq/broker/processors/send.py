@@ -23,6 +23,7 @@ from sparrowmq.model.message import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
+    PROPERTY_WAIT_STORE_OK,
 )
 from sparrowmq.model.names import (
     DLQ_GROUP_TOPIC_PREFIX,
@@ -40,7 +41,7 @@ from sparrowmq.protocol.headers import (
     decode_header,
 )
 from sparrowmq.protocol.message_id import encode_offset_msg_ids
-from sparrowmq.protocol.properties import encode_properties, parse_properties
+from sparrowmq.protocol.properties import encode_properties, find_property, parse_properties
 from sparrowmq.protocol.record import (
     MULTI_TAGS,
     TRANSACTION_TYPE,
@@ -51,15 +52,17 @@ from sparrowmq.serving.connections import Output, Reply
 from sparrowmq.serving.requests import FAQ, Refusal, Request
 from sparrowmq.store.config import DELAY_LEVELS_MS
 from sparrowmq.store.message_batch import MessageBatch, holds_property
+from sparrowmq.store.record_check import parse_delay_level
 from sparrowmq.store.results import PutResult, PutStatus
 
 _ILLEGAL = (
     "the message is illegal, maybe msg body or properties length not matched. "
     "msg body length limit 4M, msg properties length limit 32k."
 )
+# These find a property, and also one whose name ends alike: `find_property` decides.
 _DELAY = f"{PROPERTY_DELAY_LEVEL}\x01"
-_WAIT_TRUE = "WAIT\x01true"
-_WAIT_FALSE = "WAIT\x01false"
+_WAIT = f"{PROPERTY_WAIT_STORE_OK}\x01"
+_WAIT_TRUE = f"{_WAIT}true"
 # MQVersion.V3_4_9_SNAPSHOT: from here on a request's own limit of retries counts.
 _VERSION_WITH_MAX_RECONSUME_TIMES = 121
 
@@ -261,25 +264,36 @@ def _single_record(state: BrokerState, request: Request, sent: _Sent) -> tuple[R
         store_host=state.store_host,
         reconsume_times=header.reconsume_times or 0,
     )
-    waits = _WAIT_FALSE not in text
+    waits, stored = _take_wait(text)
     if _DELAY in text:
-        properties = parse_properties(text)
-        level = parse_delay_level(properties.get(PROPERTY_DELAY_LEVEL))
+        level = _delay_level(text)
         # Dead letters wait for nobody.
         if level > 0 and not record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
-            schedule(record, properties, level=level)
+            schedule(record, parse_properties(text), level=level)
             record.properties = _with_cluster(state, record.properties)
             return record, waits
-    record.properties = _stored_properties(state, text)
+    record.properties = _with_cluster(state, stored)
     return record, waits
 
 
-def _stored_properties(state: BrokerState, text: str) -> str:
-    """Drop WAIT=true and add the cluster, as RocketMQ does for plain messages."""
-    if _WAIT_TRUE in text:
-        pairs = text.split("\x02")
-        text = "\x02".join([pair for pair in pairs if pair != _WAIT_TRUE])
-    return _with_cluster(state, text)
+def _take_wait(text: str) -> tuple[bool, str]:
+    """Return whether a producer waits for the flush, and its properties without WAIT=true.
+
+    RocketMQ does not store WAIT=true of plain messages.
+    """
+    if _WAIT not in text:
+        return True, text
+    pairs = text.split("\x02")
+    if _WAIT_TRUE in pairs:
+        pairs.remove(_WAIT_TRUE)
+    stored = "\x02".join(pairs)
+    return _WAIT not in stored or _waits(text), stored
+
+
+def _waits(text: str) -> bool:
+    """Tell by WAIT whether a producer waits for the flush, as Message.isWaitStoreMsgOK does."""
+    value = find_property(text, PROPERTY_WAIT_STORE_OK)
+    return not value or value.lower() == "true"
 
 
 def _with_cluster(state: BrokerState, text: str) -> str:
@@ -290,17 +304,6 @@ def _join(text: str, added: str) -> str:
     if not text:
         return added
     return text + added if text.endswith("\x02") else f"{text}\x02{added}"
-
-
-def parse_delay_level(text: str | None) -> int:
-    """Return a message's delay level, at most the highest there is; 0 where there is none."""
-    if not text:
-        return 0
-    try:
-        level = int(text)
-    except ValueError:
-        return 0
-    return max(0, min(level, len(DELAY_LEVELS_MS)))
 
 
 def schedule(record: Record, properties: dict[str, str], *, level: int) -> None:
@@ -326,8 +329,11 @@ def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBa
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"
         )
+    # As in RocketMQ, a batch's own properties say whether its producer waits, and each of its
+    # messages gets them.
+    shared = header.properties or ""
     properties = [body[begin:end] for _, _, begin, end in spans]
-    if holds_property(properties, PROPERTY_DELAY_LEVEL):
+    if (_DELAY in shared and _delay_level(shared) > 0) or _has_delayed(properties):
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
     batch = MessageBatch(
         topic=topic,
@@ -335,7 +341,7 @@ def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBa
         body=body,
         spans=spans,
         properties=properties,
-        added=_with_cluster(state, header.properties or ""),
+        added=_with_cluster(state, shared),
         sys_flag=_sys_flag(state, sent),
         born_timestamp_ms=header.born_timestamp_ms,
         store_timestamp_ms=request.timestamp_ms,
@@ -343,7 +349,20 @@ def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBa
         store_host=state.store_host,
         reconsume_times=header.reconsume_times or 0,
     )
-    return batch, _WAIT_FALSE.encode() not in properties[0]
+    return batch, _waits(shared)
+
+
+def _has_delayed(properties: Sequence[bytes]) -> bool:
+    """Tell whether one of several messages is to wait for a delay level."""
+    return holds_property(properties, PROPERTY_DELAY_LEVEL) and any(
+        _delay_level(each.decode()) > 0 for each in properties
+    )
+
+
+def _delay_level(properties: str) -> int:
+    return parse_delay_level(
+        find_property(properties, PROPERTY_DELAY_LEVEL), level_max=len(DELAY_LEVELS_MS)
+    )
 
 
 def _sys_flag(state: BrokerState, sent: _Sent) -> int:
