@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,29 @@ def test_route_names_every_broker_of_the_topic() -> None:
     assert {"a": {0: "a-0:1"}, "b": {0: "b-0:1"}} == addresses(table, "T")
     assert {"a": 4} == queue_counts(table, "U")
     assert table.find_route("V") is None
+
+
+def test_broker_that_changes_its_name_leaves_nothing_under_the_old_one() -> None:
+    table = RouteTable()
+    register(table, identity("old", address="x:1"), topics("T"))
+
+    register(table, identity("new", address="x:1"), topics("T"))
+
+    assert {"new": {0: "x:1"}} == addresses(table, "T")
+    table.unregister_connection(PEERS[0])
+    assert [] == list(table.broker_names())
+
+
+@pytest.mark.parametrize("other", [identity("b", 0, "a-0:1"), identity("a", 1, "a-0:1")])
+def test_broker_is_not_unregistered_in_the_name_of_another(other: BrokerIdentity) -> None:
+    table = RouteTable()
+    register(table, identity("a"), topics("T"))
+
+    table.unregister(other)
+
+    assert {"a": {0: "a-0:1"}} == addresses(table, "T")
+    table.unregister_connection(PEERS[0])
+    assert [] == list(table.broker_names())
 
 
 def test_topics_are_taken_only_when_their_version_changes() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import time
 from contextlib import suppress
 
 import pytest
@@ -189,3 +190,24 @@ def test_doubles_are_ordered_as_java_orders_them() -> None:
     assert [0, 1, 1, 1, 1, 1] == signs[0]
     assert [-1, 0, 1, -1, -1, 1] == signs[1]
     assert [-1, -1, 0, -1, -1, 1] == signs[2]
+
+
+@pytest.mark.parametrize("text", ["a" + " " * 4_000 + "\xff", "a = '" + "''" * 2_000, "/*" * 2_000])
+def test_text_that_is_no_condition_is_refused_at_once(text: str) -> None:
+    """Blanks that are tried in every split would take longer than the universe has."""
+    begin_s = time.process_time()
+    with pytest.raises(LocalProtocolError):
+        parse_condition(text)
+
+    assert time.process_time() - begin_s < 0.05
+
+
+@pytest.mark.parametrize(
+    "text", ["1" * 32_000 + "x", "0x" + "1" * 32_000, "1e" + "1" * 32_000 + "x"]
+)
+def test_property_that_is_no_number_is_found_out_at_once(text: str) -> None:
+    begin_s = time.process_time()
+    with pytest.raises(ValueError, match="is no number"):
+        parse_double(text)
+
+    assert time.process_time() - begin_s < 0.05

@@ -91,6 +91,10 @@ class RouteTable:
 
         Topics are taken from masters alone, and only if their version changed.
         """
+        known = self._live.get(identity.address)
+        if known is not None and known.identity.broker_name != identity.broker_name:
+            # Another broker listens there now: what is not live under its name would stay for ever.
+            self._forget(known.identity)
         group = self._brokers.setdefault(identity.broker_name, _BrokerGroup(identity.cluster_name))
         group.cluster_name = identity.cluster_name
         for broker_id, address in list(group.addresses.items()):
@@ -98,7 +102,6 @@ class RouteTable:
                 del group.addresses[broker_id]
         is_first = group.addresses.get(identity.broker_id) != identity.address
         group.addresses[identity.broker_id] = identity.address
-        known = self._live.get(identity.address)
         if identity.broker_id == MASTER_ID and (
             is_first or known is None or known.data_version != topics.data_version
         ):
@@ -125,8 +128,16 @@ class RouteTable:
             )
 
     def unregister(self, identity: BrokerIdentity) -> None:
-        """Forget one broker, and the topics of its name once nobody of that name is left."""
-        self._live.pop(identity.address, None)
+        """Forget one broker, and the topics of its name once nobody of that name is left.
+
+        Differs from RocketMQ: a broker of another name or id at the address stays, whole.
+        """
+        live = self._live.get(identity.address)
+        if live is not None and live.identity[1:] == identity[1:]:
+            self._forget(identity)
+
+    def _forget(self, identity: BrokerIdentity) -> None:
+        del self._live[identity.address]
         group = self._brokers.get(identity.broker_name)
         if group is None or group.addresses.get(identity.broker_id) != identity.address:
             return

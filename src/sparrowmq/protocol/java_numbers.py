@@ -10,11 +10,13 @@ import math
 import re
 
 _INTEGER = re.compile(r"[+-]?\d+")
+# Possessive (`++`): digits that are tried in every split take quadratic time, and a property may
+# have 32,767 of them.
 _DECIMAL = re.compile(
-    r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)"
+    r"[+-]?(?:NaN|Infinity|(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fFdD]?)"
 )
 _HEXADECIMAL = re.compile(
-    r"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?"
+    r"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]++[fFdD]?"
 )
 # String.trim removes every character up to U+0020.
 _BLANKS = "".join(map(chr, range(0x21)))

@@ -117,12 +117,13 @@ class _Part(NamedTuple):
     depth: int = 1
 
 
-_SKIPPED = r"[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r)|/\*.*?\*/"
+# Nothing that was skipped is tried in other ways (`++`, `*+`): fifty blanks have 2**50 of them.
+_SKIPPED = r"(?:[ \t\n\r\f]++|--[^\n\r]*+(?:\r\n|\n|\r)|/\*.*?\*/)*+"
 _TOKEN = re.compile(
-    rf"(?:{_SKIPPED})*(?:"
+    rf"{_SKIPPED}(?:"
     r"(?P<NUMBER>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
     r"|[0-9]+[eE][+-]?[0-9]+|0|[1-9][0-9]*[lL]?)"
-    r"|(?P<STRING>'(?:''|[^'])*')"
+    r"|(?P<STRING>'(?:''|[^'])*+')"
     r"|(?P<NAME>[A-Za-z_$][A-Za-z0-9_$]*)"
     r"|(?P<SIGN><>|<=|>=|[=<>(),+-])"
     r"|(?P<END>\Z))",
@@ -154,7 +155,7 @@ class _Parser:
         while not tokens or tokens[-1].kind is not _Kind.END:
             match = _TOKEN.match(text, at)
             if match is None:
-                skipped = re.compile(rf"(?:{_SKIPPED})*", re.DOTALL).match(text, at)
+                skipped = re.compile(_SKIPPED, re.DOTALL).match(text, at)
                 at = at if skipped is None else skipped.end()
                 why = "a string without its closing quote" if text[at] == "'" else "not understood"
                 raise self.fault(_Token(_Kind.SIGN, text[at : at + 20], at), why)
