@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -377,6 +377,67 @@ def test_failed_pull_is_repeated_with_growing_waits_up_to_a_second() -> None:
         now_ms += wait + 1_000
 
     assert [100, 400, 1000, 1000, 1000, 1000] == waits
+
+
+def waits_between_pulls(
+    member: GroupMember, answer: Callable[[Pull, int], int], count: int
+) -> list[int]:
+    """Return how long after each answer the next pull follows; `answer` returns when it came."""
+    waits, now_ms = [], 0
+    (pull,) = of_type(member.due(now_ms), Pull)
+    for _ in range(count):
+        assert isinstance(pull, Pull)
+        answered_ms = now_ms = answer(pull, now_ms)
+        while not (following := of_type(member.due(now_ms), Pull)):
+            now_ms += 10
+        (pull,) = following
+        waits.append(now_ms - answered_ms)
+    return waits
+
+
+@pytest.mark.parametrize(
+    ("held_ms", "expected"),
+    [(0, [0, 100, 200, 400, 800, 1000, 1000]), (1_000, [0] * 7), (15_000, [0] * 7)],
+)
+def test_pull_that_brings_nothing_follows_at_once_only_where_the_broker_held_it(
+    held_ms: int, expected: list[int]
+) -> None:
+    member, _ = joined(Q0)
+
+    def answer(pull: Pull, now_ms: int) -> int:
+        answered_ms = now_ms + held_ms
+        member.pulled(Q0, pull.epoch, offset=0, messages=(), next_offset=0, now_ms=answered_ms)
+        return answered_ms
+
+    assert expected == waits_between_pulls(member, answer, 7)
+
+
+def test_pulls_that_bring_the_offset_on_follow_at_once() -> None:
+    """The broker looks at a part of the queue at a time and finds nothing that matches."""
+    member, _ = joined(Q0)
+
+    def answer(pull: Pull, now_ms: int) -> int:
+        following = pull.offset + 800
+        member.pulled(
+            Q0, pull.epoch, offset=pull.offset, messages=(), next_offset=following, now_ms=now_ms
+        )
+        return now_ms
+
+    assert [0] * 7 == waits_between_pulls(member, answer, 7)
+
+
+@pytest.mark.parametrize("step", [-1, 0])
+def test_offset_that_is_corrected_again_and_again_is_pulled_with_growing_waits(step: int) -> None:
+    member, _ = joined(Q0, start=100)
+
+    def answer(pull: Pull, now_ms: int) -> int:
+        corrected = pull.offset + step
+        member.pull_moved(
+            Q0, pull.epoch, offset=pull.offset, corrected_offset=corrected, now_ms=now_ms
+        )
+        return now_ms
+
+    assert [0, 100, 200, 400, 800, 1000] == waits_between_pulls(member, answer, 6)
 
 
 def test_broker_that_forgot_us_is_told_and_pulls_do_not_wait() -> None:

@@ -154,6 +154,7 @@ class BrokerScript(Script):
     def __init__(self) -> None:
         self.records: dict[tuple[str, int], list[bytes]] = {}
         self.committed: dict[tuple[str, str, int], int] = {}
+        self.commits: list[int] = []
         self.members: dict[str, list[str]] = {}
         super().__init__(
             {
@@ -205,7 +206,9 @@ class BrokerScript(Script):
         return _offset(request, offset)
 
     def _update_offset(self, request: RemotingCommand) -> RemotingCommand:
-        self.committed[_group_and_queue(request)] = int((request.ext_fields or {})["commitOffset"])
+        offset = int((request.ext_fields or {})["commitOffset"])
+        self.committed[_group_and_queue(request)] = offset
+        self.commits.append(offset)
         return response_to(request)
 
     def _pull(self, request: RemotingCommand) -> RemotingCommand | None:

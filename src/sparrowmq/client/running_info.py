@@ -9,6 +9,7 @@ from __future__ import annotations
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.membership.owned_queue import OwnedQueue
 from sparrowmq.membership.process_queue import ProcessQueueState
+from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.bodies import (
     ConsumerRunningInfo,
     ConsumeStatus,
@@ -84,7 +85,7 @@ def _reset_offsets(subscriber: Subscriber, request: RemotingCommand, *, now_ms: 
         return
     wanted = decode_body(ResetOffsetBody, request.body).offset_table
     for queue, offset in sorted(wanted.items()):
-        if queue.topic == header.topic and offset >= 0:
+        if queue.topic == header.topic and 0 <= offset <= OFFSET_MAX:
             subscriber.member.seek(queue, offset, now_ms=now_ms)
     subscriber.wake.set()
 

@@ -494,7 +494,7 @@ class GroupMember:
             return
         owned.process_queue.drop()
         owned.is_released = True
-        self._begin_at(owned, corrected_offset, now_ms)
+        self._begin_at(owned, corrected_offset, now_ms).go_on_from(owned, now_ms)
 
     def seek(self, queue: MessageQueue, offset: int, *, now_ms: int) -> bool:
         """Go on at another offset; False if the queue is not being consumed."""
@@ -505,10 +505,11 @@ class GroupMember:
         self._begin_at(owned, offset, now_ms)
         return True
 
-    def _begin_at(self, owned: OwnedQueue, offset: int, now_ms: int) -> None:
+    def _begin_at(self, owned: OwnedQueue, offset: int, now_ms: int) -> OwnedQueue:
         """Begin a queue of ours anew, keeping its lock."""
         again = self._give(owned.queue, now_ms, former=owned)
         again.acquired(offset, is_committed=False, lock_sent_ms=None, now_ms=now_ms)
+        return again
 
     def _abandon(self, owned: OwnedQueue) -> None:
         abandoned = owned.lose()

@@ -86,6 +86,7 @@ class OwnedQueue:
         "_drain_deadline_ms",
         "_drained_ms",
         "_failures",
+        "_fruitless_count",
         "_has_abandoned_pull",
         "_pull_due_ms",
         "_pull_sent_ms",
@@ -122,6 +123,8 @@ class OwnedQueue:
         # Messages in the hands of the listener, by delivery.
         self.deliveries: dict[int, list[MessageExt]] = {}
         self._failures = 0
+        # Pulls in a row after which the offset is where it was, or that went back.
+        self._fruitless_count = 0
         self._acquire_due_ms = self._pull_due_ms = self._commit_due_ms = now_ms
         self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
         self._acquire_sent_ms: int | None = None
@@ -425,9 +428,9 @@ class OwnedQueue:
         """Take in the answer to the pull from `offset`; any other is out of date."""
         if self._pull_sent_ms is None or offset != self.process_queue.pull_offset:
             return
-        self._pull_sent_ms = None
-        self._pull_due_ms = now_ms
+        sent_ms, self._pull_sent_ms = self._pull_sent_ms, None
         self._failures = 0
+        self._pace(sent_ms, now_ms, brings_on=next_offset > offset)
         if messages:
             self.process_queue.add(messages, next_offset=next_offset)
         else:
@@ -445,6 +448,21 @@ class OwnedQueue:
             return False
         self.pulled(offset, (), next_offset=corrected_offset, now_ms=now_ms)
         return True
+
+    def go_on_from(self, former: OwnedQueue, now_ms: int) -> None:
+        """Pull no sooner than `former`, the same queue at a wrong offset, would have done."""
+        self._fruitless_count = former._fruitless_count
+        self._pace(now_ms, now_ms, brings_on=False)
+
+    def _pace(self, sent_ms: int, now_ms: int, *, brings_on: bool) -> None:
+        """Have the next pull follow at once, unless one after the other brings nothing.
+
+        A broker holds such a pull for a while, but none has to.
+        """
+        self._fruitless_count = 0 if brings_on else self._fruitless_count + 1
+        self._pull_due_ms = now_ms
+        if self._fruitless_count > 1:
+            self._pull_due_ms = max(now_ms, sent_ms + backoff_ms(self._fruitless_count - 1))
 
     def pull_failed(self, offset: int, now_ms: int) -> None:
         """Try again a little later."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+# A consume queue has 20 bytes for each message, and a position in it is a Java long.
+OFFSET_MAX = (2**63 - 1) // 20
+
 
 class MessageQueue(NamedTuple):
     """One queue of a topic on one broker.

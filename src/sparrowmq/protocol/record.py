@@ -29,7 +29,7 @@ Source: RocketMQ 4.9.3 common/message/MessageDecoder.java, store/CommitLog.java.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812
@@ -78,6 +78,8 @@ _HEAD_V6_STORE = Layout(">iIiiiqqiq8sq20siqi")
 _HEAD_V6 = Layout(">iIiiiqqiq20sq20siqi")
 # By the two bits BORN_HOST_V6 and STORE_HOST_V6.
 _HEADS = (_HEAD_V4, _HEAD_V6_BORN, _HEAD_V6_STORE, _HEAD_V6)
+# Of a head: the record's size, magic code, queue id, queue offset and sys flag.
+_PLACE = Layout(">iI4xi4xq8xi")
 _SHORT = Layout(">H")
 _OFFSET_AND_POSITION = Layout(">qq")
 _TIMESTAMP = Layout(">q")
@@ -237,6 +239,29 @@ def decode_record(
         body_crc=fields[2],
         size=size,
     )
+
+
+def scan_records(buffer: bytes) -> Iterator[tuple[str, int, int]]:
+    """Yield topic, queue id and queue offset of records without a look at their bodies.
+
+    It ends where no record stands; `decode_record` says why.
+    """
+    at, end = 0, len(buffer)
+    # The records of one answer share their topic.
+    known, topic = b"", ""
+    while at + _HEAD_V4.size < end:
+        size, magic, queue_id, queue_offset, sys_flag = _PLACE.unpack_from(buffer, at)
+        body_at = at + _HEADS[sys_flag >> 4 & 3].size
+        length_at = body_at + int.from_bytes(buffer[body_at - 4 : body_at])
+        topic_at = length_at + (2 if magic == MAGIC_V2 else 1)
+        topic_end = topic_at + int.from_bytes(buffer[length_at:topic_at])
+        at += size
+        if magic not in (MAGIC_V1, MAGIC_V2) or not topic_end < at <= end:
+            return
+        found = buffer[topic_at:topic_end]
+        if found != known:
+            known, topic = found, found.decode(errors="replace")
+        yield topic, queue_id, queue_offset
 
 
 def _decode_texts(

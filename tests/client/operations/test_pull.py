@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from hostile import altered, record
 from sparrowmq.client.operations.pull import (
     PullResult,
     PullStatus,
+    check_records,
     corrected_offset,
     make_pull_header,
     pull,
@@ -54,12 +59,76 @@ def test_other_codes_are_errors(play: Callable) -> None:
     assert (24, "a:1") == (caught.value.code, caught.value.address)
 
 
-def test_answer_that_does_not_go_on_is_refused(play: Callable) -> None:
-    """It would be pulled for ever."""
-    with pytest.raises(RemoteProtocolError, match="says to go on at 5"):
-        play(answering(0, next_offset=5))(
-            pull("a:1", make_pull_header("G", QUEUE, offset=5, count_max=32))
-        )
+@pytest.mark.parametrize(
+    ("code", "fields", "body", "what"),
+    [
+        (0, {"nextBeginOffset": "6"}, None, "but without a message"),
+        (0, {"nextBeginOffset": "5"}, b"r", "says to go on at 5"),
+        (19, {"nextBeginOffset": "4"}, None, "says to go on at 4"),
+        (19, {"nextBeginOffset": "900"}, None, "behind the end of the queue, 9"),
+        (20, {"nextBeginOffset": "900"}, None, "behind the end of the queue, 9"),
+        (0, {"nextBeginOffset": str(1 << 62)}, b"r", "offsets that no queue has"),
+        (20, {"nextBeginOffset": "6", "maxOffset": str(1 << 62)}, None, "offsets that no queue"),
+        (21, {"nextBeginOffset": str(1 << 62)}, None, "offsets that no queue has"),
+        (19, {"minOffset": "12"}, None, "first 12, end 9"),
+    ],
+)
+def test_answer_that_cannot_be_right_is_refused(
+    play: Callable, code: int, fields: dict[str, str], body: bytes | None, what: str
+) -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        return altered(answering(code, body=body)(address, request), **fields)
+
+    with pytest.raises(RemoteProtocolError, match=f"broker a:1 answers a pull of T .*{what}"):
+        play(answer)(pull("a:1", make_pull_header("G", QUEUE, offset=5, count_max=32)))
+
+
+def test_queue_may_grow_while_its_broker_answers(play: Callable) -> None:
+    """RocketMQ's brokers read the end of the queue before they look at its entries."""
+    header = make_pull_header("G", QUEUE, offset=5, count_max=32)
+
+    assert 805 == play(answering(20, next_offset=805))(pull("a:1", header)).next_offset
+
+
+GOOD = [record("T", 3, offset) for offset in (5, 6, 8)]
+
+
+def result_of(records: list[bytes]) -> PullResult:
+    return PullResult(PullStatus.FOUND, 9, 2, 9, b"".join(records))
+
+
+def test_records_of_the_queue_in_order_are_taken() -> None:
+    hosts_v6 = record("T", 3, 8, born_host=bytes(20), store_host=bytes(20))
+
+    check_records(QUEUE, result_of(GOOD), offset=5)
+    check_records(QUEUE, result_of([*GOOD[:2], hosts_v6]), offset=5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (record("U", 3, 7), "'U' queue 3"),
+        (record("T", 2, 7), "'T' queue 2"),
+        (record("T", 3, 6), "at offset 6, where only 7 to 8 can be"),
+        (record("T", 3, 9), "at offset 9, where only 7 to 8 can be"),
+        (record("T", 3, 4), "at offset 4, where only 7 to 8 can be"),
+        (record("U", 3, 7, sys_flag=1), "'U' queue 3"),
+    ],
+    ids=["topic", "queue", "twice", "behind the next pull", "before the pull", "not inflatable"],
+)
+def test_records_that_were_not_asked_for_are_refused(wrong: bytes, what: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=what):
+        check_records(QUEUE, result_of([*GOOD[:2], wrong]), offset=5)
+
+
+@given(st.binary(max_size=300), st.integers(min_value=0, max_value=400))
+def test_damaged_records_are_left_to_their_decoder(noise: bytes, at: int) -> None:
+    """The check ends where no record stands; it neither hangs nor raises anything else."""
+    records = b"".join(GOOD)
+    damaged = records[:at] + noise + records[at + len(noise) :]
+
+    with contextlib.suppress(RemoteProtocolError):
+        check_records(QUEUE, result_of([damaged]), offset=5)
 
 
 def test_header_carries_what_was_asked(play: Callable) -> None:
@@ -96,7 +165,7 @@ def test_header_carries_what_was_asked(play: Callable) -> None:
 
 @pytest.mark.parametrize(
     ("offset", "advice", "expected"),
-    [(100, 0, 9), (100, 9, 9), (1, 2, 2), (5, 6, 6)],
+    [(100, 0, 9), (100, 9, 9), (1, 2, 2), (5, 6, 6), (5, 0, 2), (5, 10**9, 9)],
 )
 def test_illegal_offset_is_corrected_into_the_queue(
     offset: int, advice: int, expected: int

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from hostile import altered
 from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.send import (
@@ -320,6 +321,30 @@ def test_answer_without_its_fields_is_a_protocol_error(play: Callable) -> None:
 
     with pytest.raises(RemoteProtocolError, match="queueId"):
         play(bare)(send(make_publisher(), Message("T", b"x")))
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"queueId": "-9"}, "names queue -9"),
+        ({"queueId": "1000"}, "names queue 1000"),
+        ({"queueOffset": "-1"}, "names offset -1"),
+        ({"queueOffset": str(1 << 62)}, "names offset"),
+        ({"queueOffset": "9" * 5000}, "lacks"),
+        ({"queueOffset": "x"}, "lacks"),
+    ],
+)
+def test_answer_that_cannot_be_right_is_a_protocol_error(
+    play: Callable, fields: dict[str, str], what: str
+) -> None:
+    servers = Servers("a")
+
+    def lie(address: str, request: RemotingCommand) -> RemotingCommand:
+        answer = servers(address, request)
+        return altered(answer, **fields) if request.code in SENDS else answer
+
+    with pytest.raises(RemoteProtocolError, match=f"{what}.*is not known"):
+        play(lie)(send(make_publisher(), Message("T", b"x")))
 
 
 def test_message_to_a_queue_of_another_topic_is_refused(play: Callable) -> None:

@@ -33,7 +33,13 @@ from sparrowmq.client.operations.membership import (
     unregister,
 )
 from sparrowmq.client.operations.offsets import update_offset
-from sparrowmq.client.operations.pull import PullStatus, corrected_offset, make_pull_header, pull
+from sparrowmq.client.operations.pull import (
+    PullStatus,
+    check_records,
+    corrected_offset,
+    make_pull_header,
+    pull,
+)
 from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.operations.send_back import queues_for_again, send_again, send_back
@@ -290,6 +296,7 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
     )
     address = subscriber.get_broker_address(queue)
     result = yield from pull(address, header, timeout_ms=config.pull_timeout_ms)
+    check_records(queue, result, offset=offset)
     now_ms: int = yield Now()
     if result.status is PullStatus.OFFSET_ILLEGAL:
         corrected = corrected_offset(offset, result)

@@ -40,7 +40,8 @@ def lock_batch(
     reply = yield from ask(
         address, RequestCode.LOCK_BATCH_MQ, body=encode_body(request), timeout_ms=timeout_ms
     )
-    return frozenset(decode_body(LockBatchResponseBody, reply.body).lock_ok_mq_set)
+    held = decode_body(LockBatchResponseBody, reply.body).lock_ok_mq_set
+    return frozenset(queues).intersection(held)
 
 
 def unlock_batch(

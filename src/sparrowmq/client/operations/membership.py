@@ -31,6 +31,10 @@ from sparrowmq.protocol.headers import (
     UnregisterClientRequestHeader,
 )
 
+# An expiry that a broker names is believed within these: below, heartbeats would come in a flood.
+EXPIRY_MS_MIN = 1_000
+EXPIRY_DIGITS_MAX = 9
+
 
 class HeartbeatRound(NamedTuple):
     """What became of a heartbeat to all brokers.
@@ -61,8 +65,14 @@ def heartbeat(
     reply: RemotingCommand = yield Invoke(address, request, timeout_ms)
     if reply.code != ResponseCode.SUCCESS:
         raise error_of(reply, address)
-    text = (reply.ext_fields or {}).get(EXPIRY_FIELD, "")
-    return int(text) if text.isascii() and text.isdigit() else None
+    return _parse_expiry((reply.ext_fields or {}).get(EXPIRY_FIELD, ""))
+
+
+def _parse_expiry(text: str) -> int | None:
+    if not (text.isascii() and text.isdigit() and len(text) <= EXPIRY_DIGITS_MAX):
+        return None
+    expiry_ms = int(text)
+    return expiry_ms if expiry_ms >= EXPIRY_MS_MIN else None
 
 
 def heartbeat_all(

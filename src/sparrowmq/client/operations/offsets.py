@@ -1,15 +1,17 @@
 """A queue's offsets, and those a group has committed.
 
 Every function here asks the broker at `address`, which is to be the master of the queue's broker,
-and raises TransportError, BrokerError or RemoteProtocolError.
+and raises TransportError, BrokerError or RemoteProtocolError; the last also for an offset that no
+queue can have.
 """
 
 from __future__ import annotations
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask
-from sparrowmq.errors import BrokerError
+from sparrowmq.errors import BrokerError, RemoteProtocolError
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import (
     GetEarliestMsgStoretimeRequestHeader,
@@ -45,7 +47,8 @@ def query_offset(
         if error.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         raise
-    return decode_header(QueryConsumerOffsetResponseHeader, reply.ext_fields).offset
+    offset = decode_header(QueryConsumerOffsetResponseHeader, reply.ext_fields).offset
+    return None if offset is None else _check(offset, queue, address)
 
 
 def update_offset(
@@ -69,7 +72,9 @@ def max_offset(
     """Return the offset that the queue's next message will get."""
     header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
     reply = yield from ask(address, RequestCode.GET_MAX_OFFSET, header, timeout_ms=timeout_ms)
-    return decode_header(GetMaxOffsetResponseHeader, reply.ext_fields).offset
+    return _check(
+        decode_header(GetMaxOffsetResponseHeader, reply.ext_fields).offset, queue, address
+    )
 
 
 def min_offset(
@@ -78,8 +83,9 @@ def min_offset(
     """Return the offset of the oldest message that the queue still has."""
     header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
     reply = yield from ask(address, RequestCode.GET_MIN_OFFSET, header, timeout_ms=timeout_ms)
-    # The API gives -1 for a queue that has no message yet.
-    return max(0, decode_header(GetMinOffsetResponseHeader, reply.ext_fields).offset)
+    return _check(
+        decode_header(GetMinOffsetResponseHeader, reply.ext_fields).offset, queue, address
+    )
 
 
 def search_offset(
@@ -94,7 +100,9 @@ def search_offset(
     )
     code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
     reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
-    return decode_header(SearchOffsetResponseHeader, reply.ext_fields).offset
+    return _check(
+        decode_header(SearchOffsetResponseHeader, reply.ext_fields).offset, queue, address
+    )
 
 
 def earliest_timestamp(
@@ -105,3 +113,12 @@ def earliest_timestamp(
     code = RequestCode.GET_EARLIEST_MSG_STORETIME
     reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
     return decode_header(GetEarliestMsgStoretimeResponseHeader, reply.ext_fields).timestamp_ms
+
+
+def _check(offset: int, queue: MessageQueue, address: str) -> int:
+    if not -1 <= offset <= OFFSET_MAX:
+        raise RemoteProtocolError(
+            f"broker {address} answers with offset {offset} of {queue}, which no queue can have"
+        )
+    # RocketMQ's API gives -1 for a queue that has no message yet.
+    return max(0, offset)

@@ -70,7 +70,8 @@ def find_owners(
             # Members tell of the queues of all brokers at once.
             return (yield from _ask_members(subscriber, address, look.consumer_id_list))
         for client_id, queues in look.sparrowmq_owners.items():
-            owners |= dict.fromkeys(queues, client_id)
+            # A broker knows the locks of its own queues alone.
+            owners |= {queue: client_id for queue in queues if queue.broker_name == name}
     return owners
 
 

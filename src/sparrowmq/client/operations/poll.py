@@ -27,7 +27,12 @@ from sparrowmq.client.operations.consume import (
     read_records,
 )
 from sparrowmq.client.operations.gather import gather
-from sparrowmq.client.operations.pull import PULL_TIMEOUT_MS, make_pull_header, pull
+from sparrowmq.client.operations.pull import (
+    PULL_TIMEOUT_MS,
+    check_records,
+    make_pull_header,
+    pull,
+)
 from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
 from sparrowmq.errors import InvokeTimeout, SparrowError, UsageError
@@ -281,6 +286,7 @@ def pull_queue(
     )
     address = yield from get_broker_address(state.directory, queue)
     result = yield from pull(address, header, timeout_ms=PULL_TIMEOUT_MS + suspend_ms)
+    check_records(queue, result, offset=offset)
     messages, next_offset = read_records(queue, result.records, next_offset=result.next_offset)
     if subscription.tags_set:
         # The broker filtered by hash codes only.

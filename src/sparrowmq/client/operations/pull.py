@@ -2,6 +2,8 @@
 
 `pull` returns the records as the broker stores them, back to back; who wants messages calls
 `sparrowmq.protocol.record.decode_messages`, who wants columns decodes them otherwise.
+
+An answer that cannot be right is an error, so that nothing of it is delivered or committed.
 Source: MQClientAPIImpl.processPullResponse.
 """
 
@@ -16,6 +18,7 @@ from sparrowmq.calling.effects import Invoke, Operation
 from sparrowmq.client.operations.request import error_of, make_request
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import (
@@ -25,9 +28,14 @@ from sparrowmq.protocol.headers import (
     PullMessageResponseHeader,
     decode_header,
 )
+from sparrowmq.protocol.record import scan_records
 
 # DefaultMQPushConsumerImpl.CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND.
 PULL_TIMEOUT_MS = 30_000
+# A pull looks at so many entries of a queue at most, or at as many as it asks for
+# (DefaultMessageStore.getMessage: 16,000 bytes of 20 each). They may have been stored after the
+# broker read the queue's end for its answer.
+SCANNED_ENTRIES_MAX = 800
 
 
 class PullStatus(Enum):
@@ -106,7 +114,7 @@ def pull(
     """Pull once.
 
     Raises: TransportError; BrokerError for a code that says nothing of the queue, such as an
-    unknown topic or group; RemoteProtocolError.
+    unknown topic or group; RemoteProtocolError for an answer that cannot be right.
     """
     reply: RemotingCommand = yield Invoke(
         address, make_request(RequestCode.PULL_MESSAGE, header), timeout_ms
@@ -115,30 +123,73 @@ def pull(
     if status is None:
         raise error_of(reply, address)
     answer = decode_header(PullMessageResponseHeader, reply.ext_fields)
-    if status is PullStatus.FOUND and answer.next_begin_offset <= header.queue_offset:
-        raise RemoteProtocolError(
-            f"broker {address} found messages of {header.topic} queue {header.queue_id} from "
-            f"{header.queue_offset} on and says to go on at {answer.next_begin_offset}"
-        )
-    return PullResult(
+    records = reply.body or b"" if status is PullStatus.FOUND else b""
+    result = PullResult(
         status=status,
         next_offset=answer.next_begin_offset,
-        min_offset=answer.min_offset,
-        max_offset=answer.max_offset,
-        records=reply.body or b"" if status is PullStatus.FOUND else b"",
+        min_offset=max(0, answer.min_offset),
+        max_offset=max(0, answer.max_offset),
+        records=records,
         suggested_broker_id=answer.suggest_which_broker_id,
     )
+    fault = _find_fault(header, result)
+    if fault is not None:
+        raise RemoteProtocolError(
+            f"broker {address} answers a pull of {header.topic} queue {header.queue_id} from "
+            f"{header.queue_offset} on with {status.value}, {fault}"
+        )
+    return result
+
+
+def _find_fault(header: PullMessageRequestHeader, result: PullResult) -> str | None:
+    """Say what of an answer cannot be right, as far as its header shows; None for nothing."""
+    offset, following = header.queue_offset, result.next_offset
+    if not (following <= OFFSET_MAX and result.min_offset <= result.max_offset <= OFFSET_MAX):
+        return (
+            f"offsets that no queue has: next {following}, first {result.min_offset}, "
+            f"end {result.max_offset}"
+        )
+    if result.status is PullStatus.OFFSET_ILLEGAL:
+        # The next offset is advice, which `corrected_offset` brings into the queue's bounds.
+        return None
+    if result.status is PullStatus.FOUND and not result.records:
+        return "but without a message"
+    if following < offset or (following == offset and result.records):
+        return f"and says to go on at {following}"
+    scanned_to = offset + max(SCANNED_ENTRIES_MAX, header.max_msg_nums)
+    if following > max(result.max_offset, scanned_to):
+        return f"and says to go on at {following}, behind the end of the queue, {result.max_offset}"
+    return None
+
+
+def check_records(queue: MessageQueue, result: PullResult, *, offset: int) -> None:
+    """Check that the records of an answer are what was asked for: of the queue, and in order.
+
+    Raises: RemoteProtocolError for a record of another topic or queue, and for one that does not
+    stand between the one before it and the next pull's offset.
+    """
+    previous = offset - 1
+    for topic, queue_id, queue_offset in scan_records(result.records):
+        if topic != queue.topic or queue_id != queue.queue_id:
+            raise RemoteProtocolError(
+                f"broker {queue.broker_name} answers a pull of {queue} with a message of "
+                f"{topic!r} queue {queue_id}"
+            )
+        if not previous < queue_offset < result.next_offset:
+            raise RemoteProtocolError(
+                f"broker {queue.broker_name} answers a pull of {queue} with a message at offset "
+                f"{queue_offset}, where only {previous + 1} to {result.next_offset - 1} can be"
+            )
+        previous = queue_offset
 
 
 def corrected_offset(offset: int, result: PullResult) -> int:
-    """Return where to go on after OFFSET_ILLEGAL.
+    """Return where to go on after OFFSET_ILLEGAL: always within the queue.
 
     Differs from RocketMQ: where we are ahead of the queue, 4.x brokers send us to 0 if nothing
     was ever deleted, 5.x ones to the end. We go to the end with both; a whole queue is not read
     again because a broker lost its last messages.
     """
-    if offset > result.max_offset:
-        return result.max_offset
-    if offset < result.min_offset:
-        return result.min_offset
-    return result.next_offset
+    if result.min_offset <= offset <= result.max_offset:
+        offset = result.next_offset
+    return min(max(offset, result.min_offset), result.max_offset)

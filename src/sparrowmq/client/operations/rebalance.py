@@ -169,12 +169,13 @@ def _existing(
     """Return the queues of a topic in what a strategy gave; tell of those that do not exist."""
     # CONFIG gives one list for all topics.
     mine = [queue for queue in share if queue.topic == topic]
-    unknown = [str(queue) for queue in mine if queue not in mq_all]
+    existing = frozenset(mq_all)
+    unknown = [str(queue) for queue in mine if queue not in existing]
     if unknown:
         name = subscriber.strategy.name
         wrong = ConfigError(f"strategy {name} gave queues that do not exist: {unknown}")
         subscriber.tell(AllocationFailed(topic, name, wrong))
-    return tuple(queue for queue in mine if queue in mq_all)
+    return tuple(queue for queue in mine if queue in existing)
 
 
 def _find_members(

@@ -35,6 +35,8 @@ from sparrowmq.errors import (
     UsageError,
 )
 from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
+from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
+from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
@@ -363,10 +365,21 @@ def _result_of(
         queue_id, queue_offset = int(fields["queueId"]), int(fields["queueOffset"])
         offset_msg_id = fields["msgId"]
     except (KeyError, ValueError) as error:
-        raise RemoteProtocolError(f"the answer to a send to {target} lacks {error}") from error
+        raise _wrong_answer(target, f"lacks {error}") from error
     if queue_id != target.queue_id:
+        # A message for a retry topic may become a dead letter, in that topic's queue.
+        if queue_id < 0 or not target.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            raise _wrong_answer(target, f"names queue {queue_id}")
         target = MessageQueue(target.topic, target.broker_name, queue_id)
+    if not 0 <= queue_offset <= OFFSET_MAX:
+        raise _wrong_answer(target, f"names offset {queue_offset}")
     return SendResult(status, msg_id, offset_msg_id, target, queue_offset)
+
+
+def _wrong_answer(target: MessageQueue, what: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"the answer to a send to {target} {what}; whether the message was stored is not known"
+    )
 
 
 def _heartbeat(publisher: Publisher, topic: str) -> Operation[None]:
