@@ -5,9 +5,11 @@ SPARK_KILLS ?= 100
 SINK_KILLS ?= 100
 SEEDS ?= 1000
 START ?= 0
+MINUTES ?= 10
+TARGETS ?=
 BIN := .venv/bin
 
-.PHONY: setup demo test simulate check format docs bench interop interop-smoke soak soak-spark lock clean
+.PHONY: setup demo test simulate fuzz check format docs bench interop interop-smoke soak soak-spark lock clean
 
 setup: .venv/ready
 
@@ -52,6 +54,15 @@ soak-spark: setup
 	SPARK_KILLS=$(SPARK_KILLS) SINK_KILLS=$(SINK_KILLS) $(BIN)/python -m pytest -m interop -rsP \
 	  tests/interop/test_spark_kills.py tests/interop/test_spark_sink_kills.py
 
+# Inputs that break a decoder: MINUTES for each of TARGETS, which are all if none is named. An input
+# that fails is kept in tests/fuzz/corpora, which `make test` replays. Linux on x86-64 alone.
+fuzz: .venv/fuzz-ready
+	PYTHONPATH=tests/support $(BIN)/python -m fuzz $(TARGETS) --minutes $(MINUTES)
+
+.venv/fuzz-ready: .venv/ready requirements-fuzz.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock
+	@touch $@
+
 check: setup
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
@@ -70,12 +81,13 @@ docs: setup
 bench: setup
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-# The lock holds names, versions and hashes, no addresses.
+# The locks hold names, versions and hashes, no addresses.
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-annotate --no-header --no-emit-index-url --no-emit-find-links
 lock:
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --quiet --all-extras --universal --python-version 3.11 \
-	  --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
-	  --output-file requirements.lock
+	$(COMPILE) pyproject.toml --all-extras --output-file requirements.lock
+	$(COMPILE) --group fuzz --output-file requirements-fuzz.lock
 
 clean:
 	rm -rf .venv .cache $(OUT)

@@ -1,0 +1,104 @@
+"""Look for inputs on which a target fails: `python -m fuzz [TARGET ...] --minutes 10`.
+
+Atheris changes inputs and keeps those that reach new lines. Each target runs in a process of its
+own, from golden vectors and the inputs kept so far. An input that fails is kept among these, so
+that the tests fail until the fault is mended; of the others `--keep` keeps the fewest that reach
+what all reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).parents[3]
+# A longer run of one input counts as a fault, and so does more memory in all.
+INPUT_SECONDS_MAX = 5
+MEMORY_MIB_MAX = 2_048
+
+
+def main() -> int:
+    """Run the targets that are named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="all if none is named")
+    parser.add_argument("--minutes", type=float, default=10, help="for each target (default: 10)")
+    parser.add_argument("--keep", action="store_true", help="keep inputs that reach new lines")
+    options = parser.parse_args()
+    from fuzz.targets import TARGETS
+
+    unknown = sorted(set(options.targets) - set(TARGETS))
+    if unknown:
+        parser.error(f"no target {', '.join(unknown)}; there are {', '.join(TARGETS)}")
+    failed = [
+        name
+        for name in options.targets or TARGETS
+        if not run_target(name, seconds=round(60 * options.minutes), keeps=options.keep)
+    ]
+    if failed:
+        print(f"failed: {', '.join(failed)}; the inputs were added to tests/fuzz/corpora")
+    return 1 if failed else 0
+
+
+def run_target(name: str, *, seconds: int, keeps: bool) -> bool:
+    """Fuzz one target; tell whether no input failed."""
+    from fuzz.corpora import read_corpus, write_corpus
+    from fuzz.targets import TARGETS
+    from golden import GoldenDirectory
+
+    target, kept = TARGETS[name], read_corpus(name)
+    with TemporaryDirectory(prefix="fuzz-") as temporary:
+        directory = Path(temporary)
+        seeds = [bytes(seed) for seed in target.seeds(GoldenDirectory(ROOT / "tests" / "golden"))]
+        known, found = directory / "known", directory / "found"
+        write_files(known, [*seeds, *kept])
+        write_files(found, [])
+        options = [
+            f"-artifact_prefix={directory}/failed-",
+            f"-timeout={INPUT_SECONDS_MAX}",
+            f"-rss_limit_mb={MEMORY_MIB_MAX}",
+            f"-max_len={target.input_bytes_max}",
+        ]
+        print(f"{name}: {len(seeds)} seeds, {len(kept)} kept, {seconds} s", flush=True)
+        command = [sys.executable, "-m", "fuzz.atheris_run", name, *options]
+        limits = [f"-max_total_time={seconds}"]
+        run = subprocess.run(
+            [*command, *limits, found, known],
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        print(summary(run.stdout), flush=True)
+        failures = [path.read_bytes() for path in sorted(directory.glob("failed-*"))]
+        if keeps:
+            best = directory / "best"
+            write_files(best, [])
+            merge = [*command, "-merge=1", best, known, found]
+            subprocess.run(merge, check=True, capture_output=True)
+            kept = [path.read_bytes() for path in best.iterdir()]
+        if keeps or failures:
+            write_corpus(name, [*kept, *failures])
+    return run.returncode == 0
+
+
+def summary(log: str) -> str:
+    """Return what a run's log says of the fault that was found, or of how far it came."""
+    _, heading, fault = log.partition(" === ")
+    lines = log.splitlines()
+    return heading + fault if heading else "\n".join(line for line in lines if "DONE" in line)
+
+
+def write_files(directory: Path, inputs: list[bytes]) -> None:
+    """Write each input into a file of its own, as libFuzzer reads them."""
+    directory.mkdir()
+    for data in inputs:
+        (directory / sha256(data).hexdigest()).write_bytes(data)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

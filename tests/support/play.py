@@ -1,0 +1,97 @@
+"""A driver without sockets, for the tests of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sparrowmq.calling.effects import (
+    Call,
+    Cancel,
+    Invoke,
+    Join,
+    Now,
+    Oneway,
+    Operation,
+    Sleep,
+    Spawn,
+    Timestamp,
+    Wait,
+)
+from sparrowmq.protocol.command import RemotingCommand
+
+T = TypeVar("T")
+
+Handler = Callable[[str, RemotingCommand], RemotingCommand]
+
+
+class PlayedTask:
+    """A spawned operation: it has been run to its end already."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.done = True
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class Play:
+    """Runs operations against a function in the place of all servers, on a clock of its own.
+
+    Args:
+        handler: answers a request to an address, or raises the error of its `Invoke`.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self.now_ms = 1_000_000
+        self.requests: list[tuple[str, RemotingCommand]] = []
+        self.oneways: list[tuple[str, RemotingCommand]] = []
+        self.slept_ms: list[int] = []
+
+    def __call__(self, operation: Operation[T]) -> T:
+        value: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                effect = operation.send(value) if error is None else operation.throw(error)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            value, error = None, None
+            try:
+                value = self.carry_out(effect)
+            except Exception as raised:
+                error = raised
+
+    def carry_out(self, effect: Any) -> Any:
+        if isinstance(effect, Invoke):
+            self.requests.append((effect.address, effect.request))
+            return self.handler(effect.address, effect.request)
+        if isinstance(effect, Oneway):
+            self.oneways.append((effect.address, effect.request))
+            return None
+        if isinstance(effect, Sleep):
+            self.slept_ms.append(effect.duration_ms)
+            self.now_ms += effect.duration_ms
+            return None
+        if isinstance(effect, Now | Timestamp):
+            return self.now_ms
+        if isinstance(effect, Spawn):
+            task = PlayedTask(effect.name)
+            try:
+                task.result = self(effect.operation)
+            except Exception as raised:
+                task.error = raised
+            return task
+        if isinstance(effect, Join):
+            assert isinstance(effect.task, PlayedTask)
+            if effect.task.error is not None:
+                raise effect.task.error
+            return effect.task.result
+        if isinstance(effect, Wait):
+            return effect.event.is_set
+        if isinstance(effect, Call):
+            return effect.function(*effect.args)
+        assert isinstance(effect, Cancel)
+        return None
