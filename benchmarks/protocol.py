@@ -129,7 +129,7 @@ def main() -> None:
     measure("decode record", lambda: decode_record(encoded))
     measure(
         "decode messages, per message",
-        lambda: decode_messages(pulled, broker_name="broker-a"),
+        lambda: decode_messages(pulled, broker_name="broker-a").messages,
         per=RECORDS_PER_PULL,
     )
     measure("make a uniq id", lambda: ids.next_id(1_795_252_251_792))

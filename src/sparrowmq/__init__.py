@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sparrowmq.client.operations.pull import PullStatus
     from sparrowmq.membership.client_id import ClientIdRule
     from sparrowmq.model import (
+        CompressionType,
         ConsumeContext,
         ConsumeFromWhere,
         ConsumeOrderlyContext,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         MessageSelector,
         SendResult,
         SendStatus,
+        UnreadablePolicy,
     )
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncPushConsumer",
     "ClientIdRule",
+    "CompressionType",
     "ConsumeContext",
     "ConsumeFromWhere",
     "ConsumeOrderlyContext",
@@ -56,6 +59,7 @@ __all__ = [
     "PushConsumer",
     "SendResult",
     "SendStatus",
+    "UnreadablePolicy",
 ]
 
 # Where a name is defined, if not in `sparrowmq.model`.

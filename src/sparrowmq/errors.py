@@ -7,6 +7,7 @@ SparrowError                      retriable = outcome_unknown = refresh_route = 
 ├── ProtocolError
 │   ├── LocalProtocolError        we were asked to write what the protocol cannot carry
 │   └── RemoteProtocolError       the peer wrote what the protocol does not allow
+│       └── UnreadableMessage     a message stands in its queue, but its body cannot be read
 ├── TransportError                (retriable)
 │   ├── ConnectFailed             nothing was sent
 │   ├── ConnectionLost            (outcome_unknown)
@@ -66,6 +67,10 @@ class RemoteProtocolError(ProtocolError):
     def __init__(self, message: str, *, position: int | None = None) -> None:
         super().__init__(message if position is None else f"{message} at byte {position}")
         self.position = position
+
+
+class UnreadableMessage(RemoteProtocolError):
+    """A message cannot be read; the text names the message, the reason and what to try."""
 
 
 class TransportError(SparrowError):

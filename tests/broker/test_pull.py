@@ -34,7 +34,9 @@ def heartbeat(
 
 
 def bodies(reply: Any) -> list[bytes]:
-    return [message.body for message in decode_messages(reply.body, broker_name="broker-a")]
+    return [
+        message.body for message in decode_messages(reply.body, broker_name="broker-a").messages
+    ]
 
 
 def test_pull_returns_the_messages_from_its_offset_on(rig: Any) -> None:

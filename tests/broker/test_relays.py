@@ -136,7 +136,7 @@ def test_message_to_consume_goes_along_with_its_broker(rig: Any, consumer: Conne
     (question,) = rig.handle(tool, request)
     (answer,) = rig.handle(consumer, response_to(question.command, 0, body=b"{}"))
 
-    (message,) = decode_messages(question.command.body, broker_name="broker-a")
+    (message,) = decode_messages(question.command.body, broker_name="broker-a").messages
     assert b"hello" == message.body
     assert {**fields, "brokerName": "broker-a"} == question.command.ext_fields
     assert (9, 0, b"{}") == (answer.command.opaque, answer.command.code, answer.command.body)

@@ -10,9 +10,9 @@ import pytest
 from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.outgoing import check_batch, check_sendable_topic, encode_message
 from sparrowmq.errors import ConfigError, LocalProtocolError, UsageError
-from sparrowmq.model import Message
+from sparrowmq.model import CompressionType, Message
+from sparrowmq.protocol.compression import COMPRESSED, inflate
 from sparrowmq.protocol.properties import parse_properties
-from sparrowmq.protocol.record import COMPRESSED
 
 CONFIG = ProducerConfig(group="G", client_id="c", body_bytes_max=10_000)
 
@@ -51,6 +51,20 @@ def test_large_body_is_compressed_unless_it_is_part_of_a_batch() -> None:
     assert (message.body, COMPRESSED) == (zlib.decompress(single.body), single.sys_flag)
     assert (message.body, 0) == (part.body, part.sys_flag)
     assert 0 == encode_message(Message("T", b"x" * 4095), "ID", config=CONFIG).sys_flag
+
+
+@pytest.mark.parametrize("kind", CompressionType)
+def test_large_body_is_compressed_as_the_producer_is_configured(kind: CompressionType) -> None:
+    config = ProducerConfig(
+        group="G", client_id="c", compress_bytes_min=100, compress_type=kind, compress_level=1
+    )
+    body = bytes(100)
+
+    outgoing = encode_message(Message("T", body), "ID", config=config)
+
+    assert len(outgoing.body) < 100
+    assert body == inflate(outgoing.body, sys_flag=outgoing.sys_flag, bytes_max=100)
+    assert 0 == encode_message(Message("T", body[:99]), "ID", config=config).sys_flag
 
 
 @pytest.mark.parametrize(

@@ -381,7 +381,7 @@ class Transcript:
                         if name != "__CRC32#"
                     },
                 }
-                for message in decode_messages(body, broker_name="broker-a")
+                for message in decode_messages(body, broker_name="broker-a").messages
             ]
         return self._value(fastjson.loads(body), "")
 

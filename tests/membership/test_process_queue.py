@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sparrowmq.errors import UsageError
 from sparrowmq.membership.process_queue import (
     CONSUME_TIMEOUT_MS,
+    MIB,
     TRANSITIONS,
     FlowControl,
     FlowLimits,
@@ -18,6 +19,7 @@ from sparrowmq.membership.process_queue import (
     ProcessQueueState,
 )
 from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model.message import INFLATED_BYTES_MAX
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -109,13 +111,13 @@ class TestCommitPoint:
 
     def test_moves_with_pulls_that_find_nothing(self) -> None:
         queue = started(start=5)
-        queue.skip_to(30)
+        queue.add((), next_offset=30)
 
         assert 30 == queue.commit_offset
 
     def test_does_not_pass_a_message_that_waits_when_a_pull_finds_nothing(self) -> None:
         queue = started(5, start=5)
-        queue.skip_to(30)
+        queue.add((), next_offset=30)
 
         assert 5 == queue.commit_offset
 
@@ -200,7 +202,7 @@ class TestGivingUp:
         queue.take_batch(1, now_ms=0)
         queue.revoke()
         queue.add([message(2)], next_offset=3)
-        queue.skip_to(9)
+        queue.add((), next_offset=9)
 
         assert 2 == queue.complete([1])
 
@@ -232,6 +234,31 @@ class TestFlowControl:
 
         queue.complete([2])
         assert queue.flow_control(self.LIMITS) is None
+
+    def test_an_answer_that_was_cut_waits_until_the_largest_body_has_room(self) -> None:
+        limits = FlowLimits(size_mib_max=20)
+        queue = started(start=1)
+        assert 20 * MIB == queue.room_bytes(limits)
+        queue.add([message(1, bytes(2 * MIB)), message(2, bytes(3 * MIB))], next_offset=3)
+        assert 15 * MIB == queue.room_bytes(limits)
+        assert queue.flow_control(limits) is None
+
+        queue.add((), next_offset=3, is_cut=True)
+        assert FlowControl.SIZE is queue.flow_control(limits)
+
+        queue.complete([1])
+        assert 17 * MIB == queue.room_bytes(limits)
+        assert queue.flow_control(limits) is None
+
+    def test_the_largest_body_has_room_where_nothing_is_cached(self) -> None:
+        limits = FlowLimits(size_mib_max=1)
+        queue = started(start=1)
+        assert INFLATED_BYTES_MAX == queue.room_bytes(limits)
+        queue.add([message(1)], next_offset=2, is_cut=True)
+        assert FlowControl.SIZE is queue.flow_control(limits)
+
+        queue.complete([1])
+        assert queue.flow_control(limits) is None
 
     def test_span_reaches_from_the_lowest_to_the_highest_unfinished_offset(self) -> None:
         queue = started(1, 11)

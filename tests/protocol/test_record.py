@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from golden import each_case
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
-from sparrowmq.model import MessageExt
+from sparrowmq.model import CompressionType, MessageExt
+from sparrowmq.model.message import INFLATED_BYTES_MAX
 from sparrowmq.protocol import record as records
+from sparrowmq.protocol.compression import COMPRESSED, compress_body
 from sparrowmq.protocol.message_id import encode_offset_msg_id
 from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import (
@@ -25,7 +27,6 @@ from sparrowmq.protocol.record import (
     encode_batch,
     encode_host,
     encode_record,
-    inflate,
 )
 
 
@@ -75,7 +76,7 @@ def test_record_of_java_decodes_to_what_java_decodes(case: dict[str, Any]) -> No
     data = bytes.fromhex(case["encodedHex"])
 
     record = decode_record(data)
-    (message,) = decode_messages(data, broker_name="b")
+    (message,) = decode_messages(data, broker_name="b").messages
 
     expected = dict(case["decoded"])
     offset_msg_id = expected.pop("msgId")
@@ -96,7 +97,7 @@ def test_record_is_written_as_java_writes_it(case: dict[str, Any]) -> None:
 
 @each_case("message.jsonl", "multi-")
 def test_records_back_to_back_decode_as_in_java(case: dict[str, Any]) -> None:
-    messages = decode_messages(bytes.fromhex(case["encodedHex"]), broker_name="b")
+    messages = decode_messages(bytes.fromhex(case["encodedHex"]), broker_name="b").messages
 
     assert len(case["decoded"]) == len(messages)
     for expected, message in zip(case["decoded"], messages, strict=True):
@@ -183,12 +184,12 @@ def test_damage_anywhere_raises_only_protocol_errors(
 
     with contextlib.suppress(RemoteProtocolError):
         decode_record(damaged)
-    assert len(decode_messages(damaged, broker_name="b")) <= len(originals)
+    assert len(decode_messages(damaged, broker_name="b").messages) <= len(originals)
 
 
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_raise_only_protocol_errors(data: bytes) -> None:
-    for decode in (decode_record, decode_batch, inflate):
+    for decode in (decode_record, decode_batch):
         with contextlib.suppress(RemoteProtocolError):
             decode(data)
     decode_messages(data, broker_name="b")
@@ -199,7 +200,7 @@ def test_record_after_a_damaged_one_is_not_read() -> None:
     damaged = bytearray(whole)
     damaged[89] ^= 1
 
-    messages = decode_messages(bytes(whole + damaged + whole), broker_name="b")
+    messages = decode_messages(bytes(whole + damaged + whole), broker_name="b").messages
 
     assert [b"abc"] == [message.body for message in messages]
 
@@ -240,25 +241,83 @@ def test_record_that_does_not_fit_is_refused(record: Record) -> None:
         encode_record(record)
 
 
-def test_compressed_body_is_inflated_up_to_a_limit() -> None:
-    body = bytes(100_000)
-    compressed = records.compress_body(body)
-
-    assert body == inflate(compressed)
-    assert body == inflate(compressed, sys_flag=1 | records.COMPRESSION_ZLIB)
-    with pytest.raises(RemoteProtocolError, match="beyond 99999 bytes"):
-        inflate(compressed, inflated_bytes_max=99_999)
+def compressed(body: bytes, offset: int = 0) -> bytes:
+    packed, sys_flag = compress_body(body, CompressionType.ZLIB, level=1)
+    return record_at(offset, packed, sys_flag)
 
 
-@pytest.mark.parametrize("kind", [0x100, 0x200, 0x400])
-def test_unknown_compression_is_named(kind: int) -> None:
-    with pytest.raises(RemoteProtocolError, match="only zlib is"):
-        inflate(b"x", sys_flag=1 | kind)
+def record_at(offset: int, body: bytes, sys_flag: int = 0) -> bytes:
+    record = Record(topic="T", queue_id=0, body=body, sys_flag=sys_flag, queue_offset=offset)
+    return bytes(encode_record(record))
 
 
-def test_cut_compressed_body_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="ends early"):
-        inflate(records.compress_body(b"abc" * 100)[:-3])
+def test_message_that_cannot_be_inflated_is_handed_over_and_reading_goes_on_behind_it() -> None:
+    poison = record_at(1, b"garbage", COMPRESSED)
+    buffer = compressed(b"0") + poison + record_at(2, b"2")
+
+    first = decode_messages(buffer, broker_name="b")
+    rest = decode_messages(buffer, broker_name="b", at=first.end)
+
+    assert [b"0"] == [message.body for message in first.messages]
+    assert first.unreadable is not None
+    assert (1, b"garbage") == (
+        first.unreadable.message.queue_offset,
+        first.unreadable.message.body,
+    )
+    assert "its body is no zlib stream" in str(first.failure)
+    assert [b"2"] == [message.body for message in rest.messages]
+    assert (len(buffer), None) == (rest.end, rest.failure)
+
+
+def test_message_whose_checksum_differs_is_handed_over_too() -> None:
+    damaged = bytearray(record_at(7, b"abc"))
+    damaged[89] ^= 1
+
+    found = decode_messages(bytes(damaged), broker_name="b")
+
+    assert found.unreadable is not None
+    assert (7, b"acc") == (found.unreadable.message.queue_offset, found.unreadable.message.body)
+    assert "its body does not match its CRC" == found.failure
+    assert len(damaged) == found.end
+
+
+def test_bytes_that_are_no_record_are_a_fault_at_their_place() -> None:
+    whole = record_at(0, b"abc")
+
+    found = decode_messages(whole + b"garbage", broker_name="b")
+
+    assert ([b"abc"], len(whole)) == ([m.body for m in found.messages], found.end)
+    assert found.unreadable is None
+    assert "ends early" in str(found.fault)
+
+
+def test_message_that_inflates_beyond_16_mib_cannot_be_read() -> None:
+    found = decode_messages(compressed(bytes(INFLATED_BYTES_MAX + 1)), broker_name="b")
+
+    assert "its body inflates beyond 16777216 bytes" == found.failure
+
+
+def test_message_for_which_there_is_no_room_is_left_for_later() -> None:
+    buffer = compressed(bytes(600)) + compressed(bytes(600)) + record_at(2, b"plain")
+
+    first = decode_messages(buffer, broker_name="b", room_bytes=1_000)
+    none = decode_messages(buffer, broker_name="b", at=first.end, room_bytes=400)
+    full = decode_messages(buffer, broker_name="b", at=first.end, room_bytes=0)
+
+    assert ([600], None) == ([len(m.body) for m in first.messages], first.failure)
+    for found in (none, full):
+        assert ([], first.end, None) == (found.messages, found.end, found.failure)
+
+
+def test_a_turn_ends_once_much_is_inflated() -> None:
+    buffer = b"".join(compressed(bytes(3_000_000), n) for n in range(5))
+    at, counts = 0, []
+    while at < len(buffer):
+        found = decode_messages(buffer, broker_name="b", at=at)
+        counts.append(len(found.messages))
+        at = found.end
+
+    assert [2, 2, 1] == counts
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:10911", "0.0.0.0:0", "[::1]:65535"])

@@ -205,7 +205,7 @@ def test_answer_has_its_typed_header_and_body(case: dict[str, Any]) -> None:
         if command.body is None:
             continue
         if code in RECORDS:
-            messages = decode_messages(command.body, broker_name="broker-a")
+            messages = decode_messages(command.body, broker_name="broker-a").messages
             assert len(command.body) == sum(message.store_size for message in messages)
             continue
         body = decode_body(RESPONSE_BODIES[code], command.body)

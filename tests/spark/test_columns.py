@@ -2,26 +2,33 @@ from __future__ import annotations
 
 import itertools
 import struct
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from golden import each_case
 from sparrowmq.errors import RemoteProtocolError
-from sparrowmq.model import MessageExt
+from sparrowmq.model import CompressionType, MessageExt
+from sparrowmq.protocol.compression import COMPRESSED, COMPRESSION_ZLIB, compress_body
 from sparrowmq.protocol.record import (
-    COMPRESSED,
-    COMPRESSION_ZLIB,
     MAGIC_V2,
     Record,
-    compress_body,
     decode_messages,
     encode_record,
 )
-from sparrowmq.spark.columns import arrow_schema, decode_columns, find_starts, queue_offsets
+from sparrowmq.spark.columns import (
+    Ints,
+    arrow_schema,
+    decode_columns,
+    find_starts,
+    queue_offsets,
+)
 from sparrowmq.spark.schema import COLUMNS, PROFILES
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,18 +46,26 @@ property_texts = st.one_of(
     ),
     st.text(alphabet="\x01\x02AKEYST", max_size=20),
 )
+MIB = 1024 * 1024
 int32 = st.integers(-(2**31), 2**31 - 1)
 
 
 @st.composite
 def records(draw: st.DrawFn) -> bytes:
     body = draw(st.binary(max_size=40))
-    flags = draw(st.sampled_from([0, COMPRESSED, COMPRESSED | COMPRESSION_ZLIB, 0x2, 0x8]))
+    kind = draw(st.sampled_from([None, *CompressionType]))
+    flags = draw(st.sampled_from([0, 0x2, 0x8]))
+    stored = body
+    if kind is not None:
+        stored, compressed = compress_body(body, kind, level=1)
+        flags |= compressed
+        if kind is CompressionType.ZLIB:
+            flags |= draw(st.sampled_from([0, COMPRESSION_ZLIB]))
     encoded = encode_record(
         Record(
             topic=draw(st.text(alphabet="aT9%|_-", min_size=1, max_size=9)),
             queue_id=draw(int32),
-            body=compress_body(body) if flags & COMPRESSED else body,
+            body=stored,
             properties=draw(property_texts) + draw(st.sampled_from(["", "\x02"])),
             flag=draw(int32),
             sys_flag=flags,
@@ -110,11 +125,37 @@ def expected_row(message: MessageExt, partition: int) -> dict[str, Any]:
     }
 
 
+def decode(
+    buffer: bytes,
+    starts: Ints,
+    schema: pa.Schema,
+    *,
+    broker_name: str = "b",
+    partition: int | Ints = 0,
+    unreadable: list[tuple[int, str]] | None = None,
+) -> list[pa.RecordBatch]:
+    """Return the batches; a body that cannot be read is an error, or is noted in `unreadable`."""
+
+    def note(start: int, reason: str) -> None:
+        if unreadable is None:
+            raise RemoteProtocolError(reason)
+        unreadable.append((start, reason))
+
+    return list(
+        decode_columns(
+            buffer,
+            starts,
+            schema=schema,
+            broker_name=broker_name,
+            partition=partition,
+            on_unreadable=note,
+        )
+    )
+
+
 def decode_all(buffer: bytes) -> list[dict[str, Any]]:
     schema = arrow_schema([column.name for column in COLUMNS])
-    batch = decode_columns(
-        buffer, find_starts(buffer), schema=schema, broker_name="broker-ß", partition=3
-    )
+    (batch,) = decode(buffer, find_starts(buffer), schema, broker_name="broker-ß", partition=3)
     batch.validate(full=True)
     assert schema.equals(batch.schema)
     return [{**row, "properties": dict(row["properties"])} for row in batch.to_pylist()]
@@ -124,7 +165,7 @@ def decode_all(buffer: bytes) -> list[dict[str, Any]]:
 @given(st.lists(records(), max_size=6))
 def test_columns_equal_the_messages_of_the_protocol(parts: list[bytes]) -> None:
     buffer = b"".join(parts)
-    messages = decode_messages(buffer, broker_name="broker-ß")
+    messages = decode_messages(buffer, broker_name="broker-ß").messages
     assert len(parts) == len(messages)
 
     assert [expected_row(message, 3) for message in messages] == decode_all(buffer)
@@ -133,7 +174,7 @@ def test_columns_equal_the_messages_of_the_protocol(parts: list[bytes]) -> None:
 @each_case("message.jsonl", "msg-")
 def test_columns_equal_the_messages_java_wrote(case: dict[str, Any]) -> None:
     buffer = bytes.fromhex(case["encodedHex"])
-    messages = decode_messages(buffer, broker_name="broker-ß")
+    messages = decode_messages(buffer, broker_name="broker-ß").messages
 
     # A case may be a damaged record, which the protocol leaves out.
     if messages:
@@ -159,21 +200,14 @@ def test_a_part_of_the_records_is_decoded_alone() -> None:
     starts = find_starts(buffer)
     offsets = queue_offsets(buffer, starts)
 
-    batch = decode_columns(
-        buffer,
-        starts[(offsets == 1) | (offsets == 3)],
-        schema=arrow_schema(["body"]),
-        broker_name="b",
-    )
+    (batch,) = decode(buffer, starts[(offsets == 1) | (offsets == 3)], arrow_schema(["body"]))
 
     assert [b"1", b"3"] == batch.column(0).to_pylist()
 
 
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 def test_no_records_are_an_empty_batch(profile: str) -> None:
-    batch = decode_columns(
-        b"", find_starts(b""), schema=arrow_schema(PROFILES[profile]), broker_name="b"
-    )
+    (batch,) = decode(b"", find_starts(b""), arrow_schema(PROFILES[profile]))
 
     assert 0 == batch.num_rows
 
@@ -205,9 +239,93 @@ def test_a_damaged_record_is_an_error_and_no_crash(record: bytes, data: st.DataO
     schema = arrow_schema(PROFILES["full"])
 
     try:
-        batch = decode_columns(buffer, find_starts(buffer), schema=schema, broker_name="b")
+        (batch,) = decode(buffer, find_starts(buffer), schema)
     except RemoteProtocolError:
         return
 
     batch.validate(full=True)
     assert 1 == batch.num_rows
+
+
+def compressed_record(body: bytes, offset: int) -> bytes:
+    packed, sys_flag = compress_body(body, CompressionType.ZLIB, level=1)
+    return plain_record(packed, offset, sys_flag)
+
+
+def plain_record(body: bytes, offset: int, sys_flag: int = 0) -> bytes:
+    record = Record(topic="T", queue_id=0, body=body, sys_flag=sys_flag, queue_offset=offset)
+    return bytes(encode_record(record))
+
+
+def test_a_body_that_cannot_be_read_leaves_its_row_out_and_no_other() -> None:
+    parts = [
+        plain_record(b"0", 0),
+        plain_record(b"garbage", 1, COMPRESSED),
+        compressed_record(b"2", 2),
+        plain_record(b"3", 3),
+    ]
+    buffer = b"".join(parts)
+    unreadable: list[tuple[int, str]] = []
+
+    batches = decode(
+        buffer,
+        find_starts(buffer),
+        arrow_schema(["offset", "body", "partition"]),
+        partition=np.arange(4),
+        unreadable=unreadable,
+    )
+
+    rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+    assert [(0, b"0", 0), (2, b"2", 2), (3, b"3", 3)] == rows
+    ((start, reason),) = unreadable
+    assert len(parts[0]) == start
+    assert "no zlib stream" in reason
+
+
+def test_bodies_that_are_not_asked_for_are_not_inflated() -> None:
+    buffer = plain_record(b"garbage", 1, COMPRESSED)
+
+    (batch,) = decode(buffer, find_starts(buffer), arrow_schema(["offset"]))
+
+    assert [1] == batch.column(0).to_pylist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [["body"], ["value", "offset"]])
+def test_a_bomb_is_dealt_out_in_batches_of_bounded_size(names: list[str]) -> None:
+    """Messages of 16 MiB, which are 1.4 GB together, from a hundred kilobytes."""
+    packed, sys_flag = compress_body(bytes(16 * MIB - 1), CompressionType.ZSTD, level=1)
+    buffer = b"".join(plain_record(packed, n, sys_flag) for n in range(84))
+    assert len(buffer) < 100_000
+    before = pa.total_allocated_bytes()
+    count = peak = 0
+
+    batches = decode_columns(
+        buffer,
+        find_starts(buffer),
+        schema=arrow_schema(names),
+        broker_name="b",
+        on_unreadable=lambda start, reason: pytest.fail(reason),
+    )
+    tracemalloc.start()
+    try:
+        for batch in batches:
+            count += batch.num_rows
+            peak = max(peak, pa.total_allocated_bytes() - before)
+            assert batch.nbytes <= 33 * MIB
+            del batch
+        _, python_peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert 84 == count
+    assert peak + python_peak <= 100 * MIB
+
+
+def test_damage_names_the_queue_offset() -> None:
+    damaged = bytearray(plain_record(b"body", 17))
+    damaged[4] ^= 1
+    buffer = plain_record(b"body", 16) + bytes(damaged)
+
+    with pytest.raises(RemoteProtocolError, match="the record of queue offset 17 is damaged"):
+        decode(buffer, find_starts(buffer), arrow_schema(["body"]))

@@ -84,7 +84,7 @@ def invoke_all(address: str, requests: list[RemotingCommand]) -> Operation[list[
 
 def bodies(driver: BlockingDriver, address: str, topic: str, queue_id: int) -> list[bytes]:
     reply = driver.run(invoke(address, pull(topic, queue_id), timeout_ms=10_000))
-    messages = decode_messages(reply.body or b"", broker_name="broker-a")
+    messages = decode_messages(reply.body or b"", broker_name="broker-a").messages
     return [message.body for message in messages]
 
 

@@ -46,12 +46,14 @@ from sparrowmq.client.subscriber import (
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.model import (
+    CompressionType,
     ConsumeFromWhere,
     Message,
     MessageModel,
     MessageQueue,
     MessageSelector,
     SendResult,
+    UnreadablePolicy,
 )
 from sparrowmq.protocol.bodies import ConsumerConnection
 from sparrowmq.strategies.registry import StrategyChoice
@@ -76,6 +78,9 @@ class AsyncProducer:
         tls: ssl.SSLContext | None = None,
         send_timeout_ms: int = 3_000,
         retry_times: int = 2,
+        compress_bytes_min: int = 4096,
+        compress_type: CompressionType = CompressionType.ZLIB,
+        compress_level: int = 5,
     ) -> None:
         self._publisher = make_publisher(
             group,
@@ -88,6 +93,9 @@ class AsyncProducer:
             trace=trace,
             send_timeout_ms=send_timeout_ms,
             retry_times=retry_times,
+            compress_bytes_min=compress_bytes_min,
+            compress_type=compress_type,
+            compress_level=compress_level,
         )
         config = self._publisher.config
         self._instance = INSTANCES.open(
@@ -180,6 +188,7 @@ class AsyncPushConsumer:
         consume_message_batch_max_size: int = 1,
         consume_thread_count: int = 20,
         max_reconsume_times: int | None = None,
+        unreadable_policy: UnreadablePolicy = UnreadablePolicy.STOP,
         consume_timeout_ms: int = 15 * 60 * 1000,
         drain_timeout_ms: int = 10_000,
         client_ip: str | None = None,
@@ -207,6 +216,7 @@ class AsyncPushConsumer:
             consume_message_batch_max_size=consume_message_batch_max_size,
             consume_thread_count=consume_thread_count,
             max_reconsume_times=max_reconsume_times,
+            unreadable_policy=unreadable_policy,
             consume_timeout_ms=consume_timeout_ms,
             drain_timeout_ms=drain_timeout_ms,
             client_ip=client_ip,

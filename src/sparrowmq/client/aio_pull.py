@@ -32,6 +32,7 @@ from sparrowmq.model import (
     MessageModel,
     MessageQueue,
     MessageSelector,
+    UnreadablePolicy,
 )
 from sparrowmq.strategies.registry import StrategyChoice
 
@@ -58,6 +59,7 @@ class AsyncLitePullConsumer:
         auto_commit: bool = True,
         pull_batch_size: int = 32,
         pull_threshold_for_queue: int = 1_000,
+        unreadable_policy: UnreadablePolicy = UnreadablePolicy.STOP,
         drain_timeout_ms: int = 10_000,
         client_ip: str | None = None,
         instance_name: str | None = None,
@@ -80,6 +82,7 @@ class AsyncLitePullConsumer:
             auto_commit=auto_commit,
             pull_batch_size=pull_batch_size,
             pull_threshold_for_queue=pull_threshold_for_queue,
+            unreadable_policy=unreadable_policy,
             drain_timeout_ms=drain_timeout_ms,
             client_ip=client_ip,
             instance_name=instance_name,

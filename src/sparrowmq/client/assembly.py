@@ -30,7 +30,14 @@ from sparrowmq.client.tracer import Tracer
 from sparrowmq.errors import ConfigError
 from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.membership.process_queue import FlowLimits
-from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel, MessageSelector
+from sparrowmq.model import (
+    CompressionType,
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    MessageSelector,
+    UnreadablePolicy,
+)
 from sparrowmq.model.names import GROUP_LENGTH_MAX, check_topic, retry_topic
 from sparrowmq.model.namespace import check_namespace
 from sparrowmq.protocol.bodies import SubscriptionData
@@ -63,6 +70,9 @@ def make_publisher(
     unit_name: str | None,
     send_timeout_ms: int,
     retry_times: int,
+    compress_bytes_min: int = 4096,
+    compress_type: CompressionType = CompressionType.ZLIB,
+    compress_level: int = 5,
     client_id_rule: ClientIdRule = ClientIdRule.V4_9,
     namespace: str | None = None,
     trace: bool = False,
@@ -80,6 +90,9 @@ def make_publisher(
         ),
         send_timeout_ms=send_timeout_ms,
         retry_times=retry_times,
+        compress_bytes_min=compress_bytes_min,
+        compress_type=compress_type,
+        compress_level=compress_level,
         namespace=of_user,
     )
     name_servers = NameServers(addresses, start=random_start())
@@ -128,6 +141,7 @@ def make_subscriber(
     consume_message_batch_max_size: int,
     consume_thread_count: int,
     max_reconsume_times: int | None,
+    unreadable_policy: UnreadablePolicy,
     consume_timeout_ms: int,
     drain_timeout_ms: int,
     client_ip: str | None,
@@ -160,14 +174,11 @@ def make_subscriber(
         consume_message_batch_max_size=consume_message_batch_max_size,
         consume_thread_count=consume_thread_count,
         max_reconsume_times=max_reconsume_times,
+        unreadable_policy=unreadable_policy,
         consume_timeout_ms=consume_timeout_ms,
         drain_timeout_ms=drain_timeout_ms,
         namespace=of_user,
     )
-    subscriptions: dict[str, SubscriptionData] = {}
-    if message_model is MessageModel.CLUSTERING:
-        own = retry_topic(config.group)
-        subscriptions[own] = parse_selection(own, "*", sub_version=clock.timestamp_ms())
     store = _find_local_store(config, local_offset_dir)
     name_servers = NameServers(addresses, start=random_start())
     return Subscriber(
@@ -175,7 +186,7 @@ def make_subscriber(
         name_servers=name_servers,
         tracer=_make_tracer(config, name_servers, client_ip, "CONSUME") if trace else None,
         strategy=strategy_from(strategy),
-        subscriptions=subscriptions,
+        subscriptions=_retry_subscription(config),
         listener=listener,
         callbacks=callbacks,
         local_offsets={} if store is None else store.load(),
@@ -183,6 +194,14 @@ def make_subscriber(
         start_timestamp_ms=clock.timestamp_ms(),
         tell=NoticeLog(config.group).tell,
     )
+
+
+def _retry_subscription(config: ConsumerConfig) -> dict[str, SubscriptionData]:
+    """Return what a push consumer subscribes by itself."""
+    if config.message_model is MessageModel.BROADCASTING:
+        return {}
+    own = retry_topic(config.group)
+    return {own: parse_selection(own, "*", sub_version=clock.timestamp_ms())}
 
 
 def make_lite_pull(
@@ -197,6 +216,7 @@ def make_lite_pull(
     auto_commit: bool,
     pull_batch_size: int,
     pull_threshold_for_queue: int,
+    unreadable_policy: UnreadablePolicy,
     drain_timeout_ms: int,
     client_ip: str | None,
     instance_name: str | None,
@@ -223,6 +243,7 @@ def make_lite_pull(
         consume_timestamp_ms=_start_timestamp_ms(consume_timestamp_ms),
         pull_batch_size=pull_batch_size,
         flow=FlowLimits(count_max=pull_threshold_for_queue),
+        unreadable_policy=unreadable_policy,
         drain_timeout_ms=drain_timeout_ms,
         namespace=of_user,
     )

@@ -29,6 +29,7 @@ from sparrowmq.model import (
     MessageModel,
     MessageQueue,
     MessageSelector,
+    UnreadablePolicy,
 )
 from sparrowmq.strategies.registry import StrategyChoice
 
@@ -56,6 +57,8 @@ class LitePullConsumer:
         auto_commit: commit what is done, every second. False leaves it to `commit`.
         pull_batch_size: messages asked for at once.
         pull_threshold_for_queue: pulling a queue pauses while so many of its messages wait.
+        unreadable_policy: what becomes of a message whose body cannot be read: its queue stops
+            there, or the message is skipped, or goes to the group's dead letters.
         drain_timeout_ms: how long a queue that is given up waits for the next poll, by which what
             the program has of it is done; at most 3 s with `auto_commit=False`.
         client_ip: the address in the client id; None finds this machine's.
@@ -87,6 +90,7 @@ class LitePullConsumer:
         auto_commit: bool = True,
         pull_batch_size: int = 32,
         pull_threshold_for_queue: int = 1_000,
+        unreadable_policy: UnreadablePolicy = UnreadablePolicy.STOP,
         drain_timeout_ms: int = 10_000,
         client_ip: str | None = None,
         instance_name: str | None = None,
@@ -109,6 +113,7 @@ class LitePullConsumer:
             auto_commit=auto_commit,
             pull_batch_size=pull_batch_size,
             pull_threshold_for_queue=pull_threshold_for_queue,
+            unreadable_policy=unreadable_policy,
             drain_timeout_ms=drain_timeout_ms,
             client_ip=client_ip,
             instance_name=instance_name,
@@ -311,8 +316,8 @@ class LitePullConsumer:
             suspend_ms: how long the broker may hold the pull while there is nothing new; it looks
                 every 5 s.
 
-        Raises: RouteError, TransportError, BrokerError; RemoteProtocolError if the first record
-        cannot be read.
+        Raises: RouteError, TransportError, BrokerError; UnreadableMessage if the first message
+        cannot be read and `unreadable_policy` is STOP.
         """
         return self._member.run(
             poll.pull_queue(

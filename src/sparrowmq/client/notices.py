@@ -11,11 +11,12 @@ from sparrowmq.client.subscriber import (
     AllocationFailed,
     GivenUp,
     ListenerFailed,
+    MessagePassedOver,
     Notice,
     RebalanceListenerFailed,
     RequestFailed,
 )
-from sparrowmq.errors import TransportError
+from sparrowmq.errors import TransportError, UnreadableMessage
 from sparrowmq.membership.actions import (
     AssignmentChanged,
     CommitLost,
@@ -25,7 +26,7 @@ from sparrowmq.membership.actions import (
     OffsetCorrected,
     QueueLost,
 )
-from sparrowmq.model import MessageQueue
+from sparrowmq.model import MessageQueue, UnreadablePolicy
 from sparrowmq.model.names import dlq_topic
 
 LOG = logging.getLogger("sparrowmq.client")
@@ -49,6 +50,8 @@ class NoticeLog:
         self._group = group
         # By kind of warning: when it may come again, and how many were left out meanwhile.
         self._spaced: dict[tuple[str, ...], tuple[int, int]] = {}
+        # By queue: why the queue stands still, as it was last said.
+        self._standstills: dict[MessageQueue, str] = {}
 
     def tell(self, notice: Notice) -> None:
         """Write a line, unless an equal one was written a moment ago."""
@@ -80,6 +83,8 @@ class NoticeLog:
         elif isinstance(notice, CommitLost):
             text = "%s given up, but offset %d was not committed; messages come again elsewhere"
             self._warn((text, str(notice.queue)), text, *notice)
+        elif isinstance(notice, MessagePassedOver):
+            self._warn_passed_over(notice)
         else:
             self._warn_failure(notice)
 
@@ -111,6 +116,27 @@ class NoticeLog:
             f" and {left_out} more" if left_out > 0 else "",
             os.getpid(),
         )
+
+    def _warn_passed_over(self, notice: MessagePassedOver) -> None:
+        queue, message, reason, policy = notice
+        is_kept = policy is UnreadablePolicy.DEAD_LETTER
+        text = "message %s at offset %d of %s/%s/%d cannot be read and %s: %s"
+        self._warn(
+            (text, str(queue), reason),
+            text,
+            message.msg_id,
+            message.queue_offset,
+            *queue,
+            "went to the dead letters" if is_kept else "was skipped",
+            reason,
+        )
+
+    def _tell_standstill(self, queue: MessageQueue, error: UnreadableMessage) -> None:
+        """Write one line for each message at which a queue stops, however often it is tried."""
+        words = " ".join(str(error).split())
+        if self._standstills.get(queue) != words:
+            self._standstills[queue] = words
+            LOG.error("consumer group %s: a queue stands still: %s", self._group, words)
 
     def _warn_failure(
         self, notice: ListenerFailed | RebalanceListenerFailed | RequestFailed | AllocationFailed
@@ -169,6 +195,9 @@ class NoticeLog:
         error, queue = notice.error, notice.queue
         kind = type(error).__name__
         words = " ".join(str(error).split())
+        if queue is not None and isinstance(error, UnreadableMessage):
+            self._tell_standstill(queue, error)
+            return
         if isinstance(error, TransportError):
             # All queues of a broker fail together.
             text = "no answer to %s from %s; it is tried again: %s"

@@ -23,8 +23,8 @@ from sparrowmq.model.message import (
     PROPERTY_UNIQ_KEY,
 )
 from sparrowmq.model.names import NOT_ALLOWED_SEND_TOPICS, RETRY_GROUP_TOPIC_PREFIX, check_topic
+from sparrowmq.protocol.compression import compress_body
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
-from sparrowmq.protocol.record import COMPRESSED, compress_body
 
 # MessageConst.STRING_HASH_SET: names a user's property must not have.
 _RESERVED = """
@@ -74,7 +74,7 @@ def encode_message(
     properties = _properties_of(message, msg_id, namespace=config.namespace.name)
     sys_flag = 0
     if may_compress and len(body) >= config.compress_bytes_min:
-        body, sys_flag = compress_body(body), COMPRESSED
+        body, sys_flag = compress_body(body, config.compress_type, level=config.compress_level)
     return OutgoingMessage(body, sys_flag, message.flag, properties)
 
 

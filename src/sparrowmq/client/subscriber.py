@@ -31,6 +31,7 @@ from sparrowmq.model import (
     MessageExt,
     MessageModel,
     MessageQueue,
+    UnreadablePolicy,
 )
 from sparrowmq.model.names import retry_topic
 from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
@@ -119,8 +120,18 @@ class AllocationFailed(NamedTuple):
     error: BaseException
 
 
+class MessagePassedOver(NamedTuple):
+    """A message that cannot be read was skipped or put among the dead letters."""
+
+    queue: MessageQueue
+    message: MessageExt
+    reason: str
+    policy: UnreadablePolicy
+
+
 Notice: TypeAlias = (
     Fact
+    | MessagePassedOver
     | ListenersStuck
     | ListenerFailed
     | GivenUp
@@ -139,6 +150,8 @@ class ConsumeCounters:
     failed: int = 0
     sent_back: int = 0
     pulled: int = 0
+    # Passed over since they cannot be read.
+    unreadable: int = 0
 
 
 @dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)

@@ -206,6 +206,11 @@ class GroupMember:
         owned = self._queues.get(queue)
         return None if owned is None else owned.committed_offset
 
+    def room_bytes(self, queue: MessageQueue) -> int:
+        """Return how many bytes of inflated bodies a queue of ours may still take in."""
+        owned = self._queues.get(queue)
+        return 0 if owned is None else owned.process_queue.room_bytes(self._config.flow)
+
     def _can_rebalance(self) -> bool:
         # A rebalance looks at the list of members after our heartbeat has put us there.
         return self._is_known and self.heartbeat.started_ms is None
@@ -476,11 +481,22 @@ class GroupMember:
         messages: Sequence[MessageExt],
         next_offset: int,
         now_ms: int,
+        is_cut: bool = False,
     ) -> None:
-        """The pull from `offset` is answered; the next begins at `next_offset`."""
+        """The pull from `offset` is answered; the next begins at `next_offset`.
+
+        Args:
+            is_cut: whether the answer held more, for which there was no room.
+        """
         owned = self._find(queue, epoch)
         if owned is not None:
-            owned.pulled(offset, messages, next_offset=max(offset, next_offset), now_ms=now_ms)
+            owned.pulled(
+                offset,
+                messages,
+                next_offset=max(offset, next_offset),
+                now_ms=now_ms,
+                is_cut=is_cut,
+            )
 
     def pull_moved(
         self, queue: MessageQueue, epoch: int, *, offset: int, corrected_offset: int, now_ms: int

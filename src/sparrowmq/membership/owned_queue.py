@@ -423,7 +423,13 @@ class OwnedQueue:
         self._acquire_due_ms = now_ms + backoff_ms(self._failures)
 
     def pulled(
-        self, offset: int, messages: Sequence[MessageExt], *, next_offset: int, now_ms: int
+        self,
+        offset: int,
+        messages: Sequence[MessageExt],
+        *,
+        next_offset: int,
+        now_ms: int,
+        is_cut: bool = False,
     ) -> None:
         """Take in the answer to the pull from `offset`; any other is out of date."""
         if self._pull_sent_ms is None or offset != self.process_queue.pull_offset:
@@ -431,10 +437,7 @@ class OwnedQueue:
         sent_ms, self._pull_sent_ms = self._pull_sent_ms, None
         self._failures = 0
         self._pace(sent_ms, now_ms, brings_on=next_offset > offset)
-        if messages:
-            self.process_queue.add(messages, next_offset=next_offset)
-        else:
-            self.process_queue.skip_to(next_offset)
+        self.process_queue.add(messages, next_offset=next_offset, is_cut=is_cut)
 
     def moved(self, offset: int, *, corrected_offset: int, now_ms: int) -> bool:
         """Go on elsewhere: the broker does not have the offset.

@@ -27,6 +27,7 @@ import msgspec
 
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model.message import INFLATED_BYTES_MAX
 
 # ProcessQueue.PULL_MAX_IDLE_TIME, ProcessQueue.java.
 PULL_IDLE_MAX_MS = 120_000
@@ -35,7 +36,7 @@ CONSUME_TIMEOUT_MS = 15 * 60 * 1000
 # ProcessQueue.cleanExpiredMsg looks at so many messages of a queue in one round.
 EXPIRED_BATCH_MAX = 16
 
-_MIB = 1024 * 1024
+MIB = 1024 * 1024
 
 
 class ProcessQueueState(Enum):
@@ -109,6 +110,7 @@ class ProcessQueue:
 
     __slots__ = (
         "_cached",
+        "_is_cut",
         "_offsets",
         "_pending",
         "_taken",
@@ -134,6 +136,8 @@ class ProcessQueue:
         self._offsets: deque[int] = deque()
         # Ascending offsets of messages that wait for delivery.
         self._pending: deque[int] = deque()
+        # Whether the last answer held more, for which there was no room.
+        self._is_cut = False
         # Offsets under delivery, and since when.
         self._taken: dict[int, int] = {}
 
@@ -189,11 +193,19 @@ class ProcessQueue:
         """Tell whether nobody has tried to pull for so long that the queue must be rebuilt."""
         return now_ms - self.last_pull_ms > PULL_IDLE_MAX_MS
 
-    def add(self, messages: Iterable[MessageExt], *, next_offset: int) -> int:
+    def room_bytes(self, limits: FlowLimits) -> int:
+        """Return how many bytes inflated bodies may add: always one body where none is cached."""
+        room_bytes = limits.size_mib_max * MIB - self.size_bytes
+        return room_bytes if self._cached else max(room_bytes, INFLATED_BYTES_MAX)
+
+    def add(self, messages: Iterable[MessageExt], *, next_offset: int, is_cut: bool = False) -> int:
         """Take in what a pull found, in offset order, and where the next pull begins.
 
         A message that is cached already is replaced and not delivered again. Only a queue that is
         CONSUMING takes messages: the answer to a pull that a revoke overtook is dropped.
+
+        Args:
+            is_cut: whether there was no room for the next message; the next pull waits for it.
 
         Returns: how many messages are new.
         """
@@ -213,12 +225,8 @@ class ProcessQueue:
                 self._offsets.append(offset)
                 self._pending.append(offset)
         self.pull_offset = next_offset
+        self._is_cut = is_cut
         return len(self._cached) - count_before
-
-    def skip_to(self, next_offset: int) -> None:
-        """Note that a pull found nothing up to this offset (NO_NEW_MSG, NO_MATCHED_MSG)."""
-        if self.state is ProcessQueueState.CONSUMING:
-            self.pull_offset = next_offset
 
     def flow_control(self, limits: FlowLimits, *, in_order: bool = False) -> FlowControl | None:
         """Return why the next pull must wait, or None.
@@ -227,7 +235,9 @@ class ProcessQueue:
         """
         if len(self._cached) > limits.count_max:
             return FlowControl.COUNT
-        if self.size_bytes // _MIB > limits.size_mib_max:
+        if self.size_bytes // MIB > limits.size_mib_max:
+            return FlowControl.SIZE
+        if self._is_cut and self.room_bytes(limits) < INFLATED_BYTES_MAX:
             return FlowControl.SIZE
         if not in_order and self.span > limits.span_max:
             return FlowControl.SPAN

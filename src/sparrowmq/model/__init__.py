@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from sparrowmq.model.group import ConsumeFromWhere, ConsumeType, MessageModel
+from sparrowmq.model.group import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    UnreadablePolicy,
+)
 from sparrowmq.model.message import (
+    CompressionType,
     ConsumeContext,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
@@ -17,6 +23,7 @@ from sparrowmq.model.queue import MessageQueue
 from sparrowmq.model.selector import MessageSelector
 
 __all__ = [
+    "CompressionType",
     "ConsumeContext",
     "ConsumeFromWhere",
     "ConsumeOrderlyContext",
@@ -30,4 +37,5 @@ __all__ = [
     "MessageSelector",
     "SendResult",
     "SendStatus",
+    "UnreadablePolicy",
 ]

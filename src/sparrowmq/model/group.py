@@ -30,3 +30,18 @@ class ConsumeFromWhere(Enum):
     )
     CONSUME_FROM_MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
     CONSUME_FROM_MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
+
+
+class UnreadablePolicy(Enum):
+    """What a reader does with a message whose body it cannot read.
+
+    Such a body says that it is compressed and is not, needs a package that is not installed,
+    inflates beyond 16 MiB, or does not match its checksum.
+    """
+
+    STOP = "STOP"
+    """The queue waits at the message, and one line says how to go on."""
+    SKIP = "SKIP"
+    """The message is counted, logged and passed over."""
+    DEAD_LETTER = "DEAD_LETTER"
+    """The broker puts the message, as it is, among the dead letters of the group."""

@@ -28,6 +28,8 @@ PROPERTY_MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 PROPERTY_CLUSTER = "CLUSTER"
 PROPERTY_INSTANCE_ID = "INSTANCE_ID"
 KEY_SEPARATOR = " "
+# What a compressed body may grow to: four times the largest body a broker takes.
+INFLATED_BYTES_MAX = 16_777_216
 
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
@@ -103,6 +105,14 @@ class MessageExt(msgspec.Struct, frozen=True, kw_only=True):
     def keys(self) -> tuple[str, ...]:
         """The keys, in the producer's order."""
         return tuple(self.properties.get(PROPERTY_KEYS, "").split())
+
+
+class CompressionType(Enum):
+    """How a producer compresses bodies. Source: CompressionType.java of 5.x."""
+
+    ZLIB = "ZLIB"
+    LZ4 = "LZ4"
+    ZSTD = "ZSTD"
 
 
 class SendStatus(Enum):

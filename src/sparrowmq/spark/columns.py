@@ -32,8 +32,8 @@ Source: RocketMQ 4.9.3 MessageDecoder.java; version 2 of the record from 5.3.3.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -42,12 +42,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparrowmq.errors import RemoteProtocolError
-from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from sparrowmq.model.message import (
+    INFLATED_BYTES_MAX,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+)
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
+from sparrowmq.protocol.compression import COMPRESSED, inflate
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import (
     BORN_HOST_V6,
-    COMPRESSED,
     MAGIC_V1,
     MAGIC_V2,
     POSITION_AT,
@@ -55,12 +60,15 @@ from sparrowmq.protocol.record import (
     STORE_HOST_V6,
     TOPIC_BYTES_MAX,
     decode_host,
-    inflate,
 )
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
+# So many inflated bytes end a batch. With the largest body behind them, and with Arrow's copy of
+# both, that is 64 MiB at most.
+BATCH_INFLATED_BYTES = 16 * 1024 * 1024
+_BODY_COLUMNS = frozenset({"body", "value"})
 _RECORD_SIZE_MIN = 91
 _SIZE = struct.Struct(">i")
 # How many records are first thought to have one size, and how many are looked at one by one where
@@ -198,8 +206,9 @@ def decode_columns(
     schema: pa.Schema,
     broker_name: str,
     partition: int | Ints = 0,
-) -> pa.RecordBatch:
-    """Decode records into a batch.
+    on_unreadable: Callable[[int, str], None],
+) -> Iterator[pa.RecordBatch]:
+    """Decode records into batches: one, or several where compressed bodies inflate to much.
 
     Args:
         records: the buffer.
@@ -207,13 +216,63 @@ def decode_columns(
         schema: of `arrow_schema`.
         broker_name: the broker from which the records came; no record holds it.
         partition: the number for the column `partition`, of all records or of each.
+        on_unreadable: called with where a record begins whose body cannot be read, and why; the
+            row is left out unless the call raises.
 
     Raises: RemoteProtocolError if a record contradicts its own sizes.
     """
     layout = _lay_out(records, starts)
-    context = _Context(records, starts, layout, broker_name, partition)
+    is_compressed = (layout.sys_flags & COMPRESSED) != 0
+    if not is_compressed.any() or _BODY_COLUMNS.isdisjoint(schema.names):
+        yield _decode_rows(_Context(records, starts, layout, broker_name, partition), schema)
+        return
+    for rows, inflated in _inflate_rows(records, starts, layout, is_compressed, on_unreadable):
+        part = _Layout(*[getattr(layout, name)[rows] for name in _Layout.__slots__])
+        numbers = partition if isinstance(partition, int) else partition[rows]
+        context = _Context(records, starts[rows], part, broker_name, numbers, inflated=inflated)
+        yield _decode_rows(context, schema)
+
+
+def _decode_rows(context: _Context, schema: pa.Schema) -> pa.RecordBatch:
     arrays = [_COLUMN_DECODERS[name](context) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _inflate_rows(
+    records: bytes,
+    starts: Ints,
+    layout: _Layout,
+    is_compressed: npt.NDArray[np.bool_],
+    on_unreadable: Callable[[int, str], None],
+) -> Iterator[tuple[Ints, dict[int, bytes]]]:
+    """Yield the rows of one batch after the other, with inflated bodies by place in the batch."""
+    rows: list[int] = []
+    inflated: dict[int, bytes] = {}
+    size = 0
+    columns = (is_compressed, layout.sys_flags, layout.body_at, layout.body_end)
+    for row, (inflates, sys_flag, begin, end) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        if inflates:
+            try:
+                inflated[len(rows)] = body = _inflate(records[begin:end], sys_flag)
+            except RemoteProtocolError as error:
+                on_unreadable(int(starts[row]), str(error))
+                continue
+            size += len(body)
+        rows.append(row)
+        if size >= BATCH_INFLATED_BYTES:
+            yield np.array(rows, dtype=np.int64), inflated
+            rows, inflated, size = [], {}, 0
+    if rows:
+        yield np.array(rows, dtype=np.int64), inflated
+
+
+def _inflate(body: bytes, sys_flag: int) -> bytes:
+    plain = inflate(body, sys_flag=sys_flag, bytes_max=INFLATED_BYTES_MAX)
+    if plain is None:
+        raise RemoteProtocolError(f"its body inflates beyond {INFLATED_BYTES_MAX} bytes")
+    return plain
 
 
 def plain_topics(batch: pa.RecordBatch, namespace: Namespace) -> pa.RecordBatch:
@@ -251,6 +310,8 @@ class _Context:
     broker_name: str
     partition: int | Ints
     parts: _Parts | None = None
+    # Bodies by row that do not stand in the records as they are to be shown.
+    inflated: dict[int, bytes] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -269,11 +330,16 @@ def _lay_out(records: bytes, starts: Ints) -> _Layout:
     store_host_at = store_timestamp_at + 8
     reconsume_times_at = store_host_at + store_size
     body_at = reconsume_times_at + 16
-    _check(body_at <= size, starts, "its header runs over the end")
+    _check(body_at <= size, records, starts, "its header runs over the end")
     body_end = body_at + gather_numbers(records, body_at - 4, ">i4")
-    _check((body_at <= body_end) & (body_end + 3 <= size), starts, "its body runs over the end")
+    _check(
+        (body_at <= body_end) & (body_end + 3 <= size),
+        records,
+        starts,
+        "its body runs over the end",
+    )
     is_v2 = magic == MAGIC_V2
-    _check(is_v2 | (magic == MAGIC_V1), starts, "its magic number is unknown")
+    _check(is_v2 | (magic == MAGIC_V1), records, starts, "its magic number is unknown")
     if is_v2.any():
         wide = gather_numbers(records, body_end, ">u2")
         topic_at = body_end + np.where(is_v2, 2, 1)
@@ -283,10 +349,10 @@ def _lay_out(records: bytes, starts: Ints) -> _Layout:
         topic_end = topic_at + gather_numbers(records, body_end, "u1")
     properties_at = topic_end + 2
     fits = (is_v2 | (topic_end - topic_at <= TOPIC_BYTES_MAX)) & (properties_at <= size)
-    _check(fits, starts, "its topic has no legal size")
+    _check(fits, records, starts, "its topic has no legal size")
     properties_end = properties_at + gather_numbers(records, topic_end, ">u2")
     ends = starts + gather_numbers(records, starts, ">i4")
-    _check(properties_end == ends, starts, "its parts do not add up to its size")
+    _check(properties_end == ends, records, starts, "its parts do not add up to its size")
     return _Layout(
         sys_flags=sys_flags,
         store_timestamp_at=store_timestamp_at,
@@ -301,10 +367,13 @@ def _lay_out(records: bytes, starts: Ints) -> _Layout:
     )
 
 
-def _check(ok: npt.NDArray[np.bool_], starts: Ints, message: str) -> None:
+def _check(ok: npt.NDArray[np.bool_], records: bytes, starts: Ints, message: str) -> None:
     if not ok.all():
-        position = int(starts[int(np.argmin(ok))])
-        raise RemoteProtocolError(f"a record is damaged: {message}", position=position)
+        start = starts[[int(np.argmin(ok))]]
+        offset = queue_offsets(records, start)[0]
+        raise RemoteProtocolError(
+            f"the record of queue offset {offset} is damaged: {message}", position=int(start[0])
+        )
 
 
 def _take(records: bytes | Bytes, begins: Ints, ends: Ints, kind: pa.DataType) -> pa.Array:
@@ -356,13 +425,12 @@ def _instants(context: _Context, positions: Ints) -> pa.Array:
 def _decode_body(context: _Context) -> pa.Array:
     layout = context.layout
     bodies = _take(context.records, layout.body_at, layout.body_end, pa.binary())
-    if not (layout.sys_flags & COMPRESSED).any():
+    if not context.inflated:
         return bodies
-    inflated = [
-        inflate(body, sys_flag=sys_flag) if sys_flag & COMPRESSED else body
-        for body, sys_flag in zip(bodies.to_pylist(), layout.sys_flags.tolist(), strict=True)
-    ]
-    return pa.array(inflated, type=pa.binary())
+    found = bodies.to_pylist()
+    for row, body in context.inflated.items():
+        found[row] = body
+    return pa.array(found, type=pa.binary())
 
 
 def _decode_partition(context: _Context) -> pa.Array:

@@ -13,7 +13,7 @@ from typing import Any
 
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, LocalProtocolError
-from sparrowmq.model import MessageQueue
+from sparrowmq.model import MessageQueue, UnreadablePolicy
 from sparrowmq.model.names import check_group
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace, check_namespace
 from sparrowmq.protocol.sql92 import parse_condition
@@ -68,6 +68,7 @@ class SourceOptions:
     max_records_per_partition: int | None
     min_rows_per_partition: int
     fail_on_data_loss: bool
+    unreadable_policy: UnreadablePolicy
     columns: tuple[str, ...]
     sub_expression: str
     filter_type: str
@@ -145,6 +146,11 @@ def _parse_filter(text: str) -> str:
     except LocalProtocolError as error:
         raise ValueError(str(error)) from error
     return text or SUBSCRIBE_ALL
+
+
+def _parse_policy(text: str) -> UnreadablePolicy:
+    word = parse_choice(("stop", "skip", "dead-letter"))(text)
+    return UnreadablePolicy[word.upper().replace("-", "_")]
 
 
 _COUNT_MAX = 2**63 - 1
@@ -286,6 +292,14 @@ OPTIONS: tuple[Option, ...] = (
         "true",
         parse_bool,
         "fail when messages are gone before they were read; false skips them with a warning",
+    ),
+    Option(
+        "unreadablePolicy",
+        "stop",
+        _parse_policy,
+        "what becomes of a message whose body cannot be read (compressed by what is not installed, "
+        "damaged, or larger than 16 MiB once inflated): stop fails, skip leaves it out with a "
+        "warning, dead-letter has the broker put it among the dead letters of the group",
     ),
     Option(
         "profile",
@@ -437,6 +451,11 @@ def _check_together(given: Mapping[str, Any]) -> None:
             raise ConfigError(f"give only one of the options {' and '.join(map(repr, both))}")
     if "profile" in given and "columns" in given:
         raise ConfigError("give either option 'profile' or option 'columns', not both")
+    if given.get("unreadablePolicy") is UnreadablePolicy.DEAD_LETTER and "group" not in given:
+        raise ConfigError(
+            "option 'unreadablePolicy' is 'dead-letter', which needs a broker and option 'group', "
+            "whose dead letters the messages become"
+        )
     if given.get("commitOffsets") and "group" not in given:
         raise ConfigError("option 'commitOffsets' needs option 'group', under which to commit")
     if isinstance(given.get("startingOffsets"), GroupChoice) and "group" not in given:

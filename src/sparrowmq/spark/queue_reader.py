@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -27,7 +29,8 @@ from msgspec import structs
 
 from sparrowmq.calling.effects import Operation, Task, cancel, join, sleep, spawn
 from sparrowmq.client.operations.pull import PullResult, PullStatus, make_pull_header, pull
-from sparrowmq.errors import RemoteProtocolError, SparrowError
+from sparrowmq.errors import RemoteProtocolError, SparrowError, UnreadableMessage
+from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import Loss
 from sparrowmq.spark.cluster import Cluster, Patience, is_passing, persist
 from sparrowmq.spark.columns import (
@@ -43,6 +46,7 @@ from sparrowmq.spark.failures import report_losses
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.planning import QueueRange
 from sparrowmq.spark.positions import DEFAULT_GROUP
+from sparrowmq.spark.unreadable import UnreadableMessages
 
 # Small answers (Apache's brokers give 32 messages) are joined until a batch is worth its cost.
 BATCH_ROWS_MIN = 4_096
@@ -163,7 +167,8 @@ class QueueReader:
 
     def _check(self, result: PullResult, asked: int) -> Ints:
         """Return where the wanted records begin, which must be without a gap."""
-        starts = find_starts(result.records)
+        with _naming(self.queue, f" from offset {asked} on"):
+            starts = find_starts(result.records)
         offsets = queue_offsets(result.records, starts)
         if self._options.is_filtered:
             return self._check_filtered(result, asked, starts, offsets)
@@ -188,7 +193,8 @@ class QueueReader:
             )
         wanted = starts[offsets < self._end]
         tags = self._options.tags
-        return wanted if tags is None else select_tags(result.records, wanted, tags)
+        with _naming(self.queue):
+            return wanted if tags is None else select_tags(result.records, wanted, tags)
 
     def _judge(self, result: PullResult) -> Operation[None]:
         """Find out what an answer without messages means for the range."""
@@ -213,6 +219,20 @@ class QueueReader:
         self._fruitless = 0
 
 
+@contextmanager
+def _naming(queue: MessageQueue, where: str = "") -> Iterator[None]:
+    """Say of which queue records are that are damaged."""
+    try:
+        yield
+    except UnreadableMessage:
+        raise
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(
+            f"broker {queue.broker_name!r} gave damaged records of queue {queue.queue_id} of "
+            f"{queue.topic!r}{where}: {error}"
+        ) from error
+
+
 def read_ranges(
     cluster: Cluster,
     options: SourceOptions,
@@ -226,6 +246,7 @@ def read_ranges(
     Raises: DataLossError, RemoteProtocolError, TransportError, BrokerError, RouteError.
     """
     schema = arrow_schema(options.columns)
+    unreadable = UnreadableMessages(options, cluster)
     readers = [QueueReader(cluster, options, each) for each, _ in ranges]
     patience = Patience(options.fetch_retries, options.retry_interval_ms)
     topics = frozenset(reader.queue.topic for reader in readers)
@@ -234,15 +255,19 @@ def read_ranges(
         following: Iterator[QueueReader | None] = chain(readers[1:], [None])
         for reader, (_, number), after in zip(readers, ranges, following, strict=True):
             for records, starts in _join_answers(cluster, reader, after):
-                batch = decode_columns(
+                batches = decode_columns(
                     records,
                     starts,
                     schema=schema,
                     broker_name=reader.queue.broker_name,
                     partition=number,
+                    on_unreadable=partial(unreadable.pass_over, reader.queue.broker_name, records),
                 )
-                yield plain_topics(batch, options.namespace)
+                with _naming(reader.queue):
+                    for batch in batches:
+                        yield plain_topics(batch, options.namespace)
     finally:
+        unreadable.report()
         for reader in readers:
             reader.abandon()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +45,7 @@ from sparrowmq.spark.partition import RangesPartition
 from sparrowmq.spark.planning import QueueRange
 from sparrowmq.spark.shipping import Packed, pack
 from sparrowmq.spark.store_files import StoredQueue, StoreFiles
+from sparrowmq.spark.unreadable import UnreadableMessages
 
 # A task reads about so much of the log, and so much at a time.
 PARTITION_BYTES = 64 * 1024 * 1024
@@ -213,6 +215,7 @@ def read_log(
     Raises: DataLossError if files are gone; CorruptRecord if a record is not what its queue says.
     """
     schema = arrow_schema(options.columns)
+    unreadable = UnreadableMessages(options)
     try:
         plan = _list_messages(files, ranges)
         for chunk in _chunks(plan, np.array(files.log.bases, dtype=np.int64)):
@@ -227,17 +230,20 @@ def read_log(
                 wanted = select_tags(records, starts, options.tags)
                 numbers = numbers[np.isin(starts, wanted)]
                 starts = wanted
-            yield decode_columns(
+            yield from decode_columns(
                 records,
                 starts,
                 schema=schema,
                 broker_name=options.broker_name,
                 partition=numbers,
+                on_unreadable=partial(unreadable.pass_over, options.broker_name, records),
             )
     except CorruptRecord:
         raise
     except StoreError as error:
         report_losses([Loss(ranges[0][0].queue, str(error))], fail=options.fail_on_data_loss)
+    finally:
+        unreadable.report()
 
 
 def _list_messages(files: StoreFiles, ranges: Sequence[tuple[QueueRange, int]]) -> _Plan:

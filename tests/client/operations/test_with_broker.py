@@ -54,7 +54,7 @@ def test_what_is_sent_is_pulled(run: Run, cluster: EmbeddedCluster, topic: str) 
     header = make_pull_header("GID_reader", queue, offset=0, count_max=32)
     result = run(pull(cluster.broker, header))
 
-    messages = decode_messages(result.records, broker_name="broker-a")
+    messages = decode_messages(result.records, broker_name="broker-a").messages
     assert (PullStatus.FOUND, 3, 0, 3) == result[:4]
     assert [b"one", b"two", b"three"] == [message.body for message in messages]
     assert [0, 1, 2] == [message.queue_offset for message in messages]
@@ -73,7 +73,7 @@ def test_pull_of_a_whole_queue_takes_large_steps(
     header = make_pull_header("GID_reader", queue, offset=0, count_max=2048)
     result = run(pull(cluster.broker, header))
 
-    assert 1_024 == len(decode_messages(result.records, broker_name="broker-a"))
+    assert 1_024 == len(decode_messages(result.records, broker_name="broker-a").messages)
 
 
 def test_offsets_of_queue_and_group(run: Run, cluster: EmbeddedCluster, topic: str) -> None:
@@ -89,7 +89,9 @@ def test_offsets_of_queue_and_group(run: Run, cluster: EmbeddedCluster, topic: s
     # Messages of one millisecond are all as good an answer.
     found = run(offsets.search_offset(cluster.broker, queue, timestamp_ms=earliest))
     header = make_pull_header("GID_offsets", queue, offset=found, count_max=1)
-    (message,) = decode_messages(run(pull(cluster.broker, header)).records, broker_name="broker-a")
+    (message,) = decode_messages(
+        run(pull(cluster.broker, header)).records, broker_name="broker-a"
+    ).messages
     assert earliest == message.store_timestamp_ms
     assert 2 == run(offsets.search_offset(cluster.broker, queue, timestamp_ms=earliest + 10**9))
     run(offsets.update_offset(cluster.broker, "GID_offsets", queue=queue, offset=2))

@@ -8,6 +8,7 @@ queue, the loop goes on, and so does every other queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -40,6 +41,7 @@ from sparrowmq.client.operations.pull import (
     make_pull_header,
     pull,
 )
+from sparrowmq.client.operations.pull_answer import read_answer
 from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.operations.send_back import queues_for_again, send_again, send_back
@@ -53,7 +55,6 @@ from sparrowmq.client.subscriber import (
 )
 from sparrowmq.errors import (
     BrokerError,
-    RemoteProtocolError,
     SparrowError,
     TopicRouteNotFound,
     UsageError,
@@ -84,7 +85,6 @@ from sparrowmq.model import (
 )
 from sparrowmq.protocol.bodies import HeartbeatData
 from sparrowmq.protocol.codes import ResponseCode
-from sparrowmq.protocol.record import decode_messages
 
 # Carries out the actions of one type.
 Carrier: TypeAlias = Callable[[Subscriber, Any], Operation[None]]
@@ -297,38 +297,33 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
     address = subscriber.get_broker_address(queue)
     result = yield from pull(address, header, timeout_ms=config.pull_timeout_ms)
     check_records(queue, result, offset=offset)
-    now_ms: int = yield Now()
     if result.status is PullStatus.OFFSET_ILLEGAL:
+        now_ms: int = yield Now()
         corrected = corrected_offset(offset, result)
         member.pull_moved(queue, epoch, offset=offset, corrected_offset=corrected, now_ms=now_ms)
         return
-    messages, next_offset = read_records(queue, result.records, next_offset=result.next_offset)
+    messages, next_offset, is_cut = yield from read_answer(
+        subscriber,
+        queue,
+        result,
+        offset=offset,
+        room_bytes=partial(member.room_bytes, queue),
+        policy=config.unreadable_policy,
+    )
+    now_ms = yield Now()
     subscriber.counters.pulled += len(messages)
     if subscription.tags_set:
         # The broker filtered by hash codes only.
         messages = [message for message in messages if message.tags in subscription.tags_set]
     member.pulled(
-        queue, epoch, offset=offset, messages=messages, next_offset=next_offset, now_ms=now_ms
+        queue,
+        epoch,
+        offset=offset,
+        messages=messages,
+        next_offset=next_offset,
+        now_ms=now_ms,
+        is_cut=is_cut,
     )
-
-
-def read_records(
-    queue: MessageQueue, records: bytes, *, next_offset: int
-) -> tuple[list[MessageExt], int]:
-    """Return a pull's messages and where the next pull begins.
-
-    Where a record cannot be read, that is at it: no message may be passed over unseen. One that
-    stands first is an error then, and the queue stays before it until it can be read.
-    """
-    messages = decode_messages(records, broker_name=queue.broker_name)
-    if sum(message.store_size for message in messages) == len(records):
-        return messages, next_offset
-    if not messages:
-        raise RemoteProtocolError(
-            f"a record of {queue} cannot be read (damaged, or compressed in a way that is not "
-            f"supported); set the group's offset behind it to go on without it"
-        )
-    return messages, messages[-1].queue_offset + 1
 
 
 def _send_back(subscriber: Subscriber, action: SendBack) -> Operation[None]:

@@ -106,12 +106,13 @@ def consume_directly(
     """
     header = decode_header(ConsumeMessageDirectlyResultRequestHeader, request.ext_fields)
     found = decode_messages(request.body or b"", broker_name=header.broker_name or "")
-    if len(found) != 1:
+    if len(found.messages) != 1:
+        why = found.failure or f"the body holds {len(found.messages)} messages"
         return response_to(
-            request, ResponseCode.SYSTEM_ERROR, remark="the body is no message that can be read"
+            request, ResponseCode.SYSTEM_ERROR, remark=f"the message cannot be read: {why}"
         )
     namespace, is_orderly = subscriber.config.namespace, subscriber.config.orderly
-    (message,) = namespace.unwrap_messages([with_own_topic(found[0])])
+    (message,) = namespace.unwrap_messages([with_own_topic(found.messages[0])])
     context = (ConsumeOrderlyContext if is_orderly else ConsumeContext)(message.queue)
     begun_ms: int = yield Now()
     remark: str | None = None

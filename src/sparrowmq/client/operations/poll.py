@@ -24,7 +24,6 @@ from sparrowmq.client.operations.consume import (
     Carrier,
     consume,
     keep_local_offset,
-    read_records,
 )
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.pull import (
@@ -33,12 +32,14 @@ from sparrowmq.client.operations.pull import (
     make_pull_header,
     pull,
 )
+from sparrowmq.client.operations.pull_answer import read_answer
 from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
 from sparrowmq.errors import InvokeTimeout, SparrowError, UsageError
 from sparrowmq.membership.actions import Commit, Deliver, Rebalance, SendBack
 from sparrowmq.membership.member import TopicShare
-from sparrowmq.model import MessageQueue, MessageSelector
+from sparrowmq.membership.process_queue import MIB
+from sparrowmq.model import MessageQueue, MessageSelector, UnreadablePolicy
 from sparrowmq.model.queue import queue_order
 from sparrowmq.protocol.subscription import parse_selection, parse_subscription
 
@@ -270,13 +271,14 @@ def pull_queue(
 ) -> Operation[PullResult]:
     """Pull once from any queue at any offset; nothing is committed, no position changes.
 
-    Raises: RouteError, TransportError, BrokerError; RemoteProtocolError if the first record
-    cannot be read.
+    Raises: RouteError, TransportError, BrokerError; UnreadableMessage if the first message cannot
+    be read and the policy is to stop.
     """
+    config = state.subscriber.config
     queue = state.namespace.wrap_queue(queue)
     subscription = parse_selection(queue.topic, expression, sub_version=0)
     header = make_pull_header(
-        state.subscriber.config.group,
+        config.group,
         queue,
         offset=offset,
         count_max=count_max,
@@ -287,7 +289,16 @@ def pull_queue(
     address = yield from get_broker_address(state.directory, queue)
     result = yield from pull(address, header, timeout_ms=PULL_TIMEOUT_MS + suspend_ms)
     check_records(queue, result, offset=offset)
-    messages, next_offset = read_records(queue, result.records, next_offset=result.next_offset)
+    is_stopped = config.unreadable_policy is UnreadablePolicy.STOP
+    messages, next_offset, _ = yield from read_answer(
+        state.subscriber,
+        queue,
+        result,
+        offset=offset,
+        room_bytes=lambda: config.flow.size_mib_max * MIB,
+        # The same offsets may be pulled by hand again and again: no dead letter comes of it.
+        policy=UnreadablePolicy.STOP if is_stopped else UnreadablePolicy.SKIP,
+    )
     if subscription.tags_set:
         # The broker filtered by hash codes only.
         messages = [message for message in messages if message.tags in subscription.tags_set]

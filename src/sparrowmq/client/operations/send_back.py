@@ -13,6 +13,7 @@ from itertools import chain, islice
 from sparrowmq.calling.effects import Invoke, Operation
 from sparrowmq.client.operations.request import ask, error_of
 from sparrowmq.errors import BrokerError
+from sparrowmq.membership.send_backs import DEAD_LETTER_LEVEL
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import (
     PROPERTY_DELAY_LEVEL,
@@ -67,6 +68,23 @@ def send_back(
         max_reconsume_times=max_reconsume_times,
     )
     yield from ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=timeout_ms)
+
+
+def send_dead_letter(
+    address: str, group: str, *, message: MessageExt, timeout_ms: int = SEND_BACK_TIMEOUT_MS
+) -> Operation[None]:
+    """Ask the master of a message's broker to put it, as it is, among the group's dead letters.
+
+    Raises: TransportError, BrokerError.
+    """
+    yield from send_back(
+        address,
+        group,
+        message=message,
+        delay_level=DEAD_LETTER_LEVEL,
+        max_reconsume_times=0,
+        timeout_ms=timeout_ms,
+    )
 
 
 def queues_for_again(message: MessageExt, queues: Sequence[MessageQueue]) -> list[MessageQueue]:

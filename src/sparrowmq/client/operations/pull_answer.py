@@ -1,0 +1,115 @@
+"""From a pull's answer to its messages: inflated within bounds, and past what cannot be read.
+
+Rules of this file:
+- No message is passed over unseen: what is not returned is pulled again, or was told.
+- The bodies of an answer are inflated only as far as the queue has room, and in turns between
+  which the driver does other work: leases are renewed however much an answer holds.
+
+Differs from RocketMQ: Java's clients drop a message that they cannot read, and all that comes after
+it in the same answer, without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sparrowmq.calling.effects import Operation, Sleep
+from sparrowmq.client.operations.deliver import with_own_topic
+from sparrowmq.client.operations.pull import PullResult
+from sparrowmq.client.operations.send_back import send_dead_letter
+from sparrowmq.client.subscriber import MessagePassedOver, Subscriber
+from sparrowmq.errors import SparrowError, UnreadableMessage
+from sparrowmq.model import MessageExt, MessageQueue, UnreadablePolicy
+from sparrowmq.protocol.record import Unreadable, decode_messages
+
+
+class Answer(NamedTuple):
+    """The messages of a pull's answer, and where the next pull begins.
+
+    With `is_cut` the answer held more, for which there was no room.
+    """
+
+    messages: list[MessageExt]
+    next_offset: int
+    is_cut: bool = False
+
+
+def read_answer(
+    subscriber: Subscriber,
+    queue: MessageQueue,
+    result: PullResult,
+    *,
+    offset: int,
+    room_bytes: Callable[[], int],
+    policy: UnreadablePolicy,
+) -> Operation[Answer]:
+    """Read the answer to the pull from `offset`.
+
+    Args:
+        room_bytes: asked before each turn how many bytes inflated bodies may add.
+        policy: what to do with a message that cannot be read.
+
+    Raises: UnreadableMessage if the first message cannot be read and is not passed over; one that
+    comes later ends the answer before itself.
+    """
+    records, end = result.records, len(result.records)
+    messages: list[MessageExt] = []
+    at = size = 0
+    following = offset
+    while True:
+        room = room_bytes() - size
+        part = decode_messages(records, broker_name=queue.broker_name, at=at, room_bytes=room)
+        messages += part.messages
+        at = part.end
+        if at == end and part.unreadable is None:
+            return Answer(messages, result.next_offset)
+        if part.messages:
+            size += sum(len(message.body) for message in part.messages)
+            following = messages[-1].queue_offset + 1
+        try:
+            if part.unreadable is not None:
+                yield from _pass_over(subscriber, queue, part.unreadable, policy)
+                following = part.unreadable.message.queue_offset + 1
+            elif part.fault is not None:
+                raise UnreadableMessage(
+                    f"the record from offset {following} of {_name(queue)} on is damaged "
+                    f"({part.fault}); set the group's offset behind it to go on without it"
+                )
+            elif not part.messages:
+                return Answer(messages, following, is_cut=True)
+        except UnreadableMessage:
+            if following == offset:
+                raise
+            return Answer(messages, following)
+        yield Sleep(0)
+
+
+def _pass_over(
+    subscriber: Subscriber, queue: MessageQueue, unreadable: Unreadable, policy: UnreadablePolicy
+) -> Operation[None]:
+    message, reason = unreadable
+    what = (
+        f"message {message.msg_id} at offset {message.queue_offset} of {_name(queue)} cannot be "
+        f"read: {reason}"
+    )
+    if policy is UnreadablePolicy.STOP:
+        raise UnreadableMessage(
+            f"{what}; to go on without it, give unreadable_policy=UnreadablePolicy.SKIP or "
+            f"DEAD_LETTER, or set the group's offset to {message.queue_offset + 1}"
+        )
+    if policy is UnreadablePolicy.DEAD_LETTER:
+        try:
+            address = subscriber.get_broker_address(queue)
+            group = subscriber.config.group
+            yield from send_dead_letter(address, group, message=with_own_topic(message))
+        except SparrowError as error:
+            raise UnreadableMessage(
+                f"{what}; it could not be sent to the dead letters, which is tried again: {error}"
+            ) from error
+    subscriber.counters.unreadable += 1
+    subscriber.tell(MessagePassedOver(queue, message, reason, policy))
+
+
+def _name(queue: MessageQueue) -> str:
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"

@@ -1,0 +1,157 @@
+"""Compressed bodies: zlib, and LZ4 and ZSTD where the extra `compression` is installed. Pure.
+
+The sys flag of a message says whether the body is compressed (`COMPRESSED`), and by what
+(`COMPRESSION_TYPE`). LZ4 bodies are LZ4 frames, ZSTD bodies are zstd frames.
+
+Rules of this file:
+- Inflating produces at most the bytes allowed, and allocates no more for the output: a message of
+  a few bytes may stand for gigabytes.
+- The packages are loaded when the first body needs them.
+
+Source: RocketMQ 5.x common/compression, common/sysflag/MessageSysFlag.java.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.model import CompressionType
+
+# MessageSysFlag.java.
+COMPRESSED = 0x1
+# RocketMQ 4.9.4 and later: which compression; 0 and 3 are zlib, 1 LZ4, 2 ZSTD.
+COMPRESSION_TYPE = 0x700
+COMPRESSION_ZLIB = 0x300
+
+_TYPES: Mapping[int, CompressionType] = MappingProxyType(
+    {
+        0: CompressionType.ZLIB,
+        0x100: CompressionType.LZ4,
+        0x200: CompressionType.ZSTD,
+        COMPRESSION_ZLIB: CompressionType.ZLIB,
+    }
+)
+# ZLIB without the bits of its type, as clients before 5.0 write and read it.
+_SYS_FLAGS: Mapping[CompressionType, int] = MappingProxyType(
+    {
+        CompressionType.ZLIB: COMPRESSED,
+        CompressionType.LZ4: COMPRESSED | 0x100,
+        CompressionType.ZSTD: COMPRESSED | 0x200,
+    }
+)
+_MODULES: Mapping[CompressionType, str] = MappingProxyType(
+    {CompressionType.LZ4: "lz4.frame", CompressionType.ZSTD: "zstandard"}
+)
+_INSTALL = "pip install 'sparrowmq[compression]'"
+
+
+def find_missing_package(kind: CompressionType) -> str | None:
+    """Return what to install before bodies of this kind can be read and written, or None."""
+    try:
+        if kind in _MODULES:
+            import_module(_MODULES[kind])
+    except ImportError:
+        package = _MODULES[kind].partition(".")[0]
+        return f"{kind.name} needs the package {package}, which is not installed ({_INSTALL})"
+    return None
+
+
+def compress_body(body: bytes, kind: CompressionType, *, level: int) -> tuple[bytes, int]:
+    """Return the compressed body, and the bits of the sys flag that say so.
+
+    Args:
+        level: 1 to 9 of ZLIB, 1 to 22 of ZSTD; LZ4 has none.
+
+    Raises: ImportError if the package of the kind is missing.
+    """
+    if kind is CompressionType.LZ4:
+        # Java's reader takes independent blocks only.
+        packed: bytes = import_module("lz4.frame").compress(body, block_linked=False)
+    elif kind is CompressionType.ZSTD:
+        packed = import_module("zstandard").compress(body, level)
+    else:
+        packed = zlib.compress(body, level)
+    return packed, _SYS_FLAGS[kind]
+
+
+def inflate(body: bytes, *, sys_flag: int, bytes_max: int) -> bytes | None:
+    """Undo `compress_body`; return None where the body grows beyond `bytes_max`.
+
+    Raises: RemoteProtocolError if the body cannot be inflated; its text completes a sentence.
+    """
+    kind = _TYPES.get(sys_flag & COMPRESSION_TYPE)
+    if kind is None:
+        number = (sys_flag & COMPRESSION_TYPE) >> 8
+        raise RemoteProtocolError(f"its compression type {number} is none of RocketMQ's")
+    if not body:
+        return b""
+    try:
+        return _INFLATERS[kind](body, bytes_max)
+    except ImportError as error:
+        raise RemoteProtocolError(
+            f"its body is compressed, and {find_missing_package(kind)}"
+        ) from error
+
+
+def _inflate_zlib(body: bytes, bytes_max: int) -> bytes | None:
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(body, bytes_max + 1)
+    except zlib.error as error:
+        raise RemoteProtocolError(f"its body is no zlib stream ({error})") from error
+    return _whole(plain, bytes_max, is_whole=stream.eof)
+
+
+def _inflate_lz4(body: bytes, bytes_max: int) -> bytes | None:
+    stream = import_module("lz4.frame").LZ4FrameDecompressor()
+    try:
+        plain: bytes = stream.decompress(body, max_length=bytes_max + 1)
+    except RuntimeError as error:
+        raise RemoteProtocolError(f"its body is no LZ4 frame ({error})") from error
+    return _whole(plain, bytes_max, is_whole=stream.eof)
+
+
+def _whole(plain: bytes, bytes_max: int, *, is_whole: bool) -> bytes | None:
+    if len(plain) > bytes_max:
+        return None
+    if not is_whole:
+        raise RemoteProtocolError("its compressed body ends early")
+    return plain
+
+
+def _inflate_zstd(body: bytes, bytes_max: int) -> bytes | None:
+    zstandard = import_module("zstandard")
+    decompressor = zstandard.ZstdDecompressor()
+    try:
+        # -1 where the frame does not say, as those of Java's clients.
+        if zstandard.frame_content_size(body) > bytes_max:
+            return None
+        # All at once, since a stream allocates the window that the frame asks for, up to 128 MiB.
+        plain: bytes = decompressor.decompress(body, max_output_size=bytes_max)
+    except zstandard.ZstdError as error:
+        if _outgrows(decompressor, body, bytes_max):
+            return None
+        raise RemoteProtocolError(f"its body is no zstd frame ({error})") from error
+    return plain
+
+
+def _outgrows(decompressor: Any, body: bytes, bytes_max: int) -> bool:
+    """Tell whether a frame that was not inflated whole is too large, and not damaged."""
+    try:
+        return len(decompressor.stream_reader(body).read(bytes_max + 1)) > bytes_max
+    except import_module("zstandard").ZstdError:
+        return False
+
+
+_INFLATERS: Mapping[CompressionType, Callable[[bytes, int], bytes | None]] = MappingProxyType(
+    {
+        CompressionType.ZLIB: _inflate_zlib,
+        CompressionType.LZ4: _inflate_lz4,
+        CompressionType.ZSTD: _inflate_zstd,
+    }
+)
