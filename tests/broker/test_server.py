@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from sparrowmq.protocol.bodies import TopicRouteData, decode_body
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import encode_frame
+from sparrowmq.protocol.record import Record
 from sparrowmq.serving.remoting_server import bind
+from sparrowmq.store import MessageStore, StoreConfig
+from sparrowmq.store.file_storage import FileStorage
 
 SEND = {
     "a": "GID_p",
@@ -64,6 +68,28 @@ async def test_created_topic_has_a_route_when_it_is_answered(live: Any) -> None:
     assert 0 == created.code
     assert [3] == [queue.write_queue_nums for queue in route.queue_datas]
     assert [{0: live.broker}] == [broker.broker_addrs for broker in route.broker_datas]
+
+
+async def test_what_a_damaged_log_has_lost_is_logged_as_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MessageStore(FileStorage(tmp_path), StoreConfig())
+    store.load(timestamp_ms=1)
+    store.put([Record(topic="T", queue_id=0, body=b"abc")], timestamp_ms=1)
+    store.close()
+    errors: list[list[str]] = []
+    for damage in (b"abc", b"abd"):
+        with (tmp_path / "commitlog" / ("0" * 20)).open("r+b") as file:
+            file.seek(88)
+            file.write(damage)
+        caplog.clear()
+        server = BrokerServer(tmp_path, BrokerConfig(address="127.0.0.1:10911"))
+        await server.start(bind("127.0.0.1", 0))
+        await server.stop()
+        errors.append([r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR])
+
+    assert [0, 1] == [len(messages) for messages in errors]
+    assert "lost by their queues' entries: 1 (T:0 1)" in errors[1][0]
 
 
 async def test_held_pull_is_answered_by_a_send_on_another_connection(live: Any) -> None:

@@ -27,6 +27,12 @@ def fill(storage: Any, make: Callable[..., Record]) -> list[bytes]:
     return bodies
 
 
+def end_of_log(storage: Any) -> int:
+    store = MessageStore(storage.copy(), CONFIG)
+    store.load(timestamp_ms=1)
+    return store.appended_position
+
+
 def read_all(store: MessageStore) -> list[bytes]:
     found = []
     for queue in store.queues():
@@ -76,6 +82,7 @@ def test_a_flipped_bit_in_the_log_is_never_a_silent_loss(
         else:
             assert bodies[: len(found)] == found
             assert outcome.lost_synced_bytes > 0
+            assert len(bodies) - len(found) == sum(count for _, count in outcome.lost_messages)
             reported += 1
 
     assert min(refused, readable) > FLIPS // 20
@@ -122,18 +129,50 @@ def test_records_that_apache_wrote_are_refused_if_damaged_in_the_middle(
     assert 0 == caught.value.position
 
 
+@pytest.mark.parametrize("name", ["checkpoint", "consumequeue/T/0/00000000000000000000"])
+def test_salvage_without_a_checkpoint_or_a_queue_reports_the_loss(
+    name: str, storage: Any, new_record: Callable[..., Record]
+) -> None:
+    fill(storage, new_record)
+    log_end = end_of_log(storage)
+    storage.remove(name)
+    storage.create("abort", size=0)
+    storage.inodes["commitlog/00000000000000004096"].data[100] ^= 1
+    report = MessageStore(storage, replace(CONFIG, salvage=True)).load(timestamp_ms=1)
+
+    assert log_end - 4096 == report.lost_synced_bytes
+    assert f"{log_end - 4096} bytes" in (report.describe_loss() or "")
+
+
+def test_a_store_that_lost_nothing_says_so(storage: Any, new_record: Callable[..., Record]) -> None:
+    fill(storage, new_record)
+    storage.create("abort", size=0)
+
+    assert MessageStore(storage, CONFIG).load(timestamp_ms=1).describe_loss() is None
+
+
 def test_salvage_cuts_the_log_at_the_damage(
     storage: Any, new_record: Callable[..., Record]
 ) -> None:
-    bodies = fill(storage, new_record)
+    bodies, log_end = fill(storage, new_record), end_of_log(storage)
     storage.inodes["commitlog/00000000000000004096"].data[100] ^= 1
     with pytest.raises(CorruptRecord, match="salvage"):
         MessageStore(storage, CONFIG).load(timestamp_ms=1)
     store = MessageStore(storage, replace(CONFIG, salvage=True))
     report = store.load(timestamp_ms=1)
 
-    assert report.lost_synced_bytes > 4096
+    assert log_end - 4096 == report.lost_synced_bytes
     found = read_all(store)
     assert bodies[: len(found)] == found
+    lost = dict(report.lost_messages)
+    assert {("T", 0), ("T", 1)} == lost.keys()
+    assert len(bodies) - len(found) == sum(lost.values())
+    loss = report.describe_loss()
+    assert loss is not None
+    assert (
+        f"damaged at position 4096 and was cut off there: at least {log_end - 4096} bytes" in loss
+    )
+    assert f"entries: {len(bodies) - len(found)} (" in loss
+    assert f"T:0 {lost['T', 0]}, T:1 {lost['T', 1]}" in loss
     assert 4096 == store.appended_position
     assert PutStatus.PUT_OK is store.put([new_record(b"new")], timestamp_ms=1).status

@@ -98,6 +98,9 @@ class BrokerServer:
         )
         report = self._store.load(timestamp_ms=clock.timestamp_ms())
         LOG.info("store %s loaded: %s", root, report)
+        loss = report.describe_loss()
+        if loss is not None:
+            LOG.error("store %s was damaged, and is repaired: %s", root, loss)
         try:
             self._broker = Broker(
                 config,

@@ -49,12 +49,12 @@ class QueueCheck:
                 high = middle
         return low
 
-    def positions_from(self, position: int) -> list[int]:
-        """Return the log positions in the sound entries from `position` on."""
+    def spans_from(self, position: int) -> list[tuple[int, int]]:
+        """Return log position and size in each sound entry from `position` on."""
         offset = self.count_before(position)
         count = self.sound_end - offset
         data = self.queue.files.read(offset * ENTRY_SIZE, count * ENTRY_SIZE)
-        return [entry[0] for entry in ENTRY.iter_unpack(data)]
+        return [(entry[0], entry[1]) for entry in ENTRY.iter_unpack(data)]
 
 
 def check_queue(

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from struct import Struct
+from typing import NoReturn
 
 from sparrowmq.errors import CorruptRecord
 from sparrowmq.model.names import is_legal_name
@@ -54,6 +55,8 @@ from sparrowmq.store.storage import Storage
 QueueKey = tuple[str, int]
 # CommitLog.recoverNormally begins at the third-last file.
 _FILES_WALKED = 3
+# A report of lost messages names so many queues at most.
+_QUEUES_NAMED_MAX = 20
 _MAGIC_AND_TIMESTAMP = Struct(">4xI28xi16xq")
 _BLANK = Struct(">II")
 
@@ -73,6 +76,7 @@ class RecoveryReport:
         is_torn: whether something was cut off behind the last whole record.
         lost_synced_bytes: how much of it had surely been synced. Not 0 means that the disk has
             lost acknowledged data at the log's end.
+        lost_messages: how many messages of which queues that was, as far as their entries say.
         rewritten_queues: the consume queues whose entries were not what the log implies.
         conflict_count: records whose queue offset another record has; the earlier one counts.
     """
@@ -86,8 +90,31 @@ class RecoveryReport:
     last_record_position: int | None
     is_torn: bool
     lost_synced_bytes: int
+    lost_messages: tuple[tuple[QueueKey, int], ...]
     rewritten_queues: tuple[QueueKey, ...]
     conflict_count: int
+
+    def describe_loss(self) -> str | None:
+        """Say what readers will not find any more, None if nothing was lost."""
+        losses: list[str] = []
+        if self.lost_synced_bytes:
+            queues = [f"{topic}:{queue} {count}" for (topic, queue), count in self.lost_messages]
+            if len(queues) > _QUEUES_NAMED_MAX:
+                queues[_QUEUES_NAMED_MAX:] = [f"{len(queues) - _QUEUES_NAMED_MAX} queues more"]
+            losses.append(
+                f"the log is damaged at position {self.max_position} and was cut off there: "
+                f"at least {self.lost_synced_bytes} bytes that had been synced are lost; "
+                f"messages lost by their queues' entries: "
+                f"{sum(count for _, count in self.lost_messages)} ({', '.join(queues) or 'none'})"
+            )
+        if self.conflict_count:
+            losses.append(
+                f"{self.conflict_count} records have the queue offset of an earlier record, and "
+                "cannot be read"
+            )
+        if not losses:
+            return None
+        return f"{'; '.join(losses)}; restore the store from a copy if they are needed"
 
 
 @dataclass(slots=True)
@@ -181,7 +208,9 @@ class Recovery:
             start = self._files.begin
             self._walk(start)
         end = self._scan.position
-        synced_end = self._synced_end(end)
+        followers_end = self._check_followers(end)
+        lost_bytes = max(self._synced_end(end), followers_end) - end
+        lost_messages = self._count_messages(end) if lost_bytes > 0 else ()
         is_torn = self._cut_log(start, end)
         rewritten = self._write_queues(start)
         last = self._last
@@ -194,7 +223,8 @@ class Recovery:
             last_timestamp_ms=0 if last is None else last.store_timestamp_ms,
             last_record_position=None if last is None else last.position,
             is_torn=is_torn,
-            lost_synced_bytes=max(0, synced_end - end),
+            lost_synced_bytes=max(0, lost_bytes),
+            lost_messages=lost_messages,
             rewritten_queues=tuple(rewritten),
             conflict_count=self._conflict_count,
         )
@@ -323,15 +353,33 @@ class Recovery:
             return end
         if not mark.is_dispatch_synced:
             return mark.end_position
-        is_dispatched = any(end in check.positions_from(end)[:1] for check in self._checks.values())
-        return max(mark.end_position, end + 1 if is_dispatched else end)
+        spans = [span for check in self._checks.values() for span in check.spans_from(end)]
+        if not any(position == end for position, _ in spans):
+            return mark.end_position
+        return max(mark.end_position, *(position + size for position, size in spans))
+
+    def _count_messages(self, end: int) -> tuple[tuple[QueueKey, int], ...]:
+        """Return how many messages from the log's end on each queue has an entry of."""
+        counts = {
+            key: check.sound_end - check.count_before(end) for key, check in self._checks.items()
+        }
+        return tuple(sorted((key, count) for key, count in counts.items() if count > 0))
+
+    def _check_followers(self, end: int) -> int:
+        """Look for valid records behind the log's end, and refuse if they had been synced.
+
+        Returns: where the last of them ends if the log is cut in spite of them, else `end`.
+        """
+        followers = self._find_followers(end)
+        first = next(followers, None)
+        if first is None or not self._were_synced(end, first, followers):
+            return end
+        if not self._config.salvage:
+            self._refuse(end, first)
+        return max(record.position + record.size for record in self._find_followers(end))
 
     def _cut_log(self, start: int, end: int) -> bool:
         """End the log at `end`, sync it; return whether there was anything behind the end."""
-        followers = self._find_followers(end)
-        first = next(followers, None)
-        if first is not None:
-            self._refuse_if_synced(end, first, followers)
         is_torn = self._files.next_data(end) is not None
         self._files.cut(end)
         self._log.set_end(end)
@@ -354,24 +402,23 @@ class Recovery:
             if record.store_timestamp_ms >= floor_ms:
                 yield record
 
-    def _refuse_if_synced(
-        self, end: int, first: CheckedRecord, others: Iterator[CheckedRecord]
-    ) -> None:
+    def _were_synced(self, end: int, first: CheckedRecord, others: Iterator[CheckedRecord]) -> bool:
+        """Tell whether the bad record, or valid ones behind it, had surely been synced."""
         mark = self._checkpoint.mark
-        if self._config.salvage:
-            return
-        if mark is not None and end >= mark.end_position:
-            if not mark.is_dispatch_synced:
-                return
-            dispatched: set[int] = set()
-            for check in self._checks.values():
-                dispatched.update(check.positions_from(end))
-            if not dispatched or (
-                end not in dispatched
-                and first.position not in dispatched
-                and not any(record.position in dispatched for record in others)
-            ):
-                return
+        if mark is None or end < mark.end_position:
+            return True
+        if not mark.is_dispatch_synced:
+            return False
+        dispatched: set[int] = set()
+        for check in self._checks.values():
+            dispatched.update(position for position, _ in check.spans_from(end))
+        return bool(dispatched) and (
+            end in dispatched
+            or first.position in dispatched
+            or any(record.position in dispatched for record in others)
+        )
+
+    def _refuse(self, end: int, first: CheckedRecord) -> NoReturn:
         path = self._files.path_of(end)
         base = self._files.base_of(end)
         raise CorruptRecord(
