@@ -14,8 +14,8 @@ def commit(rig: Any, offset: int, **fields: str) -> Any:
     return rig.call(rig.connect(), RequestCode.UPDATE_CONSUMER_OFFSET, {**header, **fields})
 
 
-def query(rig: Any, *, queue_id: int = 0, group: str = "GID_c") -> Any:
-    header = {"consumerGroup": group, "topic": "T", "queueId": str(queue_id)}
+def query(rig: Any, *, queue_id: int = 0, group: str = "GID_c", **fields: str) -> Any:
+    header = {"consumerGroup": group, "topic": "T", "queueId": str(queue_id), **fields}
     return rig.call(rig.connect(), RequestCode.QUERY_CONSUMER_OFFSET, header)
 
 
@@ -43,6 +43,30 @@ def test_new_group_of_a_small_queue_begins_at_0(rig: Any) -> None:
 
     assert {"offset": "0"} == query(rig).ext_fields
     assert {"offset": "0"} == query(rig, queue_id=3).ext_fields
+
+
+def test_who_wants_no_zero_learns_that_nothing_is_committed(rig: Any) -> None:
+    rig.send(rig.connect())
+
+    codes = [query(rig, setZeroIfNotFound=wish).code for wish in ("false", "true", "")]
+    none = query(rig, setZeroIfNotFound="false")
+    commit(rig, 0)
+    zero = query(rig, setZeroIfNotFound="false")
+
+    # An empty text is no wish to Java's Boolean.parseBoolean either: it means false.
+    assert [ResponseCode.QUERY_NOT_FOUND, 0, ResponseCode.QUERY_NOT_FOUND] == codes
+    assert "Not found, do not set to zero, maybe this group boot first" == none.remark
+    assert (0, {"offset": "0"}) == (zero.code, zero.ext_fields)
+
+
+def test_the_table_of_all_offsets_tells_a_committed_zero_from_none(rig: Any) -> None:
+    rig.send(rig.connect())
+    query(rig, queue_id=1)
+    commit(rig, 0)
+
+    reply = rig.call(rig.connect(), RequestCode.GET_ALL_CONSUMER_OFFSET)
+
+    assert {"T@GID_c": {0: 0}} == decode_body(ConsumerOffsetTable, reply.body).offset_table
 
 
 def test_new_group_of_a_long_queue_decides_itself_where_to_begin(

@@ -12,6 +12,7 @@ import pytest
 from sparrowmq.protocol.acl import is_signature_valid
 from sparrowmq.protocol.bodies import (
     BrokerData,
+    ConsumerOffsetTable,
     QueueData,
     TopicList,
     TopicRouteData,
@@ -45,10 +46,11 @@ class FakeCluster:
 
     `answers` holds scripted replies to the next pulls: a code with a next offset, or None for an
     answer that never comes. `pulls_max` is how many messages one pull gives. `same_codes` are tags
-    whose hash code is that of every tag.
+    whose hash code is that of every tag. `version` is the brokers' major one.
     """
 
     def __init__(self) -> None:
+        self.version = 5
         self.topics: dict[str, dict[tuple[str, int], FakeQueue]] = {}
         self.committed: dict[tuple[str, str, int], int] = {}
         self.answers: list[tuple[int, int] | None] = []
@@ -114,6 +116,11 @@ class FakeCluster:
             return self._route(request, fields["topic"])
         if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
             return response_to(request, body=encode_body(TopicList(topic_list=list(self.topics))))
+        if request.code == RequestCode.GET_ALL_CONSUMER_OFFSET:
+            table: dict[str, dict[int, int]] = {}
+            for (group, name, number), offset in self.committed.items():
+                table.setdefault(f"{name}@{group}", {})[number] = offset
+            return response_to(request, body=encode_body(ConsumerOffsetTable(offset_table=table)))
         topic = self.topics.get(fields["topic"], {})
         queue_id = int(fields["queueId"])
         # One port stands for every broker: the queue's number tells which is meant.
@@ -127,6 +134,9 @@ class FakeCluster:
             return response_to(request)
         if request.code == RequestCode.QUERY_CONSUMER_OFFSET:
             committed = self.committed.get((fields["consumerGroup"], fields["topic"], queue_id))
+            # As brokers do while the first message is in memory; 4.x does not know the wish.
+            if self.version < 5 or fields.get("setZeroIfNotFound") != "false":
+                committed = committed or 0
             if committed is None:
                 return response_to(request, ResponseCode.QUERY_NOT_FOUND, remark="none")
             return response_to(request, ext_fields={"offset": str(committed)})

@@ -15,6 +15,9 @@ import pyarrow.dataset as ds
 from sparrowmq.client.blocking import Admin, Producer
 from sparrowmq.model import Message, MessageQueue
 from sparrowmq.pipeline.parquet import parquet_writer
+from sparrowmq.spark import cluster as connections
+from sparrowmq.spark.batch_reader import RocketMQReader
+from sparrowmq.spark.options import parse_options
 from sparrowmq.testing import EmbeddedCluster
 
 if TYPE_CHECKING:
@@ -77,3 +80,26 @@ def test_a_stream_survives_the_brokers_restart_with_every_message_once(
     }
     with Admin(name_server=cluster.name_server) as admin:
         assert [0] * 4 == [each.lag for each in admin.group_lag("GID_spark", "orders")]
+
+
+def test_a_group_that_has_committed_nothing_begins_at_the_latest_if_asked(
+    cluster: EmbeddedCluster,
+) -> None:
+    cluster.create_topic("orders", queues=4)
+    produce(cluster, 0, 40)
+    with Admin(name_server=cluster.name_server) as admin:
+        admin.update_offset("GID_spark", MessageQueue("orders", "broker-a", 2), 0)
+    options = {"nameServer": cluster.name_server, "topic": "orders", "group": "GID_spark"}
+    reader = RocketMQReader(
+        parse_options({**options, "startingOffsets": "group-or-latest"}, scope="batch")
+    )
+
+    rows = [
+        (row["queueId"], row["queueOffset"])
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
+    connections.disconnect()
+
+    assert [(2, offset) for offset in range(10)] == sorted(rows)

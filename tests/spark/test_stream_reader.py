@@ -348,17 +348,27 @@ def test_a_batch_lies_between_two_times(fake_cluster: FakeCluster) -> None:
     assert 13 == len(rows_of(before_all, before_all.partitions()))
 
 
-def test_a_group_goes_on_where_it_has_committed(fake_cluster: FakeCluster) -> None:
-    fake_cluster.create_topic("T")
-    fake_cluster.append("T", 0, 9)
-    fake_cluster.append("T", 1, 4)
-    fake_cluster.committed["G", "T", 0] = 5
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("namespace", ["", "ns"])
+def test_a_group_goes_on_where_it_has_committed(
+    fake_cluster: FakeCluster, version: int, namespace: str
+) -> None:
+    fake_cluster.version = version
+    prefix = f"{namespace}%" if namespace else ""
+    topic, group = f"{prefix}T", f"{prefix}G"
+    fake_cluster.create_topic(topic, queues=3)
+    for queue_id, count in enumerate((9, 4, 7)):
+        fake_cluster.append(topic, queue_id, count)
+    # The queue with 0 was committed to, the queue without was not.
+    fake_cluster.committed |= {(group, topic, 0): 5, (group, topic, 2): 0}
 
-    group = make_stream(fake_cluster, startingOffsets="group", group="G")
-    or_latest = make_stream(fake_cluster, startingOffsets="group-or-latest", group="G")
+    def begin(how: str, group: str) -> dict[str, Any]:
+        stream = make_stream(fake_cluster, startingOffsets=how, group=group, namespace=namespace)
+        return stream.initialOffset()
 
-    assert offsets_of(5, 0) == group.initialOffset()
-    assert offsets_of(5, 4) == or_latest.initialOffset()
+    assert offsets_of(5, 0, 0) == begin("group", "G")
+    assert offsets_of(5, 4, 0) == begin("group-or-latest", "G")
+    assert offsets_of(9, 4, 7) == begin("group-or-latest", "H")
 
 
 def test_a_filter_gives_the_tags_wanted_alone(fake_cluster: FakeCluster) -> None:

@@ -111,11 +111,12 @@ class PullMessageResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_n
 
 
 class QueryConsumerOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """QUERY_CONSUMER_OFFSET."""
+    """QUERY_CONSUMER_OFFSET; brokers before 5.0 do not know `set_zero_if_not_found`."""
 
     consumer_group: str
     topic: str
     queue_id: Int32
+    set_zero_if_not_found: bool | None = None
 
 
 class QueryConsumerOffsetResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):

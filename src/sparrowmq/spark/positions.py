@@ -8,11 +8,11 @@ message confirm. Source: ConsumeQueue.getOffsetInQueueByTime of RocketMQ 4.9.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations.gather import gather
-from sparrowmq.client.operations.offsets import query_offset, search_offset
+from sparrowmq.client.operations.offsets import all_offsets, query_offset, search_offset
 from sparrowmq.client.operations.pull import PullStatus, make_pull_header, pull
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.record import decode_record
@@ -52,11 +52,9 @@ def find_offsets(
     queues = sorted(bounds)
     if isinstance(choice, GroupChoice):
         assert group is not None
-        asked = [_committed(cluster, group, queue) for queue in queues]
-        found = yield from gather(asked, name="committed offsets")
-        committed = {
-            q: offset for q, offset in zip(queues, found, strict=True) if offset is not None
-        }
+        committed = yield from _find_committed(cluster, group, queues)
+        if choice.fallback != EARLIEST:
+            committed = yield from _without_stand_ins(cluster, group, committed)
         return OffsetChoice(choice.fallback, committed)
     timestamps_ms = _timestamps_ms(choice, queues)
     searches = [
@@ -79,10 +77,58 @@ def _timestamps_ms(choice: TimestampChoice, queues: list[MessageQueue]) -> dict[
     }
 
 
+def _find_committed(
+    cluster: Cluster, group: str, queues: Sequence[MessageQueue]
+) -> Operation[dict[MessageQueue, int]]:
+    """Return what a group has committed, as far as brokers answer with an offset."""
+    asked = [_committed(cluster, group, queue) for queue in queues]
+    found = yield from gather(asked, name="committed offsets")
+    return {q: offset for q, offset in zip(queues, found, strict=True) if offset is not None}
+
+
+def _without_stand_ins(
+    cluster: Cluster, group: str, committed: Mapping[MessageQueue, int]
+) -> Operation[dict[MessageQueue, int]]:
+    """Leave out each 0 that stands for "nothing committed".
+
+    A broker of 4.x answers so while the queue's first message is in memory, whatever is asked; its
+    table of all that was committed tells.
+    """
+    zeros = {queue for queue, offset in committed.items() if offset == 0}
+    names = sorted({queue.broker_name for queue in zeros})
+    tables = yield from gather([_all_committed(cluster, name) for name in names], name="tables")
+    by_name = dict(zip(names, tables, strict=True))
+    wrap = cluster.namespace.wrap
+
+    def is_committed(queue: MessageQueue) -> bool:
+        key = f"{wrap(queue.topic)}@{wrap(group)}"
+        return queue.queue_id in by_name[queue.broker_name].get(key, {})
+
+    return {
+        queue: offset
+        for queue, offset in committed.items()
+        if queue not in zeros or is_committed(queue)
+    }
+
+
 def _committed(cluster: Cluster, group: str, queue: MessageQueue) -> Operation[int | None]:
     address = cluster.address(queue.broker_name)
-    timeout_ms = cluster.request_timeout_ms
-    return (yield from query_offset(address, group, queue=queue, timeout_ms=timeout_ms))
+    return (
+        yield from query_offset(
+            address,
+            group,
+            queue=queue,
+            set_zero_if_not_found=False,
+            timeout_ms=cluster.request_timeout_ms,
+        )
+    )
+
+
+def _all_committed(
+    cluster: Cluster, broker_name: str
+) -> Operation[Mapping[str, Mapping[int, int]]]:
+    address = cluster.address(broker_name)
+    return (yield from all_offsets(address, timeout_ms=cluster.request_timeout_ms))
 
 
 def first_offset_since(

@@ -28,11 +28,18 @@ def query_consumer_offset(state: BrokerState, request: Request) -> Sequence[Outp
 
     RocketMQ answers 0, not "not found", while the queue still has its first message and that lies
     so near the log's end that it would be in memory. So on any small broker a new group reads from
-    the beginning, whatever its own rule of where to begin says; applications rely on it.
+    the beginning, whatever its own rule of where to begin says; applications rely on it. As in
+    5.x, whoever asks with `setZeroIfNotFound=false` gets "not found".
     """
     header = decode_header(QueryConsumerOffsetRequestHeader, request.command.ext_fields)
     offset = state.offsets.find(header.consumer_group, header.topic, header.queue_id)
     if offset is None:
+        if header.set_zero_if_not_found is False:
+            raise Refusal(
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, do not set to zero, maybe this group boot first",
+                ext_fields={},
+            )
         if not _begins_in_memory(state, header.topic, header.queue_id):
             raise Refusal(
                 ResponseCode.QUERY_NOT_FOUND,

@@ -7,11 +7,14 @@ queue can have.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask
 from sparrowmq.errors import BrokerError, RemoteProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import OFFSET_MAX
+from sparrowmq.protocol.bodies import ConsumerOffsetTable, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import (
     GetEarliestMsgStoretimeRequestHeader,
@@ -30,15 +33,25 @@ from sparrowmq.protocol.headers import (
 
 
 def query_offset(
-    address: str, group: str, *, queue: MessageQueue, timeout_ms: int = INVOKE_TIMEOUT_MS
+    address: str,
+    group: str,
+    *,
+    queue: MessageQueue,
+    set_zero_if_not_found: bool | None = None,
+    timeout_ms: int = INVOKE_TIMEOUT_MS,
 ) -> Operation[int | None]:
     """Return the offset that a group has committed for a queue; None if there is none.
 
-    Apache's brokers answer 0 instead of "none" while the queue's first message is in memory.
+    Brokers answer 0 instead of "none" while the queue's first message is in memory. From 5.0 on
+    they do not if `set_zero_if_not_found` is false; 4.x does so all the same, and only
+    `all_offsets` tells the two apart.
     Differs from RocketMQ: up to 4.9 Java takes any error for "none", and then skips messages.
     """
     header = QueryConsumerOffsetRequestHeader(
-        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        set_zero_if_not_found=set_zero_if_not_found,
     )
     code = RequestCode.QUERY_CONSUMER_OFFSET
     try:
@@ -49,6 +62,14 @@ def query_offset(
         raise
     offset = decode_header(QueryConsumerOffsetResponseHeader, reply.ext_fields).offset
     return None if offset is None else _check(offset, queue, address)
+
+
+def all_offsets(
+    address: str, *, timeout_ms: int = INVOKE_TIMEOUT_MS
+) -> Operation[Mapping[str, Mapping[int, int]]]:
+    """Return all that groups have committed at a broker: by `topic@group`, then by queue id."""
+    reply = yield from ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, timeout_ms=timeout_ms)
+    return decode_body(ConsumerOffsetTable, reply.body).offset_table
 
 
 def update_offset(
