@@ -21,8 +21,9 @@ from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.protocol.record import Record, decode_record, encode_host
-from sparrowmq.serving.connections import Connection, Output, Push, Reply
-from sparrowmq.serving.remoting_server import ServerLimits, bind
+from sparrowmq.serving.connections import Connection, Output, Produce, Push, Reply
+from sparrowmq.serving.limits import ServerLimits
+from sparrowmq.serving.remoting_server import bind
 from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.message_store import MessageStore
@@ -72,8 +73,10 @@ class Rig:
     def handle(self, connection: Connection, command: RemotingCommand) -> list[Output]:
         """Serve one command; returns all outputs, and keeps them too."""
         before = len(self.outputs)
-        self.outputs += self.broker.handle(
-            command, connection, now_ms=self.now_ms, timestamp_ms=self.timestamp_ms
+        self.outputs += made(
+            self.broker.handle(
+                command, connection, now_ms=self.now_ms, timestamp_ms=self.timestamp_ms
+            )
         )
         if not self.holds_work:
             self.work()
@@ -102,17 +105,24 @@ class Rig:
     def work(self, error: Exception | None = None) -> None:
         """Run all work that is due."""
         broker = self.broker
-        self.outputs += broker.settle()
+        self.settle()
         flush = broker.flush_work(now_ms=self.now_ms)
         if flush is not None:
             if error is None:
                 flush.run()
-            self.outputs += broker.flushed(flush, error)
+            self.outputs += made(broker.flushed(flush, error))
+            self.settle()
         save = broker.save_work(now_ms=self.now_ms)
         if save is not None:
             self.outputs += broker.saved(save, error)
         if broker.registration_work() is not None:
             self.outputs += broker.registered(is_complete=True, now_ms=self.now_ms)
+
+    def settle(self) -> None:
+        """Answer every pull that can be answered."""
+        self.outputs += made(self.broker.settle())
+        while self.broker.is_unsettled:
+            self.outputs += made(self.broker.settle())
 
     def advance(self, duration_ms: int) -> list[Output]:
         """Let time pass in steps of a tick; returns what came out."""
@@ -199,6 +209,14 @@ class Rig:
             now_ms=self.now_ms,
             timestamp_ms=self.timestamp_ms,
         )
+
+
+def made(outputs: Sequence[Output]) -> list[Output]:
+    """Return the outputs, and in the place of those to be made later what is made."""
+    found: list[Output] = []
+    for output in outputs:
+        found += made(output.make()) if isinstance(output, Produce) else [output]
+    return found
 
 
 def split_records(data: bytes) -> list[Record]:

@@ -14,7 +14,7 @@ from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.server import BrokerServer
 from sparrowmq.errors import StoreError
 from sparrowmq.protocol.bodies import TopicRouteData, decode_body
-from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import encode_frame
 from sparrowmq.protocol.record import Record
@@ -178,13 +178,23 @@ async def test_malformed_frame_closes_its_connection_and_no_other(
     await other.close()
 
 
-async def test_header_beyond_its_limit_closes_the_connection(live: Any) -> None:
+@pytest.mark.parametrize("size", [33_000, 70_000])
+async def test_send_with_properties_beyond_a_limit_is_illegal_and_costs_no_connection(
+    live: Any, size: int
+) -> None:
+    fields = "".join(f'"{name}":"{value}",' for name, value in SEND.items() if name != "i")
+    start = f'{{"code":310,"extFields":{{{fields}"i":"{"x" * size}"}},"flag":0,"language":"JAVA",'
+    header = f'{start}"opaque":5,"version":399}}'.encode()
+    frame = (len(header) + 8).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header + b"body"
     peer = await live.connect(live.broker)
 
-    peer.writer.write((100_004).to_bytes(4, "big") + (100_000).to_bytes(4, "big"))
+    peer.writer.write(frame)
+    refused = await peer.read_command()
 
-    assert await peer.is_closed()
-    assert await is_serving(live)
+    assert refused is not None
+    assert (ResponseCode.MESSAGE_ILLEGAL, 5) == (refused.code, refused.opaque)
+    assert await _ask(peer)
+    assert live.broker_server.broker.state.topics.find("T") is None
     await peer.close()
 
 
@@ -206,8 +216,11 @@ async def test_frame_that_is_not_finished_closes_its_connection(live: Any) -> No
 
 
 async def test_too_many_connections_are_refused_and_the_rest_served(live: Any) -> None:
-    peers = [await live.connect(live.broker) for _ in range(62)]
-    assert all([await _ask(peer) for peer in peers])
+    peers = []
+    for _ in range(62):
+        peers.append(await live.connect(live.broker))
+        # At once: a connection that says nothing is soon closed.
+        assert await _ask(peers[-1])
     more = [await live.connect(live.broker) for _ in range(8)]
 
     refused = [peer for peer in more if await _is_refused(peer)]

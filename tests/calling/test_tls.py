@@ -23,7 +23,8 @@ from sparrowmq.errors import ConfigError, ConnectFailed, ConnectionLost, Transpo
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.serving.connections import Connection, Reply
-from sparrowmq.serving.remoting_server import RemotingServer, ServerLimits, bind
+from sparrowmq.serving.limits import ServerLimits
+from sparrowmq.serving.remoting_server import RemotingServer, bind
 
 LONG_MS = 20_000
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,6 +134,22 @@ def test_only_answers_are_written_as_answers() -> None:
 def test_bytes_that_are_no_frame_are_refused() -> None:
     with pytest.raises(RemoteProtocolError):
         RemotingSession().receive_data(b"GET / HTTP/1.1\r\n\r\n")
+
+
+def test_answer_with_a_header_beyond_a_limit_is_an_error_of_its_request_alone() -> None:
+    session = RemotingSession()
+    for token in "ab":
+        session.start_request(RemotingCommand(code=10), token)
+    fields = {"code": 0, "flag": 1, "opaque": 0, "remark": "x" * 70_000}
+    header = json.dumps(fields).encode()
+    frame = (len(header) + 4).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
+    other = encode_frame(RemotingCommand(code=0, opaque=1, flag=1))
+
+    events = session.receive_data(frame + frame.replace(b'"flag": 1', b'"flag": 0') + other)
+
+    assert [("a", 1), ("b", 0)] == [(event.token, event.command.code) for event in events]
+    assert "at most 65536" in events[0].command.remark
+    assert () == session.outstanding
 
 
 @given(st.data())

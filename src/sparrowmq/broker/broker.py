@@ -214,21 +214,28 @@ class Broker:
         ]
 
     def settle(self) -> list[Output]:
-        """Make what can be read now visible, and answer the pulls that wait for it."""
+        """Make what can be read now visible, and answer the pulls that wait for it.
+
+        Call it again while `is_unsettled`: a call answers a bounded number of pulls.
+        """
         dispatched = self.state.store.dispatch()
-        if not dispatched:
-            return []
         for item in dispatched:
             if item.topic == SCHEDULE_TOPIC:
                 self.state.delays.note_arrival(item.queue_id)
-        return pull.wake(self.state, dispatched)
+        pull.wake(self.state, dispatched)
+        return pull.answer_released(self.state)
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether more held pulls are to be answered than one call of `settle` does."""
+        return self.state.holds.has_ended
 
     def tick(self, *, now_ms: int, timestamp_ms: int) -> list[Output]:
-        """Do what is due by time; call it about every 100 ms."""
+        """Do what is due by time; call it about every 100 ms, and `settle` behind it."""
         state = self.state
         self._flush_rests = False
-        outputs: list[Output] = pull.answer_held(state, state.holds.due(now_ms))
-        outputs += state.pending.expire_flush(now_ms)
+        state.holds.expire(now_ms)
+        outputs: list[Output] = state.pending.expire_flush(now_ms)
         outputs += state.relays.expire(now_ms)
         state.counters.puts += state.delays.deliver_due(
             timestamp_ms=timestamp_ms, has_topic=lambda topic: state.topics.find(topic) is not None

@@ -1,5 +1,8 @@
 """Pulls that found nothing and wait for a message, or for the end of their patience.
 
+What makes many pulls end at once, as a message that all of them want, a deadline that they share or
+a connection that closes, is noted at once and carried out by `release`, some of them at a time.
+
 Source: PullRequestHoldService.java. Differs from RocketMQ: a held pull is answered when its own
 suspend time is over, not at the next scan every 5 s after that, and it is forgotten when its
 connection closes.
@@ -8,7 +11,10 @@ connection closes.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple, TypeAlias
 
 from sparrowmq.broker.message_filter import MessageFilter
 from sparrowmq.protocol.command import RemotingCommand
@@ -16,7 +22,13 @@ from sparrowmq.protocol.headers import PullMessageRequestHeader
 from sparrowmq.serving.connections import Connection
 
 HELD_MAX = 100_000
+# Beyond, we stop reading from the connection. A client has one pull for each of its queues.
+HELD_PER_CONNECTION_MAX = 8_192
 SUSPEND_MS_MAX = 30_000
+# Pulls that one call of `release` lets go, and those of closed connections that it forgets: both
+# together take less than a millisecond.
+RELEASED_MAX = 256
+FORGOTTEN_MAX = 512
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +38,7 @@ class HeldPull:
     Args:
         wanted: which messages.
         deadline_ms: when it is answered with nothing.
+        group: the pulls that wait for the same message, this one among them.
     """
 
     connection: Connection
@@ -33,93 +46,178 @@ class HeldPull:
     header: PullMessageRequestHeader
     wanted: MessageFilter
     deadline_ms: int
-    is_held: bool = True
+    group: _Pulls = field(default_factory=dict)
+
+
+# In the order in which they came.
+_Pulls: TypeAlias = dict[HeldPull, None]
+
+
+class _Wanted(NamedTuple):
+    """What the pulls of one group wait for."""
+
+    queue_offset: int
+    tags_codes: frozenset[int] | None
 
 
 class PullHold:
     """The table of held pulls, by queue, by connection and by deadline."""
 
-    def __init__(self, *, held_max: int = HELD_MAX) -> None:
+    def __init__(
+        self, *, held_max: int = HELD_MAX, per_connection_max: int = HELD_PER_CONNECTION_MAX
+    ) -> None:
         self._held_max = held_max
-        self._by_queue: dict[tuple[str, int], list[HeldPull]] = {}
-        self._by_connection: dict[Connection, set[HeldPull]] = {}
-        self._by_deadline: list[tuple[int, int, HeldPull]] = []
-        self._sequence = 0
+        self._per_connection_max = per_connection_max
+        self._by_queue: dict[tuple[str, int], dict[_Wanted, _Pulls]] = {}
+        self._by_connection: dict[Connection, _Pulls] = {}
+        self._by_deadline: dict[int, _Pulls] = {}
+        # The keys of the above, as a heap.
+        self._deadlines: list[int] = []
+        self._woken: deque[_Pulls] = deque()
+        self._discarded: deque[_Pulls] = deque()
+        self._full: set[Connection] = set()
+        self._drained: list[Connection] = []
+        self._now_ms = 0
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether `release` has something to do."""
+        return bool(self._woken or self._discarded or self._first_due())
+
     def hold(self, held: HeldPull) -> HeldPull | None:
         """Hold a pull; if the table is full, returns the one to be answered early instead."""
         evicted = self._evict() if self._count >= self._held_max else None
-        key = (held.header.topic, held.header.queue_id)
-        self._by_queue.setdefault(key, []).append(held)
-        self._by_connection.setdefault(held.connection, set()).add(held)
-        self._sequence += 1
-        heapq.heappush(self._by_deadline, (held.deadline_ms, self._sequence, held))
+        header = held.header
+        groups = self._by_queue.setdefault((header.topic, header.queue_id), {})
+        held.group = groups.setdefault(_Wanted(header.queue_offset, held.wanted.tags_codes), {})
+        held.group[held] = None
+        self._by_connection.setdefault(held.connection, {})[held] = None
+        bucket = self._by_deadline.get(held.deadline_ms)
+        if bucket is None:
+            bucket = self._by_deadline[held.deadline_ms] = {}
+            heapq.heappush(self._deadlines, held.deadline_ms)
+        bucket[held] = None
         self._count += 1
         return evicted
 
-    def wake(
-        self, topic: str, queue_id: int, *, next_offset: int, tags_code: int
-    ) -> list[HeldPull]:
-        """Release the pulls that want the message just before `next_offset`.
+    def is_now_full(self, connection: Connection) -> bool:
+        """Tell, once, that a connection has as many pulls held as it may."""
+        if len(self._by_connection[connection]) < self._per_connection_max:
+            return False
+        if connection in self._full:
+            return False
+        self._full.add(connection)
+        return True
+
+    def take_drained(self) -> list[Connection]:
+        """Return those that were full and have half of their pulls left, each once."""
+        drained, self._drained = self._drained, []
+        return drained
+
+    def wake(self, topic: str, queue_id: int, *, next_offset: int, tags_code: int) -> None:
+        """End the waiting of the pulls that want the message just before `next_offset`.
 
         A pull whose tags do not want the message stays held; whether a condition does is for the
         caller to find out.
         """
-        waiting = self._by_queue.get((topic, queue_id))
-        if not waiting:
-            return []
-        woken = [
-            held
-            for held in waiting
-            if next_offset > held.header.queue_offset
-            and (held.wanted.tags_codes is None or tags_code in held.wanted.tags_codes)
+        groups = self._by_queue.get((topic, queue_id))
+        if not groups:
+            return
+        met = [
+            wanted
+            for wanted in groups
+            if next_offset > wanted.queue_offset
+            and (wanted.tags_codes is None or tags_code in wanted.tags_codes)
         ]
-        for held in woken:
-            self._remove(held)
-        return woken
+        for wanted in met:
+            self._woken.append(groups.pop(wanted))
+        if not groups:
+            del self._by_queue[topic, queue_id]
 
-    def due(self, now_ms: int) -> list[HeldPull]:
-        """Release the pulls whose deadline is reached."""
-        released: list[HeldPull] = []
-        heap = self._by_deadline
-        while heap and (heap[0][0] <= now_ms or not heap[0][2].is_held):
-            held = heapq.heappop(heap)[2]
-            if held.is_held:
-                self._remove(held)
-                released.append(held)
-        return released
+    def expire(self, now_ms: int) -> None:
+        """End the waiting of the pulls whose deadline is reached."""
+        self._now_ms = now_ms
+
+    def is_overdue(self, held: HeldPull) -> bool:
+        """Tell whether a pull must be answered, whatever there is."""
+        return held.deadline_ms <= self._now_ms
 
     def discard(self, connection: Connection) -> None:
         """Forget the pulls of a closed connection."""
-        for held in list(self._by_connection.get(connection, ())):
-            self._remove(held)
+        pulls = self._by_connection.pop(connection, None)
+        if pulls is not None:
+            self._count -= len(pulls)
+            self._discarded.append(pulls)
+        self._full.discard(connection)
+
+    def release(self, count_max: int = RELEASED_MAX) -> list[HeldPull]:
+        """Return pulls that no longer wait, a bounded number of them; see `has_ended`."""
+        released: list[HeldPull] = []
+        left = count_max
+        while left > 0 and (pulls := self._first_woken() or self._first_due()):
+            some = list(islice(pulls, left))
+            left -= len(some)
+            released += [held for held in some if self._remove(held)]
+        left = FORGOTTEN_MAX
+        while left > 0 and self._discarded:
+            some = list(islice(self._discarded[0], left))
+            left -= len(some)
+            for held in some:
+                del self._discarded[0][held]
+                self._remove(held)
+            if not self._discarded[0]:
+                self._discarded.popleft()
+        return released
+
+    def _first_woken(self) -> _Pulls | None:
+        while self._woken and not self._woken[0]:
+            self._woken.popleft()
+        return self._woken[0] if self._woken else None
+
+    def _first_due(self) -> _Pulls | None:
+        first = self._first_deadline()
+        return None if first is None or first > self._now_ms else self._by_deadline[first]
+
+    def _first_deadline(self) -> int | None:
+        while self._deadlines and not self._by_deadline[self._deadlines[0]]:
+            del self._by_deadline[heapq.heappop(self._deadlines)]
+        return self._deadlines[0] if self._deadlines else None
 
     def _evict(self) -> HeldPull | None:
-        heap = self._by_deadline
-        while heap:
-            held = heapq.heappop(heap)[2]
-            if held.is_held:
-                self._remove(held)
+        """Remove a pull with the nearest deadline, to be answered whatever there is."""
+        while (first := self._first_deadline()) is not None:
+            held = next(iter(self._by_deadline[first]))
+            if self._remove(held):
+                held.deadline_ms = min(held.deadline_ms, self._now_ms)
                 return held
         return None
 
-    def _remove(self, held: HeldPull) -> None:
-        held.is_held = False
+    def _remove(self, held: HeldPull) -> bool:
+        """Take a pull out of every table; tells whether its connection is open."""
+        self._by_deadline.get(held.deadline_ms, {}).pop(held, None)
+        header, group = held.header, held.group
+        group.pop(held, None)
+        if not group:
+            place = (header.topic, header.queue_id)
+            groups = self._by_queue.get(place, {})
+            wanted = _Wanted(header.queue_offset, held.wanted.tags_codes)
+            # A woken group is not in there any more, though one of the same name may be.
+            if groups.get(wanted) is group:
+                del groups[wanted]
+                if not groups:
+                    del self._by_queue[place]
+        mine = self._by_connection.get(held.connection)
+        if mine is None or held not in mine:
+            return False
+        del mine[held]
         self._count -= 1
-        key = (held.header.topic, held.header.queue_id)
-        waiting = self._by_queue[key]
-        waiting.remove(held)
-        if not waiting:
-            del self._by_queue[key]
-        mine = self._by_connection[held.connection]
-        mine.discard(held)
+        if held.connection in self._full and len(mine) <= self._per_connection_max // 2:
+            self._full.discard(held.connection)
+            self._drained.append(held.connection)
         if not mine:
             del self._by_connection[held.connection]
-        # Most pulls are woken long before their deadline: let the heap not keep them all.
-        if len(self._by_deadline) > 64 and len(self._by_deadline) > 4 * self._count:
-            self._by_deadline = [entry for entry in self._by_deadline if entry[2].is_held]
-            heapq.heapify(self._by_deadline)
+        return True

@@ -45,7 +45,8 @@ from sparrowmq.protocol.bodies import (
     TopicConfigTable,
     decode_body,
 )
-from sparrowmq.serving.remoting_server import RemotingServer, ServerLimits
+from sparrowmq.serving.limits import ServerLimits
+from sparrowmq.serving.remoting_server import RemotingServer
 from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.config_file import read_config, write_config
 from sparrowmq.store.file_storage import FileStorage
@@ -200,6 +201,8 @@ class BrokerServer:
         self._server.perform(self._broker.settle())
         if self._is_stopping:
             return
+        if self._broker.is_unsettled:
+            self._server.end_turn_soon()
         now_ms = clock.monotonic_ms()
         flush = self._broker.flush_work(now_ms=now_ms)
         if flush is not None:

@@ -74,6 +74,14 @@ class _JsonHeader(msgspec.Struct, forbid_unknown_fields=True):
     serializeTypeCurrentRPC: str | UnsetType = UNSET  # noqa: N815
 
 
+class _JsonHeaderStart(msgspec.Struct):
+    """What an answer takes of its request's header; all else is passed over unread."""
+
+    code: _Int32
+    opaque: _Int32
+    flag: _Int32 = 0
+
+
 class _JsonHeaderOut(msgspec.Struct):
     """A header as we write it: Java's keys, in Java's order."""
 
@@ -88,8 +96,21 @@ class _JsonHeaderOut(msgspec.Struct):
 
 
 _decode_header_json = msgspec.json.Decoder(_JsonHeader).decode
+_decode_header_start = msgspec.json.Decoder(_JsonHeaderStart).decode
 _encode_header_json = msgspec.json.Encoder().encode
 _MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class RefusedHeader(RemoteProtocolError):
+    """A header that is beyond a limit or malformed, in a frame that is sound.
+
+    Attributes:
+        command: code, opaque, flag and serialize type, as an answer needs them.
+    """
+
+    def __init__(self, reason: str, command: RemotingCommand) -> None:
+        super().__init__(reason)
+        self.command = command
 
 
 def encode_frame(command: RemotingCommand) -> bytes:
@@ -318,17 +339,35 @@ def _decode_ext_fields(header: bytes, at: int, end: int) -> dict[str, str]:
     return ext_fields
 
 
+def _find_start(kind: int, header: bytes) -> RemotingCommand | None:
+    """Return what an answer needs of a header that was refused, None if it cannot be read."""
+    try:
+        if kind == SerializeType.JSON:
+            start = _decode_header_start(header)
+            return RemotingCommand(code=start.code, opaque=start.opaque, flag=start.flag)
+        if kind == SerializeType.ROCKETMQ:
+            code, _, _, opaque, flag, _ = _BINARY_HEAD.unpack_from(header)
+            binary = SerializeType.ROCKETMQ
+            return RemotingCommand(code=code, opaque=opaque, flag=flag, serialize_type=binary)
+    except (*_MALFORMED, LayoutError):
+        pass
+    return None
+
+
 class FrameDecoder:
     """Cuts a connection's bytes into commands.
 
-    After a RemoteProtocolError the connection cannot be read on: close it.
+    Either `receive_data`, or `feed` and then `next_command` until it returns None, which lets the
+    caller leave whole frames uncut and undecoded for later.
+
+    After a RemoteProtocolError other than RefusedHeader the connection cannot be read on: close it.
 
     Args:
         frame_bytes_max: refused as soon as the length is read, before anything is stored.
-        header_bytes_max: likewise.
+        header_bytes_max: refused when the frame has come.
     """
 
-    __slots__ = ("_buffer", "_error", "_frame_bytes_max", "_header_bytes_max")
+    __slots__ = ("_at", "_buffer", "_error", "_frame_bytes_max", "_header_bytes_max")
 
     def __init__(
         self,
@@ -339,52 +378,81 @@ class FrameDecoder:
         self._frame_bytes_max = frame_bytes_max
         self._header_bytes_max = header_bytes_max
         self._buffer = bytearray()
+        self._at = 0
         self._error: RemoteProtocolError | None = None
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes of an unfinished frame are held."""
-        return len(self._buffer)
+        """How many bytes are held that belong to no command returned."""
+        return len(self._buffer) - self._at
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
         """Take the next bytes; return the commands that are complete now, in order.
 
-        Raises: RemoteProtocolError for a frame that is malformed or too large, and from then on.
+        Raises: RemoteProtocolError for a frame that is malformed or too large.
+        """
+        self.feed(data)
+        commands: list[RemotingCommand] = []
+        while (command := self.next_command()) is not None:
+            commands.append(command)
+        return commands
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes."""
+        if self._error is None:
+            self._buffer += data
+
+    def next_command(self) -> RemotingCommand | None:
+        """Return the next command, None if it is not complete.
+
+        Raises:
+            RefusedHeader: the frame was passed over, and what follows can be read.
+            RemoteProtocolError: for a frame that is malformed or too large, and from then on.
         """
         if self._error is not None:
             raise self._error
-        self._buffer += data
+        buffer, at = self._buffer, self._at
+        end = len(buffer)
+        if end - at < 8:
+            self._trim()
+            return None
+        size, mark = _PREFIX.unpack_from(buffer, at)
+        header_size = mark & 0x00FFFFFF
+        if size + 4 > self._frame_bytes_max:
+            text = f"a frame of {size + 4} bytes, at most {self._frame_bytes_max}"
+            raise self._stop(RemoteProtocolError(text))
+        if header_size > size - 4:
+            text = f"a header of {header_size} bytes in a frame of {size + 4}"
+            raise self._stop(RemoteProtocolError(text))
+        frame_end = at + 4 + size
+        if frame_end > end:
+            self._trim()
+            return None
+        body_at = at + 8 + header_size
+        header = bytes(buffer[at + 8 : body_at])
+        self._at = frame_end
+        kind = mark >> 24
         try:
-            return self._cut_commands()
-        except RemoteProtocolError as error:
-            self._error = error
-            self._buffer.clear()
-            raise
-
-    def _cut_commands(self) -> list[RemotingCommand]:
-        buffer = self._buffer
-        commands: list[RemotingCommand] = []
-        at, end = 0, len(buffer)
-        while end - at >= 8:
-            size, mark = _PREFIX.unpack_from(buffer, at)
-            header_size = mark & 0x00FFFFFF
-            if size + 4 > self._frame_bytes_max:
+            if header_size > self._header_bytes_max:
                 raise RemoteProtocolError(
-                    f"a frame of {size + 4} bytes, at most {self._frame_bytes_max}", position=at
+                    f"a header of {header_size} bytes, at most {self._header_bytes_max}"
                 )
-            if header_size > self._header_bytes_max or header_size > size - 4:
-                raise RemoteProtocolError(
-                    f"a header of {header_size} bytes in a frame of {size + 4}", position=at + 5
-                )
-            frame_end = at + 4 + size
-            if frame_end > end:
-                break
-            body_at = at + 8 + header_size
-            header = bytes(buffer[at + 8 : body_at])
             # Through a view, so that a large body is copied once only.
             body = bytes(memoryview(buffer)[body_at:frame_end]) if body_at < frame_end else None
-            commands.append(decode_command(mark >> 24, header, body))
-            at = frame_end
-        if at:
-            del buffer[:at]
-        return commands
+            return decode_command(kind, header, body)
+        except RemoteProtocolError as error:
+            start = _find_start(kind, header)
+            if start is None:
+                raise self._stop(error) from None
+            raise RefusedHeader(str(error), start) from error
+
+    def _trim(self) -> None:
+        if self._at:
+            del self._buffer[: self._at]
+            self._at = 0
+
+    def _stop(self, error: RemoteProtocolError) -> RemoteProtocolError:
+        self._buffer.clear()
+        self._at = 0
+        self._error = error
+        return error

@@ -17,8 +17,9 @@ from collections.abc import Hashable
 from typing import NamedTuple, TypeAlias
 
 from sparrowmq.errors import LocalProtocolError, TooManyInFlight
+from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
-from sparrowmq.protocol.framing import FrameDecoder, encode_frame
+from sparrowmq.protocol.framing import FrameDecoder, RefusedHeader, encode_frame
 
 # NettySystemConfig.CLIENT_ASYNC_SEMAPHORE_VALUE: RocketMQ's permits for requests under way.
 IN_FLIGHT_MAX = 65_535
@@ -116,20 +117,39 @@ class RemotingSession:
     def receive_data(self, data: bytes | bytearray | memoryview) -> list[SessionEvent]:
         """Take bytes from the peer and return what they complete, in their order.
 
+        An answer with a header that is refused becomes an answer SYSTEM_ERROR; such a request is
+        dropped.
+
         Raises: RemoteProtocolError; the connection must then be closed.
         """
         events: list[SessionEvent] = []
-        for command in self._decoder.receive_data(data):
-            if not command.flag & RESPONSE_FLAG:
-                events.append(RequestReceived(command))
-                continue
-            token = self._tokens.pop(command.opaque, None)
-            if token is None:
-                self.late_responses += 1
-                continue
-            del self._opaques[token]
-            events.append(ResponseReceived(token, command))
+        self._decoder.feed(data)
+        while self._take_command(events):
+            pass
         return events
+
+    def _take_command(self, events: list[SessionEvent]) -> bool:
+        """Add what the next command means; tells whether there was one."""
+        try:
+            command = self._decoder.next_command()
+        except RefusedHeader as refused:
+            command = refused.command
+            if not command.is_response:
+                return True
+            command.code = ResponseCode.SYSTEM_ERROR
+            command.remark = f"the answer cannot be read: {refused}"
+        if command is None:
+            return False
+        if not command.flag & RESPONSE_FLAG:
+            events.append(RequestReceived(command))
+            return True
+        token = self._tokens.pop(command.opaque, None)
+        if token is None:
+            self.late_responses += 1
+            return True
+        del self._opaques[token]
+        events.append(ResponseReceived(token, command))
+        return True
 
     def abandon(self, token: Hashable) -> bool:
         """Wait no longer for a token's answer; return whether it was outstanding."""

@@ -6,6 +6,7 @@ outputs. A server (`serving/remoting_server.py`, or a simulation) carries them o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -41,6 +42,16 @@ class Push(NamedTuple):
     command: RemotingCommand
 
 
+class Produce(NamedTuple):
+    """Make outputs once the connection has taken enough of those before; never, if it closes first.
+
+    Whatever is large and not made by a request that has just come is made this way.
+    """
+
+    connection: Connection
+    make: Callable[[], Sequence[Output]]
+
+
 class Close(NamedTuple):
     """Close a connection, after writing what was already given to it."""
 
@@ -49,13 +60,16 @@ class Close(NamedTuple):
 
 
 class PauseReading(NamedTuple):
-    """Read no further requests from a connection until `ResumeReading`."""
+    """Serve no further request of a connection, and read none, until `ResumeReading`.
+
+    Who pauses a connection resumes it; it is read again once all have.
+    """
 
     connection: Connection
 
 
 class ResumeReading(NamedTuple):
-    """Read again."""
+    """Take back one `PauseReading`."""
 
     connection: Connection
 
@@ -67,4 +81,4 @@ class Fact(NamedTuple):
     warning: bool = False
 
 
-Output: TypeAlias = Reply | Push | Close | PauseReading | ResumeReading | Fact
+Output: TypeAlias = Reply | Push | Produce | Close | PauseReading | ResumeReading | Fact

@@ -6,7 +6,9 @@ turn of the loop; a turn ends with `on_turn`, where the owner does what belongs 
 requests (dispatch, flush) rather than to one.
 
 Every resource of a peer is bounded (`ServerLimits`): connections, frames begun and not finished,
-silence, and answers the peer does not take.
+silence, and answers the peer does not take. Requests are decoded and served one by one, and only
+while there is time left in the turn and room for an answer. A connection that is left with requests
+is *behind*: no more is read from it, and it goes on when the others have had their turn.
 
 A server with a certificate speaks TLS and nothing else; the time for a peer's first frame is then
 the time for its handshake too.
@@ -19,16 +21,15 @@ import errno
 import logging
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 from sparrowmq.calling import clock
-from sparrowmq.calling.tls import HANDSHAKE_RECORD, TlsSession, describe
 from sparrowmq.errors import ProtocolError
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.framing import FrameDecoder, encode_head
+from sparrowmq.protocol.framing import RefusedHeader, encode_head
 from sparrowmq.protocol.record import encode_host
 from sparrowmq.serving.connections import (
     Close,
@@ -36,48 +37,20 @@ from sparrowmq.serving.connections import (
     Fact,
     Output,
     PauseReading,
+    Produce,
     Push,
     Reply,
 )
 from sparrowmq.serving.descriptors import peer_descriptors_max
+from sparrowmq.serving.limits import ServerLimits
+from sparrowmq.serving.link import Link
 from sparrowmq.serving.requests import Request, answer
 
 # A peer that does not take its last answers within this is cut off.
 _CLOSING_TURNS_MAX = 50
 _CLOSING_TURN_S = 0.02
-# From here on a write of its own costs less than a copy.
-_LARGE_BYTES_MIN = 64 * 1024
 
 LOG = logging.getLogger("sparrowmq.serving")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """Bounds on what peers may take from a server.
-
-    Args:
-        connections_max: accepted at once; further ones are closed at once. Fewer, where the
-            process may have fewer descriptors (`serving/descriptors.py`).
-        first_frame_ms: from the connection to its first whole frame.
-        started_frame_ms: from a frame's first byte to its last.
-        idle_ms: without a byte in either direction. NettyServerConfig:
-            serverChannelMaxIdleTimeSeconds.
-        frame_bytes_max: a whole frame. NettyDecoder: com.rocketmq.remoting.frameMaxLength.
-        started_frame_bytes_max: of all frames begun and not finished, over all connections.
-        send_buffer_bytes_max: answers a peer has not taken; beyond, we stop reading from it.
-        send_stall_ms: how long a peer may stay beyond that before its connection is closed.
-        sweep_ms: how often the limits on time are checked.
-    """
-
-    connections_max: int = 20_000
-    first_frame_ms: int = 10_000
-    started_frame_ms: int = 30_000
-    idle_ms: int = 120_000
-    frame_bytes_max: int = 16 * 1024 * 1024
-    started_frame_bytes_max: int = 256 * 1024 * 1024
-    send_buffer_bytes_max: int = 8 * 1024 * 1024
-    send_stall_ms: int = 30_000
-    sweep_ms: int = 1_000
 
 
 class Machine(Protocol):
@@ -118,15 +91,23 @@ class RemotingServer:
         self._tls = tls
         self._limits = limits or ServerLimits()
         self._on_turn = on_turn
-        self._links: dict[Connection, _Link] = {}
-        self._unwritten: list[_Link] = []
-        self._turn_due = False
+        self._links: dict[Connection, Link] = {}
+        self._unwritten: list[Link] = []
+        # Those that can go on in the next turn.
+        self._behind: deque[Link] = deque()
+        self._is_turn_due = False
+        self._is_ending_turn = False
+        # Until when requests are served as they come.
+        self._serves_until_ms: int | None = None
+        self._is_stopping = False
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._accepted = 0
         self._refused = 0
         self._descriptors_max = peer_descriptors_max()
         self._started_bytes = 0
+        # At least what all peers have not taken.
+        self._unsent_bytes = 0
 
     @property
     def connection_count(self) -> int:
@@ -141,20 +122,21 @@ class RemotingServer:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: _Link(self, loop), sock=listening, backlog=1024
+                lambda: Link(self, self._limits, tls=self._tls), sock=listening, backlog=1024
             )
         except OSError as error:
             raise _cannot_listen(error, *listening.getsockname()[:2]) from error
         self._sweeper = loop.call_later(self._limits.sweep_ms / 1000, self._sweep)
 
     def stop_reading(self) -> None:
-        """Accept no more connections and read no more requests; answers still go out."""
+        """Accept no more connections and serve no more requests; answers still go out."""
+        self._is_stopping = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._server is not None:
             self._server.close()
         for link in self._links.values():
-            link.pause_reading()
+            link.pause()
 
     async def stop(self) -> None:
         """Write what is due and close every connection."""
@@ -180,43 +162,67 @@ class RemotingServer:
                 continue
             if isinstance(output, Reply | Push):
                 self._write(link, output.command)
+            elif isinstance(output, Produce):
+                link.unmade.append(output)
+                self._serve_soon(link)
             elif isinstance(output, Close):
-                self._write_out()
                 link.close(output.reason)
             elif isinstance(output, PauseReading):
-                link.pause_reading()
+                link.pause()
             else:
-                link.resume_reading()
+                link.resume()
+                self._serve_soon(link)
 
-    def _write(self, link: _Link, command: RemotingCommand) -> None:
-        if not link.pending:
+    def _write(self, link: Link, command: RemotingCommand) -> None:
+        if link.write(_encode_head(command), command.body):
             self._unwritten.append(link)
-            self._end_turn_soon()
-        link.pending.append(_encode_head(command))
-        if command.body:
-            link.pending.append(command.body)
+            if not self._is_ending_turn:
+                self.end_turn_soon()
 
-    def _end_turn_soon(self) -> None:
-        if not self._turn_due:
-            self._turn_due = True
+    def end_turn_soon(self) -> None:
+        """Have a turn end, and `on_turn` called, when the loop has served what is ready now."""
+        if not self._is_turn_due:
+            self._is_turn_due = True
             asyncio.get_running_loop().call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
+        self._is_turn_due = False
+        self._is_ending_turn = True
+        self._serves_until_ms = None
         try:
             if self._on_turn is not None:
                 self._on_turn()
         except Exception:
             LOG.exception("the end of a turn failed")
         finally:
-            self._turn_due = False
+            self._serve_behind()
             self._write_out()
+            self._is_ending_turn = False
+            if self._behind:
+                self.end_turn_soon()
 
     def _write_out(self) -> None:
+        # Those whose bytes the kernel takes at once have none left of earlier turns here.
+        if self._unsent_bytes > self._limits.unsent_bytes_max:
+            self._measure_unsent()
         links, self._unwritten = self._unwritten, []
+        now_ms = clock.monotonic_ms()
         for link in links:
-            link.write_out()
+            self._unsent_bytes += link.write_out(now_ms)
 
-    def _opened(self, link: _Link) -> Connection | None:
+    def _measure_unsent(self) -> None:
+        """Find out how much is not taken, and cut off who has taken nothing for longest."""
+        slow = [link for link in self._links.values() if link.unsent_bytes]
+        total = sum(link.unsent_bytes for link in slow)
+        slow.sort(key=lambda link: link.unsent_since_ms, reverse=True)
+        while total > self._limits.unsent_bytes_max:
+            link = slow.pop()
+            total -= link.unsent_bytes
+            link.cut_off("peers leave too many answers, and this one has left some for longest")
+        self._unsent_bytes = total
+
+    def opened(self, link: Link) -> Connection | None:
+        """Take an accepted connection in, unless there are too many."""
         self._accepted += 1
         if (
             len(self._links) >= self._limits.connections_max
@@ -229,44 +235,97 @@ class RemotingServer:
         self._links[connection] = link
         return connection
 
-    def _received(self, link: _Link, data: bytes) -> None:
+    def received(self, link: Link, data: bytes) -> None:
+        """Take bytes that came, and serve the requests that they complete."""
         now_ms = clock.monotonic_ms()
-        decoder = link.decoder
-        buffered = decoder.buffered_bytes
-        try:
-            commands = decoder.receive_data(data)
-        except ProtocolError as error:
-            self._started_bytes -= buffered
-            link.started_bytes = 0
-            link.refuse(str(error))
-            return
-        left = decoder.buffered_bytes
-        self._started_bytes += left - buffered
-        link.started_bytes = left
-        link.note_received(now_ms, has_frames=bool(commands), has_rest=left > 0)
+        if self._serves_until_ms is None:
+            self._serves_until_ms = now_ms + self._limits.turn_ms_max
+        link.feed(data, now_ms)
+        self._serve(link, now_ms, self._serves_until_ms)
         if self._started_bytes > self._limits.started_frame_bytes_max:
-            link.close("too many bytes of unfinished frames")
-        if not commands:
+            link.refuse("too many bytes of frames that are not finished or not served")
+
+    def go_on(self, link: Link) -> None:
+        """Serve what waits of a connection that has room again."""
+        self._serve_soon(link)
+
+    def _serve_soon(self, link: Link) -> None:
+        if not link.is_queued:
+            link.is_queued = True
+            self._behind.append(link)
+        if not self._is_ending_turn:
+            self.end_turn_soon()
+
+    def _serve_behind(self) -> None:
+        now_ms = clock.monotonic_ms()
+        until_ms = now_ms + self._limits.turn_ms_max
+        for _ in range(len(self._behind)):
+            if now_ms >= until_ms:
+                return
+            link = self._behind.popleft()
+            link.is_queued = False
+            self._serve(link, now_ms, until_ms)
+            now_ms = clock.monotonic_ms()
+
+    def _serve(self, link: Link, now_ms: int, until_ms: int) -> None:
+        """Serve what waits of a connection while there is time and room."""
+        if self._is_stopping:
             return
         timestamp_ms = clock.timestamp_ms()
-        self._end_turn_soon()
-        for command in commands:
-            try:
-                outputs = self._machine.handle(
-                    command, link.connection, now_ms=now_ms, timestamp_ms=timestamp_ms
-                )
-            except Exception as error:
-                LOG.exception("request %d of %s failed", command.code, link.connection.address)
-                outputs = answer(
-                    Request(command, link.connection, now_ms, timestamp_ms),
-                    ResponseCode.SYSTEM_ERROR,
-                    remark=f"{type(error).__name__}: {error}",
-                )
+        room_bytes = link.room_bytes
+        while now_ms < until_ms and link.can_serve(room_bytes):
+            if link.unmade:
+                outputs: Sequence[Output] | None = self._make(link)
+            else:
+                outputs = self._handle_next(link, now_ms, timestamp_ms)
+            if outputs is None:
+                link.catch_up(now_ms)
+                break
             self.perform(outputs)
+            now_ms = clock.monotonic_ms()
+        else:
+            link.fall_behind()
+            if link.is_to_go_on():
+                self._serve_soon(link)
+        self._started_bytes += link.note_buffered()
 
-    def _lost(self, link: _Link) -> None:
-        self._started_bytes -= link.started_bytes
-        link.started_bytes = 0
+    def _make(self, link: Link) -> Sequence[Output]:
+        produce = link.unmade.popleft()
+        try:
+            return produce.make()
+        except Exception:
+            LOG.exception("an answer to %s failed", link.connection.address)
+            return ()
+
+    def _handle_next(self, link: Link, now_ms: int, timestamp_ms: int) -> Sequence[Output] | None:
+        """Have the machine take the next request; None if there is none."""
+        connection = link.connection
+        try:
+            command = link.decoder.next_command()
+        except RefusedHeader as refused:
+            link.note_frame()
+            return _refuse(Request(refused.command, connection, now_ms, timestamp_ms), refused)
+        except ProtocolError as error:
+            link.refuse(str(error))
+            return None
+        if command is None:
+            return None
+        link.note_frame()
+        if not self._is_turn_due:
+            self.end_turn_soon()
+        try:
+            return self._machine.handle(
+                command, connection, now_ms=now_ms, timestamp_ms=timestamp_ms
+            )
+        except Exception as error:
+            LOG.exception("request %d of %s failed", command.code, connection.address)
+            remark = f"{type(error).__name__}: {error}"
+            request = Request(command, connection, now_ms, timestamp_ms)
+            return answer(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    def lost(self, link: Link) -> None:
+        """Forget a connection that is closed."""
+        self._started_bytes -= link.buffered_bytes
         if self._links.pop(link.connection, None) is None:
             return
         try:
@@ -277,7 +336,7 @@ class RemotingServer:
             LOG.exception("closing of %s failed", link.connection.address)
         else:
             self.perform(outputs)
-            self._end_turn_soon()
+            self.end_turn_soon()
 
     def _sweep(self) -> None:
         now_ms = clock.monotonic_ms()
@@ -294,159 +353,10 @@ class RemotingServer:
             reason = link.overdue(now_ms)
             if reason is not None:
                 link.refuse(reason)
+        self._measure_unsent()
         self._sweeper = asyncio.get_running_loop().call_later(
             self._limits.sweep_ms / 1000, self._sweep
         )
-
-
-class _Link(asyncio.Protocol):
-    """One connection's transport and its times."""
-
-    def __init__(self, server: RemotingServer, loop: asyncio.AbstractEventLoop) -> None:
-        self._server = server
-        self._loop = loop
-        self._limits = server._limits
-        self.decoder = FrameDecoder(frame_bytes_max=self._limits.frame_bytes_max)
-        self.pending: list[bytes] = []
-        self.started_bytes = 0
-        self._tls: TlsSession | None = None
-        if server._tls is not None:
-            self._tls = TlsSession(server._tls, server_hostname=None)
-        self._has_received = False
-        self.transport: asyncio.Transport
-        self.connection: Connection
-        self._opened_ms = 0
-        self._active_ms = 0
-        self._started_ms: int | None = None
-        self._stalled_ms: int | None = None
-        self._has_frame = False
-        self._paused_by_machine = False
-        self._refused = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are none by inheritance.
-        self.transport = cast(asyncio.Transport, transport)
-        self._opened_ms = self._active_ms = clock.monotonic_ms()
-        connection = self._server._opened(self)
-        if connection is None:
-            self._refused = True
-            self.transport.abort()
-            return
-        self.connection = connection
-        self.transport.set_write_buffer_limits(high=self._limits.send_buffer_bytes_max)
-
-    def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
-            return
-        if self._tls is None:
-            self._server._received(self, data)
-            return
-        if not self._has_received and data[0] != HANDSHAKE_RECORD:
-            self.refuse("it does not speak TLS, and this server speaks nothing else")
-            return
-        self._has_received = True
-        plain = self._decrypt(self._tls, data)
-        if plain:
-            self._server._received(self, plain)
-        if self._tls.is_ended:
-            self.close("the peer has ended TLS")
-
-    def _decrypt(self, tls: TlsSession, data: bytes) -> bytes:
-        plain, failure = b"", None
-        try:
-            plain = tls.receive_data(data)
-        except ssl.SSLError as error:
-            failure = describe(error)
-        # Of a failure too: it tells the peer why.
-        if output := tls.take_output():
-            self.transport.write(output)
-        if failure is not None:
-            self.refuse(failure)
-        return plain
-
-    def refuse(self, reason: str) -> None:
-        LOG.info("%s closed: %s", self.connection.address, reason)
-        self.close(reason)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self._refused:
-            self.pending.clear()
-            self._server._lost(self)
-
-    def pause_writing(self) -> None:
-        """Stop reading too: a peer that takes no answers gets no further ones."""
-        self._stalled_ms = clock.monotonic_ms()
-        self._read_or_not()
-
-    def resume_writing(self) -> None:
-        self._stalled_ms = None
-        self._active_ms = clock.monotonic_ms()
-        self._read_or_not()
-
-    def pause_reading(self) -> None:
-        self._paused_by_machine = True
-        self._read_or_not()
-
-    def resume_reading(self) -> None:
-        self._paused_by_machine = False
-        self._read_or_not()
-
-    def _read_or_not(self) -> None:
-        if self.transport.is_closing():
-            return
-        wanted = self._stalled_ms is None and not self._paused_by_machine
-        if wanted and not self.transport.is_reading():
-            self.transport.resume_reading()
-        elif not wanted and self.transport.is_reading():
-            self.transport.pause_reading()
-
-    def note_received(self, now_ms: int, *, has_frames: bool, has_rest: bool) -> None:
-        self._active_ms = now_ms
-        if has_frames:
-            self._has_frame = True
-        if not has_rest:
-            self._started_ms = None
-        elif has_frames or self._started_ms is None:
-            self._started_ms = now_ms
-
-    def write_out(self) -> None:
-        pending, self.pending = self.pending, []
-        if self.transport.is_closing():
-            return
-        self._active_ms = clock.monotonic_ms()
-        if self._tls is not None:
-            try:
-                self._tls.encrypt(b"".join(pending))
-            except ssl.SSLError as error:
-                self.refuse(describe(error) or str(error))
-                return
-            self.transport.write(self._tls.take_output())
-            return
-        if max(map(len, pending)) < _LARGE_BYTES_MIN:
-            pending = [b"".join(pending)]
-        for data in pending:
-            self.transport.write(data)
-
-    def overdue(self, now_ms: int) -> str | None:
-        limits = self._limits
-        if not self._has_frame and now_ms - self._opened_ms > limits.first_frame_ms:
-            return "no whole frame came in time"
-        if self._started_ms is not None and now_ms - self._started_ms > limits.started_frame_ms:
-            return "a frame was begun and not finished in time"
-        if self._stalled_ms is not None and now_ms - self._stalled_ms > limits.send_stall_ms:
-            return "the peer does not take its answers"
-        if now_ms - self._active_ms > limits.idle_ms:
-            return "idle"
-        return None
-
-    def close(self, reason: str) -> None:
-        if self.transport.is_closing():
-            return
-        LOG.debug("close %s: %s", self.connection.address, reason)
-        if self._stalled_ms is not None:
-            self.transport.abort()
-        else:
-            self.transport.close()
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -482,6 +392,13 @@ def _encode_head(command: RemotingCommand) -> bytes:
         command.remark = "the answer does not fit into a frame"
         command.ext_fields = command.body = None
         return encode_head(command)
+
+
+def _refuse(request: Request, refused: RefusedHeader) -> Sequence[Output]:
+    """Answer a request whose header is refused; an answer of that kind is dropped."""
+    if request.command.is_response:
+        return ()
+    return answer(request, ResponseCode.MESSAGE_ILLEGAL, remark=str(refused))
 
 
 def _descriptor(transport: asyncio.Transport) -> int:

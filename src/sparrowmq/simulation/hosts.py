@@ -309,6 +309,8 @@ class BrokerHost:
         broker, process = self.broker, self.process
         assert process is not None
         self._server.perform(broker.settle())
+        while broker.is_unsettled:
+            self._server.perform(broker.settle())
         # Before the tables are taken, so that it is known what they hold.
         self._check()
         now_ms = process.monotonic_ms()

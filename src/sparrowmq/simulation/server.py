@@ -20,10 +20,12 @@ from sparrowmq.serving.connections import (
     Fact,
     Output,
     PauseReading,
+    Produce,
     Push,
     Reply,
 )
-from sparrowmq.serving.remoting_server import Machine, ServerLimits
+from sparrowmq.serving.limits import ServerLimits
+from sparrowmq.serving.remoting_server import Machine
 from sparrowmq.simulation.network import End, Network
 from sparrowmq.simulation.process import Process
 
@@ -41,7 +43,7 @@ class _Link:
         self.decoder = FrameDecoder()
         self.unwritten: list[bytes] = []
         self.unread: list[bytes] = []
-        self.is_paused = False
+        self.pause_count = 0
         self.active_ms = now_ms
 
 
@@ -102,8 +104,10 @@ class SimulatedServer:
                 self._write_out()
                 link.end.close()
                 self._lost(link)
+            elif isinstance(output, Produce):
+                self.perform(output.make())
             elif isinstance(output, PauseReading):
-                link.is_paused = True
+                link.pause_count += 1
             else:
                 self._resume(link)
 
@@ -131,7 +135,7 @@ class SimulatedServer:
 
     def _received(self, link: _Link, data: bytes) -> None:
         link.active_ms = self._process.monotonic_ms()
-        if link.is_paused:
+        if link.pause_count:
             link.unread.append(data)
             return
         try:
@@ -160,7 +164,9 @@ class SimulatedServer:
         self.perform(outputs)
 
     def _resume(self, link: _Link) -> None:
-        link.is_paused = False
+        link.pause_count -= 1
+        if link.pause_count:
+            return
         unread, link.unread = link.unread, []
         for data in unread:
             self._received(link, data)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
@@ -32,7 +33,7 @@ from sparrowmq.protocol.headers import (
 )
 from sparrowmq.protocol.sql92 import EXPRESSION_LENGTH_MAX
 from sparrowmq.protocol.subscription import parse_subscription
-from sparrowmq.serving.connections import Output, Reply
+from sparrowmq.serving.connections import Output, PauseReading, Produce, Reply, ResumeReading
 from sparrowmq.serving.requests import FAQ, Refusal, Request
 from sparrowmq.store.results import Dispatched, GetResult, GetStatus
 
@@ -68,49 +69,58 @@ def pull(state: BrokerState, request: Request) -> Sequence[Output]:
     ):
         wait_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX)
         held = HeldPull(request.connection, command, header, wanted, request.now_ms + wait_ms)
-        evicted = state.holds.hold(held)
-        return [] if evicted is None else answer_held(state, [evicted])
+        return _hold(state, held)
     if command.is_oneway:
         return ()
     return [Reply(request.connection, _response(command, header, result))]
 
 
-def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> list[Output]:
-    """Answer the held pulls that the new messages concern."""
+def _hold(state: BrokerState, held: HeldPull) -> list[Output]:
     outputs: list[Output] = []
+    evicted = state.holds.hold(held)
+    if evicted is not None:
+        outputs.append(_answer_later(state, evicted))
+    if state.holds.is_now_full(held.connection):
+        outputs.append(PauseReading(held.connection))
+    return outputs
+
+
+def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
+    """Have the held pulls that the new messages concern answered by `answer_released`."""
     holds = state.holds
     for item in dispatched:
         if len(holds) == 0:
             break
         for code in item.tags_codes:
-            woken = holds.wake(
-                item.topic, item.queue_id, next_offset=item.next_offset, tags_code=code
-            )
-            for held in woken:
-                outputs += _answer_or_hold(state, held)
+            holds.wake(item.topic, item.queue_id, next_offset=item.next_offset, tags_code=code)
+
+
+def answer_released(state: BrokerState) -> list[Output]:
+    """Answer some of the pulls that no longer wait; `PullHold.has_ended` tells of more."""
+    holds = state.holds
+    outputs: list[Output] = [_answer_later(state, held) for held in holds.release()]
+    outputs += map(ResumeReading, holds.take_drained())
     return outputs
 
 
-def _answer_or_hold(state: BrokerState, held: HeldPull) -> list[Output]:
-    """Answer a woken pull, unless its condition wants none of what has come.
+def _answer_later(state: BrokerState, held: HeldPull) -> Produce:
+    return Produce(held.connection, partial(_answer, state, held))
+
+
+def _answer(state: BrokerState, held: HeldPull) -> list[Output]:
+    """Answer a pull that waited, unless its condition wants none of what has come.
 
     It then waits on behind that: a message is examined once for each pull that waits.
     """
     result = _read(state, held.header, held.wanted)
-    if held.wanted.condition is None or result.status is not GetStatus.NO_MATCHED_MESSAGE:
+    if (
+        held.wanted.condition is None
+        or result.status is not GetStatus.NO_MATCHED_MESSAGE
+        or state.holds.is_overdue(held)
+    ):
         return [Reply(held.connection, _response(held.command, held.header, result))]
     header = msgspec.structs.replace(held.header, queue_offset=result.next_offset)
-    evicted = state.holds.hold(replace(held, header=header, is_held=True))
-    return [] if evicted is None else answer_held(state, [evicted])
-
-
-def answer_held(state: BrokerState, pulls: Iterable[HeldPull]) -> list[Output]:
-    """Read once more for each pull and answer it, whatever there is."""
-    outputs: list[Output] = []
-    for held in pulls:
-        result = _read(state, held.header, held.wanted)
-        outputs.append(Reply(held.connection, _response(held.command, held.header, result)))
-    return outputs
+    return _hold(state, replace(held, header=header))
 
 
 def _check(state: BrokerState, request: Request, header: PullMessageRequestHeader) -> MessageFilter:

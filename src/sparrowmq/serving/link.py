@@ -1,0 +1,296 @@
+"""One accepted connection: its transport, its times, and what waits in either direction."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from typing import Protocol, cast
+
+from sparrowmq.calling import clock
+from sparrowmq.calling.tls import HANDSHAKE_RECORD, TlsSession, describe
+from sparrowmq.protocol.framing import FrameDecoder
+from sparrowmq.serving.connections import Connection, Produce
+from sparrowmq.serving.limits import ServerLimits
+
+# From here on a write of its own costs less than a copy.
+_LARGE_BYTES_MIN = 64 * 1024
+
+LOG = logging.getLogger("sparrowmq.serving")
+
+
+class LinkOwner(Protocol):
+    """The server of a connection."""
+
+    def opened(self, link: Link) -> Connection | None:
+        """Take a connection in; None refuses it."""
+        ...
+
+    def received(self, link: Link, data: bytes) -> None:
+        """Take bytes that came."""
+        ...
+
+    def go_on(self, link: Link) -> None:
+        """Serve a connection that has room for answers again."""
+        ...
+
+    def lost(self, link: Link) -> None:
+        """Forget a connection."""
+        ...
+
+
+class Link(asyncio.Protocol):
+    """One connection.
+
+    Attributes:
+        decoder: the bytes of the requests that are not served.
+        unmade: answers to be made once there is room for them.
+        is_queued: whether the owner's queue has it.
+        buffered_bytes: of `decoder`, as they were noted last.
+        unsent_since_ms: when the peer had taken everything last.
+    """
+
+    def __init__(
+        self, owner: LinkOwner, limits: ServerLimits, *, tls: ssl.SSLContext | None
+    ) -> None:
+        self._owner = owner
+        self._limits = limits
+        self._room_bytes = limits.send_buffer_bytes_max // 2
+        self.decoder = FrameDecoder(frame_bytes_max=limits.frame_bytes_max)
+        self.unmade: deque[Produce] = deque()
+        self.is_queued = False
+        self.buffered_bytes = 0
+        self.unsent_since_ms = 0
+        self._unwritten: list[bytes] = []
+        self._unwritten_bytes = 0
+        self._tls = None if tls is None else TlsSession(tls, server_hostname=None)
+        self._has_received = False
+        self.transport: asyncio.Transport
+        self.connection: Connection
+        self._opened_ms = 0
+        self._active_ms = 0
+        self._started_ms: int | None = None
+        self._stalled_ms: int | None = None
+        self._has_frame = False
+        self._has_ended_frame = False
+        self._is_behind = False
+        self._pause_count = 0
+        self._is_refused = False
+
+    # -- what the transport says ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport, or refuse the connection."""
+        # uvloop's transports are none by inheritance.
+        self.transport = cast(asyncio.Transport, transport)
+        self._opened_ms = self._active_ms = self.unsent_since_ms = clock.monotonic_ms()
+        connection = self._owner.opened(self)
+        if connection is None:
+            self._is_refused = True
+            self.transport.abort()
+            return
+        self.connection = connection
+        self.transport.set_write_buffer_limits(high=self._room_bytes)
+
+    def data_received(self, data: bytes) -> None:
+        """Give the owner what came, decrypted."""
+        if self.transport.is_closing():
+            return
+        if self._tls is None:
+            self._owner.received(self, data)
+            return
+        if not self._has_received and data[0] != HANDSHAKE_RECORD:
+            self.refuse("it does not speak TLS, and this server speaks nothing else")
+            return
+        self._has_received = True
+        plain = self._decrypt(self._tls, data)
+        if plain:
+            self._owner.received(self, plain)
+        if self._tls.is_ended:
+            self.close("the peer has ended TLS")
+
+    def _decrypt(self, tls: TlsSession, data: bytes) -> bytes:
+        plain, failure = b"", None
+        try:
+            plain = tls.receive_data(data)
+        except ssl.SSLError as error:
+            failure = describe(error)
+        # Of a failure too: it tells the peer why.
+        if output := tls.take_output():
+            self.transport.write(output)
+        if failure is not None:
+            self.refuse(failure)
+        return plain
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget what was to be sent."""
+        if not self._is_refused:
+            self._unwritten.clear()
+            self.unmade.clear()
+            self._owner.lost(self)
+
+    def pause_writing(self) -> None:
+        """Stop reading too: a peer that takes no answers gets no further ones."""
+        self._stalled_ms = clock.monotonic_ms()
+        self._read_or_not()
+
+    def resume_writing(self) -> None:
+        """Go on: the peer has taken most of its answers."""
+        self._stalled_ms = None
+        self._active_ms = clock.monotonic_ms()
+        self._read_or_not()
+        self._owner.go_on(self)
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def feed(self, data: bytes, now_ms: int) -> None:
+        """Take bytes of requests."""
+        self._active_ms = now_ms
+        self.decoder.feed(data)
+
+    def note_frame(self) -> None:
+        """Take note that a whole frame has come."""
+        self._has_frame = self._has_ended_frame = True
+
+    def note_buffered(self) -> int:
+        """Take note of how many bytes `decoder` holds; returns how many more than before."""
+        before, self.buffered_bytes = self.buffered_bytes, self.decoder.buffered_bytes
+        return self.buffered_bytes - before
+
+    @property
+    def room_bytes(self) -> int:
+        """How much may be written in this turn before no further answer is made."""
+        return self._room_bytes - self.transport.get_write_buffer_size()
+
+    def can_serve(self, room_bytes: int) -> bool:
+        """Tell whether something may be served, if there is something, within `room_bytes`."""
+        return (
+            self._unwritten_bytes <= room_bytes
+            and (not self._pause_count or bool(self.unmade))
+            and not self.transport.is_closing()
+        )
+
+    def is_to_go_on(self) -> bool:
+        """Tell whether the next turn is the time to serve what is left now."""
+        if self._stalled_ms is not None or self.transport.is_closing():
+            return False
+        return not self._pause_count or bool(self.unmade)
+
+    def fall_behind(self) -> None:
+        """Read no more: requests may be left."""
+        self._started_ms = None
+        if not self._is_behind:
+            self._is_behind = True
+            self._read_or_not()
+
+    def catch_up(self, now_ms: int) -> None:
+        """Take note that nothing is left but what a frame not finished has."""
+        if not self.decoder.buffered_bytes:
+            self._started_ms = None
+        elif self._has_ended_frame or self._started_ms is None:
+            self._started_ms = now_ms
+        self._has_ended_frame = False
+        if self._is_behind:
+            self._is_behind = False
+            self._read_or_not()
+
+    def pause(self) -> None:
+        """Serve no request until `resume` was called as often."""
+        self._pause_count += 1
+        self._read_or_not()
+
+    def resume(self) -> None:
+        """Take back one `pause`."""
+        self._pause_count -= 1
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        if self.transport.is_closing():
+            return
+        wanted = self._stalled_ms is None and not self._pause_count and not self._is_behind
+        if wanted and not self.transport.is_reading():
+            self.transport.resume_reading()
+        elif not wanted and self.transport.is_reading():
+            self.transport.pause_reading()
+
+    # -- answers -------------------------------------------------------------------------------
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much was written and is not taken."""
+        return self.transport.get_write_buffer_size()
+
+    def write(self, head: bytes, body: bytes | None) -> bool:
+        """Take a frame for the next `write_out`; tells whether it is the first."""
+        unwritten = self._unwritten
+        is_first = not unwritten
+        unwritten.append(head)
+        self._unwritten_bytes += len(head)
+        if body:
+            unwritten.append(body)
+            self._unwritten_bytes += len(body)
+        return is_first
+
+    def write_out(self, now_ms: int) -> int:
+        """Give the transport the frames; returns how many bytes they have."""
+        unwritten, self._unwritten = self._unwritten, []
+        size, self._unwritten_bytes = self._unwritten_bytes, 0
+        if not unwritten or self.transport.is_closing():
+            return 0
+        self._active_ms = now_ms
+        unsent = self.transport.get_write_buffer_size()
+        if unsent == 0:
+            self.unsent_since_ms = now_ms
+        elif unsent + size > self._limits.send_buffer_bytes_max + self._limits.frame_bytes_max:
+            self.cut_off("it does not take what is sent to it")
+            return 0
+        if self._tls is not None:
+            try:
+                self._tls.encrypt(b"".join(unwritten))
+            except ssl.SSLError as error:
+                self.refuse(describe(error) or str(error))
+                return 0
+            self.transport.write(self._tls.take_output())
+            return size
+        if max(map(len, unwritten)) < _LARGE_BYTES_MIN:
+            unwritten = [b"".join(unwritten)]
+        for data in unwritten:
+            self.transport.write(data)
+        return size
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def overdue(self, now_ms: int) -> str | None:
+        """Return why the connection is to be closed, None if it is not."""
+        limits = self._limits
+        if not self._has_frame and now_ms - self._opened_ms > limits.first_frame_ms:
+            return "no whole frame came in time"
+        if self._started_ms is not None and now_ms - self._started_ms > limits.started_frame_ms:
+            return "a frame was begun and not finished in time"
+        if self._stalled_ms is not None and now_ms - self._stalled_ms > limits.send_stall_ms:
+            return "the peer does not take its answers"
+        if now_ms - self._active_ms > limits.idle_ms:
+            return "idle"
+        return None
+
+    def refuse(self, reason: str) -> None:
+        """Close the connection and log why."""
+        LOG.info("%s closed: %s", self.connection.address, reason)
+        self.close(reason)
+
+    def cut_off(self, reason: str) -> None:
+        """Close the connection without what the peer has not taken, and log why."""
+        LOG.info("%s cut off: %s", self.connection.address, reason)
+        self.transport.abort()
+
+    def close(self, reason: str) -> None:
+        """Close the connection, behind what was written, unless the peer takes nothing."""
+        if self.transport.is_closing():
+            return
+        LOG.debug("close %s: %s", self.connection.address, reason)
+        self.write_out(clock.monotonic_ms())
+        if self._stalled_ms is not None:
+            self.transport.abort()
+        else:
+            self.transport.close()

@@ -1,0 +1,313 @@
+"""The server on real sockets, with a machine of a few lines: whom it serves, how much it makes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand, response_to
+from sparrowmq.protocol.framing import FrameDecoder, encode_frame
+from sparrowmq.serving.connections import (
+    Connection,
+    Output,
+    PauseReading,
+    Produce,
+    Push,
+    Reply,
+    ResumeReading,
+)
+from sparrowmq.serving.limits import ServerLimits
+from sparrowmq.serving.remoting_server import RemotingServer, bind
+
+ANSWER, PAUSE, PRODUCE, BURN, PUSH = range(100, 105)
+MIB = 1 << 20
+
+
+@dataclass
+class Machine:
+    """Answers with bodies of a size, pauses, produces, burns time; says what it has served."""
+
+    body: bytes = b""
+    served: list[tuple[str, int]] = field(default_factory=list)
+    made: int = 0
+    connections: list[Connection] = field(default_factory=list)
+    closed: list[Connection] = field(default_factory=list)
+
+    def handle(
+        self, command: RemotingCommand, connection: Connection, *, now_ms: int, timestamp_ms: int
+    ) -> Sequence[Output]:
+        del now_ms, timestamp_ms
+        if connection not in self.connections:
+            self.connections.append(connection)
+        self.served.append((connection.address, command.opaque))
+        reply = Reply(connection, response_to(command, body=self.body or None))
+        if command.code == PAUSE:
+            return [reply, PauseReading(connection), PauseReading(connection)]
+        if command.code == PRODUCE:
+            return [Produce(connection, lambda: self._make(reply))] * 50
+        if command.code == PUSH:
+            return [Push(c, RemotingCommand(code=1, body=self.body)) for c in self.connections]
+        if command.code == BURN:
+            sum(range(20_000))
+        return [reply]
+
+    def _make(self, reply: Reply) -> Sequence[Output]:
+        self.made += 1
+        return [reply]
+
+    def connection_closed(
+        self, connection: Connection, *, now_ms: int, timestamp_ms: int
+    ) -> Sequence[Output]:
+        del now_ms, timestamp_ms
+        self.closed.append(connection)
+        return ()
+
+
+class Peer:
+    """A socket that reads when it is asked to."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._decoder = FrameDecoder()
+        self.address = "{}:{}".format(*connected.getsockname())
+
+    async def send(self, *commands: RemotingCommand) -> None:
+        data = b"".join(map(encode_frame, commands))
+        await self.send_bytes(data)
+
+    async def send_bytes(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._socket, data)
+
+    async def read(self, count: int) -> list[RemotingCommand]:
+        """Return so many commands; fewer, if the connection ends before."""
+        commands: list[RemotingCommand] = []
+        async with asyncio.timeout(30):
+            while len(commands) < count:
+                try:
+                    data = await asyncio.get_running_loop().sock_recv(self._socket, MIB)
+                except ConnectionResetError:
+                    data = b""
+                if not data:
+                    break
+                commands += self._decoder.receive_data(data)
+        return commands
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+Serve = Callable[..., Awaitable[tuple[RemotingServer, Callable[[], Awaitable[Peer]]]]]
+
+
+@pytest_asyncio.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Starts servers; each comes with a function that connects to it."""
+    servers: list[RemotingServer] = []
+    peers: list[Peer] = []
+
+    async def start(machine: Machine, **limits: Any) -> Any:
+        server = RemotingServer(machine, limits=ServerLimits(**limits))
+        listening = bind("127.0.0.1", 0)
+        address = listening.getsockname()
+        await server.start(listening)
+        servers.append(server)
+
+        async def connect() -> Peer:
+            connected = socket.socket()
+            # So that little is on its way between the two.
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+            connected.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(connected, address)
+            peers.append(Peer(connected))
+            return peers[-1]
+
+        return server, connect
+
+    yield start
+    for peer in peers:
+        peer.close()
+    for server in servers:
+        await server.stop()
+
+
+def requests(count: int, code: int = ANSWER) -> list[RemotingCommand]:
+    return [RemotingCommand(code=code, opaque=opaque) for opaque in range(count)]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def rest(server: RemotingServer) -> None:
+    """Wait until the server has nothing to do that its peers let it do."""
+    await until(lambda: not (server._behind or server._unwritten or server._is_turn_due))
+
+
+async def test_no_more_answers_are_made_than_fit_a_peer_that_takes_none(serve: Serve) -> None:
+    machine = Machine(body=bytes(MIB // 4))
+    server, connect = await serve(machine, send_buffer_bytes_max=2 * MIB)
+    peer, other = await connect(), await connect()
+
+    await peer.send(*requests(300))
+    await until(lambda: len(machine.served) >= 4)
+    await other.send(*requests(1))
+    await other.read(1)
+    await rest(server)
+    made = len(machine.served) - 1
+    unsent = sum(link.unsent_bytes for link in server._links.values())
+
+    # What the kernel takes, some MiB, comes on top of what is unsent.
+    assert made <= 40
+    assert unsent <= 2 * MIB
+    assert list(range(300)) == [reply.opaque for reply in await peer.read(300)]
+
+
+async def test_answers_made_later_wait_for_room_too(serve: Serve) -> None:
+    machine = Machine(body=bytes(MIB))
+    server, connect = await serve(machine, send_buffer_bytes_max=8 * MIB)
+    peer, lost = await connect(), await connect()
+    await peer.send(*requests(1, PRODUCE))
+    await lost.send(*requests(1, PRODUCE))
+
+    await until(lambda: machine.made >= 8)
+    await rest(server)
+    made = machine.made
+    lost.close()
+    replies = await peer.read(50)
+    await until(lambda: len(machine.closed) == 1)
+
+    assert made <= 40
+    assert 50 == len(replies)
+    # Those of a closed connection are not made at all.
+    assert machine.made < 75
+
+
+async def test_peers_that_leave_too_much_in_all_are_cut_off_and_others_served(serve: Serve) -> None:
+    machine = Machine(body=bytes(MIB))
+    server, connect = await serve(machine, unsent_bytes_max=32 * MIB, sweep_ms=20)
+    reader = await connect()
+    await reader.send(*requests(1))
+    await reader.read(1)
+    idlers = [await connect() for _ in range(24)]
+    for idler in idlers:
+        await idler.send(*requests(30))
+
+    await until(lambda: len(machine.closed) >= 4)
+    await reader.send(*requests(30))
+    replies = await reader.read(30)
+    await rest(server)
+
+    assert 30 == len(replies)
+    assert sum(link.unsent_bytes for link in server._links.values()) <= 40 * MIB
+
+
+async def test_peer_that_is_sent_more_than_it_takes_is_cut_off(serve: Serve) -> None:
+    machine = Machine(body=bytes(MIB))
+    limits = {"send_buffer_bytes_max": 2 * MIB, "frame_bytes_max": 2 * MIB}
+    _, connect = await serve(machine, **limits)
+    idler, sender = await connect(), await connect()
+    await idler.send(*requests(1))
+    await until(lambda: len(machine.connections) == 1)
+
+    for opaque in range(40):
+        await sender.send(RemotingCommand(code=PUSH, opaque=opaque))
+        await sender.read(1)
+
+    await until(lambda: len(machine.closed) == 1)
+    assert idler.address == machine.closed[0].address
+
+
+async def test_peer_with_much_to_do_leaves_time_to_others(serve: Serve) -> None:
+    machine = Machine()
+    _, connect = await serve(machine, turn_ms_max=5)
+    busy, other = await connect(), await connect()
+    await busy.send(*requests(500, BURN))
+    await other.send(*requests(1))
+
+    await other.read(1)
+    served = len(machine.served)
+    replies = await busy.read(500)
+
+    assert served < 500
+    assert list(range(500)) == [reply.opaque for reply in replies]
+
+
+async def test_paused_connection_is_served_when_all_pauses_are_taken_back(serve: Serve) -> None:
+    machine = Machine()
+    server, connect = await serve(machine)
+    peer, other = await connect(), await connect()
+    await peer.send(*requests(1, PAUSE), *requests(5))
+    await peer.read(1)
+    connection = machine.connections[0]
+
+    server.perform([ResumeReading(connection)])
+    await other.send(*requests(1))
+    await other.read(1)
+    paused = [address for address, _ in machine.served].count(peer.address)
+    server.perform([ResumeReading(connection)])
+    replies = await peer.read(5)
+
+    assert 1 == paused
+    assert [0, 1, 2, 3, 4] == [reply.opaque for reply in replies]
+
+
+def json_frame(opaque: int, *, flag: int = 0, value: str) -> bytes:
+    fields = f'"flag":{flag},"language":"JAVA","opaque":{opaque},"version":399'
+    header = f'{{"code":310,"extFields":{{"i":"{value}"}},{fields}}}'.encode()
+    return (len(header) + 4).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(33_000, "33000 characters"), (70_000, "at most 65536"), (2_000_000, "at most 65536")],
+)
+async def test_header_beyond_a_limit_is_answered_and_the_connection_stays(
+    serve: Serve, size: int, words: str
+) -> None:
+    machine = Machine()
+    _, connect = await serve(machine)
+    peer = await connect()
+
+    await peer.send_bytes(
+        json_frame(7, value="x" * size)
+        + json_frame(8, value="x" * size, flag=ONEWAY_FLAG)
+        + encode_frame(RemotingCommand(code=ANSWER, opaque=9))
+    )
+    refused, answered = await peer.read(2)
+
+    assert (ResponseCode.MESSAGE_ILLEGAL, 7) == (refused.code, refused.opaque)
+    assert words in str(refused.remark)
+    assert (0, 9) == (answered.code, answered.opaque)
+    assert [(peer.address, 9)] == machine.served
+
+
+async def test_requests_before_a_frame_that_is_none_are_answered(serve: Serve) -> None:
+    _, connect = await serve(Machine())
+    peer = await connect()
+
+    await peer.send_bytes(encode_frame(RemotingCommand(code=ANSWER, opaque=1)) + b"\xff" * 8)
+
+    assert [1] == [reply.opaque for reply in await peer.read(9)]
+
+
+async def test_bytes_of_requests_not_finished_are_bounded_over_all_connections(
+    serve: Serve,
+) -> None:
+    server, connect = await serve(Machine(), started_frame_bytes_max=200_000)
+    frame = encode_frame(RemotingCommand(code=ANSWER, body=bytes(60_000)))
+
+    for _ in range(4):
+        peer = await connect()
+        await peer.send_bytes(frame[:-1])
+
+    await until(lambda: server.connection_count == 3)
+    assert server._started_bytes <= 200_000
