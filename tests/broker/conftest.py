@@ -51,6 +51,8 @@ class Rig:
             StoreConfig(
                 flush=mode,
                 commit_log_file_size=SMALL_FILE_BYTES,
+                index_slot_count=64,
+                index_entry_count=256,
                 consume_queue_file_size=2_000,
             ),
         )

@@ -72,7 +72,12 @@ def broker() -> Iterator[Broker]:
     with tempfile.TemporaryDirectory() as root:
         store = MessageStore(
             FileStorage(Path(root)),
-            StoreConfig(commit_log_file_size=1 << 20, consume_queue_file_size=2_000),
+            StoreConfig(
+                commit_log_file_size=1 << 20,
+                index_slot_count=64,
+                index_entry_count=256,
+                consume_queue_file_size=2_000,
+            ),
         )
         store.load(timestamp_ms=0)
         yield Broker(

@@ -36,7 +36,8 @@ def test_delayed_message_is_delivered_when_its_time_has_come(rig: Any) -> None:
     assert [] == early
     (record,) = rig.records("T", 1)
     assert b"b" == record.body
-    assert {"REAL_TOPIC": "T", "REAL_QID": "1", "DELAY": "2", "CLUSTER": "DefaultCluster"} == {
+    origin = {"MSG_REGION": "DefaultRegion", "CLUSTER": "DefaultCluster"}
+    assert {"REAL_TOPIC": "T", "REAL_QID": "1", "DELAY": "2", **origin} == {
         name: value
         for name, value in parse_properties(record.properties).items()
         if name != "__CRC32#"

@@ -53,7 +53,7 @@ def test_long_and_short_field_names_store_the_same_record(rig: Any) -> None:
     assert first == second
 
 
-def test_stored_record_is_what_was_sent_with_the_cluster_and_without_wait(rig: Any) -> None:
+def test_stored_record_is_what_was_sent_with_region_and_cluster_and_without_wait(rig: Any) -> None:
     connection = rig.connect(4711)
     rig.send(connection, body=b"abc", properties="TAGS\x01A\x02WAIT\x01true\x02K\x01v", h="5")
 
@@ -61,7 +61,8 @@ def test_stored_record_is_what_was_sent_with_the_cluster_and_without_wait(rig: A
 
     properties = parse_properties(record.properties)
     properties.pop("__CRC32#", None)
-    assert {"TAGS": "A", "K": "v", "CLUSTER": "DefaultCluster"} == properties
+    origin = {"MSG_REGION": "DefaultRegion", "CLUSTER": "DefaultCluster"}
+    assert {"TAGS": "A", "K": "v", **origin} == properties
     assert (b"abc", 5, 1_700_000_000_000) == (record.body, record.flag, record.born_timestamp_ms)
     assert bytes([10, 0, 0, 1, 0, 0, 0x12, 0x67]) == record.born_host
 

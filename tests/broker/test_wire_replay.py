@@ -21,7 +21,6 @@ from sparrowmq.protocol.headers import (
 
 # What we do not serve yet is answered with code 3.
 NOT_SERVED = {
-    RequestCode.QUERY_MESSAGE,
     RequestCode.END_TRANSACTION,
     RequestCode.QUERY_CONSUME_TIME_SPAN,
     RequestCode.QUERY_CONSUME_QUEUE,

@@ -36,14 +36,11 @@ def count_entries(consumer: LitePullConsumer, kind: bytes) -> int:
 
 
 def test_deliveries_and_losses_are_found_in_javas_trace(
-    java: Any,
     cluster: Any,
     java_producer: Callable[..., list[dict[str, Any]]],
     java_push_consumer: Callable[..., Any],
     spark: SparkSession,
 ) -> None:
-    if (java.version, cluster.name) == ("5.5.0", "ours"):
-        pytest.skip("5.x consumers trace no message without MSG_REGION, which 5.x brokers store")
     cluster.create_topic(TOPIC, queues=2)
     java_push_consumer(cluster, topic=TOPIC, group="GID_traced", trace=True)
     sent = java_producer(cluster, topic=TOPIC, count=COUNT, trace=True)

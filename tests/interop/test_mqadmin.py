@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Message, Producer, PushConsumer
+from sparrowmq import Message, Producer, PushConsumer, SendResult
+from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -22,7 +23,13 @@ Admin = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def stage(our_cluster: Any) -> Iterator[Any]:
+def sent(our_cluster: Any) -> list[SendResult]:
+    """What the producer of this cluster's stage was answered."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def stage(our_cluster: Any, sent: list[SendResult]) -> Iterator[Any]:
     """Our cluster with a topic, a producer, and a consumer that has consumed everything."""
     our_cluster.create_topic(TOPIC, queues=4)
     got: list[Any] = []
@@ -33,9 +40,10 @@ def stage(our_cluster: Any) -> Iterator[Any]:
     )
     consumer.subscribe(TOPIC)
     consumer.start()
-    with consumer, Producer(SENDERS, name_server=our_cluster.name_server) as producer:
+    with consumer, Producer(SENDERS, name_server=our_cluster.name_server, trace=True) as producer:
         for number in range(MESSAGE_COUNT):
-            producer.send(Message(TOPIC, b"%d" % number))
+            message = Message(TOPIC, b"%d" % number, keys=(f"key{number}", f"mod{number % 2}"))
+            sent.append(producer.send(message))
         yield our_cluster
 
 
@@ -163,3 +171,33 @@ def test_consumer_status_comes_from_the_consumer(
     assert "#Consumer Subscription#" in printed
     table = [row for row in rows(printed, TOPIC) if "ProcessQueueInfo" in row]
     assert ["0", "1", "2", "3"] == sorted(row[2] for row in table)
+
+
+def test_messages_are_found_by_key(mqadmin: Admin, sent: list[SendResult]) -> None:
+    one = mqadmin(f"queryMsgByKey -t {TOPIC} -k key7")
+    many = mqadmin(f"queryMsgByKey -t {TOPIC} -k mod1")
+
+    expected = {result.msg_id for number, result in enumerate(sent) if number % 2}
+    assert [sent[7].msg_id] == re.findall(r"^[0-9A-F]{32}", one, re.M)
+    assert expected == set(re.findall(r"^[0-9A-F]{32}", many, re.M))
+
+
+def test_a_message_is_found_by_the_id_that_its_producer_gave(
+    mqadmin: Admin, sent: list[SendResult]
+) -> None:
+    printed = mqadmin(f"queryMsgByUniqueKey -t {TOPIC} -i {sent[5].msg_id}")
+
+    assert re.search(rf"^Topic: +{TOPIC}$", printed, re.M)
+    assert re.search(rf"^Queue Offset: +{sent[5].queue_offset}$", printed, re.M)
+    assert re.search(r"^Keys: +\[key5 mod1\]$", printed, re.M)
+
+
+def test_the_trace_of_a_message_is_found_by_its_id(mqadmin: Admin, sent: list[SendResult]) -> None:
+    msg_id = sent[3].msg_id
+
+    def find() -> list[list[str]]:
+        return rows(mqadmin(f"queryMsgTraceById -i {msg_id}"), "Pub")
+
+    wait_until("the trace", find, timeout_s=30)
+
+    assert SENDERS in find()[0]

@@ -38,7 +38,13 @@ class Bench:
         self.checkers = Checkers("G", TOPIC, Trace(Timeline()), **rules)
         self.store = MessageStore(
             SimulatedStorage(dice),  # type: ignore[arg-type]
-            StoreConfig(flush=FlushMode.ASYNC, commit_log_file_size=8192, message_bytes_max=1024),
+            StoreConfig(
+                flush=FlushMode.ASYNC,
+                commit_log_file_size=8192,
+                index_slot_count=64,
+                index_entry_count=256,
+                message_bytes_max=1024,
+            ),
         )
         self.store.load(timestamp_ms=0)
         for body in bodies:

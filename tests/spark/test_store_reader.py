@@ -129,7 +129,11 @@ def small_store(tmp_path: Path) -> Path:
     """Two queues of 100 messages each, in log files of 8 KiB and queue files of 20 entries."""
     path = tmp_path / "store"
     config = StoreConfig(
-        flush=FlushMode.ASYNC, commit_log_file_size=8_192, consume_queue_file_size=400
+        flush=FlushMode.ASYNC,
+        commit_log_file_size=8_192,
+        index_slot_count=64,
+        index_entry_count=256,
+        consume_queue_file_size=400,
     )
     store = MessageStore(FileStorage(path), config)
     store.load(timestamp_ms=BORN_MS)

@@ -16,6 +16,8 @@ def main(directory: str, mode: str, number: int) -> None:
     config = StoreConfig(
         flush=FlushMode(mode),
         commit_log_file_size=64 << 10,
+        index_slot_count=64,
+        index_entry_count=256,
         consume_queue_file_size=2000,
         checkpoint_interval_ms=50,
     )

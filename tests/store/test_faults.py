@@ -12,7 +12,12 @@ from sparrowmq.protocol.record import Record, decode_record
 from sparrowmq.store import MessageStore, PutStatus, StoreConfig
 
 NewRecord = Callable[..., Record]
-CONFIG = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=200)
+CONFIG = StoreConfig(
+    commit_log_file_size=4096,
+    index_slot_count=64,
+    index_entry_count=256,
+    consume_queue_file_size=200,
+)
 
 
 @pytest.fixture

@@ -53,7 +53,11 @@ def test_killed_writer_loses_nothing_it_acknowledged(mode: str, tmp_path: Path) 
     acknowledged: dict[tuple[int, int], int] = {}
     number = 0
     config = StoreConfig(
-        flush=FlushMode(mode), commit_log_file_size=64 << 10, consume_queue_file_size=2000
+        flush=FlushMode(mode),
+        commit_log_file_size=64 << 10,
+        index_slot_count=64,
+        index_entry_count=256,
+        consume_queue_file_size=2000,
     )
     for _ in range(CYCLES):
         for queue_id, offset, printed in run_until_killed(

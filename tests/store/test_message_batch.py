@@ -126,7 +126,12 @@ def test_a_batch_is_stored_as_its_messages_one_by_one(
 
 
 def make_store(root: Path, *, append_crc: bool = True) -> MessageStore:
-    config = StoreConfig(append_crc=append_crc, commit_log_file_size=1 << 20)
+    config = StoreConfig(
+        append_crc=append_crc,
+        commit_log_file_size=1 << 20,
+        index_slot_count=64,
+        index_entry_count=256,
+    )
     store = MessageStore(FileStorage(root), config)
     store.load(timestamp_ms=0)
     return store

@@ -20,9 +20,18 @@ from sparrowmq.protocol.subscription import tags_code
 from sparrowmq.store import FlushMode, GetStatus, MessageStore, PutStatus, StoreConfig
 
 NewRecord = Callable[..., Record]
-SMALL = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=200)
+SMALL = StoreConfig(
+    commit_log_file_size=4096,
+    index_slot_count=64,
+    index_entry_count=256,
+    consume_queue_file_size=200,
+)
 SMALL_ASYNC = StoreConfig(
-    commit_log_file_size=4096, consume_queue_file_size=200, flush=FlushMode.ASYNC
+    commit_log_file_size=4096,
+    index_slot_count=64,
+    index_entry_count=256,
+    consume_queue_file_size=200,
+    flush=FlushMode.ASYNC,
 )
 
 
@@ -318,7 +327,12 @@ def test_record_read_back_and_put_again_has_one_checksum(
 def test_longest_properties_are_stored_and_survive(
     size: int, storage: Any, new_record: NewRecord
 ) -> None:
-    config = StoreConfig(commit_log_file_size=1 << 20, consume_queue_file_size=200)
+    config = StoreConfig(
+        commit_log_file_size=1 << 20,
+        index_slot_count=64,
+        index_entry_count=256,
+        consume_queue_file_size=200,
+    )
     store = MessageStore(storage, config)
     store.load(timestamp_ms=1)
     properties = "k\x01" + "\x03" * (size - 2)
@@ -473,7 +487,10 @@ def test_wrong_file_size_is_refused(storage: Any, new_record: NewRecord) -> None
 
     for size in (1024, 5000, 3 * 4096):
         with pytest.raises(StoreError, match="configured"):
-            MessageStore(storage, StoreConfig(commit_log_file_size=size)).load(timestamp_ms=1)
+            MessageStore(
+                storage,
+                StoreConfig(commit_log_file_size=size, index_slot_count=64, index_entry_count=256),
+            ).load(timestamp_ms=1)
     assert 40 == _load_again(storage).max_offset("T", 0)
 
 

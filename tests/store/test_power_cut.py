@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import Record, decode_record
 from sparrowmq.store import FlushMode, FlushWork, MessageStore, PutStatus, StoreConfig
 
@@ -32,6 +33,8 @@ def config_for(rng: Random) -> StoreConfig:
     return StoreConfig(
         flush=FlushMode.SYNC,
         commit_log_file_size=rng.choice((4096, 16384)),
+        index_slot_count=7,
+        index_entry_count=rng.choice((5, 50)),
         consume_queue_file_size=rng.choice((200, 2000)),
         checkpoint_interval_ms=rng.choice((20, 200, 100_000)),
         verify_bytes=rng.choice((0, 2000, 1 << 20)),
@@ -57,13 +60,45 @@ def readable(store: MessageStore) -> dict[bytes, tuple[str, int, int]]:
     return found
 
 
+def check_index(store: MessageStore, seed: int) -> None:
+    expected: dict[tuple[str, str], set[bytes]] = {}
+    for topic, queue_id in store.queues():
+        for offset in range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)):
+            entry = store.consume_queue_entry(topic, queue_id, offset)
+            record = decode_record(store.read_record(*entry[:2]) or b"") if entry else None
+            assert record is not None, f"seed {seed}"
+            # Without a checksum of the whole record its properties may be torn.
+            for key in parse_properties(record.properties).get("KEYS", "").split():
+                expected.setdefault((topic, key), set()).add(record.body)
+    found = {(topic, key): set(query(store, topic, key)) for topic, key in expected}
+    assert expected == found, f"seed {seed}"
+
+
+def query(store: MessageStore, topic: str, key: str) -> list[bytes]:
+    found = store.query(
+        topic,
+        key,
+        count_max=1000,
+        bytes_max=1 << 24,
+        begin_timestamp_ms=0,
+        end_timestamp_ms=1 << 62,
+    )
+    bodies, at = [], 0
+    while at < len(found.records):
+        record = decode_record(found.records, at)
+        bodies.append(record.body)
+        at += record.size
+    return bodies
+
+
 def new_records(life: Life, rng: Random, make: Callable[..., Record]) -> list[Record]:
     topic, queue_id = rng.choice(QUEUES)
     records = []
     for _ in range(rng.choice((1, 1, 1, 4))):
         life.next_body += 1
         body = b"%d " % life.next_body + rng.randbytes(rng.choice((0, 30, 700)))
-        records.append(make(body, topic=topic, queue_id=queue_id))
+        properties = f"TAGS\x01A\x02KEYS\x01all k{life.next_body}"
+        records.append(make(body, topic=topic, queue_id=queue_id, properties=properties))
     return records
 
 
@@ -74,7 +109,7 @@ def work(store: MessageStore, life: Life, rng: Random, make: Callable[..., Recor
     flush: FlushWork | None = None
     while True:
         now_ms += rng.randrange(10)
-        step = rng.randrange(5)
+        step = rng.randrange(6)
         if step <= 1:
             records = new_records(life, rng, make)
             life.put.update((r.body, (r.topic, r.queue_id)) for r in records)
@@ -93,6 +128,8 @@ def work(store: MessageStore, life: Life, rng: Random, make: Callable[..., Recor
             life.acknowledged.update(r.body for records in done for r in records)
         elif step == 3:
             store.dispatch()
+        elif step == 4:
+            store.build_index()
         elif rng.random() < 0.4:
             life.seen.update(readable(store))
 
@@ -138,6 +175,7 @@ def check_life(store: MessageStore, life: Life, seed: int) -> None:
     assert life.seen - found.keys() == set(), f"seed {seed} lost messages that were seen"
     assert found.keys() - life.put.keys() == set(), f"seed {seed} made messages up"
     assert found.keys() & life.lost == set(), f"seed {seed} brought lost messages back"
+    check_index(store, seed)
     life.lost = life.put.keys() - found.keys()
     # What recovery makes readable is on the disk, so it counts as seen from now on.
     life.seen = set(found)

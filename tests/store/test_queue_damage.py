@@ -18,7 +18,11 @@ Damage = Callable[[Any, Random], None]
 
 def config(verify_bytes: int) -> StoreConfig:
     return StoreConfig(
-        commit_log_file_size=4096, consume_queue_file_size=200, verify_bytes=verify_bytes
+        commit_log_file_size=4096,
+        index_slot_count=64,
+        index_entry_count=256,
+        consume_queue_file_size=200,
+        verify_bytes=verify_bytes,
     )
 
 

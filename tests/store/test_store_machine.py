@@ -36,6 +36,8 @@ def build_machine(
             self.config = StoreConfig(
                 flush=mode,
                 commit_log_file_size=2048,
+                index_slot_count=64,
+                index_entry_count=256,
                 consume_queue_file_size=100,
                 verify_bytes=verify_bytes,
                 append_crc=append_crc,

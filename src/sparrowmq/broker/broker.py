@@ -23,7 +23,16 @@ from sparrowmq.broker import lock_file
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.lock_file import LockTable
-from sparrowmq.broker.processors import admin, clients, offsets, pull, relay, send, send_back
+from sparrowmq.broker.processors import (
+    admin,
+    clients,
+    offsets,
+    pull,
+    query,
+    relay,
+    send,
+    send_back,
+)
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
@@ -46,6 +55,8 @@ from sparrowmq.store.message_store import MessageStore
 
 # How often a table of locks is cleaned, and silent clients looked for. RocketMQ looks every 10 s.
 SCAN_INTERVAL_MS = 1_000
+# A tick with more messages than this is no moment to index older ones.
+_IDLE_PUTS_MAX = 200
 # From a lost name server to the next registration. RocketMQ waits for its 30 s.
 REGISTRATION_RETRY_MS = 1_000
 
@@ -64,6 +75,7 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.CONSUMER_SEND_MSG_BACK: send_back.send_back,
         RequestCode.PULL_MESSAGE: pull.pull,
         RequestCode.LITE_PULL_MESSAGE: pull.pull,
+        RequestCode.QUERY_MESSAGE: query.query_message,
         RequestCode.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
         RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search_offset,
@@ -166,6 +178,7 @@ class Broker:
         # After a shortage: until it is over, and until the next tick.
         self._flush_is_short = False
         self._flush_rests = False
+        self._puts_seen = 0
         self._locks_writing = 0
         self._flush_due_ms = 0
         self._offsets_due_ms = 0
@@ -240,6 +253,9 @@ class Broker:
         state.counters.puts += state.delays.deliver_due(
             timestamp_ms=timestamp_ms, has_topic=lambda topic: state.topics.find(topic) is not None
         )
+        if state.counters.puts - self._puts_seen <= _IDLE_PUTS_MAX:
+            state.store.build_index()
+        self._puts_seen = state.counters.puts
         state.rates.note(now_ms, puts=state.counters.puts, gets=state.counters.gets)
         state.note_totals(now_ms)
         if now_ms >= self._offsets_due_ms:

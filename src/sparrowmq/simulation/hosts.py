@@ -179,6 +179,8 @@ class BrokerHost:
             StoreConfig(
                 flush=mode,
                 commit_log_file_size=LOG_FILE_SIZE,
+                index_slot_count=64,
+                index_entry_count=256,
                 consume_queue_file_size=QUEUE_FILE_SIZE,
                 message_bytes_max=1024,
             ),

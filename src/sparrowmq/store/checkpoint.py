@@ -14,6 +14,10 @@ File `checkpoint`, 4096 bytes, big-endian, zero where nothing is said:
 | 288 | 8     | position from which on records carry a checksum of the whole, -1: none   |
 | 296 | 24    | the first three fields again                                             |
 | 320 | 4     | CRC-32 of the bytes 256-319                                              |
+| 324 | 8     | position up to which the log is indexed, by what is synced               |
+| 332 | 8     | name of the last index file, 0 without any                               |
+| 340 | 40    | header of that file                                                      |
+| 380 | 4     | CRC-32 of the bytes 256-379                                              |
 
 All of it stands in one 512-byte sector, so it is torn by no power cut. If the timestamps disagree
 with their copies, another broker has written to the directory since, and our mark is void.
@@ -21,11 +25,12 @@ with their copies, another broker has written to the directory since, and our ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
+from sparrowmq.store.index_file import HEADER_SIZE, IndexHeader, decode_index_header
 from sparrowmq.store.storage import Storage
 
 CHECKPOINT_PATH = "checkpoint"
@@ -33,7 +38,9 @@ CHECKPOINT_SIZE = 4096
 _TIMESTAMPS = Struct(">qqq")
 _MARK = Struct(">8sqqqqqqq")
 _CRC = Struct(">I")
+_INDEX_MARK = Struct(f">qq{HEADER_SIZE}s")
 _MARK_AT = 256
+_INDEX_MARK_AT = _MARK_AT + _MARK.size + _CRC.size
 _MARK_MAGIC = b"SPARROW1"
 _WRITTEN_SIZE = 512
 # StoreCheckpoint.getMinTimestamp.
@@ -54,6 +61,18 @@ class Mark(NamedTuple):
     checksummed_position: int | None
 
 
+class IndexMark(NamedTuple):
+    """What of the index is synced.
+
+    `position`: the log is indexed up to here. `name` is the last file's, 0 if there is none, and
+    `header` is that file's.
+    """
+
+    position: int
+    name: int
+    header: IndexHeader
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """What the file says; wall-clock times of messages, 0 if never."""
@@ -62,6 +81,13 @@ class Checkpoint:
     logics_timestamp_ms: int = 0
     index_timestamp_ms: int = 0
     mark: Mark | None = None
+    index: IndexMark | None = None
+
+    def with_index(self, index: IndexMark | None) -> Checkpoint:
+        """Return the checkpoint of another state of the index."""
+        if index is None:
+            return replace(self, index=None)
+        return replace(self, index=index, index_timestamp_ms=index.header.end_timestamp_ms)
 
     @property
     def min_timestamp_ms(self) -> int:
@@ -87,7 +113,12 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
             -1 if mark.checksummed_position is None else mark.checksummed_position,
             *timestamps,
         )
-        data = data.ljust(_MARK_AT, b"\0") + fields + _CRC.pack(crc32(fields))
+        fields += _CRC.pack(crc32(fields))
+        if checkpoint.index is not None:
+            index = checkpoint.index
+            fields += _INDEX_MARK.pack(index.position, index.name, index.header.encode())
+            fields += _CRC.pack(crc32(fields))
+        data = data.ljust(_MARK_AT, b"\0") + fields
     return data.ljust(_WRITTEN_SIZE, b"\0")
 
 
@@ -97,11 +128,13 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         return Checkpoint()
     timestamps = _TIMESTAMPS.unpack_from(data)
     physic_timestamp_ms, logics_timestamp_ms, index_timestamp_ms = timestamps
+    mark = _decode_mark(data, timestamps)
     return Checkpoint(
         physic_timestamp_ms=physic_timestamp_ms,
         logics_timestamp_ms=logics_timestamp_ms,
         index_timestamp_ms=index_timestamp_ms,
-        mark=_decode_mark(data, timestamps),
+        mark=mark,
+        index=None if mark is None else _decode_index_mark(data),
     )
 
 
@@ -118,6 +151,15 @@ def _decode_mark(data: bytes, timestamps: tuple[int, ...]) -> Mark | None:
         is_synced == 1,
         None if checksummed_position < 0 else checksummed_position,
     )
+
+
+def _decode_index_mark(data: bytes) -> IndexMark | None:
+    crc_at = _INDEX_MARK_AT + _INDEX_MARK.size
+    (crc,) = _CRC.unpack_from(data, crc_at)
+    if crc != crc32(data[_MARK_AT:crc_at]):
+        return None
+    position, name, header = _INDEX_MARK.unpack_from(data, _INDEX_MARK_AT)
+    return IndexMark(position, name, decode_index_header(header))
 
 
 def read_checkpoint(storage: Storage) -> Checkpoint:

@@ -16,6 +16,9 @@ COMMIT_LOG_FILE_SIZE = 1 << 30
 ENTRY_SIZE = 20
 CONSUME_QUEUE_FILE_SIZE = 300_000 * ENTRY_SIZE
 MESSAGE_BYTES_MAX = 4 << 20
+# MessageStoreConfig.java: maxHashSlotNum, maxIndexNum.
+INDEX_SLOT_COUNT = 5_000_000
+INDEX_ENTRY_COUNT = 4 * INDEX_SLOT_COUNT
 # MessageStoreConfig.messageDelayLevel.
 DELAY_LEVELS_MS = tuple(
     1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 601, 60), 20 * 60, 30 * 60, 3600, 7200)
@@ -42,6 +45,8 @@ class StoreConfig:
         flush: SYNC makes messages readable once they are on the disk, ASYNC at once.
         commit_log_file_size: bytes of each commit log file.
         consume_queue_file_size: bytes of each consume queue file; rounded up to whole entries.
+        index_slot_count: slots of each index file.
+        index_entry_count: the number at which an index file is full; its first key is number 1.
         message_bytes_max: the longest body.
         delay_levels_ms: the delay of level 1, 2 and so on.
         append_crc: whether records carry 5.x's property `__CRC32#`, a checksum of the whole record.
@@ -53,6 +58,8 @@ class StoreConfig:
     flush: FlushMode = FlushMode.SYNC
     commit_log_file_size: int = COMMIT_LOG_FILE_SIZE
     consume_queue_file_size: int = CONSUME_QUEUE_FILE_SIZE
+    index_slot_count: int = INDEX_SLOT_COUNT
+    index_entry_count: int = INDEX_ENTRY_COUNT
     message_bytes_max: int = MESSAGE_BYTES_MAX
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     append_crc: bool = True
@@ -64,5 +71,10 @@ class StoreConfig:
         for name in ("commit_log_file_size", "consume_queue_file_size", "message_bytes_max"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
+        if self.index_slot_count <= 0 or self.index_entry_count <= 1:
+            raise ConfigError(
+                f"index_slot_count is {self.index_slot_count}, which must be above 0, and "
+                f"index_entry_count is {self.index_entry_count}, which must be above 1"
+            )
         entries = -(-self.consume_queue_file_size // ENTRY_SIZE)
         object.__setattr__(self, "consume_queue_file_size", entries * ENTRY_SIZE)

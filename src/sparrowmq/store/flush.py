@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass
 
 from sparrowmq.store.checkpoint import Checkpoint, write_checkpoint
+from sparrowmq.store.message_index import IndexFlush
 from sparrowmq.store.storage import Storage, StorageFile
-
-# What a process lacks for a while. It says nothing of the disk, and the work can be run again.
-_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
-
-
-def is_shortage(error: Exception) -> bool:
-    """Tell whether a flush failed for want of descriptors or memory, and not by its disk."""
-    return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +22,7 @@ class FlushWork:
         log_files: files of the log that were written to.
         queue_files: files of consume queues that were written to.
         directories: directories in which files have come or gone.
+        index: what of the index to sync before the checkpoint, None for nothing.
         checkpoint: what to write to the checkpoint once all that is done, None for nothing.
     """
 
@@ -38,13 +31,15 @@ class FlushWork:
     log_files: tuple[StorageFile, ...] = ()
     queue_files: tuple[StorageFile, ...] = ()
     directories: tuple[str, ...] = ()
+    index: IndexFlush | None = None
     checkpoint: Checkpoint | None = None
 
     def run(self) -> None:
         """Sync; blocks until the disk has everything.
 
         Raises: OSError if a sync fails. Unless `is_shortage`, what the disk has is unknown then,
-            now and after any further sync, so the store takes no more messages.
+            now and after any further sync, so the store takes no more messages. An index that
+            cannot be synced is no failure: messages do without it.
         """
         for file in self.log_files:
             file.sync()
@@ -52,5 +47,8 @@ class FlushWork:
             file.sync()
         for directory in self.directories:
             self.storage.sync_directory(directory)
-        if self.checkpoint is not None:
-            write_checkpoint(self.storage, self.checkpoint)
+        checkpoint = self.checkpoint
+        if checkpoint is not None:
+            if self.index is not None:
+                checkpoint = checkpoint.with_index(self.index.run())
+            write_checkpoint(self.storage, checkpoint)

@@ -1,4 +1,4 @@
-"""The message store: commit log and consume queues behind one face. A machine over a `Storage`.
+"""The message store: commit log, consume queues and index behind one face, over a `Storage`.
 
 A message goes through three steps, each by a call of the owner:
 
@@ -8,7 +8,8 @@ A message goes through three steps, each by a call of the owner:
 3. `dispatch` writes the consume queue entries of what is readable, and only then a reader sees it.
 
 Readable is, under SYNC, what is on the disk; under ASYNC, all that was appended. So under SYNC no
-reader ever sees a message that a power cut could take back.
+reader ever sees a message that a power cut could take back. The index follows behind: in calls of
+`build_index`, or with the next query.
 
 A write that fails leaves the store as it was, and the next may succeed. A *sync* that fails makes
 the store read-only until it is loaded again: the kernel may have dropped the pages, and a later
@@ -27,19 +28,31 @@ from sparrowmq.store.checkpoint import Checkpoint, Mark, read_checkpoint
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue
-from sparrowmq.store.flush import FlushWork, is_shortage
+from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.log_scan import LogScan
 from sparrowmq.store.message_batch import MessageBatch, encode_batch_records, place_batch
+from sparrowmq.store.message_index import LAG_BYTES_MAX, MessageIndex
 from sparrowmq.store.queue_reader import find_offset_by_time, read_messages, read_store_timestamp
 from sparrowmq.store.record_check import BLANK_SIZE, RecordChecker
 from sparrowmq.store.recovery import QueueKey, Recovery, RecoveryReport, load_queues
-from sparrowmq.store.results import Dispatched, GetResult, GetStatus, PutResult, PutStatus
-from sparrowmq.store.storage import Storage, StorageFile
+from sparrowmq.store.results import (
+    Dispatched,
+    GetResult,
+    GetStatus,
+    PutResult,
+    PutStatus,
+    QueryResult,
+)
+from sparrowmq.store.storage import Storage, StorageFile, is_shortage
 from sparrowmq.store.stored_record import encode_stored, find_name_fault, place_stored
 
 ABORT_PATH = "abort"
 # A checkpoint that finds no idle moment is written with the next flush after this many intervals.
 _CHECKPOINT_OVERDUE_INTERVALS = 3
+# How much of the log one call of `build_index` takes: some 10 ms.
+_INDEX_STEP_BYTES = 1 << 20
+# How much a query, or the last moment of a store, takes: more than may wait to be indexed.
+_INDEX_REST_BYTES_MAX = 2 * LAG_BYTES_MAX
 _OK = PutResult(PutStatus.PUT_OK)
 
 
@@ -67,6 +80,7 @@ class MessageStore:
         self._log = CommitLog(storage, config)
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._dirty_queues: set[QueueKey] = set()
+        self._index = MessageIndex(storage, config, self._log.files)
         # Appended, but not yet in a consume queue; in the log's order.
         self._pending: deque[Dispatched] = deque()
         # Handed out and not done; it may be handed out again.
@@ -129,6 +143,13 @@ class MessageStore:
         self._put_timestamp_ms = report.last_timestamp_ms or self._checkpoint.physic_timestamp_ms
         self._dispatched_timestamp_ms = self._put_timestamp_ms
         self._dispatched_record_position = report.last_record_position
+        self._index.load(
+            self._checkpoint.index,
+            is_clean=report.is_clean,
+            index_timestamp_ms=self._checkpoint.index_timestamp_ms,
+            log_end=self._log.end,
+            end_timestamp_ms=self._put_timestamp_ms,
+        )
         self._checkpoint_from_timestamp_ms = timestamp_ms
         self._dirty_queues = {
             key
@@ -138,7 +159,10 @@ class MessageStore:
         self._storage.create(ABORT_PATH, size=0, pinned=True).close()
         # All this, and the mark that says under which flush mode entries are written from now on,
         # must be on the disk before the first message is taken.
-        self._take_work(with_checkpoint=True).run()
+        work = self._take_work(with_checkpoint=True)
+        work.run()
+        if work.index is not None:
+            self._index.loaded(work.index)
         self._storage.sync_directory("")
         return report
 
@@ -160,6 +184,7 @@ class MessageStore:
                 self._take_work(with_checkpoint=False).run()
                 self.flushed_position = self._log.end
                 self.dispatch()
+                self._index.build(self._readable_position, _INDEX_REST_BYTES_MAX)
                 self._take_work(with_checkpoint=True).run()
                 if not self._pending:
                     self._storage.remove(ABORT_PATH)
@@ -173,6 +198,7 @@ class MessageStore:
         self._log.files.close()
         for queue in self._queues.values():
             queue.files.close()
+        self._index.close()
         self._queues = {}
         self._storage.unlock()
 
@@ -357,7 +383,7 @@ class MessageStore:
         interval_ms = self._config.checkpoint_interval_ms
         if has_log:
             interval_ms *= _CHECKPOINT_OVERDUE_INTERVALS
-        is_due = age_ms >= interval_ms and bool(self._dirty_queues)
+        is_due = age_ms >= interval_ms and (bool(self._dirty_queues) or self._index.is_dirty)
         return self._take_work(with_checkpoint=is_due) if has_log or is_due else None
 
     def flush_done(self, work: FlushWork, error: Exception | None) -> None:
@@ -376,12 +402,14 @@ class MessageStore:
             self._failure = error
             return
         self.flushed_position = work.end_position
+        if work.index is not None:
+            self._index.flush_done(work.index)
 
     def _take_work(self, *, with_checkpoint: bool) -> FlushWork:
         log_files, is_log_directory_dirty = self._log.take_dirty()
         directories = [self._log.files.directory] if is_log_directory_dirty else []
         queue_files: list[StorageFile] = []
-        checkpoint = None
+        checkpoint = index = None
         if with_checkpoint:
             for key in sorted(self._dirty_queues):
                 queue = self._queues[key]
@@ -390,6 +418,7 @@ class MessageStore:
                 if is_directory_dirty:
                     directories.append(queue.files.directory)
             self._dirty_queues.clear()
+            index = self._index.take_flush()
             checkpoint = self._checkpoint = self._next_checkpoint()
             self._checkpoint_from_timestamp_ms = max(
                 self._put_timestamp_ms, self._checkpoint_from_timestamp_ms
@@ -400,6 +429,7 @@ class MessageStore:
             log_files=log_files,
             queue_files=tuple(queue_files),
             directories=tuple(directories),
+            index=index,
             checkpoint=checkpoint,
         )
 
@@ -416,7 +446,7 @@ class MessageStore:
                 self._is_sync,
                 self._checker.checksummed_position,
             ),
-        )
+        ).with_index(self._index.mark)
 
     # -- consume queues ------------------------------------------------------------------------
 
@@ -460,7 +490,72 @@ class MessageStore:
         if ready:
             self._dispatched_timestamp_ms = ready[-1].store_timestamp_ms
             self._dispatched_record_position = ready[-1].last_position
+            end = self._indexable_position
+            if end - self._index.built_position > LAG_BYTES_MAX:
+                # Twice what has come, so that an index that lags far behind comes nearer.
+                self._index.build(end, 2 * (end - ready[0].position))
         return ready
+
+    # -- the index -----------------------------------------------------------------------------
+
+    def build_index(self) -> None:
+        """Index a little more of the log, if there is more; to be called in idle moments."""
+        if self.is_writable:
+            self._index.build(self._indexable_position, _INDEX_STEP_BYTES)
+
+    @property
+    def _indexable_position(self) -> int:
+        """Up to where all records have their consume queue entries."""
+        return self._pending[0].position if self._pending else self._readable_position
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int,
+        bytes_max: int,
+        begin_timestamp_ms: int,
+        end_timestamp_ms: int,
+    ) -> QueryResult:
+        """Return messages of a topic that have a key: the latest, in the log's order.
+
+        Messages whose key has the same hash may be among them; who asks compares.
+
+        Args:
+            topic: the topic.
+            key: the id that its producer gave (UNIQ_KEY), or one of KEYS.
+            count_max: the most messages.
+            bytes_max: the most bytes, unless the latest message alone has more.
+            begin_timestamp_ms: the earliest store time.
+            end_timestamp_ms: the latest.
+
+        Raises: OSError if the disk fails.
+        """
+        limit = self._indexable_position
+        if self.is_writable:
+            self._index.build(limit, _INDEX_REST_BYTES_MAX)
+        unindexed_bytes = max(0, limit - self._index.built_position)
+        if unindexed_bytes:
+            return QueryResult(unindexed_bytes=unindexed_bytes, failure=self._index.failure)
+        found = self._index.find(
+            topic,
+            key,
+            count_max=count_max,
+            begin_ms=begin_timestamp_ms,
+            end_ms=end_timestamp_ms,
+        )
+        records: list[bytes] = []
+        size = 0
+        for position in sorted(set(found.positions), reverse=True):
+            record = self.read_record(position)
+            if record is not None:
+                size += len(record)
+                if records and size > bytes_max:
+                    break
+                records.append(record)
+        records.reverse()
+        return QueryResult(b"".join(records), found.last_timestamp_ms, found.last_position)
 
     # -- reading -------------------------------------------------------------------------------
 

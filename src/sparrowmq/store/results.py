@@ -77,3 +77,18 @@ class Dispatched(msgspec.Struct, frozen=True, gc=False):
     position: int
     last_position: int
     entries: bytes
+
+
+class QueryResult(msgspec.Struct, frozen=True, gc=False):
+    """Messages that have a key.
+
+    `records` stand back to back, in the log's order, as they are stored. `last_timestamp_ms` and
+    `last_position` are of the last message that has a key and is indexed. As long as the log has
+    `unindexed_bytes`, nothing is looked for; `failure` says why they stay.
+    """
+
+    records: bytes = b""
+    last_timestamp_ms: int = 0
+    last_position: int = 0
+    unindexed_bytes: int = 0
+    failure: Exception | None = None

@@ -16,9 +16,18 @@ Paths are relative to the store's root, with `/` between names.
 
 from __future__ import annotations
 
+import errno
 from typing import Protocol, TypeAlias
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
+
+# What a process lacks for a while. It says nothing of the disk, and what failed can be tried again.
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
+
+
+def is_shortage(error: Exception) -> bool:
+    """Tell whether a sync failed for want of descriptors or memory, and not by its disk."""
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
 class StorageFile(Protocol):

@@ -21,6 +21,7 @@ from sparrowmq.broker.topic_configs import (
 from sparrowmq.model.message import (
     PROPERTY_CLUSTER,
     PROPERTY_DELAY_LEVEL,
+    PROPERTY_MSG_REGION,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_WAIT_STORE_OK,
@@ -270,9 +271,9 @@ def _single_record(state: BrokerState, request: Request, sent: _Sent) -> tuple[R
         # Dead letters wait for nobody.
         if level > 0 and not record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
             schedule(record, parse_properties(text), level=level)
-            record.properties = _with_cluster(state, record.properties)
+            record.properties = _with_origin(state, record.properties)
             return record, waits
-    record.properties = _with_cluster(state, stored)
+    record.properties = _with_origin(state, stored)
     return record, waits
 
 
@@ -296,8 +297,13 @@ def _waits(text: str) -> bool:
     return not value or value.lower() == "true"
 
 
-def _with_cluster(state: BrokerState, text: str) -> str:
-    return _join(text, f"{PROPERTY_CLUSTER}\x01{state.config.cluster_name}")
+def _with_origin(state: BrokerState, text: str) -> str:
+    """Add the cluster, and the region as 5.x brokers do: 5.x consumers trace no message without."""
+    config = state.config
+    origin = (
+        f"{PROPERTY_MSG_REGION}\x01{config.region}\x02{PROPERTY_CLUSTER}\x01{config.cluster_name}"
+    )
+    return _join(text, origin)
 
 
 def _join(text: str, added: str) -> str:
@@ -341,7 +347,7 @@ def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBa
         body=body,
         spans=spans,
         properties=properties,
-        added=_with_cluster(state, shared),
+        added=_with_origin(state, shared),
         sys_flag=_sys_flag(state, sent),
         born_timestamp_ms=header.born_timestamp_ms,
         store_timestamp_ms=request.timestamp_ms,

@@ -1,0 +1,68 @@
+"""QUERY_MESSAGE: messages by key, by the id that their producer gave, and by time.
+
+Source: QueryMessageProcessor.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparrowmq.broker.state import BrokerState
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.headers import (
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    decode_header,
+    encode_header,
+)
+from sparrowmq.serving.connections import Output
+from sparrowmq.serving.requests import Refusal, Request, answer
+
+# MixAll.UNIQUE_MSG_QUERY_FLAG: set where the key is an id that a producer gave.
+_UNIQUE_KEY_FIELD = "_UNIQUE_KEY_QUERY"
+# MessageStoreConfig: defaultQueryMaxNum, maxMsgsNumBatch.
+_UNIQUE_COUNT_MAX = 32
+_COUNT_MAX = 64
+# Clients refuse frames of more than 16 MiB.
+_BYTES_MAX = 15 << 20
+
+
+def query_message(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the latest messages of a topic that have a key."""
+    fields = request.command.ext_fields or {}
+    header = decode_header(QueryMessageRequestHeader, fields)
+    count_max = min(header.max_num, _COUNT_MAX)
+    if fields.get(_UNIQUE_KEY_FIELD) == "true":
+        count_max = _UNIQUE_COUNT_MAX
+    result = state.store.query(
+        header.topic,
+        header.key,
+        count_max=count_max,
+        bytes_max=_BYTES_MAX,
+        begin_timestamp_ms=header.begin_timestamp_ms,
+        end_timestamp_ms=header.end_timestamp_ms,
+    )
+    if result.failure is not None:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"nothing is indexed until the broker is started again: {result.failure}",
+        )
+    if result.unindexed_bytes:
+        raise Refusal(
+            ResponseCode.SYSTEM_BUSY,
+            f"the index is being built, {result.unindexed_bytes} bytes of the log are left; "
+            f"ask again later",
+        )
+    reached = encode_header(
+        QueryMessageResponseHeader(
+            index_last_update_timestamp_ms=result.last_timestamp_ms,
+            index_last_update_position=result.last_position,
+        )
+    )
+    if not result.records:
+        raise Refusal(
+            ResponseCode.QUERY_NOT_FOUND,
+            "can not find message, maybe time range not correct",
+            ext_fields=reached,
+        )
+    return answer(request, ext_fields=reached, body=result.records)

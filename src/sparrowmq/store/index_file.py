@@ -1,0 +1,349 @@
+"""One file of the index: from the hash of a key to the places in the commit log.
+
+Layout (big-endian), with RocketMQ's default numbers of slots and entries:
+
+| at              | bytes           | field                                                      |
+|-----------------|-----------------|------------------------------------------------------------|
+| 0               | 8               | beginTimestamp: store time of the first record             |
+| 8               | 8               | endTimestamp: store time of the last one                   |
+| 16              | 8               | beginPhyOffset: position of the first record               |
+| 24              | 8               | endPhyOffset: position of the last one                     |
+| 32              | 4               | hashSlotCount: slots in use                                |
+| 36              | 4               | indexCount: the number of the next entry; the first is 1   |
+| 40              | 4 x 5,000,000   | slots: the number of the latest entry of a slot, 0 if none |
+| 20,000,040      | 20 x 20,000,000 | entries; entry 0 is unused                                 |
+
+An entry: 4 bytes hash of the key, 8 position in the log, 4 seconds from beginTimestamp to the
+record's store time, 4 number of the slot's entry before it. A key's slot is its hash modulo the
+number of slots. The hash is the absolute value of Java's `hashCode` of `topic#key`.
+
+Slots are changed in memory, and written behind the entries that they name are on the disk: a slot
+in the file, whatever a crash interrupts, leads to whole entries (`IndexFlush`).
+
+Source: IndexFile.java, IndexHeader.java, 4.9.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from sparrowmq.store.storage import StorageFile
+
+HEADER_SIZE = 40
+_SLOT_SIZE = 4
+_ENTRY_SIZE = 20
+_HEADER = Struct(">qqqqii")
+assert _HEADER.size == HEADER_SIZE
+_ENTRY = Struct(">iqii")
+assert _ENTRY.size == _ENTRY_SIZE
+_SLOT = Struct(">i")
+_INT_MAX = 0x7FFFFFFF
+# Slots are written in pieces of so many, which are 4 KiB.
+_PAGE_SLOTS = 1024
+assert array("i").itemsize == _SLOT_SIZE
+
+
+class IndexHeader(NamedTuple):
+    """What the header says; `next_number` is the number that the next entry gets."""
+
+    begin_timestamp_ms: int = 0
+    end_timestamp_ms: int = 0
+    begin_position: int = 0
+    end_position: int = 0
+    used_slot_count: int = 0
+    next_number: int = 1
+
+    def encode(self) -> bytes:
+        """Return the header's bytes."""
+        return _HEADER.pack(*self)
+
+
+def decode_index_header(data: bytes) -> IndexHeader:
+    """Return what a header says; a file that was never written to has no entry."""
+    header = IndexHeader(*_HEADER.unpack(data))
+    return header if header.next_number > 0 else header._replace(next_number=1)
+
+
+def index_file_size(slot_count: int, entry_count: int) -> int:
+    """Return the size of a file."""
+    return HEADER_SIZE + _SLOT_SIZE * slot_count + _ENTRY_SIZE * entry_count
+
+
+def slot_hash(java_hash: int) -> int:
+    """Return what the index takes as a key's hash, of Java's as 32 bits without a sign."""
+    return java_hash if java_hash < 0x80000000 else -java_hash & _INT_MAX
+
+
+class SlotWrites(NamedTuple):
+    """Slots and header to write to a file, as they are at one moment."""
+
+    file: StorageFile
+    header: bytes
+    # Where each run of slots begins, counted in slots, and the slots, in this machine's order.
+    runs: tuple[tuple[int, bytes], ...]
+
+    def write(self) -> None:
+        """Write them; raises OSError."""
+        for first, data in self.runs:
+            self.file.write(HEADER_SIZE + _SLOT_SIZE * first, _swap(data))
+        self.file.write(0, self.header)
+
+
+class IndexFile:
+    """One file of the index.
+
+    Args:
+        file: the file, of the right size.
+        name: its name as a number.
+        header: what its header says, or shall say.
+        slot_count: how many slots it has.
+        entry_count: how many entries, the unused one included.
+    """
+
+    __slots__ = (
+        "_dirty_pages",
+        "_entries_at",
+        "_entry_count",
+        "_file",
+        "_slot_count",
+        "_slots",
+        "header",
+        "name",
+    )
+
+    def __init__(
+        self,
+        file: StorageFile,
+        name: int,
+        header: IndexHeader,
+        *,
+        slot_count: int,
+        entry_count: int,
+    ) -> None:
+        self._file = file
+        self.name = name
+        self.header = header
+        self._slot_count = slot_count
+        self._entry_count = entry_count
+        self._entries_at = HEADER_SIZE + _SLOT_SIZE * slot_count
+        # All slots, while the file is added to.
+        self._slots: array[int] | None = None
+        self._dirty_pages: set[int] = set()
+
+    @property
+    def room(self) -> int:
+        """How many entries fit in yet."""
+        return self._entry_count - self.header.next_number
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether entries were added that the slots in the file do not know."""
+        return bool(self._dirty_pages)
+
+    # -- adding --------------------------------------------------------------------------------
+
+    def add(
+        self, hashes: Sequence[int], positions: Sequence[int], timestamps_ms: Sequence[int]
+    ) -> None:
+        """Add entries, at least one and at most `room`.
+
+        Args:
+            hashes: `slot_hash` of the keys.
+            positions: of their records in the log, ascending.
+            timestamps_ms: their store times.
+
+        Raises: OSError; nothing has changed then.
+        """
+        header, slots = self.header, self._load_slots()
+        seconds = self._seconds(timestamps_ms)
+        number = header.next_number
+        used = [key_hash % self._slot_count for key_hash in hashes]
+        previous: list[int] = []
+        for slot in used:
+            previous.append(slots[slot])
+            slots[slot] = number
+            number += 1
+        flat = [field for entry in zip(hashes, positions, seconds, previous, strict=True)
+                for field in entry]  # fmt: skip
+        data = Struct(">" + "iqii" * len(used)).pack(*flat)
+        try:
+            self._file.write(self._entries_at + _ENTRY_SIZE * header.next_number, data)
+        except OSError:
+            for slot, before in zip(reversed(used), reversed(previous), strict=True):
+                slots[slot] = before
+            raise
+        self._dirty_pages.update([slot // _PAGE_SLOTS for slot in used])
+        is_first = header.next_number == 1
+        self.header = IndexHeader(
+            begin_timestamp_ms=timestamps_ms[0] if is_first else header.begin_timestamp_ms,
+            end_timestamp_ms=timestamps_ms[-1],
+            begin_position=positions[0] if is_first else header.begin_position,
+            end_position=positions[-1],
+            used_slot_count=header.used_slot_count + previous.count(0),
+            next_number=number,
+        )
+
+    def _seconds(self, timestamps_ms: Sequence[int]) -> list[int]:
+        """Return what stands for the store times.
+
+        The first entry of a file counts from the end of the file before, as in RocketMQ.
+        """
+        begin_ms = self.header.begin_timestamp_ms
+        if self.header.next_number == 1:
+            first = _seconds_between(begin_ms, timestamps_ms[0])
+            begin_ms = timestamps_ms[0]
+            return [first, *[_seconds_between(begin_ms, each) for each in timestamps_ms[1:]]]
+        return [_seconds_between(begin_ms, each) for each in timestamps_ms]
+
+    def _load_slots(self) -> array[int]:
+        if self._slots is None:
+            data = self._file.read(HEADER_SIZE, _SLOT_SIZE * self._slot_count)
+            self._slots = _to_array(data)
+        return self._slots
+
+    # -- the disk ------------------------------------------------------------------------------
+
+    def take_dirty(self) -> SlotWrites:
+        """Return the slots that changed since the last call, and the header."""
+        slots = self._load_slots()
+        runs: list[tuple[int, bytes]] = []
+        pages = sorted(self._dirty_pages)
+        at = 0
+        while at < len(pages):
+            stop = at + 1
+            while stop < len(pages) and pages[stop] == pages[stop - 1] + 1:
+                stop += 1
+            first, last = pages[at] * _PAGE_SLOTS, (pages[stop - 1] + 1) * _PAGE_SLOTS
+            runs.append((first, slots[first:last].tobytes()))
+            at = stop
+        self._dirty_pages.clear()
+        return SlotWrites(self._file, self.header.encode(), tuple(runs))
+
+    def put_back(self, writes: SlotWrites) -> None:
+        """Have slots that could not be written taken again."""
+        for first, data in writes.runs:
+            count = len(data) // _SLOT_SIZE
+            self._dirty_pages.update(
+                range(first // _PAGE_SLOTS, (first + count - 1) // _PAGE_SLOTS + 1)
+            )
+
+    def let_go(self) -> None:
+        """Forget the slots in memory, which are in the file, as nothing more is added."""
+        assert not self._dirty_pages
+        self._slots = None
+
+    def close(self) -> None:
+        """Release the file."""
+        self._file.close()
+
+    # -- after a crash -------------------------------------------------------------------------
+
+    def count_before(self, position: int) -> int:
+        """Return the number of the first entry whose record is not before `position`."""
+        low, high = 1, self.header.next_number
+        while low < high:
+            middle = (low + high) // 2
+            if self._entry(middle)[1] < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def restore(self, header: IndexHeader) -> None:
+        """Take the file back to a header it once had: later entries are as if never added.
+
+        Every slot in the file leads to whole entries, so the slot's entry of that time is found.
+        The slots must be on the disk before entries are added again.
+        """
+        slots, next_number = self._load_slots(), header.next_number
+        if max(slots) >= next_number or min(slots) < 0:
+            for slot, number in enumerate(slots):
+                if not 0 <= number < next_number:
+                    slots[slot] = self._entry_of_slot(number, next_number)
+                    self._dirty_pages.add(slot // _PAGE_SLOTS)
+        self.header = header._replace(used_slot_count=self._slot_count - slots.count(0))
+        if self.header.encode() != self._file.read(0, HEADER_SIZE):
+            self._dirty_pages.add(0)
+
+    def _entry_of_slot(self, number: int, next_number: int) -> int:
+        while number >= next_number:
+            previous = self._entry(number)[3] if number < self._entry_count else 0
+            number = previous if previous < number else 0
+        return max(0, number)
+
+    def header_before(self, position: int, timestamp_ms: int) -> IndexHeader:
+        """Return the header as it was when entries of records before `position` were there.
+
+        Args:
+            timestamp_ms: the store time of the last of them.
+        """
+        next_number = self.count_before(position)
+        if next_number == 1:
+            return IndexHeader()
+        return self.header._replace(
+            end_position=self._entry(next_number - 1)[1],
+            end_timestamp_ms=timestamp_ms,
+            next_number=next_number,
+        )
+
+    # -- finding -------------------------------------------------------------------------------
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        """Tell whether records of this time may be in the file."""
+        return begin_ms <= self.header.end_timestamp_ms and end_ms >= self.header.begin_timestamp_ms
+
+    def find(self, key_hash: int, *, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Return positions of records whose key has this hash, the latest first.
+
+        Args:
+            key_hash: the key's `slot_hash`.
+            count_max: the most positions.
+            begin_ms: the earliest store time, in wall-clock milliseconds; entries have whole
+                seconds.
+            end_ms: the latest.
+        """
+        found: list[int] = []
+        next_number = self.header.next_number
+        number = self._slot(key_hash % self._slot_count)
+        while 0 < number < next_number and len(found) < count_max:
+            entry_hash, position, seconds, previous = self._entry(number)
+            timestamp_ms = self.header.begin_timestamp_ms + 1000 * seconds
+            if entry_hash == key_hash and begin_ms <= timestamp_ms <= end_ms:
+                found.append(position)
+            if seconds < 0 or timestamp_ms < begin_ms or previous >= number:
+                break
+            number = previous
+        return found
+
+    def _slot(self, slot: int) -> int:
+        if self._slots is not None:
+            return self._slots[slot]
+        (number,) = _SLOT.unpack(self._file.read(HEADER_SIZE + _SLOT_SIZE * slot, _SLOT_SIZE))
+        return int(number)
+
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        data = self._file.read(self._entries_at + _ENTRY_SIZE * number, _ENTRY_SIZE)
+        key_hash, position, seconds, previous = _ENTRY.unpack(data)
+        return key_hash, position, seconds, previous
+
+
+def _seconds_between(begin_ms: int, timestamp_ms: int) -> int:
+    if begin_ms <= 0 or timestamp_ms <= begin_ms:
+        return 0
+    return min((timestamp_ms - begin_ms) // 1000, _INT_MAX)
+
+
+def _to_array(data: bytes) -> array[int]:
+    slots = array("i", data)
+    if sys.byteorder == "little":
+        slots.byteswap()
+    return slots
+
+
+def _swap(data: bytes) -> bytes:
+    """Return slots in the file's order of bytes, or back."""
+    return _to_array(data).tobytes()

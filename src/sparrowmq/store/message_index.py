@@ -1,0 +1,541 @@
+"""The index: which messages have a key, by files of hashes (`index_file`).
+
+Like a consume queue the index is derived from the log, and only from what is readable. It is built
+in the background: `build` walks on from `built_position`, so that a send costs nothing, and up to
+`LAG_BYTES_MAX` of the log may wait for it. A query first has the rest built.
+
+*Crashes.* The checkpoint's `IndexMark` says what was synced: the name and header of the last file,
+and up to where the log is indexed. After a crash everything later is taken back and built again.
+Where there is no mark, since another broker wrote the files or the mark, RocketMQ's rule holds:
+after a clean stop the files are right, otherwise those with an end behind the checkpoint's
+`indexMsgTimestamp` are removed.
+
+*Keys.* A record is found by UNIQ_KEY, the id that its producer gave, and by each blank-separated
+part of KEYS. A key counts within its topic.
+
+Names of files only order them. RocketMQ takes its local time; ours lie 12 hours behind UTC, so that
+a file that RocketMQ makes later sorts behind ours in any zone.
+
+Source: IndexService.java, DefaultMessageStore.queryMessage, 4.9.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from struct import Struct
+from typing import NamedTuple
+
+from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+from sparrowmq.store.checkpoint import IndexMark
+from sparrowmq.store.config import StoreConfig
+from sparrowmq.store.file_series import FileSeries
+from sparrowmq.store.index_file import (
+    HEADER_SIZE,
+    IndexFile,
+    IndexHeader,
+    SlotWrites,
+    decode_index_header,
+    index_file_size,
+    slot_hash,
+)
+from sparrowmq.store.key_hash import KEY_BYTES_MAX, POWERS, hash_keys, hash_text
+from sparrowmq.store.record_check import MAGIC_V1, MAGIC_V2
+from sparrowmq.store.storage import Storage, is_shortage
+
+INDEX_DIRECTORY = "index"
+# How much of the log may wait to be indexed before sends pay for it: below a second's work.
+LAG_BYTES_MAX = 32 << 20
+# What one step takes in: some milliseconds' work.
+_CHUNK_BYTES = 256 << 10
+_NAME_FORMAT = "%Y%m%d%H%M%S"
+_NAME_DIGITS = 17
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAMES_BEHIND = timedelta(hours=12)
+
+# Size, magic, sys flag, store timestamp, length of the body; with IPv4 hosts.
+_HEAD = Struct(">II28xI16xq20xI")
+_HEAD_SIZE = _HEAD.size
+assert _HEAD_SIZE == 88
+_STORE_TIMESTAMP = Struct(">q")
+_INT = Struct(">I")
+_SIZE_AND_MAGIC = Struct(">II")
+_V6_BORN = 0x10
+_V6_STORE = 0x20
+_TRANSACTION = _TRANSACTION_ROLLBACK = 0xC
+_UNIQ_KEY = f"{PROPERTY_UNIQ_KEY}\x01".encode()
+_KEYS = f"{PROPERTY_KEYS}\x01".encode()
+_NAMES = (_UNIQ_KEY, _KEYS)
+_SEPARATOR = b"\x02"
+_SEPARATOR_CODE = 2
+_MASK = 0xFFFFFFFF
+_TOPICS_MAX = 10_000
+
+
+class IndexFlush:
+    """What must reach the disk for a new mark. `run` may be called in another thread.
+
+    Args:
+        mark: what holds afterwards.
+        before: what holds if it fails.
+        writes: slots and headers, by file.
+        has_new_file: whether a file's name is new.
+        storage: where the files are.
+
+    Attributes:
+        error: why it failed, None if it did not.
+        has_lost: whether what was written before may be lost as well: a sync has failed.
+    """
+
+    def __init__(
+        self,
+        mark: IndexMark,
+        before: IndexMark | None,
+        writes: tuple[SlotWrites, ...],
+        *,
+        has_new_file: bool,
+        storage: Storage,
+    ) -> None:
+        self.mark = mark
+        self._before = before
+        self.writes = writes
+        self.has_new_file = has_new_file
+        self._storage = storage
+        self.error: OSError | None = None
+        self.has_lost = False
+
+    def run(self) -> IndexMark | None:
+        """Sync entries, write the slots that name them, sync these; return the mark that holds."""
+        self.error, self.has_lost = None, False
+        is_written = True
+        try:
+            self._sync()
+            is_written = False
+            for each in self.writes:
+                each.write()
+            is_written = True
+            self._sync()
+            if self.has_new_file:
+                self._storage.sync_directory(INDEX_DIRECTORY)
+        except OSError as error:
+            self.error = error
+            # Slots that a full disk does not take can be written later.
+            self.has_lost = is_written and not is_shortage(error)
+            return self._before
+        return self.mark
+
+    def _sync(self) -> None:
+        for each in self.writes:
+            each.file.sync()
+
+
+class Found(NamedTuple):
+    """What a query has found: positions of records, the latest first."""
+
+    positions: list[int]
+    last_timestamp_ms: int
+    last_position: int
+
+
+class MessageIndex:
+    """The index of one store.
+
+    Args:
+        storage: where it is kept.
+        config: the store's settings.
+        log_files: the log's files.
+
+    Attributes:
+        built_position: the log is indexed up to here.
+        mark: what the disk has.
+        failure: why nothing more is indexed until the store is loaded again, None if it is.
+    """
+
+    def __init__(self, storage: Storage, config: StoreConfig, log_files: FileSeries) -> None:
+        self._storage = storage
+        self._config = config
+        self._log_files = log_files
+        self._files: list[IndexFile] = []
+        # The record here, at the end of what RocketMQ has indexed, is indexed already.
+        self._skip_position = -1
+        self.mark: IndexMark | None = None
+        self._has_new_file = False
+        self._flush: IndexFlush | None = None
+        # By topic: what the hash of `topic#` adds to that of a key, by the key's length.
+        self._topics: dict[bytes, list[int]] = {}
+        self.built_position = 0
+        self.failure: OSError | None = None
+
+    # -- opening and closing -------------------------------------------------------------------
+
+    def load(
+        self,
+        mark: IndexMark | None,
+        *,
+        is_clean: bool,
+        index_timestamp_ms: int,
+        log_end: int,
+        end_timestamp_ms: int,
+    ) -> None:
+        """Open the files, and take back what a crash has left unfinished.
+
+        Args:
+            mark: what the checkpoint says, if it can be believed.
+            is_clean: whether the last stop was clean.
+            index_timestamp_ms: the checkpoint's indexMsgTimestamp.
+            log_end: where the log ends.
+            end_timestamp_ms: store time of the log's last record, 0 if that is unknown.
+        """
+        self._open_files()
+        if mark is not None and (mark.name == 0 or mark.name in {f.name for f in self._files}):
+            self._keep([file for file in self._files if file.name <= mark.name])
+            if self._files and not is_clean:
+                self._files[-1].restore(mark.header)
+            self.built_position = mark.position
+        else:
+            if not is_clean:
+                self._keep(
+                    [f for f in self._files if f.header.end_timestamp_ms <= index_timestamp_ms]
+                )
+            self.built_position = self._skip_position = -1
+            if self._files:
+                self.built_position = self._skip_position = self._files[-1].header.end_position
+        if self.built_position > log_end or (self._files and self._end_position >= log_end):
+            self._cut(log_end, end_timestamp_ms)
+        self.built_position = max(self.built_position, self._log_files.begin)
+        self.delete_before(self._log_files.begin)
+
+    def _open_files(self) -> None:
+        config = self._config
+        size = index_file_size(config.index_slot_count, config.index_entry_count)
+        for name in self._storage.list_names(INDEX_DIRECTORY):
+            if len(name) != _NAME_DIGITS or not name.isascii() or not name.isdigit():
+                continue
+            file = self._storage.open(f"{INDEX_DIRECTORY}/{name}")
+            if file.size != size:
+                # Written with other settings, or cut by a crash: the log has it all.
+                file.close()
+                self._storage.remove(f"{INDEX_DIRECTORY}/{name}")
+                self._has_new_file = True
+                continue
+            header = decode_index_header(file.read(0, HEADER_SIZE))
+            self._files.append(
+                IndexFile(
+                    file,
+                    int(name),
+                    header,
+                    slot_count=config.index_slot_count,
+                    entry_count=config.index_entry_count,
+                )
+            )
+
+    def _keep(self, kept: list[IndexFile]) -> None:
+        for file in self._files:
+            if file not in kept:
+                self._remove(file)
+        self._files = kept
+
+    def _remove(self, file: IndexFile) -> None:
+        file.close()
+        self._storage.remove(f"{INDEX_DIRECTORY}/{file.name:0{_NAME_DIGITS}d}")
+        self._has_new_file = True
+
+    @property
+    def _end_position(self) -> int:
+        return self._files[-1].header.end_position
+
+    def _cut(self, log_end: int, end_timestamp_ms: int) -> None:
+        """Forget the records behind the log's end, which it has lost."""
+        while self._files and self._files[-1].count_before(log_end) == 1:
+            self._remove(self._files.pop())
+        if self._files:
+            file = self._files[-1]
+            file.restore(file.header_before(log_end, end_timestamp_ms))
+        self.built_position = min(self.built_position, log_end)
+
+    def close(self) -> None:
+        """Release the files."""
+        for file in self._files:
+            file.close()
+        self._files.clear()
+
+    # -- building ------------------------------------------------------------------------------
+
+    def build(self, limit: int, bytes_max: int) -> None:
+        """Index at least `bytes_max` more of the log, or all up to `limit`.
+
+        Nothing more is indexed while the disk takes no more; the next call tries again.
+        """
+        end = min(limit, self.built_position + bytes_max)
+        while self.built_position < end and self.failure is None:
+            try:
+                self._build_chunk(limit)
+            except OSError:
+                return
+
+    def _build_chunk(self, limit: int) -> None:
+        position = max(self.built_position, self._log_files.begin)
+        base = self._log_files.base_of(position)
+        if base is None:
+            self.built_position = limit
+            return
+        file_end = base + self._log_files.file_size
+        chunk = self._log_files.read(position, min(_CHUNK_BYTES, min(limit, file_end) - position))
+        found = _Keys(self._topics)
+        at = found.collect(chunk, position, self._skip_position)
+        if at == 0:
+            size, magic = _size_and_magic(chunk)
+            if magic in (MAGIC_V1, MAGIC_V2) and len(chunk) < size <= file_end - position:
+                chunk = self._log_files.read(position, size)
+                at = found.collect(chunk, position, self._skip_position)
+        if at == 0:
+            # A BLANK, or nothing that was ever a record: on with the next file.
+            self.built_position = min(file_end, limit)
+            return
+        self._add(found)
+        self.built_position = position + at
+
+    def _add(self, found: _Keys) -> None:
+        hashes, at = found.hashes(), 0
+        while at < len(hashes):
+            file = self._file_to_add_to(found.timestamps_ms[at])
+            stop = min(len(hashes), at + file.room)
+            file.add(hashes[at:stop], found.positions[at:stop], found.timestamps_ms[at:stop])
+            at = stop
+
+    def _file_to_add_to(self, timestamp_ms: int) -> IndexFile:
+        if self._files and self._files[-1].room:
+            return self._files[-1]
+        config = self._config
+        last = self._files[-1] if self._files else None
+        name = _name_of(timestamp_ms)
+        header = IndexHeader()
+        if last is not None:
+            name = max(name, last.name + 1)
+            header = IndexHeader(
+                begin_timestamp_ms=last.header.end_timestamp_ms,
+                end_timestamp_ms=last.header.end_timestamp_ms,
+                begin_position=last.header.end_position,
+                end_position=last.header.end_position,
+            )
+        size = index_file_size(config.index_slot_count, config.index_entry_count)
+        file = self._storage.create(f"{INDEX_DIRECTORY}/{name:0{_NAME_DIGITS}d}", size=size)
+        self._has_new_file = True
+        self._files.append(
+            IndexFile(
+                file,
+                name,
+                header,
+                slot_count=config.index_slot_count,
+                entry_count=config.index_entry_count,
+            )
+        )
+        return self._files[-1]
+
+    # -- the disk ------------------------------------------------------------------------------
+
+    def take_flush(self) -> IndexFlush | None:
+        """Return what must be synced so that all that is indexed stays so; None for nothing."""
+        mark = self._next_mark()
+        if self.failure is not None or (mark == self.mark and not self._has_new_file):
+            return None
+        dirty = [file for file in self._files if file.is_dirty]
+        flush = IndexFlush(
+            mark,
+            self.mark,
+            tuple(file.take_dirty() for file in dirty),
+            has_new_file=self._has_new_file,
+            storage=self._storage,
+        )
+        self._has_new_file = False
+        self._flush = flush
+        return flush
+
+    def _next_mark(self) -> IndexMark:
+        if not self._files:
+            return IndexMark(self.built_position, 0, IndexHeader())
+        return IndexMark(self.built_position, self._files[-1].name, self._files[-1].header)
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there is something to sync."""
+        return self.failure is None and self._next_mark() != self.mark
+
+    def loaded(self, flush: IndexFlush) -> None:
+        """Take the outcome of the first `flush.run()`.
+
+        Without it slots may name entries that were taken back: nothing may be added then.
+        """
+        self.failure = flush.error
+        self.flush_done(flush)
+
+    def flush_done(self, flush: IndexFlush) -> None:
+        """Take the outcome of `flush.run()`.
+
+        After a sync that failed nobody knows what the disk has: the index waits for the next start.
+        """
+        self._flush = None
+        self._has_new_file |= flush.error is not None and flush.has_new_file
+        if flush.has_lost:
+            self.failure = flush.error
+        elif flush.error is not None:
+            for file in self._files:
+                for writes in flush.writes:
+                    file.put_back(writes)
+        else:
+            self.mark = flush.mark
+            for file in self._files[:-1]:
+                if not file.is_dirty:
+                    file.let_go()
+
+    def delete_before(self, position: int) -> None:
+        """Remove the files that have no record at `position` or behind; the last one stays."""
+        if self._flush is not None:
+            # It may be about to sync one of them.
+            return
+        expired = [f for f in self._files[:-1] if f.header.end_position < position]
+        if expired:
+            self._keep(self._files[len(expired) :])
+
+    # -- finding -------------------------------------------------------------------------------
+
+    def find(self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int) -> Found:
+        """Return where records of a topic and key are, or of others with the same hash.
+
+        Args:
+            topic: the topic.
+            key: UNIQ_KEY, or one of KEYS.
+            count_max: the most positions.
+            begin_ms: the earliest store time, in wall-clock milliseconds.
+            end_ms: the latest.
+
+        Raises: OSError if the disk fails.
+        """
+        if not self._files:
+            return Found([], 0, 0)
+        key_hash = slot_hash(hash_text(f"{topic}#{key}"))
+        positions: list[int] = []
+        for file in reversed(self._files):
+            if file.overlaps(begin_ms, end_ms):
+                positions += file.find(
+                    key_hash,
+                    count_max=count_max - len(positions),
+                    begin_ms=begin_ms,
+                    end_ms=end_ms,
+                )
+            if file.header.begin_timestamp_ms < begin_ms or len(positions) >= count_max:
+                break
+        last = self._files[-1].header
+        return Found(positions, last.end_timestamp_ms, last.end_position)
+
+
+class _Keys:
+    """The keys of a piece of the log, with where they lead.
+
+    Args:
+        topics: by topic, what its name adds to a key's hash; it is added to.
+    """
+
+    __slots__ = ("_added", "_keys", "_topics", "positions", "timestamps_ms")
+
+    def __init__(self, topics: dict[bytes, list[int]]) -> None:
+        self._topics = topics
+        self._keys: list[bytes] = []
+        self._added: list[int] = []
+        self.positions: list[int] = []
+        self.timestamps_ms: list[int] = []
+
+    def hashes(self) -> list[int]:
+        """Return the `slot_hash` of `topic#key` for each key."""
+        return [
+            value if (value := (key_hash + added) & _MASK) < 0x80000000 else -value & 0x7FFFFFFF
+            for key_hash, added in zip(hash_keys(self._keys), self._added, strict=True)
+        ]
+
+    def collect(self, chunk: bytes, position: int, skip_position: int) -> int:
+        """Take the keys of all whole records; return where in the chunk the last of them ends.
+
+        Args:
+            position: where the chunk stands in the log.
+            skip_position: of a record whose keys are not taken.
+        """
+        at, last_at, unpack = 0, len(chunk) - _HEAD_SIZE, _HEAD.unpack_from
+        while at <= last_at:
+            size, magic, sys_flag, store_ms, body_size = unpack(chunk, at)
+            end = at + size
+            if end > len(chunk) or (magic != MAGIC_V1 and magic != MAGIC_V2):
+                break
+            topic_at = at + _HEAD_SIZE + body_size
+            if sys_flag & (_V6_BORN | _V6_STORE):
+                topic_at, store_ms = _look_past_hosts(chunk, at, sys_flag)
+            if topic_at + 2 >= end:
+                break
+            if magic == MAGIC_V1:
+                topic_at, topic_end = topic_at + 1, topic_at + 1 + chunk[topic_at]
+            else:
+                topic_at += 2
+                topic_end = topic_at + (chunk[topic_at - 2] << 8 | chunk[topic_at - 1])
+            if sys_flag & _TRANSACTION != _TRANSACTION_ROLLBACK and position + at != skip_position:
+                topic = chunk[topic_at:topic_end]
+                for name in _NAMES:
+                    found = chunk.rfind(name, topic_end + 2, end)
+                    if found >= 0:
+                        value = _value_at(chunk, topic_end + 2, end, name, found)
+                        for key in value.split(b" ") if b" " in value else (value,):
+                            if key:
+                                self._add(topic, key, position + at, store_ms)
+            at = end
+        return at
+
+    def _add(self, topic: bytes, key: bytes, position: int, timestamp_ms: int) -> None:
+        powers = self._topics.get(topic)
+        if powers is None:
+            powers = self._add_topic(topic)
+        if len(key) <= KEY_BYTES_MAX and key.isascii():
+            self._keys.append(key)
+            self._added.append(powers[len(key)])
+        else:
+            self._keys.append(b"")
+            self._added.append(hash_text((topic + b"#" + key).decode("utf-8", "replace")))
+        self.positions.append(position)
+        self.timestamps_ms.append(timestamp_ms)
+
+    def _add_topic(self, topic: bytes) -> list[int]:
+        if len(self._topics) >= _TOPICS_MAX:
+            self._topics.clear()
+        of_topic = hash_text(topic.decode("utf-8", "replace") + "#")
+        powers = self._topics[topic] = [of_topic * power & _MASK for power in POWERS]
+        return powers
+
+
+def _value_at(chunk: bytes, begin: int, end: int, name: bytes, found: int) -> bytes:
+    """Return the value of a property whose last occurrence is at `found`, b"" if it has none.
+
+    Of several of one name the last counts, as in Java's map; empty values do not count.
+    """
+    while found >= 0:
+        if found == begin or chunk[found - 1] == _SEPARATOR_CODE:
+            value_at = found + len(name)
+            value_end = chunk.find(_SEPARATOR, value_at, end)
+            if value_end != value_at:
+                return chunk[value_at : end if value_end < 0 else value_end]
+        found = chunk.rfind(name, begin, found)
+    return b""
+
+
+def _look_past_hosts(chunk: bytes, at: int, sys_flag: int) -> tuple[int, int]:
+    """Return where the topic's field is and the store time, of a record with IPv6 hosts."""
+    born_size = 20 if sys_flag & _V6_BORN else 8
+    store_size = 20 if sys_flag & _V6_STORE else 8
+    (store_ms,) = _STORE_TIMESTAMP.unpack_from(chunk, at + 48 + born_size)
+    body_at = at + _HEAD_SIZE + (born_size - 8) + (store_size - 8)
+    (body_size,) = _INT.unpack_from(chunk, body_at - 4)
+    return body_at + body_size, store_ms
+
+
+def _size_and_magic(chunk: bytes) -> tuple[int, int]:
+    return _SIZE_AND_MAGIC.unpack_from(chunk) if len(chunk) >= _SIZE_AND_MAGIC.size else (0, 0)
+
+
+def _name_of(timestamp_ms: int) -> int:
+    instant = _EPOCH + timedelta(milliseconds=timestamp_ms) - _NAMES_BEHIND
+    return int(f"{instant:{_NAME_FORMAT}}{timestamp_ms % 1000:03d}")

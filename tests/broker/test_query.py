@@ -1,0 +1,83 @@
+"""QUERY_MESSAGE: messages by key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.record import decode_record
+
+
+def query(rig: Any, key: str, **fields: str) -> Any:
+    wanted = {"topic": "T", "key": key, "maxNum": "10", "beginTimestamp": "0"}
+    return rig.call(
+        rig.connect(), RequestCode.QUERY_MESSAGE, wanted | {"endTimestamp": str(1 << 62)} | fields
+    )
+
+
+def bodies(reply: Any) -> list[bytes]:
+    found, at = [], 0
+    while at < len(reply.body):
+        record = decode_record(reply.body, at)
+        found.append(record.body)
+        at += record.size
+    return found
+
+
+def test_messages_are_found_as_soon_as_they_can_be_read(rig: Any) -> None:
+    rig.send(rig.connect(), body=b"1", properties="KEYS\x01a b\x02UNIQ_KEY\x01U1")
+    rig.send(rig.connect(), body=b"2", properties="KEYS\x01b\x02UNIQ_KEY\x01U2")
+
+    reply = query(rig, "b")
+
+    assert ResponseCode.SUCCESS == reply.code
+    assert [b"1", b"2"] == bodies(reply)
+    assert str(rig.timestamp_ms) == reply.ext_fields["indexLastUpdateTimestamp"]
+    last = rig.records("T")[-1].position
+    assert str(last) == reply.ext_fields["indexLastUpdatePhyoffset"]
+    assert [b"2"] == bodies(query(rig, "U2", _UNIQUE_KEY_QUERY="true"))
+
+
+def test_an_id_may_have_more_messages_than_were_asked_for(rig: Any) -> None:
+    for number in range(40):
+        rig.send(rig.connect(), body=b"%d" % number, properties="UNIQ_KEY\x01U")
+
+    assert 1 == len(bodies(query(rig, "U", maxNum="1")))
+    assert 32 == len(bodies(query(rig, "U", maxNum="1", _UNIQUE_KEY_QUERY="true")))
+
+
+def test_nothing_is_found_outside_the_time_or_topic(rig: Any) -> None:
+    rig.send(rig.connect(), properties="KEYS\x01a")
+
+    for fields in ({"endTimestamp": "5"}, {"topic": "U"}, {"key": "b"}):
+        reply = query(rig, **{"key": "a", **fields})
+        assert ResponseCode.QUERY_NOT_FOUND == reply.code
+        assert "can not find message, maybe time range not correct" == reply.remark
+
+
+def test_a_query_is_refused_while_the_index_is_built(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.send(rig.connect(), properties="KEYS\x01a")
+    monkeypatch.setattr("sparrowmq.store.message_store._INDEX_REST_BYTES_MAX", 0)
+
+    refused = query(rig, "a")
+    rig.advance(100)
+
+    assert ResponseCode.SYSTEM_BUSY == refused.code
+    assert "ask again later" in refused.remark
+    assert ResponseCode.SUCCESS == query(rig, "a").code
+
+
+def test_the_index_is_built_in_ticks_with_few_messages(rig: Any) -> None:
+    connection = rig.connect()
+    for _ in range(300):
+        rig.send(connection, properties="KEYS\x01a")
+    rig.outputs += rig.broker.tick(now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    busy = rig.store._index.built_position
+    rig.advance(100)
+
+    assert 0 == busy
+    assert rig.store.appended_position == rig.store._index.built_position

@@ -1,0 +1,318 @@
+"""The index: what queries find, when it is built, and what becomes of it when the disk fails."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.store import MessageStore, PutStatus, StoreConfig
+from sparrowmq.store.checkpoint import (
+    Checkpoint,
+    IndexMark,
+    Mark,
+    decode_checkpoint,
+    encode_checkpoint,
+    read_checkpoint,
+)
+from sparrowmq.store.index_file import IndexHeader
+
+CONFIG = StoreConfig(
+    commit_log_file_size=16384,
+    index_slot_count=7,
+    index_entry_count=6,
+    consume_queue_file_size=200,
+)
+NewRecord = Callable[..., Record]
+
+
+def open_store(storage: Any, config: StoreConfig = CONFIG) -> MessageStore:
+    store = MessageStore(storage, config)
+    store.load(timestamp_ms=1)
+    return store
+
+
+def put(store: MessageStore, records: Sequence[Record], *, timestamp_ms: int) -> None:
+    assert PutStatus.PUT_OK is store.put(records, timestamp_ms=timestamp_ms).status
+    work = store.flush_work()
+    if work is not None:
+        work.run()
+        store.flush_done(work, None)
+    store.dispatch()
+
+
+def query(store: MessageStore, key: str, *, topic: str = "T", **limits: int) -> list[bytes]:
+    options = {"count_max": 64, "bytes_max": 1 << 20, "begin_timestamp_ms": 0}
+    found = store.query(topic, key, **{**options, "end_timestamp_ms": 1 << 62, **limits})
+    assert 0 == found.unindexed_bytes
+    bodies, at = [], 0
+    while at < len(found.records):
+        record = decode_record(found.records, at)
+        bodies.append(record.body)
+        at += record.size
+    return bodies
+
+
+@pytest.fixture
+def store(storage: Any, new_record: NewRecord) -> MessageStore:
+    """A store with 12 messages, a second apart, in several index files."""
+    store = open_store(storage)
+    for number in range(12):
+        properties = f"UNIQ_KEY\x01U{number}\x02KEYS\x01all mod{number % 3}"
+        record = new_record(b"%d" % number, properties=properties)
+        put(store, [record], timestamp_ms=1_000_000 + 1000 * number)
+    return store
+
+
+def test_messages_are_found_by_id_and_by_each_key(store: MessageStore) -> None:
+    assert [b"7"] == query(store, "U7")
+    assert [b"1", b"4", b"7", b"10"] == query(store, "mod1")
+    assert [b"%d" % number for number in range(12)] == query(store, "all")
+    assert [] == query(store, "none")
+
+
+def test_a_key_counts_within_its_topic(storage: Any, new_record: NewRecord) -> None:
+    store = open_store(storage)
+    for topic in ("T", "U"):
+        put(
+            store, [new_record(topic.encode(), topic=topic, properties="KEYS\x01k")], timestamp_ms=1
+        )
+
+    assert ([b"T"], [b"U"]) == (query(store, "k"), query(store, "k", topic="U"))
+
+
+def test_a_query_returns_the_latest_and_those_of_its_time(store: MessageStore) -> None:
+    assert [b"9", b"10", b"11"] == query(store, "all", count_max=3)
+    assert [b"4", b"5"] == query(
+        store, "all", begin_timestamp_ms=1_004_000, end_timestamp_ms=1_005_999
+    )
+    assert [b"11"] == query(store, "all", bytes_max=1)
+
+
+@pytest.mark.parametrize(
+    ("properties", "keys"),
+    [
+        ("KEYS\x01a\x02KEYS\x01b", {"b"}),
+        ("KEYS\x01a\x02KEYS\x01", {"a"}),
+        ("MYKEYS\x01a\x02X\x01KEYS\x01b", set()),
+        ("KEYS\x01 a  b ", {"a", "b"}),
+        ("UNIQ_KEY\x01a\x02", {"a"}),
+        ("KEYS\x01 schlüssel 鍵", {"schlüssel", "鍵"}),
+        (f"KEYS\x01{'k' * 200}", {"k" * 200}),
+        ("", set()),
+    ],
+)
+def test_keys_are_those_that_java_reads(
+    storage: Any, new_record: NewRecord, properties: str, keys: set[str]
+) -> None:
+    store = open_store(storage)
+    put(store, [new_record(b"x", properties=properties)], timestamp_ms=1)
+
+    candidates = {"", "a", "b", "KEYS\x01b", *keys}
+    assert keys == {key for key in candidates if query(store, key)}
+
+
+@pytest.mark.parametrize(("sys_flag", "is_found"), [(0x4, True), (0x8, True), (0xC, False)])
+def test_a_rolled_back_message_has_no_key(
+    storage: Any, new_record: NewRecord, sys_flag: int, is_found: bool
+) -> None:
+    store = open_store(storage)
+    put(store, [new_record(b"x", properties="KEYS\x01a", sys_flag=sys_flag)], timestamp_ms=1)
+
+    assert is_found is bool(query(store, "a"))
+
+
+def test_records_of_ipv6_hosts_and_long_records_are_indexed(
+    storage: Any, new_record: NewRecord
+) -> None:
+    config = replace(CONFIG, commit_log_file_size=1 << 20)
+    store = open_store(storage, config)
+    record = new_record(b"x" * 300_000, properties="KEYS\x01long")
+    put(store, [record], timestamp_ms=5_000)
+    record = new_record(b"v6", properties="KEYS\x01v6")
+    record.born_host = record.store_host = bytes(15) + b"\x01" + bytes(4)
+    put(store, [record], timestamp_ms=9_000)
+
+    assert [300_000] == [len(body) for body in query(store, "long")]
+    assert [b"v6"] == query(store, "v6", begin_timestamp_ms=8_000)
+
+
+def test_an_index_survives_a_clean_stop_without_another_look_at_the_log(
+    store: MessageStore, storage: Any
+) -> None:
+    store.close()
+    again = open_store(storage)
+
+    assert 12 == len(query(again, "all"))
+    assert again.appended_position == again._index.built_position
+
+
+def test_files_that_another_broker_has_left_after_a_crash_are_built_anew(
+    store: MessageStore, storage: Any
+) -> None:
+    store.close()
+    timestamp_ms = 1_005_000
+    # Apache's broker writes the three timestamps alone; it was killed later.
+    sector = b"".join(each.to_bytes(8, "big") for each in (1_011_000, 1_011_000, timestamp_ms))
+    storage.open("checkpoint").write(0, sector)
+    storage.create("abort", size=0)
+    names = storage.list_names("index")
+
+    again = open_store(storage)
+
+    kept = storage.list_names("index")
+    assert kept == names[: len(kept)]
+    assert 0 < len(kept) < len(names)
+    assert 12 == len(query(again, "all"))
+
+
+def test_an_index_of_another_size_is_built_anew(store: MessageStore, storage: Any) -> None:
+    store.close()
+
+    again = open_store(storage, replace(CONFIG, index_slot_count=100, index_entry_count=1000))
+
+    assert 12 == len(query(again, "all"))
+    assert 1 == len(storage.list_names("index"))
+
+
+def test_a_log_without_an_index_gets_one_in_idle_moments(
+    store: MessageStore, storage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.close()
+    for name in storage.list_names("index"):
+        storage.remove(f"index/{name}")
+    storage.remove("checkpoint")
+    monkeypatch.setattr("sparrowmq.store.message_index._CHUNK_BYTES", 400)
+    monkeypatch.setattr("sparrowmq.store.message_store._INDEX_STEP_BYTES", 400)
+    monkeypatch.setattr("sparrowmq.store.message_store._INDEX_REST_BYTES_MAX", 400)
+    again = open_store(storage)
+
+    found = again.query(
+        "T", "all", count_max=9, bytes_max=1, begin_timestamp_ms=0, end_timestamp_ms=1 << 62
+    )
+    assert 0 < found.unindexed_bytes < again.appended_position
+    for _ in range(20):
+        again.build_index()
+
+    assert 12 == len(query(again, "all"))
+
+
+def test_the_index_lags_by_a_bound_at_most(
+    storage: Any, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparrowmq.store.message_store.LAG_BYTES_MAX", 1000)
+    monkeypatch.setattr("sparrowmq.store.message_index._CHUNK_BYTES", 200)
+    store = open_store(storage)
+    lags = []
+    for number in range(50):
+        put(store, [new_record(b"x", properties=f"KEYS\x01k{number}")], timestamp_ms=1)
+        lags.append(store.appended_position - store._index.built_position)
+
+    assert 1000 < max(lags) + 200
+    assert max(lags) <= 1000
+    assert [b"x"] == query(store, "k49")
+
+
+def test_a_full_disk_stops_the_index_and_not_the_messages(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage)
+    put(store, [new_record(b"x", properties="KEYS\x01a")], timestamp_ms=1)
+    assert [b"x"] == query(store, "a")
+
+    store.put([new_record(b"y", properties="KEYS\x01a")], timestamp_ms=2)
+    storage.bytes_left = 0
+    store.build_index()
+    storage.bytes_left = None
+    put(store, [new_record(b"z", properties="KEYS\x01a")], timestamp_ms=3)
+
+    assert [b"x", b"y", b"z"] == query(store, "a")
+
+
+def checkpoint_work(store: MessageStore, new_record: NewRecord, *, timestamp_ms: int) -> Any:
+    """Return a flush that includes a checkpoint and a part of the index."""
+    put(store, [new_record(b"w", properties="KEYS\x01a")], timestamp_ms=1)
+    store.build_index()
+    store.put([new_record(b"w", properties="KEYS\x01a")], timestamp_ms=timestamp_ms)
+    work = store.flush_work()
+    assert work is not None
+    assert work.index is not None
+    return work
+
+
+def test_slots_that_a_full_disk_does_not_take_are_written_later(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage)
+    work = checkpoint_work(store, new_record, timestamp_ms=1_000_000)
+    for each in work.index.writes:
+        file = each.file
+        write = file.write
+        file.write = _fail_once(write, errno.ENOSPC)
+    work.run()
+    store.flush_done(work, None)
+    assert store.is_writable
+    mark = read_checkpoint(storage).index
+    assert mark is not None
+    assert 0 == mark.position
+
+    store.close()
+
+    after = open_store(storage.copy())
+    assert 2 == len(query(after, "a"))
+
+
+def _fail_once(write: Callable[..., None], number: int) -> Callable[..., None]:
+    failures = [OSError(number, "fails")]
+
+    def fail(position: int, data: bytes) -> None:
+        if failures:
+            raise failures.pop()
+        write(position, data)
+
+    return fail
+
+
+def test_an_index_that_cannot_be_synced_waits_for_the_next_start(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage)
+    work = checkpoint_work(store, new_record, timestamp_ms=1_000_000)
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "the disk does not answer")
+
+    work.index.writes[0].file.sync = fail
+    work.run()
+    store.flush_done(work, None)
+    put(store, [new_record(b"later", properties="KEYS\x01a")], timestamp_ms=1_000_001)
+    found = store.query(
+        "T", "a", count_max=9, bytes_max=1, begin_timestamp_ms=0, end_timestamp_ms=1 << 62
+    )
+
+    assert found.unindexed_bytes
+    assert isinstance(found.failure, OSError)
+    store.close()
+    assert [b"w", b"w", b"later"] == query(open_store(storage), "a")
+
+
+def test_a_checkpoint_without_the_index_is_still_understood() -> None:
+    header = IndexHeader(1, 2, 3, 4, 5, 6)
+    whole = Checkpoint(
+        physic_timestamp_ms=7,
+        logics_timestamp_ms=8,
+        index_timestamp_ms=2,
+        mark=Mark(1, 2, True, None),
+        index=IndexMark(9, 20260101000000000, header),
+    )
+    data = encode_checkpoint(whole)
+    # As a version that knew of no index wrote it.
+    older = data[:324].ljust(512, b"\0")
+
+    assert whole == decode_checkpoint(data)
+    assert replace(whole, index=None) == decode_checkpoint(older)
+    assert decode_checkpoint(data[:330] + b"\1" + data[331:]).index is None
