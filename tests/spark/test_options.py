@@ -84,6 +84,8 @@ def test_assign_names_the_topics() -> None:
         ({"minPartitions": "many"}, "write a whole number from 0 to 100000"),
         ({"pullBatchSize": "0"}, "it must be from 1"),
         ({"failOnDataLoss": "1"}, "write true or false"),
+        ({"unreadablePolicy": "drop"}, "write stop or skip or dead-letter"),
+        ({"unreadablePolicy": "dead-letter"}, "needs a broker and option 'group'"),
         ({"profile": "wide"}, "choose one of minimal, default, full, kafka"),
         ({"columns": "boddy"}, "did you mean 'body'?"),
         ({"columns": "body,body"}, "named twice"),

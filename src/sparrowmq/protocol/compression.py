@@ -28,14 +28,6 @@ COMPRESSED = 0x1
 COMPRESSION_TYPE = 0x700
 COMPRESSION_ZLIB = 0x300
 
-_TYPES: Mapping[int, CompressionType] = MappingProxyType(
-    {
-        0: CompressionType.ZLIB,
-        0x100: CompressionType.LZ4,
-        0x200: CompressionType.ZSTD,
-        COMPRESSION_ZLIB: CompressionType.ZLIB,
-    }
-)
 # ZLIB without the bits of its type, as clients before 5.0 write and read it.
 _SYS_FLAGS: Mapping[CompressionType, int] = MappingProxyType(
     {
@@ -84,18 +76,11 @@ def inflate(body: bytes, *, sys_flag: int, bytes_max: int) -> bytes | None:
 
     Raises: RemoteProtocolError if the body cannot be inflated; its text completes a sentence.
     """
-    kind = _TYPES.get(sys_flag & COMPRESSION_TYPE)
-    if kind is None:
+    inflate_kind = _INFLATERS.get(sys_flag & COMPRESSION_TYPE)
+    if inflate_kind is None:
         number = (sys_flag & COMPRESSION_TYPE) >> 8
         raise RemoteProtocolError(f"its compression type {number} is none of RocketMQ's")
-    if not body:
-        return b""
-    try:
-        return _INFLATERS[kind](body, bytes_max)
-    except ImportError as error:
-        raise RemoteProtocolError(
-            f"its body is compressed, and {find_missing_package(kind)}"
-        ) from error
+    return inflate_kind(body, bytes_max) if body else b""
 
 
 def _inflate_zlib(body: bytes, bytes_max: int) -> bytes | None:
@@ -104,54 +89,62 @@ def _inflate_zlib(body: bytes, bytes_max: int) -> bytes | None:
         plain = stream.decompress(body, bytes_max + 1)
     except zlib.error as error:
         raise RemoteProtocolError(f"its body is no zlib stream ({error})") from error
-    return _whole(plain, bytes_max, is_whole=stream.eof)
+    return _whole(plain, bytes_max, stream)
 
 
 def _inflate_lz4(body: bytes, bytes_max: int) -> bytes | None:
-    stream = import_module("lz4.frame").LZ4FrameDecompressor()
+    stream = _load(CompressionType.LZ4).LZ4FrameDecompressor()
     try:
         plain: bytes = stream.decompress(body, max_length=bytes_max + 1)
     except RuntimeError as error:
         raise RemoteProtocolError(f"its body is no LZ4 frame ({error})") from error
-    return _whole(plain, bytes_max, is_whole=stream.eof)
+    return _whole(plain, bytes_max, stream)
 
 
-def _whole(plain: bytes, bytes_max: int, *, is_whole: bool) -> bytes | None:
+def _whole(plain: bytes, bytes_max: int, stream: Any) -> bytes | None:
     if len(plain) > bytes_max:
         return None
-    if not is_whole:
+    if not stream.eof:
         raise RemoteProtocolError("its compressed body ends early")
     return plain
 
 
 def _inflate_zstd(body: bytes, bytes_max: int) -> bytes | None:
-    zstandard = import_module("zstandard")
-    decompressor = zstandard.ZstdDecompressor()
+    zstandard = _load(CompressionType.ZSTD)
     try:
         # -1 where the frame does not say, as those of Java's clients.
         if zstandard.frame_content_size(body) > bytes_max:
             return None
         # All at once, since a stream allocates the window that the frame asks for, up to 128 MiB.
-        plain: bytes = decompressor.decompress(body, max_output_size=bytes_max)
+        plain: bytes = zstandard.ZstdDecompressor().decompress(body, max_output_size=bytes_max)
     except zstandard.ZstdError as error:
-        if _outgrows(decompressor, body, bytes_max):
+        if _outgrows(zstandard, body, bytes_max):
             return None
         raise RemoteProtocolError(f"its body is no zstd frame ({error})") from error
     return plain
 
 
-def _outgrows(decompressor: Any, body: bytes, bytes_max: int) -> bool:
+def _outgrows(zstandard: Any, body: bytes, bytes_max: int) -> bool:
     """Tell whether a frame that was not inflated whole is too large, and not damaged."""
+    stream = zstandard.ZstdDecompressor().stream_reader(body)
     try:
-        return len(decompressor.stream_reader(body).read(bytes_max + 1)) > bytes_max
-    except import_module("zstandard").ZstdError:
+        return len(stream.read(bytes_max + 1)) > bytes_max
+    except zstandard.ZstdError:
         return False
 
 
-_INFLATERS: Mapping[CompressionType, Callable[[bytes, int], bytes | None]] = MappingProxyType(
-    {
-        CompressionType.ZLIB: _inflate_zlib,
-        CompressionType.LZ4: _inflate_lz4,
-        CompressionType.ZSTD: _inflate_zstd,
-    }
-)
+def _load(kind: CompressionType) -> Any:
+    try:
+        return import_module(_MODULES[kind])
+    except ImportError as error:
+        why = find_missing_package(kind)
+        raise RemoteProtocolError(f"its body is compressed, and {why}") from error
+
+
+# By the bits of COMPRESSION_TYPE; 0 and 3 are zlib.
+_INFLATERS: dict[int, Callable[[bytes, int], bytes | None]] = {
+    0: _inflate_zlib,
+    0x100: _inflate_lz4,
+    0x200: _inflate_zstd,
+    COMPRESSION_ZLIB: _inflate_zlib,
+}

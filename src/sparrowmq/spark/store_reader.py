@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -18,7 +19,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from sparrowmq.errors import ConfigError, CorruptRecord, SparrowError, StoreError
+from sparrowmq.errors import (
+    ConfigError,
+    CorruptRecord,
+    RemoteProtocolError,
+    SparrowError,
+    StoreError,
+    UnreadableMessage,
+)
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import is_system_topic
 from sparrowmq.protocol.record import POSITION_AT, QUEUE_OFFSET_AT
@@ -226,24 +234,40 @@ def read_log(
             starts = part.positions - begin
             _check(records, starts, part, options)
             numbers = part.numbers
-            if options.tags is not None:
-                wanted = select_tags(records, starts, options.tags)
-                numbers = numbers[np.isin(starts, wanted)]
-                starts = wanted
-            yield from decode_columns(
-                records,
-                starts,
-                schema=schema,
-                broker_name=options.broker_name,
-                partition=numbers,
-                on_unreadable=partial(unreadable.pass_over, options.broker_name, records),
-            )
+            with _naming(options, begin):
+                if options.tags is not None:
+                    wanted = select_tags(records, starts, options.tags)
+                    numbers = numbers[np.isin(starts, wanted)]
+                    starts = wanted
+                yield from decode_columns(
+                    records,
+                    starts,
+                    schema=schema,
+                    broker_name=options.broker_name,
+                    partition=numbers,
+                    on_unreadable=partial(unreadable.pass_over, options.broker_name, records),
+                )
     except CorruptRecord:
         raise
     except StoreError as error:
         report_losses([Loss(ranges[0][0].queue, str(error))], fail=options.fail_on_data_loss)
     finally:
         unreadable.report()
+
+
+@contextmanager
+def _naming(options: SourceOptions, begin: int) -> Iterator[None]:
+    """Say where in the log a record is damaged."""
+    try:
+        yield
+    except UnreadableMessage:
+        raise
+    except RemoteProtocolError as error:
+        position = begin + (error.position or 0)
+        raise CorruptRecord(
+            f"the log of the store {options.store_path} is damaged at byte {position}: {error}",
+            position=position,
+        ) from error
 
 
 def _list_messages(files: StoreFiles, ranges: Sequence[tuple[QueueRange, int]]) -> _Plan:
