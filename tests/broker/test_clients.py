@@ -12,6 +12,7 @@ from sparrowmq.broker import lock_file
 from sparrowmq.broker.config import DuplicateClientId
 from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS
 from sparrowmq.broker.lock_file import LockTable
+from sparrowmq.broker.state import Refused
 from sparrowmq.coordination.member_marker import EXPIRY_FIELD, MARKED_EXPIRY_MS, mark_version
 from sparrowmq.coordination.queue_lock_table import (
     QUEUE_LEASE_BROKER_MS,
@@ -23,6 +24,8 @@ from sparrowmq.protocol.bodies import (
     ConsumerListBody,
     LockBatchResponseBody,
     OwnersListBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
     decode_body,
 )
 from sparrowmq.protocol.codes import MQ_VERSION, RequestCode, ResponseCode
@@ -295,18 +298,49 @@ def test_heartbeat_is_bounded(
     assert 0 == len(rig.broker.state.consumers)
 
 
-def test_group_too_long_for_a_retry_topic_has_none(rig: Any) -> None:
-    group = "G" * 121
-    body = json.dumps({"clientID": "a", "consumerDataSet": [{"groupName": group}]}).encode()
+@pytest.mark.parametrize("length", [120, 121])
+def test_group_that_consumes_has_room_for_its_retry_topic_or_is_refused(
+    rig: Any, length: int
+) -> None:
+    group, is_taken = "G" * length, length == 120
     rig.send(rig.connect())
-    fields = {"offset": "0", "group": group, "delayLevel": "0"}
+    body = json.dumps({"clientID": "a", "consumerDataSet": [{"groupName": group}]}).encode()
+    settings = json.dumps({"groupName": group}).encode()
+    offset = {"consumerGroup": group, "topic": "T", "queueId": "0", "commitOffset": "1"}
+    back = {"offset": "0", "group": group, "delayLevel": "0"}
 
-    beaten = rig.call(rig.connect(), RequestCode.HEART_BEAT, None, body)
-    sent_back = rig.call(rig.connect(), RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+    replies = [
+        rig.call(rig.connect(), RequestCode.HEART_BEAT, None, body),
+        rig.call(rig.connect(), RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, settings),
+        rig.call(rig.connect(), RequestCode.UPDATE_CONSUMER_OFFSET, offset),
+        rig.call(rig.connect(), RequestCode.CONSUMER_SEND_MSG_BACK, back),
+    ]
 
-    assert (0, 1) == (beaten.code, sent_back.code)
-    assert "too long for a retry topic" in sent_back.remark
-    assert rig.broker.state.topics.find(f"%RETRY%{group}") is None
+    assert [is_taken] * 4 == [reply.code == 0 for reply in replies]
+    assert is_taken == (rig.broker.state.topics.find(f"%RETRY%{group}") is not None)
+    assert is_taken == (rig.broker.state.groups.find(group) is not None)
+    assert (0 if is_taken else 2) == rig.broker.state.refusals.counts[Refused.GROUP_NAME]
+
+
+def test_producers_of_longer_groups_are_known(rig: Any) -> None:
+    body = {"clientID": "a", "producerDataSet": [{"groupName": "G" * 255}]}
+
+    assert (
+        0 == rig.call(rig.connect(), RequestCode.HEART_BEAT, None, json.dumps(body).encode()).code
+    )
+
+
+def test_group_of_a_file_that_is_too_long_for_a_retry_topic_sends_nothing_back(rig: Any) -> None:
+    group = SubscriptionGroupConfig(group_name="G" * 121)
+    rig.broker.state.groups.load(
+        SubscriptionGroupTable(subscription_group_table={group.group_name: group})
+    )
+    rig.send(rig.connect())
+    fields = {"offset": "0", "group": group.group_name, "delayLevel": "0"}
+
+    reply = rig.call(rig.connect(), RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+
+    assert "too long for a retry topic" in reply.remark
 
 
 def test_lock_is_refused_while_another_client_holds_it(rig: Any) -> None:

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.broker.state import COMMIT_AHEAD_MAX, Refused
 from sparrowmq.protocol.bodies import ConsumerOffsetTable, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.serving.connections import Fact
 
 
 def commit(rig: Any, offset: int, **fields: str) -> Any:
@@ -99,6 +101,24 @@ def test_commit_for_what_does_not_exist_is_refused(
 
     assert code == reply.code
     assert {} == rig.broker.state.offsets.table().offset_table
+
+
+def test_commit_far_beyond_the_end_is_refused_counted_and_warned_of(rig: Any) -> None:
+    for _ in range(2):
+        rig.send(rig.connect())
+    commit(rig, 2)
+    rig.outputs.clear()
+
+    replies = [commit(rig, offset) for offset in (2 + COMMIT_AHEAD_MAX + 1, 2**62)]
+    rig.pull(rig.connect(), sysFlag="5", commitOffset=str(2**62))
+
+    (fact,) = (output for output in rig.outputs if isinstance(output, Fact))
+    assert [ResponseCode.SYSTEM_ERROR] * 2 == [reply.code for reply in replies]
+    assert "group 'GID_c' is far beyond the end of topic T queueId[0], which is 2" in fact.text
+    assert fact.warning
+    assert 2 == rig.broker.state.refusals.counts[Refused.COMMIT_BEYOND_END]
+    assert {"offset": "2"} == query(rig).ext_fields
+    assert 0 == commit(rig, 2 + COMMIT_AHEAD_MAX).code
 
 
 def test_offsets_are_written_within_a_second_and_only_if_they_changed(rig: Any) -> None:

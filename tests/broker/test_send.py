@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.model.names import dlq_topic, retry_topic
+from sparrowmq.broker.state import Refused
+from sparrowmq.model.names import CLOSED_TOPICS, dlq_topic, retry_topic
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import BatchEntry, encode_batch
-from sparrowmq.serving.connections import PauseReading
+from sparrowmq.serving.connections import Fact, PauseReading
 
 V1_FIELDS = {
     "producerGroup": "GID_p",
@@ -229,6 +230,24 @@ def test_refused_send_names_the_reason_and_stores_nothing(
     assert words in reply.remark
     assert {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"} == reply.ext_fields
     assert 0 == rig.store.appended_position
+
+
+@pytest.mark.parametrize("topic", sorted(CLOSED_TOPICS))
+def test_topics_of_the_broker_s_own_take_nothing_and_are_not_made(rig: Any, topic: str) -> None:
+    known = rig.broker.state.topics.find(topic)
+    rig.outputs.clear()
+
+    codes = [
+        rig.send(rig.connect(), topic, properties=properties).code
+        for properties in ("", "DELAY\x011")
+    ]
+
+    facts = [output for output in rig.outputs if isinstance(output, Fact)]
+    assert [ResponseCode.NO_PERMISSION] * 2 == codes
+    assert known == rig.broker.state.topics.find(topic)
+    assert 0 == rig.store.appended_position
+    assert 2 == rig.broker.state.refusals.counts[Refused.CLOSED_TOPIC]
+    assert [True] == [fact.warning and topic in fact.text for fact in facts]
 
 
 def test_missing_field_is_named(rig: Any) -> None:

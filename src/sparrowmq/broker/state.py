@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.consumer_groups import ConsumerGroups, ProducerGroups
@@ -25,7 +26,21 @@ from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.serving.connections import Output, Push
+from sparrowmq.serving.refusals import Refusals
+from sparrowmq.serving.requests import Refusal, Request
 from sparrowmq.store.message_store import MessageStore
+
+# How far beyond a queue's end a group may commit: a power cut may take messages that were not
+# flushed, and members commit what they have had.
+COMMIT_AHEAD_MAX = 1_000
+
+
+class Refused(Enum):
+    """What is refused since it contradicts what the broker knows, by its name in its statistics."""
+
+    CLOSED_TOPIC = "sendsToClosedTopicsRefused"
+    GROUP_NAME = "groupNamesRefused"
+    COMMIT_BEYOND_END = "commitsBeyondEndRefused"
 
 
 @dataclass(slots=True)
@@ -64,6 +79,7 @@ class BrokerState:
     saves: Rounds = field(default_factory=Rounds)
     registrations: Rounds = field(default_factory=Rounds)
     counters: Counters = field(default_factory=Counters)
+    refusals: Refusals[Refused] = field(default_factory=lambda: Refusals(Refused))
     rates: Rates = field(default_factory=Rates)
     stored_totals: TotalsByKey = field(default_factory=TotalsByKey)
     consumed_totals: TotalsByKey = field(default_factory=TotalsByKey)
@@ -109,6 +125,16 @@ class BrokerState:
             found = SubscriptionGroupConfig(group_name=group)
             self.put_group(found, timestamp_ms=timestamp_ms)
         return found
+
+    def refusal(self, kind: Refused, request: Request, code: int, remark: str) -> Refusal:
+        """Count a refusal of a kind; returns it, to be raised."""
+        text = f"refused {request.connection.address}: {remark}"
+        facts = self.refusals.note(kind, text, now_ms=request.now_ms)
+        return Refusal(code, remark, ext_fields={}, facts=facts)
+
+    def may_commit(self, topic: str, queue_id: int, *, offset: int) -> bool:
+        """Tell whether an offset is one that a queue has, or is about to have."""
+        return offset <= self.store.max_offset(topic, queue_id) + COMMIT_AHEAD_MAX
 
     def count_stored(self, topic: TopicConfig) -> int:
         """Return how many messages a topic has taken in all."""

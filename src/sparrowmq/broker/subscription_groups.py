@@ -5,7 +5,7 @@ Source: SubscriptionGroupManager.java. `config/subscriptionGroup.json` has its f
 
 from __future__ import annotations
 
-from sparrowmq.model.names import GROUP_LENGTH_MAX, is_legal_name
+from sparrowmq.model.names import CONSUMER_GROUP_LENGTH_MAX, is_legal_name
 from sparrowmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
 
 GROUPS_MAX = 50_000
@@ -19,6 +19,18 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
 )
+
+
+def find_group_fault(group: str) -> str | None:
+    """Return what is wrong with the name of a group that consumes, or None."""
+    if not is_legal_name(group):
+        return f"the group name {group[:40]!r} is illegal, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(group) > CONSUMER_GROUP_LENGTH_MAX:
+        return (
+            f"the group name {group[:40]!r}... has {len(group)} characters; "
+            f"{CONSUMER_GROUP_LENGTH_MAX} are the most"
+        )
+    return None
 
 
 class SubscriptionGroups:
@@ -52,10 +64,7 @@ class SubscriptionGroups:
     def may_create(self, group: str) -> bool:
         """Tell whether a group's first use makes it."""
         return (
-            self._auto_create
-            and len(self._groups) < GROUPS_MAX
-            and len(group) <= GROUP_LENGTH_MAX
-            and is_legal_name(group)
+            self._auto_create and len(self._groups) < GROUPS_MAX and find_group_fault(group) is None
         )
 
     def put(self, group: SubscriptionGroupConfig, *, timestamp_ms: int) -> None:

@@ -10,6 +10,9 @@ from sparrowmq.errors import ConfigError
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 TOPIC_LENGTH_MAX = 127
 GROUP_LENGTH_MAX = 255
+# TopicValidator.GROUP_MAX_LENGTH of 5.x, for groups that consume: longer ones leave their topics of
+# retried and of dead messages no room.
+CONSUMER_GROUP_LENGTH_MAX = 120
 
 # MixAll.java.
 RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
@@ -43,8 +46,16 @@ SYSTEM_TOPICS = frozenset(
         OFFSET_MOVED_EVENT_TOPIC,
     }
 )
-# TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET of 4.9.
+# TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET of 4.9, which clients refuse.
 NOT_ALLOWED_SEND_TOPICS = frozenset({SCHEDULE_TOPIC})
+# The same of 5.x, which brokers refuse: a client's message could pass for one of the broker's own.
+CLOSED_TOPICS = NOT_ALLOWED_SEND_TOPICS | {
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    SELF_TEST_TOPIC,
+    OFFSET_MOVED_EVENT_TOPIC,
+}
 
 
 def is_system_topic(topic: str) -> bool:
@@ -96,3 +107,6 @@ def retry_topic(group: str) -> str:
 def dlq_topic(group: str) -> str:
     """Return the topic that keeps a group's dead letters."""
     return DLQ_GROUP_TOPIC_PREFIX + group
+
+
+assert len(retry_topic("")) + CONSUMER_GROUP_LENGTH_MAX <= TOPIC_LENGTH_MAX

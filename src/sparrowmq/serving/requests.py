@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from sparrowmq.errors import ProtocolError, StoreError
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.serving.connections import Connection, Output, Reply
+from sparrowmq.serving.connections import Connection, Fact, Output, Reply
 
 # FAQUrl.suggestTodo's suffix, which clients print and some match.
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
@@ -28,15 +28,25 @@ Processor: TypeAlias = Callable[[State, Request], Sequence[Output]]
 
 
 class Refusal(Exception):
-    """A request that is answered with an error; processors raise it, `serve` answers."""
+    """A request that is answered with an error; processors raise it, `serve` answers.
+
+    Args:
+        facts: what an operator may want to know of it.
+    """
 
     def __init__(
-        self, code: int, remark: str, *, ext_fields: Mapping[str, str] | None = None
+        self,
+        code: int,
+        remark: str,
+        *,
+        ext_fields: Mapping[str, str] | None = None,
+        facts: Sequence[Fact] = (),
     ) -> None:
         super().__init__(remark)
         self.code = code
         self.remark = remark
         self.ext_fields = ext_fields
+        self.facts = facts
 
 
 def answer(
@@ -73,6 +83,9 @@ def serve(
             )
         return processor(state, request)
     except Refusal as refusal:
-        return answer(request, refusal.code, remark=refusal.remark, ext_fields=refusal.ext_fields)
+        outputs = answer(
+            request, refusal.code, remark=refusal.remark, ext_fields=refusal.ext_fields
+        )
+        return [*outputs, *refusal.facts]
     except (ProtocolError, StoreError, OSError) as error:
         return answer(request, ResponseCode.SYSTEM_ERROR, remark=str(error))

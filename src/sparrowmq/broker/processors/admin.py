@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from sparrowmq.broker.consumer_groups import Member
 from sparrowmq.broker.rates import Added
-from sparrowmq.broker.state import BrokerState
+from sparrowmq.broker.state import BrokerState, Refused
+from sparrowmq.broker.subscription_groups import find_group_fault
 from sparrowmq.broker.topic_configs import QUEUE_COUNT_MAX, find_name_fault
 from sparrowmq.model import MessageQueue
-from sparrowmq.model.names import GROUP_LENGTH_MAX, is_legal_name
 from sparrowmq.protocol import bodies
 from sparrowmq.protocol.bodies import (
     BrokerStatsData,
@@ -102,10 +102,9 @@ def delete_topic(state: BrokerState, request: Request) -> Sequence[Output]:
 def update_and_create_group(state: BrokerState, request: Request) -> Sequence[Output]:
     """Make a consumer group's settings or change them."""
     group = decode_body(SubscriptionGroupConfig, request.command.body)
-    if not is_legal_name(group.group_name) or len(group.group_name) > GROUP_LENGTH_MAX:
-        raise Refusal(
-            ResponseCode.SYSTEM_ERROR, f"the group name {group.group_name[:40]!r} is illegal"
-        )
+    fault = find_group_fault(group.group_name)
+    if fault is not None:
+        raise state.refusal(Refused.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
     state.put_group(group, timestamp_ms=request.timestamp_ms)
     return _answer_when_safe(state, request, registers=False)
 
@@ -354,6 +353,7 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
         "msgGetTotalTodayMorning": "0",
         "msgGetTotalTodayNow": str(counters.gets),
         "duplicateClientIdTotal": str(counters.duplicate_client_ids),
+        **{kind.value: str(count) for kind, count in state.refusals.counts.items()},
         "sendThreadPoolQueueSize": "0",
         "sendThreadPoolQueueHeadWaitTimeMills": "0",
         "pullThreadPoolQueueSize": "0",

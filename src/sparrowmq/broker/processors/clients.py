@@ -11,14 +11,13 @@ from sparrowmq.broker.config import DuplicateClientId
 from sparrowmq.broker.consumer_groups import SUBSCRIPTIONS_MAX, Member
 from sparrowmq.broker.message_filter import make_filter
 from sparrowmq.broker.processors.send import find_or_create_plain
-from sparrowmq.broker.state import BrokerState
-from sparrowmq.broker.subscription_groups import GROUPS_MAX
+from sparrowmq.broker.state import BrokerState, Refused
+from sparrowmq.broker.subscription_groups import GROUPS_MAX, find_group_fault
 from sparrowmq.coordination.member_marker import EXPIRY_FIELD, MARKED_LEASE_MS, is_marked
 from sparrowmq.coordination.queue_lock_table import QUEUE_LEASE_CLIENT_MS
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model.names import (
     GROUP_LENGTH_MAX,
-    TOPIC_LENGTH_MAX,
     is_legal_name,
     retry_topic,
 )
@@ -58,6 +57,10 @@ def heartbeat(state: BrokerState, request: Request) -> Sequence[Output]:
     fault = _find_fault(state, data)
     if fault is not None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
+    for consumer in data.consumer_data_set:
+        fault = find_group_fault(consumer.group_name)
+        if fault is not None:
+            raise state.refusal(Refused.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
     member = Member(data.client_id, command.language, command.version, request.now_ms)
     outputs, refusal = _check_client_id(state, request, data)
     if refusal is not None:
@@ -127,13 +130,10 @@ def _consumer_heartbeat(
     state: BrokerState, request: Request, consumer: ConsumerData, member: Member
 ) -> list[Output]:
     settings = state.find_group(consumer.group_name, timestamp_ms=request.timestamp_ms)
-    topic = retry_topic(consumer.group_name)
-    # A longer name fits into no record; such a group is told so when it sends a message back.
-    has_retry_topic = len(topic) <= TOPIC_LENGTH_MAX
-    if settings is not None and settings.retry_queue_nums > 0 and has_retry_topic:
+    if settings is not None and settings.retry_queue_nums > 0:
         find_or_create_plain(
             state,
-            topic,
+            retry_topic(consumer.group_name),
             queue_count=settings.retry_queue_nums,
             sys_flag=_TOPIC_SYS_FLAG_UNIT if consumer.unit_mode else 0,
             timestamp_ms=request.timestamp_ms,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparrowmq.broker.state import BrokerState
+from sparrowmq.broker.state import BrokerState, Refused
 from sparrowmq.protocol.bodies import encode_body
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.headers import (
@@ -65,7 +65,9 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Sequence[Out
 
     Lowering must work: Java's clients and tools reset and correct offsets by this very request, so
     a broker cannot tell a mistake from a wish. Differs from RocketMQ 4.9: offsets of topics and
-    queues that do not exist are refused (5.x does the same), so the table stays bounded.
+    queues that do not exist are refused (5.x does the same), so the table stays bounded. Differs
+    from RocketMQ also: an offset far beyond the queue's end is refused, for the group would skip
+    messages that are yet to come.
     """
     header = decode_header(UpdateConsumerOffsetRequestHeader, request.command.ext_fields)
     topic = state.topics.find(header.topic)
@@ -80,6 +82,15 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Sequence[Out
             f"offset {header.commit_offset} of queueId[{header.queue_id}] is illegal, "
             f"topic {header.topic} has {queue_count} queues",
             ext_fields={},
+        )
+    if not state.may_commit(header.topic, header.queue_id, offset=header.commit_offset):
+        end = state.store.max_offset(header.topic, header.queue_id)
+        raise state.refusal(
+            Refused.COMMIT_BEYOND_END,
+            request,
+            ResponseCode.SYSTEM_ERROR,
+            f"offset {header.commit_offset} of group {header.consumer_group!r} is far beyond the "
+            f"end of topic {header.topic} queueId[{header.queue_id}], which is {end}",
         )
     group = state.find_group(header.consumer_group, timestamp_ms=request.timestamp_ms)
     if group is None:

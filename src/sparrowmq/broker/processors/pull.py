@@ -56,10 +56,13 @@ def pull(state: BrokerState, request: Request) -> Sequence[Output]:
     except Refusal as refusal:
         refusal.ext_fields = {}
         raise
-    if header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
-        state.offsets.raise_to(
-            header.consumer_group, header.topic, header.queue_id, offset=header.commit_offset
-        )
+    offset = header.commit_offset
+    if (
+        header.sys_flag & PULL_COMMIT_OFFSET
+        and offset >= 0
+        and state.may_commit(header.topic, header.queue_id, offset=offset)
+    ):
+        state.offsets.raise_to(header.consumer_group, header.topic, header.queue_id, offset=offset)
     result = _read(state, header, wanted)
     if (
         _code(result, header) == ResponseCode.PULL_NOT_FOUND

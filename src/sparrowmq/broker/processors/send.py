@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sparrowmq.broker.state import BrokerState
+from sparrowmq.broker.state import BrokerState, Refused
 from sparrowmq.broker.topic_configs import (
     describe,
     find_name_fault,
@@ -27,8 +27,8 @@ from sparrowmq.model.message import (
     PROPERTY_WAIT_STORE_OK,
 )
 from sparrowmq.model.names import (
+    CLOSED_TOPICS,
     DLQ_GROUP_TOPIC_PREFIX,
-    NOT_ALLOWED_SEND_TOPICS,
     RETRY_GROUP_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
     dlq_topic,
@@ -158,6 +158,13 @@ def _find_topic(
 ) -> TopicConfig:
     """Return the topic's settings, making them where that is allowed."""
     name = header.topic
+    if name in CLOSED_TOPICS:
+        raise state.refusal(
+            Refused.CLOSED_TOPIC,
+            request,
+            ResponseCode.NO_PERMISSION,
+            f"Sending message to topic[{name}] is forbidden.",
+        )
     topic = state.topics.find(name)
     if topic is None:
         fault = find_name_fault(name)
@@ -168,8 +175,6 @@ def _find_topic(
             raise Refusal(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{FAQ}"
             )
-    if name in NOT_ALLOWED_SEND_TOPICS:
-        raise Refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
     if not topic.perm & PERM_WRITE:
         raise Refusal(
             ResponseCode.NO_PERMISSION,
