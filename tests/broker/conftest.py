@@ -80,7 +80,9 @@ class Rig:
                 command, connection, now_ms=self.now_ms, timestamp_ms=self.timestamp_ms
             )
         )
-        if not self.holds_work:
+        if self.holds_work:
+            self.outputs += self.broker.settle()
+        else:
             self.work()
         return self.outputs[before:]
 

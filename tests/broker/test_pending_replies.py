@@ -20,8 +20,8 @@ def reply(opaque: int = 0) -> Reply:
 def test_reply_goes_out_when_its_position_is_flushed() -> None:
     pending = make()
     first, second = reply(1), reply(2)
-    assert [] == pending.add_for_flush(first, position=10, now_ms=0)
-    assert [] == pending.add_for_flush(second, position=20, now_ms=0)
+    assert [] == list(pending.add(first, position=10, waits_for_flush=True, now_ms=0))
+    assert [] == list(pending.add(second, position=20, waits_for_flush=True, now_ms=0))
 
     assert [] == pending.note_flushed(9)
     assert [first] == pending.note_flushed(10)
@@ -33,13 +33,13 @@ def test_reply_for_a_flushed_position_goes_out_at_once() -> None:
     pending.note_flushed(10)
     given = reply()
 
-    assert [given] == pending.add_for_flush(given, position=10, now_ms=0)
+    assert [given] == list(pending.add(given, position=10, waits_for_flush=True, now_ms=0))
 
 
 def test_failed_flush_answers_flush_disk_timeout_to_all() -> None:
     pending = make()
-    pending.add_for_flush(reply(), position=10, now_ms=0)
-    pending.add_for_flush(reply(), position=20, now_ms=0)
+    list(pending.add(reply(), position=10, waits_for_flush=True, now_ms=0))
+    list(pending.add(reply(), position=20, waits_for_flush=True, now_ms=0))
 
     outputs = pending.fail_flush()
 
@@ -51,7 +51,7 @@ def test_failed_flush_answers_flush_disk_timeout_to_all() -> None:
 
 def test_slow_flush_answers_flush_disk_timeout_after_its_time() -> None:
     pending = make()
-    pending.add_for_flush(reply(), position=10, now_ms=0)
+    list(pending.add(reply(), position=10, waits_for_flush=True, now_ms=0))
 
     assert [] == pending.expire_flush(FLUSH_TIMEOUT_MS)
     (late,) = pending.expire_flush(FLUSH_TIMEOUT_MS + 1)
@@ -65,7 +65,7 @@ def test_connection_with_too_much_in_flight_is_paused_until_half_is_answered() -
     outputs = [
         output
         for at in range(IN_FLIGHT_MAX)
-        for output in pending.add_for_flush(reply(at), position=at + 1, now_ms=0)
+        for output in pending.add(reply(at), position=at + 1, waits_for_flush=True, now_ms=0)
     ]
     assert [PauseReading(PEER)] == outputs
 
@@ -85,6 +85,7 @@ def test_reply_waits_for_both_rounds_and_then_for_the_flush() -> None:
         save_round=saves.ask(),
         registration_round=registrations.ask(),
         position=10,
+        waits_for_flush=True,
         now_ms=0,
     )
 
@@ -111,3 +112,18 @@ def test_failed_save_answers_an_error_to_what_waited_for_it_alone() -> None:
     assert ResponseCode.SYSTEM_ERROR == failed.command.code
     assert "disk full" in (failed.command.remark or "")
     assert 1 == len(pending)
+
+
+def test_replies_behind_what_was_written_say_that_the_message_is_lost() -> None:
+    pending = make()
+    kept, lost, lost_in_sync = reply(1), reply(2), reply(3)
+    pending.add(kept, position=10, waits_for_flush=False, now_ms=0)
+    pending.add(lost, position=20, waits_for_flush=False, now_ms=0)
+    pending.add(lost_in_sync, position=30, waits_for_flush=True, now_ms=0)
+
+    outputs = pending.fail_unwritten(10, "no space left")
+
+    assert [kept, lost, lost_in_sync] == outputs
+    assert [0, 14, 14] == [output.command.code for output in outputs if isinstance(output, Reply)]
+    assert "no space left" == lost.command.remark
+    assert 0 == len(pending)

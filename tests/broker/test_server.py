@@ -75,7 +75,7 @@ async def test_what_a_damaged_log_has_lost_is_logged_as_an_error(
 ) -> None:
     store = MessageStore(FileStorage(tmp_path), StoreConfig())
     store.load(timestamp_ms=1)
-    store.put([Record(topic="T", queue_id=0, body=b"abc")], timestamp_ms=1)
+    store.put(Record(topic="T", queue_id=0, body=b"abc"), timestamp_ms=1)
     store.close()
     errors: list[list[str]] = []
     for damage in (b"abc", b"abd"):

@@ -48,7 +48,7 @@ class Bench:
         )
         self.store.load(timestamp_ms=0)
         for body in bodies:
-            self.store.put([Record(topic=TOPIC, queue_id=0, body=body)], timestamp_ms=1)
+            self.store.put(Record(topic=TOPIC, queue_id=0, body=body), timestamp_ms=1)
         self.store.dispatch()
         self.checkers.check_stored(BROKER, self.store)
 
@@ -90,7 +90,7 @@ def test_acknowledged_message_may_wait_for_room_but_not_for_ever(bench: Bench) -
 
     assert checkers.violation is None
     assert "T@b:0 offset 3 is not readable" == checkers.find_unfinished()
-    bench.store.put([Record(topic=TOPIC, queue_id=0, body=b"other")], timestamp_ms=1)
+    bench.store.put(Record(topic=TOPIC, queue_id=0, body=b"other"), timestamp_ms=1)
     bench.store.dispatch()
     checkers.check_stored(BROKER, bench.store)
     assert "T@b:0 offset 3: holds b'other' where b'm3' was acknowledged" == checkers.violation

@@ -145,7 +145,7 @@ def small_store(tmp_path: Path) -> Path:
             properties=f"KEYS\x01k{number}",
             born_timestamp_ms=BORN_MS + number,
         )
-        store.put([record], timestamp_ms=BORN_MS + number)
+        store.put(record, timestamp_ms=BORN_MS + number)
     store.dispatch()
     store.close()
     return path

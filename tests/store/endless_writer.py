@@ -32,7 +32,7 @@ def main(directory: str, mode: str, number: int) -> None:
             record = Record(
                 topic="T", queue_id=queue_id, body=body, born_host=host, store_host=host
             )
-            put = store.put([record], timestamp_ms=number)
+            put = store.put(record, timestamp_ms=number)
             assert put.status is PutStatus.PUT_OK, put
             lines.append(f"{queue_id} {put.queue_offset} {number}\n")
             number += 1

@@ -27,7 +27,7 @@ def fill(storage: Any, make: Callable[..., Record]) -> list[bytes]:
     store.load(timestamp_ms=1)
     bodies = [b"%d " % n + b"x" * (n * 13 % 200) for n in range(60)]
     for n, body in enumerate(bodies):
-        store.put([make(body, queue_id=n % 2)], timestamp_ms=n)
+        store.put(make(body, queue_id=n % 2), timestamp_ms=n)
     store.close()
     return bodies
 
@@ -180,4 +180,4 @@ def test_salvage_cuts_the_log_at_the_damage(
     assert f"entries: {len(bodies) - len(found)} (" in loss
     assert f"T:0 {lost['T', 0]}, T:1 {lost['T', 1]}" in loss
     assert 4096 == store.appended_position
-    assert PutStatus.PUT_OK is store.put([new_record(b"new")], timestamp_ms=1).status
+    assert PutStatus.PUT_OK is store.put(new_record(b"new"), timestamp_ms=1).status

@@ -50,11 +50,11 @@ def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[byt
 def test_full_disk_refuses_and_recovers_when_space_returns(
     left: int, storage: Any, store: MessageStore, new_record: NewRecord
 ) -> None:
-    store.put([new_record(b"a")], timestamp_ms=1)
+    store.put(new_record(b"a"), timestamp_ms=1)
     end = store.appended_position
     storage.bytes_left = left
 
-    refused = store.put([new_record(b"lost" * 50)], timestamp_ms=1)
+    refused = store.put(new_record(b"lost" * 50), timestamp_ms=1)
 
     assert PutStatus.SERVICE_NOT_AVAILABLE is refused.status
     assert "no space" in refused.remark
@@ -62,7 +62,7 @@ def test_full_disk_refuses_and_recovers_when_space_returns(
     assert not any(storage.inodes["commitlog/00000000000000000000"].data[end:])
     assert store.is_writable
     storage.bytes_left = None
-    stored = store.put([new_record(b"b")], timestamp_ms=1)
+    stored = store.put(new_record(b"b"), timestamp_ms=1)
     assert (PutStatus.PUT_OK, 1) == (stored.status, stored.queue_offset)
     flush(store)
     assert [b"a", b"b"] == bodies(store)
@@ -82,7 +82,7 @@ def test_full_disk_at_every_byte_loses_nothing(
         stored = []
         for n in range(60):
             body = b"%d " % n + b"x" * (n * 7 % 300)
-            put = store.put([new_record(body)], timestamp_ms=1)
+            put = store.put(new_record(body), timestamp_ms=1)
             if put.status is PutStatus.PUT_OK:
                 assert len(stored) == put.queue_offset
                 stored.append(body)
@@ -105,7 +105,7 @@ def test_queue_entries_that_find_no_space_are_written_later(
     storage: Any, store: MessageStore, new_record: NewRecord
 ) -> None:
     for n in range(4):
-        store.put([new_record(b"%d" % n, queue_id=n % 2)], timestamp_ms=1)
+        store.put(new_record(b"%d" % n, queue_id=n % 2), timestamp_ms=1)
     work = store.flush_work()
     assert work is not None
     work.run()
@@ -125,9 +125,9 @@ def test_queue_entries_that_find_no_space_are_written_later(
 def test_failed_sync_makes_the_store_read_only_until_it_is_loaded_again(
     code: int, storage: Any, store: MessageStore, new_record: NewRecord
 ) -> None:
-    store.put([new_record(b"a")], timestamp_ms=1)
+    store.put(new_record(b"a"), timestamp_ms=1)
     flush(store)
-    store.put([new_record(b"b")], timestamp_ms=1)
+    store.put(new_record(b"b"), timestamp_ms=1)
     work = store.flush_work()
     assert work is not None
     storage.sync_error = OSError(code, "injected")
@@ -136,7 +136,7 @@ def test_failed_sync_makes_the_store_read_only_until_it_is_loaded_again(
     store.flush_done(work, caught.value)
 
     storage.sync_error = None
-    assert PutStatus.SERVICE_NOT_AVAILABLE is store.put([new_record(b"c")], timestamp_ms=1).status
+    assert PutStatus.SERVICE_NOT_AVAILABLE is store.put(new_record(b"c"), timestamp_ms=1).status
     assert store.flush_work() is None
     assert [] == store.dispatch()
     assert [b"a"] == bodies(store)
@@ -145,7 +145,7 @@ def test_failed_sync_makes_the_store_read_only_until_it_is_loaded_again(
     assert storage.has("abort")
     again = MessageStore(storage, CONFIG)
     again.load(timestamp_ms=1)
-    assert PutStatus.PUT_OK is again.put([new_record(b"d")], timestamp_ms=1).status
+    assert PutStatus.PUT_OK is again.put(new_record(b"d"), timestamp_ms=1).status
     flush(again)
     assert [b"a", b"b", b"d"] == bodies(again)
 
@@ -154,7 +154,7 @@ def test_failed_sync_makes_the_store_read_only_until_it_is_loaded_again(
 def test_sync_that_lacks_a_descriptor_or_memory_is_made_again(
     code: int, storage: Any, store: MessageStore, new_record: NewRecord
 ) -> None:
-    store.put([new_record(b"a")], timestamp_ms=1)
+    store.put(new_record(b"a"), timestamp_ms=1)
     work = store.flush_work()
     assert work is not None
     storage.sync_error = OSError(code, "injected")
@@ -164,7 +164,7 @@ def test_sync_that_lacks_a_descriptor_or_memory_is_made_again(
     assert [] == store.dispatch()
     storage.sync_error = None
 
-    assert PutStatus.PUT_OK is store.put([new_record(b"b")], timestamp_ms=1).status
+    assert PutStatus.PUT_OK is store.put(new_record(b"b"), timestamp_ms=1).status
     flush(store)
     assert [b"a"] == bodies(store)
     flush(store)
@@ -174,7 +174,7 @@ def test_sync_that_lacks_a_descriptor_or_memory_is_made_again(
 def test_shortage_at_the_last_flush_loses_nothing_when_the_store_closes(
     storage: Any, store: MessageStore, new_record: NewRecord
 ) -> None:
-    store.put([new_record(b"a")], timestamp_ms=1)
+    store.put(new_record(b"a"), timestamp_ms=1)
     work = store.flush_work()
     assert work is not None
     store.flush_done(work, OSError(errno.EMFILE, "injected"))
@@ -185,3 +185,39 @@ def test_shortage_at_the_last_flush_loses_nothing_when_the_store_closes(
     again = MessageStore(storage.kill(), CONFIG)
     again.load(timestamp_ms=1)
     assert [b"a"] == bodies(again)
+
+
+def test_a_turn_that_cannot_be_written_is_lost_as_a_whole_and_its_places_are_used_again(
+    storage: Any, store: MessageStore, new_record: NewRecord
+) -> None:
+    store.put(new_record(b"a"), timestamp_ms=1)
+    storage.bytes_left = 100
+    taken = [store.append(new_record(b"lost" * 20), timestamp_ms=1) for _ in range(2)]
+    other = store.append(new_record(b"lost", queue_id=1), timestamp_ms=1)
+
+    written = store.write()
+
+    assert [PutStatus.PUT_OK] * 3 == [each.status for each in [*taken, other]]
+    assert PutStatus.SERVICE_NOT_AVAILABLE is written.status
+    assert store.written_position == store.appended_position == taken[0].position
+    storage.bytes_left = None
+    again = store.put(new_record(b"b"), timestamp_ms=1)
+    assert (PutStatus.PUT_OK, 1) == (again.status, again.queue_offset)
+    assert [("T", 0)] == store.queues()
+
+
+def test_nothing_is_taken_between_a_write_that_failed_on_its_way_and_its_report(
+    storage: Any, store: MessageStore, new_record: NewRecord
+) -> None:
+    lost = store.append(new_record(b"x" * 2000), timestamp_ms=1)
+    storage.bytes_left = 10
+
+    # The file is full, so what was taken has to be written first.
+    refused = store.append(new_record(b"y" * 2100), timestamp_ms=1)
+
+    storage.bytes_left = None
+    between = store.append(new_record(b"z"), timestamp_ms=1)
+    assert [PutStatus.PUT_OK, *[PutStatus.SERVICE_NOT_AVAILABLE] * 3] == [
+        each.status for each in (lost, refused, between, store.write())
+    ]
+    assert PutStatus.PUT_OK is store.put(new_record(b"z"), timestamp_ms=1).status

@@ -163,7 +163,7 @@ def test_store_makes_files_of_apaches_sizes(
 ) -> None:
     store = MessageStore(FileStorage(tmp_path), StoreConfig())
     store.load(timestamp_ms=1)
-    store.put([new_record(b"x")], timestamp_ms=1)
+    store.put(new_record(b"x"), timestamp_ms=1)
     assert (tmp_path / "abort").stat().st_size == 0
     store.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -36,8 +36,8 @@ def open_store(storage: Any, config: StoreConfig = CONFIG) -> MessageStore:
     return store
 
 
-def put(store: MessageStore, records: Sequence[Record], *, timestamp_ms: int) -> None:
-    assert PutStatus.PUT_OK is store.put(records, timestamp_ms=timestamp_ms).status
+def put(store: MessageStore, record: Record, *, timestamp_ms: int) -> None:
+    assert PutStatus.PUT_OK is store.put(record, timestamp_ms=timestamp_ms).status
     work = store.flush_work()
     if work is not None:
         work.run()
@@ -64,7 +64,7 @@ def store(storage: Any, new_record: NewRecord) -> MessageStore:
     for number in range(12):
         properties = f"UNIQ_KEY\x01U{number}\x02KEYS\x01all mod{number % 3}"
         record = new_record(b"%d" % number, properties=properties)
-        put(store, [record], timestamp_ms=1_000_000 + 1000 * number)
+        put(store, record, timestamp_ms=1_000_000 + 1000 * number)
     return store
 
 
@@ -78,9 +78,7 @@ def test_messages_are_found_by_id_and_by_each_key(store: MessageStore) -> None:
 def test_a_key_counts_within_its_topic(storage: Any, new_record: NewRecord) -> None:
     store = open_store(storage)
     for topic in ("T", "U"):
-        put(
-            store, [new_record(topic.encode(), topic=topic, properties="KEYS\x01k")], timestamp_ms=1
-        )
+        put(store, new_record(topic.encode(), topic=topic, properties="KEYS\x01k"), timestamp_ms=1)
 
     assert ([b"T"], [b"U"]) == (query(store, "k"), query(store, "k", topic="U"))
 
@@ -110,7 +108,7 @@ def test_keys_are_those_that_java_reads(
     storage: Any, new_record: NewRecord, properties: str, keys: set[str]
 ) -> None:
     store = open_store(storage)
-    put(store, [new_record(b"x", properties=properties)], timestamp_ms=1)
+    put(store, new_record(b"x", properties=properties), timestamp_ms=1)
 
     candidates = {"", "a", "b", "KEYS\x01b", *keys}
     assert keys == {key for key in candidates if query(store, key)}
@@ -121,7 +119,7 @@ def test_a_rolled_back_message_has_no_key(
     storage: Any, new_record: NewRecord, sys_flag: int, is_found: bool
 ) -> None:
     store = open_store(storage)
-    put(store, [new_record(b"x", properties="KEYS\x01a", sys_flag=sys_flag)], timestamp_ms=1)
+    put(store, new_record(b"x", properties="KEYS\x01a", sys_flag=sys_flag), timestamp_ms=1)
 
     assert is_found is bool(query(store, "a"))
 
@@ -132,10 +130,10 @@ def test_records_of_ipv6_hosts_and_long_records_are_indexed(
     config = replace(CONFIG, commit_log_file_size=1 << 20)
     store = open_store(storage, config)
     record = new_record(b"x" * 300_000, properties="KEYS\x01long")
-    put(store, [record], timestamp_ms=5_000)
+    put(store, record, timestamp_ms=5_000)
     record = new_record(b"v6", properties="KEYS\x01v6")
     record.born_host = record.store_host = bytes(15) + b"\x01" + bytes(4)
-    put(store, [record], timestamp_ms=9_000)
+    put(store, record, timestamp_ms=9_000)
 
     assert [300_000] == [len(body) for body in query(store, "long")]
     assert [b"v6"] == query(store, "v6", begin_timestamp_ms=8_000)
@@ -209,7 +207,7 @@ def test_the_index_lags_by_a_bound_at_most(
     store = open_store(storage)
     lags = []
     for number in range(50):
-        put(store, [new_record(b"x", properties=f"KEYS\x01k{number}")], timestamp_ms=1)
+        put(store, new_record(b"x", properties=f"KEYS\x01k{number}"), timestamp_ms=1)
         lags.append(store.appended_position - store._index.built_position)
 
     assert 1000 < max(lags) + 200
@@ -221,23 +219,23 @@ def test_a_full_disk_stops_the_index_and_not_the_messages(
     storage: Any, new_record: NewRecord
 ) -> None:
     store = open_store(storage)
-    put(store, [new_record(b"x", properties="KEYS\x01a")], timestamp_ms=1)
+    put(store, new_record(b"x", properties="KEYS\x01a"), timestamp_ms=1)
     assert [b"x"] == query(store, "a")
 
-    store.put([new_record(b"y", properties="KEYS\x01a")], timestamp_ms=2)
+    store.put(new_record(b"y", properties="KEYS\x01a"), timestamp_ms=2)
     storage.bytes_left = 0
     store.build_index()
     storage.bytes_left = None
-    put(store, [new_record(b"z", properties="KEYS\x01a")], timestamp_ms=3)
+    put(store, new_record(b"z", properties="KEYS\x01a"), timestamp_ms=3)
 
     assert [b"x", b"y", b"z"] == query(store, "a")
 
 
 def checkpoint_work(store: MessageStore, new_record: NewRecord, *, timestamp_ms: int) -> Any:
     """Return a flush that includes a checkpoint and a part of the index."""
-    put(store, [new_record(b"w", properties="KEYS\x01a")], timestamp_ms=1)
+    put(store, new_record(b"w", properties="KEYS\x01a"), timestamp_ms=1)
     store.build_index()
-    store.put([new_record(b"w", properties="KEYS\x01a")], timestamp_ms=timestamp_ms)
+    store.put(new_record(b"w", properties="KEYS\x01a"), timestamp_ms=timestamp_ms)
     work = store.flush_work()
     assert work is not None
     assert work.index is not None
@@ -289,7 +287,7 @@ def test_an_index_that_cannot_be_synced_waits_for_the_next_start(
     work.index.writes[0].file.sync = fail
     work.run()
     store.flush_done(work, None)
-    put(store, [new_record(b"later", properties="KEYS\x01a")], timestamp_ms=1_000_001)
+    put(store, new_record(b"later", properties="KEYS\x01a"), timestamp_ms=1_000_001)
     found = store.query(
         "T", "a", count_max=9, bytes_max=1, begin_timestamp_ms=0, end_timestamp_ms=1 << 62
     )

@@ -12,12 +12,16 @@ from sparrowmq.protocol.record import (
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
+    BatchEntry,
     Record,
     decode_record,
+    encode_batch,
     encode_host,
+    scan_batch,
 )
 from sparrowmq.protocol.subscription import tags_code
 from sparrowmq.store import FlushMode, GetStatus, MessageStore, PutStatus, StoreConfig
+from sparrowmq.store.message_batch import MessageBatch
 
 NewRecord = Callable[..., Record]
 SMALL = StoreConfig(
@@ -64,7 +68,7 @@ def test_put_fills_in_the_place_and_get_returns_the_record(
 ) -> None:
     record = new_record(b"hello", flag=7, born_timestamp_ms=3)
 
-    put = store.put([record], timestamp_ms=1000)
+    put = store.put(record, timestamp_ms=1000)
 
     assert PutStatus.PUT_OK is put.status
     assert (0, record.size, 0, (0,)) == (
@@ -96,13 +100,13 @@ def test_put_fills_in_the_place_and_get_returns_the_record(
 def test_sync_store_shows_nothing_before_it_is_on_the_disk(
     store: MessageStore, new_record: NewRecord
 ) -> None:
-    put = store.put([new_record(b"a")], timestamp_ms=1)
+    put = store.put(new_record(b"a"), timestamp_ms=1)
     assert [] == store.dispatch()
     assert 0 == store.max_offset("T", 0)
     assert store.read_record(0) is None
     work = store.flush_work()
     assert work is not None
-    late = store.put([new_record(b"b")], timestamp_ms=1)
+    late = store.put(new_record(b"b"), timestamp_ms=1)
     work.run()
     assert [] == store.dispatch()
     store.flush_done(work, None)
@@ -117,7 +121,7 @@ def test_sync_store_shows_nothing_before_it_is_on_the_disk(
 def test_async_store_shows_everything_at_once(storage: Any, new_record: NewRecord) -> None:
     store = MessageStore(storage, SMALL_ASYNC)
     store.load(timestamp_ms=1)
-    store.put([new_record(b"a")], timestamp_ms=1)
+    store.put(new_record(b"a"), timestamp_ms=1)
 
     assert [1] == [d.next_offset for d in store.dispatch()]
     assert 1 == store.get("T", 0, queue_offset=0, count_max=9, bytes_max=9).count
@@ -126,10 +130,10 @@ def test_async_store_shows_everything_at_once(storage: Any, new_record: NewRecor
 
 def test_one_flush_is_under_way_at_a_time(store: MessageStore, new_record: NewRecord) -> None:
     assert store.flush_work() is None
-    store.put([new_record(b"a")], timestamp_ms=1)
+    store.put(new_record(b"a"), timestamp_ms=1)
     work = store.flush_work()
     assert work is not None
-    store.put([new_record(b"b")], timestamp_ms=1)
+    store.put(new_record(b"b"), timestamp_ms=1)
 
     assert store.flush_work() is None
     work.run()
@@ -146,8 +150,8 @@ def test_get_answers_by_offset_as_rocketmq(store: MessageStore, new_record: NewR
 
     assert (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0) == status(3)
     for n in range(3):
-        store.put([new_record(b"%d" % n)], timestamp_ms=1)
-    store.put([new_record(b"x", queue_id=1)], timestamp_ms=1)
+        store.put(new_record(b"%d" % n), timestamp_ms=1)
+    store.put(new_record(b"x", queue_id=1), timestamp_ms=1)
     assert (GetStatus.NO_MESSAGE_IN_QUEUE, 0) == status(1, queue_id=1)
     flush(store)
 
@@ -162,8 +166,8 @@ def test_get_keeps_its_bounds_but_returns_one_message(
 ) -> None:
     size = 0
     for n in range(10):
-        store.put([new_record(b"%d" % n)], timestamp_ms=1)
-        size = store.put([new_record(b"%d" % n, queue_id=1)], timestamp_ms=1).end_position
+        store.put(new_record(b"%d" % n), timestamp_ms=1)
+        size = store.put(new_record(b"%d" % n, queue_id=1), timestamp_ms=1).end_position
     flush(store)
     size //= 20
 
@@ -190,7 +194,7 @@ def test_contiguous_records_are_one_read_of_the_log(
     storage: Any, store: MessageStore, new_record: NewRecord
 ) -> None:
     for n in range(9):
-        store.put([new_record(b"%d" % n)], timestamp_ms=1)
+        store.put(new_record(b"%d" % n), timestamp_ms=1)
     flush(store)
     before = storage.reads
 
@@ -203,7 +207,7 @@ def test_get_by_tags_skips_others_and_goes_past_them(
 ) -> None:
     for n in range(10):
         tag = "abc"[n % 3]
-        store.put([new_record(b"%d" % n, properties=f"TAGS\x01{tag}")], timestamp_ms=1)
+        store.put(new_record(b"%d" % n, properties=f"TAGS\x01{tag}"), timestamp_ms=1)
     flush(store)
     codes = frozenset({tags_code("a"), tags_code("c")})
 
@@ -216,33 +220,50 @@ def test_get_by_tags_skips_others_and_goes_past_them(
 
 
 def test_batch_stays_together(store: MessageStore, new_record: NewRecord) -> None:
-    store.put([new_record(b"x" * 3000)], timestamp_ms=1)
-    batch = [new_record(b"%d" % n + b"y" * 200) for n in range(5)]
+    store.put(new_record(b"x" * 3000), timestamp_ms=1)
+    bodies = [b"%d" % n + b"y" * 200 for n in range(5)]
+    body = encode_batch([BatchEntry(0, each, "") for each in bodies])
+    batch = MessageBatch(
+        topic="T",
+        queue_id=0,
+        body=body,
+        spans=scan_batch(body),
+        properties=[b""] * 5,
+        added="CLUSTER\x01c",
+        sys_flag=0,
+        born_timestamp_ms=1,
+        store_timestamp_ms=1,
+        born_host=bytes(8),
+        store_host=bytes(8),
+        reconsume_times=0,
+    )
 
-    put = store.put(batch, timestamp_ms=1)
+    put = store.append_batch(batch)
 
+    assert PutStatus.PUT_OK is store.write().status
     assert 4096 == put.position
-    assert put.positions == tuple(record.position for record in batch)
-    assert [1, 2, 3, 4, 5] == [record.queue_offset for record in batch]
-    assert put.end_position == put.position + sum(record.size for record in batch)
+    assert (1, 5) == (put.queue_offset, len(put.positions))
     flush(store)
     got = store.get("T", 0, queue_offset=0, count_max=9, bytes_max=99999)
-    assert [r.body for r in batch] == [r.body for r in records_of(got.records)][1:]
+    found = records_of(got.records)[1:]
+    assert bodies == [record.body for record in found]
+    assert put.positions == tuple(record.position for record in found)
+    assert put.end_position == found[-1].position + found[-1].size
 
 
 def test_record_leaves_room_for_a_blank_at_the_end_of_the_file(
     storage: Any, store: MessageStore, new_record: NewRecord
 ) -> None:
-    overhead = store.put([new_record(b"x")], timestamp_ms=1).end_position - 1
+    overhead = store.put(new_record(b"x"), timestamp_ms=1).end_position - 1
     fits = 4096 - (overhead + 1) - 8 - overhead
 
-    exact = store.put([new_record(b"x" * fits)], timestamp_ms=1)
+    exact = store.put(new_record(b"x" * fits), timestamp_ms=1)
     assert 4096 - 8 == exact.end_position
-    after = store.put([new_record(b"x")], timestamp_ms=1)
+    after = store.put(new_record(b"x"), timestamp_ms=1)
     assert 4096 == after.position
     blank = storage.inodes["commitlog/00000000000000000000"].data[-8:]
     assert bytes.fromhex("00000008cbd43194") == blank
-    too_long = store.put([new_record(b"x" * 4096)], timestamp_ms=1)
+    too_long = store.put(new_record(b"x" * 4096), timestamp_ms=1)
     assert PutStatus.MESSAGE_ILLEGAL is too_long.status
 
 
@@ -261,7 +282,7 @@ def test_illegal_messages_are_refused_and_change_nothing(
         new_record(b"x" * ((4 << 20) + 1)),
     ]
     for record in cases:
-        assert PutStatus.MESSAGE_ILLEGAL is store.put([record], timestamp_ms=1).status
+        assert PutStatus.MESSAGE_ILLEGAL is store.put(record, timestamp_ms=1).status
         assert 0 == store.appended_position
     assert [] == store.queues()
 
@@ -270,7 +291,7 @@ def test_half_and_rolled_back_messages_get_no_queue_entry(
     store: MessageStore, new_record: NewRecord
 ) -> None:
     kinds = [TRANSACTION_PREPARED, 0, TRANSACTION_ROLLBACK, TRANSACTION_COMMIT]
-    puts = [store.put([new_record(b"%d" % kind, sys_flag=kind)], timestamp_ms=1) for kind in kinds]
+    puts = [store.put(new_record(b"%d" % kind, sys_flag=kind), timestamp_ms=1) for kind in kinds]
     dispatched = flush(store)
 
     assert [0, 0, 0, 1] == [put.queue_offset for put in puts]
@@ -285,7 +306,7 @@ def test_delayed_messages_carry_their_delivery_time(
     for level in ("1", "18", "99", "0", "-3", "x"):
         properties = f"DELAY\x01{level}\x02TAGS\x01t"
         record = new_record(b"x", topic=SCHEDULE_TOPIC, queue_id=0, properties=properties)
-        store.put([record], timestamp_ms=1000)
+        store.put(record, timestamp_ms=1000)
 
     codes = [code for d in flush(store) for code in d.tags_codes]
 
@@ -297,7 +318,7 @@ def test_delayed_messages_carry_their_delivery_time(
 def test_record_ends_with_the_checksum_of_apache_5(
     store: MessageStore, new_record: NewRecord
 ) -> None:
-    store.put([new_record(b"x", properties="A\x01b")], timestamp_ms=1)
+    store.put(new_record(b"x", properties="A\x01b"), timestamp_ms=1)
     flush(store)
     data = store.read_record(0)
     assert data is not None
@@ -310,11 +331,11 @@ def test_record_ends_with_the_checksum_of_apache_5(
 def test_record_read_back_and_put_again_has_one_checksum(
     store: MessageStore, new_record: NewRecord
 ) -> None:
-    store.put([new_record(b"x", properties="A\x01b\x02")], timestamp_ms=1)
+    store.put(new_record(b"x", properties="A\x01b\x02"), timestamp_ms=1)
     flush(store)
     data = store.read_record(0)
     assert data is not None
-    again = store.put([decode_record(data)], timestamp_ms=2)
+    again = store.put(decode_record(data), timestamp_ms=2)
     flush(store)
     data = store.read_record(again.position)
     assert data is not None
@@ -338,7 +359,7 @@ def test_longest_properties_are_stored_and_survive(
     properties = "k\x01" + "\x03" * (size - 2)
     assert (
         PutStatus.PUT_OK
-        is store.put([new_record(b"x", properties=properties)], timestamp_ms=1).status
+        is store.put(new_record(b"x", properties=properties), timestamp_ms=1).status
     )
     flush(store)
     store = MessageStore(storage.kill(), config)
@@ -360,7 +381,7 @@ def test_property_whose_name_ends_like_the_checksum_s_is_kept_and_damages_nothin
     store = MessageStore(storage, config)
     store.load(timestamp_ms=1)
     properties = f"k\x01{'v' * filling}\x02MY__CRC32#\x01{digits}\x02"
-    store.put([new_record(b"x", properties=properties)], timestamp_ms=1)
+    store.put(new_record(b"x", properties=properties), timestamp_ms=1)
     flush(store)
     store = MessageStore(storage.kill(), config)
     report = store.load(timestamp_ms=1)
@@ -372,7 +393,7 @@ def test_property_whose_name_ends_like_the_checksum_s_is_kept_and_damages_nothin
 
 
 def test_read_record_finds_whole_records_only(store: MessageStore, new_record: NewRecord) -> None:
-    put = store.put([new_record(b"abc")], timestamp_ms=1)
+    put = store.put(new_record(b"abc"), timestamp_ms=1)
     flush(store)
 
     assert put.end_position == len(store.read_record(0) or b"")
@@ -395,7 +416,7 @@ def test_ipv6_hosts_are_stored(storage: Any, store: MessageStore) -> None:
         born_host=host,
         store_host=host,
     )
-    store.put([record], timestamp_ms=77)
+    store.put(record, timestamp_ms=77)
     flush(store)
     store = MessageStore(storage.kill(), SMALL)
     report = store.load(timestamp_ms=1)
@@ -411,7 +432,7 @@ def test_ipv6_hosts_are_stored(storage: Any, store: MessageStore) -> None:
 def test_offset_by_time_is_the_nearest_message(store: MessageStore, new_record: NewRecord) -> None:
     assert 0 == store.offset_by_time("T", 0, 5)
     for timestamp_ms in (100, 200, 200, 300, 310):
-        store.put([new_record(b"x")], timestamp_ms=timestamp_ms)
+        store.put(new_record(b"x"), timestamp_ms=timestamp_ms)
     flush(store)
 
     times = [0, 100, 149, 150, 151, 199, 250, 251, 300, 306, 999]
@@ -423,7 +444,7 @@ def test_offset_by_time_over_several_queue_files(
     store: MessageStore, new_record: NewRecord
 ) -> None:
     for n in range(35):
-        store.put([new_record(b"x")], timestamp_ms=1000 + 10 * n)
+        store.put(new_record(b"x"), timestamp_ms=1000 + 10 * n)
     flush(store)
 
     assert list(range(35)) == [store.offset_by_time("T", 0, 1000 + 10 * n) for n in range(35)]
@@ -436,11 +457,11 @@ def test_closed_store_refuses_and_a_clean_stop_is_noticed(
 ) -> None:
     with pytest.raises(UsageError):
         store.load(timestamp_ms=1)
-    store.put([new_record(b"a")], timestamp_ms=1)
+    store.put(new_record(b"a"), timestamp_ms=1)
     store.close()
     store.close()
 
-    refused = store.put([new_record(b"b")], timestamp_ms=1)
+    refused = store.put(new_record(b"b"), timestamp_ms=1)
     assert PutStatus.SERVICE_NOT_AVAILABLE is refused.status
     assert not storage.has("abort")
     again = MessageStore(storage, SMALL)
@@ -457,7 +478,7 @@ def test_closed_store_refuses_and_a_clean_stop_is_noticed(
 def test_checkpoint_waits_for_an_idle_moment(storage: Any, new_record: NewRecord) -> None:
     store = MessageStore(storage, SMALL)
     store.load(timestamp_ms=1000)
-    store.put([new_record(b"a")], timestamp_ms=12_000)
+    store.put(new_record(b"a"), timestamp_ms=12_000)
     first = store.flush_work()
     assert first is not None
     assert first.checkpoint is None
@@ -472,7 +493,7 @@ def test_checkpoint_waits_for_an_idle_moment(storage: Any, new_record: NewRecord
     idle.run()
     store.flush_done(idle, None)
     assert store.flush_work() is None
-    store.put([new_record(b"b")], timestamp_ms=50_000)
+    store.put(new_record(b"b"), timestamp_ms=50_000)
     busy = store.flush_work()
     assert busy is not None
     assert busy.checkpoint is None
@@ -482,7 +503,7 @@ def test_wrong_file_size_is_refused(storage: Any, new_record: NewRecord) -> None
     store = MessageStore(storage, SMALL)
     store.load(timestamp_ms=1)
     for _ in range(40):
-        store.put([new_record(b"x" * 100)], timestamp_ms=1)
+        store.put(new_record(b"x" * 100), timestamp_ms=1)
     store.close()
 
     for size in (1024, 5000, 3 * 4096):

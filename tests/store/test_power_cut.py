@@ -113,8 +113,10 @@ def work(store: MessageStore, life: Life, rng: Random, make: Callable[..., Recor
         if step <= 1:
             records = new_records(life, rng, make)
             life.put.update((r.body, (r.topic, r.queue_id)) for r in records)
-            result = store.put(records, timestamp_ms=now_ms)
-            assert result.status is PutStatus.PUT_OK
+            for record in records:
+                result = store.append(record, timestamp_ms=now_ms)
+                assert result.status is PutStatus.PUT_OK
+            assert store.write().status is PutStatus.PUT_OK
             waiting.append((result.end_position, records))
         elif step == 2 and flush is None:
             flush = store.flush_work()

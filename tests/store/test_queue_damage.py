@@ -32,9 +32,9 @@ def fill(storage: Any, make: NewRecord, *, is_clean: bool) -> None:
     rng = Random(5)
     for n in range(200):
         queue_id = rng.randrange(3) if n < 150 else 0
-        store.put([make(b"%d" % n, queue_id=queue_id, properties=f"TAGS\x01{n}")], timestamp_ms=n)
+        store.put(make(b"%d" % n, queue_id=queue_id, properties=f"TAGS\x01{n}"), timestamp_ms=n)
         if n == 100:
-            store.put([make(b"rare", topic="rare", queue_id=7)], timestamp_ms=n)
+            store.put(make(b"rare", topic="rare", queue_id=7), timestamp_ms=n)
     if is_clean:
         store.close()
         return

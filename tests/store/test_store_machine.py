@@ -70,17 +70,18 @@ def build_machine(
                 new_record(b"%d " % (len(self.messages) + n) + b"x" * size, queue_id=queue_id)
                 for n, size in enumerate(sizes)
             ]
-            result = self.store.put(records, timestamp_ms=self.now_ms)
-            assert result.status is PutStatus.PUT_OK
-            assert result.queue_offset == sum(m[1] == queue_id for m in self.messages)
-            for record, position in zip(records, result.positions, strict=True):
-                self.messages.append((position, queue_id, record.body))
+            for record in records:
+                result = self.store.append(record, timestamp_ms=self.now_ms)
+                assert result.status is PutStatus.PUT_OK
+                assert result.queue_offset == sum(m[1] == queue_id for m in self.messages)
+                self.messages.append((result.position, queue_id, record.body))
+            assert self.store.write().status is PutStatus.PUT_OK
             if self.config.flush is FlushMode.ASYNC:
                 self.readable_end = result.end_position
 
         @rule()
         def put_too_much(self) -> None:
-            result = self.store.put([new_record(b"x" * 2000)], timestamp_ms=self.now_ms)
+            result = self.store.put(new_record(b"x" * 2000), timestamp_ms=self.now_ms)
             assert result.status is PutStatus.MESSAGE_ILLEGAL
 
         @precondition(lambda self: self.work is None)

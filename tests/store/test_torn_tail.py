@@ -39,10 +39,10 @@ def write_log(storage: Any, make: Callable[..., Record], *, is_last_synced: bool
         for n in range(KEPT_COUNT + LAST_COUNT)
     ]
     for record in records[:KEPT_COUNT]:
-        store.put([record], timestamp_ms=5)
+        store.put(record, timestamp_ms=5)
     flush(store)
     for record in records[KEPT_COUNT:]:
-        store.put([record], timestamp_ms=6)
+        store.put(record, timestamp_ms=6)
     if is_last_synced:
         flush(store)
     return records
@@ -161,7 +161,7 @@ def test_a_cut_off_record_never_comes_back(
     store.load(timestamp_ms=1)
     old = [new_record(b"old %d" % n, queue_id=n % 2) for n in range(count)]
     for record in old:
-        store.put([record], timestamp_ms=2)
+        store.put(record, timestamp_ms=2)
     damaged = old[count // 2]
     base = damaged.position // 4096 * 4096
     storage.inodes[f"commitlog/{base:020d}"].data[damaged.position - base + 90] ^= 1
@@ -170,7 +170,7 @@ def test_a_cut_off_record_never_comes_back(
     store = MessageStore(storage, CONFIG)
     store.load(timestamp_ms=3)
     new = new_record(b"n", queue_id=0)
-    store.put([new], timestamp_ms=4)
+    store.put(new, timestamp_ms=4)
     flush(store)
     storage = storage.lose_power(Random(1))
 

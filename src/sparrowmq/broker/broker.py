@@ -52,6 +52,7 @@ from sparrowmq.serving.connections import Close, Connection, Fact, Output
 from sparrowmq.serving.requests import Processor, Request, answer, serve
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.message_store import MessageStore
+from sparrowmq.store.results import PutStatus
 
 # How often a table of locks is cleaned, and silent clients looked for. RocketMQ looks every 10 s.
 SCAN_INTERVAL_MS = 1_000
@@ -227,16 +228,23 @@ class Broker:
         ]
 
     def settle(self) -> list[Output]:
-        """Make what can be read now visible, and answer the pulls that wait for it.
+        """Write what was appended, make what can be read visible, answer who waits for either.
 
         Call it again while `is_unsettled`: a call answers a bounded number of pulls.
         """
-        dispatched = self.state.store.dispatch()
+        store, pending = self.state.store, self.state.pending
+        written = store.write()
+        if written.status is PutStatus.PUT_OK:
+            outputs = pending.note_written(store.written_position)
+        else:
+            reason = f"{written.status.name}: {written.remark}"
+            outputs = pending.fail_unwritten(store.written_position, reason)
+        dispatched = store.dispatch()
         for item in dispatched:
             if item.topic == SCHEDULE_TOPIC:
                 self.state.delays.note_arrival(item.queue_id)
         pull.wake(self.state, dispatched)
-        return pull.answer_released(self.state)
+        return outputs + pull.answer_released(self.state)
 
     @property
     def is_unsettled(self) -> bool:

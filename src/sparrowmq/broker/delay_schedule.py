@@ -96,7 +96,7 @@ class DelaySchedule:
             self._due_timestamp_ms[level] = 0
             record = self._restore(store.read_record(position, size))
             if record is not None and has_topic(record.topic):
-                if store.put([record], timestamp_ms=timestamp_ms).status is not PutStatus.PUT_OK:
+                if store.put(record, timestamp_ms=timestamp_ms).status is not PutStatus.PUT_OK:
                     break
                 count += 1
             offset += 1

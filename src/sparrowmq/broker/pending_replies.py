@@ -1,13 +1,15 @@
-"""Replies that wait until what they confirm is safe: flushed, written, or registered.
+"""Replies that wait until what they confirm is safe: written, flushed, saved, or registered.
 
-Sends wait for a position of the commit log; they come in the order of their positions, so a queue
-serves. Changes of topics and groups wait for rounds of config writing and registration; there are
-few of them, so a list serves. A reply that waits for both passes through the list first.
+Sends wait for a position of the commit log: until it is written, at the end of the turn, or until
+it is flushed. They come in the order of their positions, so queues serve. Changes of topics and
+groups wait for rounds of config writing and registration; there are few of them, so a list serves.
+A reply that waits for a round and a position passes through the list first.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sparrowmq.broker.rounds import Rounds
@@ -26,7 +28,7 @@ IN_FLIGHT_MAX = 256
 FLUSH_TIMEOUT_MS = 5_000
 
 
-class _AwaitingFlush(NamedTuple):
+class _Awaiting(NamedTuple):
     position: int
     since_ms: int
     reply: Reply
@@ -35,6 +37,7 @@ class _AwaitingFlush(NamedTuple):
 class _AwaitingRounds(NamedTuple):
     save_round: int
     registration_round: int
+    waits_for_flush: bool
     position: int
     since_ms: int
     reply: Reply
@@ -51,27 +54,35 @@ class PendingReplies:
     def __init__(self, saves: Rounds, registrations: Rounds) -> None:
         self._saves = saves
         self._registrations = registrations
-        self._flushed_position = 0
-        self._for_flush: deque[_AwaitingFlush] = deque()
+        self._written_position = self._flushed_position = 0
+        self._for_write: deque[_Awaiting] = deque()
+        self._for_flush: deque[_Awaiting] = deque()
         self._for_rounds: list[_AwaitingRounds] = []
         self._in_flight: dict[Connection, int] = {}
         self._paused: set[Connection] = set()
 
     def __len__(self) -> int:
-        return len(self._for_flush) + len(self._for_rounds)
+        return len(self._for_write) + len(self._for_flush) + len(self._for_rounds)
 
-    def add_for_flush(self, reply: Reply, *, position: int, now_ms: int) -> list[Output]:
-        """Hold a reply until the commit log is flushed up to `position`."""
+    def add(
+        self, reply: Reply, *, position: int, waits_for_flush: bool, now_ms: int
+    ) -> Sequence[Output]:
+        """Hold a reply until the commit log is written, or flushed, up to `position`."""
+        if not waits_for_flush:
+            if position <= self._written_position:
+                return (reply,)
+            self._for_write.append(_Awaiting(position, now_ms, reply))
+            return ()
         if position <= self._flushed_position:
-            return [reply]
-        self._for_flush.append(_AwaitingFlush(position, now_ms, reply))
+            return (reply,)
+        self._for_flush.append(_Awaiting(position, now_ms, reply))
         connection = reply.connection
         count = self._in_flight.get(connection, 0) + 1
         self._in_flight[connection] = count
         if count == IN_FLIGHT_MAX and connection not in self._paused:
             self._paused.add(connection)
-            return [PauseReading(connection)]
-        return []
+            return (PauseReading(connection),)
+        return ()
 
     def add_for_rounds(
         self,
@@ -80,13 +91,45 @@ class PendingReplies:
         save_round: int = 0,
         registration_round: int = 0,
         position: int = 0,
+        waits_for_flush: bool = False,
         now_ms: int,
     ) -> list[Output]:
-        """Hold a reply until both rounds are over, and then until `position` is flushed."""
+        """Hold a reply until both rounds are over, and then as `add` does."""
         self._for_rounds.append(
-            _AwaitingRounds(save_round, registration_round, position, now_ms, reply)
+            _AwaitingRounds(
+                save_round, registration_round, waits_for_flush, position, now_ms, reply
+            )
         )
         return self.note_rounds()
+
+    def note_written(self, position: int) -> list[Output]:
+        """Release what waited for the log to be written up to `position`."""
+        self._written_position = position
+        waiting = self._for_write
+        if not waiting:
+            return []
+        if waiting[-1].position <= position:
+            released: list[Output] = [entry.reply for entry in waiting]
+            waiting.clear()
+            return released
+        released = []
+        while waiting and waiting[0].position <= position:
+            released.append(waiting.popleft().reply)
+        return released
+
+    def fail_unwritten(self, position: int, reason: str) -> list[Output]:
+        """Answer SERVICE_NOT_AVAILABLE to what waits for bytes behind `position`: they are lost."""
+        released = self.note_written(position)
+        for entry in self._for_write:
+            released.append(_unwritten(entry.reply, reason))
+        self._for_write.clear()
+        while self._for_flush and self._for_flush[-1].position > position:
+            self._release(_unwritten(self._for_flush.pop().reply, reason), released)
+        for waiting in self._for_rounds:
+            if waiting.position > position:
+                released.append(_unwritten(waiting.reply, reason))
+        self._for_rounds = [entry for entry in self._for_rounds if entry.position <= position]
+        return released
 
     def note_flushed(self, position: int) -> list[Output]:
         """Release what waited for the flush up to `position`."""
@@ -124,8 +167,11 @@ class PendingReplies:
             ):
                 kept.append(entry)
             else:
-                released += self.add_for_flush(
-                    entry.reply, position=entry.position, now_ms=entry.since_ms
+                released += self.add(
+                    entry.reply,
+                    position=entry.position,
+                    waits_for_flush=entry.waits_for_flush,
+                    now_ms=entry.since_ms,
                 )
         self._for_rounds = kept
         return released
@@ -159,4 +205,10 @@ class PendingReplies:
 
 def _flush_failed(reply: Reply) -> Reply:
     reply.command.code = ResponseCode.FLUSH_DISK_TIMEOUT
+    return reply
+
+
+def _unwritten(reply: Reply, reason: str) -> Reply:
+    reply.command.code = ResponseCode.SERVICE_NOT_AVAILABLE
+    reply.command.remark = reason
     return reply

@@ -58,11 +58,9 @@ BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
 V6_BITS = BORN_HOST_V6 | STORE_HOST_V6
 
-# Where a record's fields stand, for those who fill them in later. The store timestamp stands
-# at STORE_TIMESTAMP_AT + the length of the born host.
+# Where a record's fields stand, for those who read them alone.
 QUEUE_OFFSET_AT = 20
 POSITION_AT = 28
-STORE_TIMESTAMP_AT = 48
 
 TOPIC_BYTES_MAX = 127
 # So many inflated bytes end a turn of `decode_messages`: at about 500 MB/s some 10 ms.
@@ -77,8 +75,6 @@ _HEADS = (_HEAD_V4, _HEAD_V6_BORN, _HEAD_V6_STORE, _HEAD_V6)
 # Of a head: the record's size, magic code, queue id, queue offset and sys flag.
 _PLACE = Layout(">iI4xi4xq8xi")
 _SHORT = Layout(">H")
-_OFFSET_AND_POSITION = Layout(">qq")
-_TIMESTAMP = Layout(">q")
 
 
 class Record(msgspec.Struct, kw_only=True):
@@ -130,23 +126,40 @@ def head_of(born_host: bytes, store_host: bytes) -> tuple[Layout, int]:
     return _HEADS[bits], bits << 4
 
 
-def encode_record(record: Record) -> bytearray:
+def encode_record(record: Record) -> bytes:
     """Write a record, v1; the bits for the hosts' lengths are set by the hosts given.
 
     Raises: LocalProtocolError if a field does not fit.
     """
-    body = record.body
-    born_host, store_host = record.born_host, record.store_host
-    head, v6_bits = head_of(born_host, store_host)
-    sys_flag = record.sys_flag & ~V6_BITS | v6_bits
     try:
         topic, properties = record.topic.encode(), record.properties.encode()
-        size = head.size + len(body) + 1 + len(topic) + 2 + len(properties)
-        if len(topic) > TOPIC_BYTES_MAX or len(properties) > PROPERTIES_BYTES_MAX:
-            raise LocalProtocolError(
-                f"a topic of {len(topic)} bytes (at most {TOPIC_BYTES_MAX}) and properties of "
-                f"{len(properties)} (at most {PROPERTIES_BYTES_MAX}) do not fit into a record"
-            )
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"a record cannot carry {record!r:.500}: {error}") from error
+    if len(topic) > TOPIC_BYTES_MAX or len(properties) > PROPERTIES_BYTES_MAX:
+        raise LocalProtocolError(
+            f"a topic of {len(topic)} bytes (at most {TOPIC_BYTES_MAX}) and properties of "
+            f"{len(properties)} (at most {PROPERTIES_BYTES_MAX}) do not fit into a record"
+        )
+    head, _ = head_of(record.born_host, record.store_host)
+    size = head.size + len(record.body) + 1 + len(topic) + 2 + len(properties)
+    topic_field = bytes((len(topic),)) + topic
+    return lay_out_record(record, size, topic_field, properties, len(properties))
+
+
+def lay_out_record(
+    record: Record, size: int, topic_field: bytes, properties: bytes, properties_size: int
+) -> bytes:
+    """Write a record of known size, as far as its parts are given.
+
+    Args:
+        topic_field: the topic with its length before it.
+        properties_size: counts also what the caller will add to the properties.
+
+    Raises: LocalProtocolError if a field does not fit.
+    """
+    body = record.body
+    head, v6_bits = head_of(record.born_host, record.store_host)
+    try:
         packed = head.pack(
             size,
             MAGIC_V1,
@@ -155,39 +168,18 @@ def encode_record(record: Record) -> bytearray:
             record.flag,
             record.queue_offset,
             record.position,
-            sys_flag,
+            record.sys_flag & ~V6_BITS | v6_bits,
             record.born_timestamp_ms,
-            born_host,
+            record.born_host,
             record.store_timestamp_ms,
-            store_host,
+            record.store_host,
             record.reconsume_times,
             record.prepared_transaction_position,
             len(body),
         )
-    except (LayoutError, UnicodeEncodeError) as error:
+    except LayoutError as error:
         raise LocalProtocolError(f"a record cannot carry {record!r:.500}: {error}") from error
-    buffer = bytearray(packed)
-    buffer += body
-    buffer.append(len(topic))
-    buffer += topic
-    buffer += _SHORT.pack(len(properties))
-    buffer += properties
-    return buffer
-
-
-def place_record(
-    buffer: bytearray,
-    at: int = 0,
-    *,
-    queue_offset: int,
-    position: int,
-    store_timestamp_ms: int,
-) -> None:
-    """Fill in what is known only when an encoded record is appended."""
-    _OFFSET_AND_POSITION.pack_into(buffer, at + QUEUE_OFFSET_AT, queue_offset, position)
-    # Bit 4 of the sys flag, at byte 36, tells a born host of 20 bytes from one of 8.
-    born_bytes = 20 if buffer[at + 39] & BORN_HOST_V6 else 8
-    _TIMESTAMP.pack_into(buffer, at + STORE_TIMESTAMP_AT + born_bytes, store_timestamp_ms)
+    return b"".join((packed, body, topic_field, _SHORT.pack(properties_size), properties))
 
 
 def decode_record(

@@ -3,7 +3,8 @@
 A record never crosses from one file into the next: where it does not fit with 8 bytes to spare, the
 rest of the file becomes a BLANK (its size and a magic number) and the record begins the next file.
 
-`end` is where the next record goes. Whatever stands behind it, such as the beginning of a record
+`end` is where the next record goes, `written` where the file ends: the records between them are
+gathered, and one call writes all of them. Whatever stands behind, such as the beginning of a record
 that a full disk cut short, belongs to nobody and will be overwritten.
 """
 
@@ -15,10 +16,12 @@ from struct import Struct
 from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.file_series import FileSeries
 from sparrowmq.store.record_check import BLANK_SIZE, MAGIC_BLANK
-from sparrowmq.store.storage import Bytes, Storage, StorageFile
+from sparrowmq.store.storage import Storage, StorageFile
 
 COMMIT_LOG_DIRECTORY = "commitlog"
 _BLANK = Struct(">II")
+# Records are written once so many bytes of them are gathered, whoever asks.
+UNWRITTEN_BYTES_MAX = 1 << 20
 
 
 class CommitLog:
@@ -29,13 +32,25 @@ class CommitLog:
         config: the store's settings.
     """
 
-    __slots__ = ("_file", "_file_base", "_file_end", "dirty_files", "end", "files", "has_new_file")
+    __slots__ = (
+        "_file",
+        "_file_base",
+        "_file_end",
+        "_unwritten",
+        "dirty_files",
+        "end",
+        "files",
+        "has_new_file",
+        "written",
+    )
 
     def __init__(self, storage: Storage, config: StoreConfig) -> None:
         self.files = FileSeries(
             storage, COMMIT_LOG_DIRECTORY, file_size=config.commit_log_file_size, pinned=True
         )
         self.end = 0
+        self.written = 0
+        self._unwritten: list[bytes] = []
         self.dirty_files: dict[str, StorageFile] = {}
         self.has_new_file = False
         self._file: StorageFile | None = None
@@ -44,7 +59,7 @@ class CommitLog:
 
     def set_end(self, position: int) -> None:
         """Go on appending at `position`, which recovery found to be the end."""
-        self.end = position
+        self.end = self.written = position
         self._use_file_of(position)
 
     def _use_file_of(self, position: int) -> None:
@@ -58,10 +73,11 @@ class CommitLog:
 
         Closes the current file with a BLANK and begins the next one if need be.
 
-        Raises: OSError if that fails; nothing has changed then that a reader could see.
+        Raises: OSError if that fails; what was not written yet is not part of the log any more.
         """
         if self.end + size + BLANK_SIZE <= self._file_end:
             return self.end
+        self.write()
         next_base = self._file_end
         if self.files.base_of(next_base) is None:
             self.files.add_file(next_base)
@@ -73,23 +89,37 @@ class CommitLog:
         self.set_end(next_base)
         return next_base
 
-    def append(self, data: Bytes) -> None:
-        """Write whole records at `end`, for which `reserve` has made room.
+    def append(self, data: bytes) -> None:
+        """Take whole records for `end`, for which `reserve` has made room.
 
-        Raises: OSError; what was written of the records is zeroed if possible, and is not part
-            of the log.
+        Raises: OSError, as `write`.
         """
+        self._unwritten.append(data)
+        self.end += len(data)
+        if self.end - self.written >= UNWRITTEN_BYTES_MAX:
+            self.write()
+
+    def write(self) -> None:
+        """Write what was appended.
+
+        Raises: OSError; what was written of it is zeroed if possible, and none of it is part of
+            the log.
+        """
+        if not self._unwritten:
+            return
         file = self._file
         assert file is not None
-        at = self.end - self._file_base
+        unwritten, self._unwritten = self._unwritten, []
+        at = self.written - self._file_base
         try:
-            file.write(at, data)
+            file.write(at, unwritten[0] if len(unwritten) == 1 else b"".join(unwritten))
         except OSError:
+            self.end = self.written
             with contextlib.suppress(OSError):
                 file.zero_from(at)
             raise
         self.dirty_files[file.path] = file
-        self.end += len(data)
+        self.written = self.end
 
     def read(self, position: int, size: int) -> bytes:
         """Return bytes of the log."""

@@ -2,12 +2,12 @@
 
 A message goes through three steps, each by a call of the owner:
 
-1. `put` appends it to the log;
+1. `append` takes it, and `write` brings it into the log, many messages at a time; `put` does both;
 2. `flush_work`, `FlushWork.run` (in a thread, if the owner likes) and `flush_done` bring the log to
    the disk, many messages at a time;
 3. `dispatch` writes the consume queue entries of what is readable, and only then a reader sees it.
 
-Readable is, under SYNC, what is on the disk; under ASYNC, all that was appended. So under SYNC no
+Readable is, under SYNC, what is on the disk; under ASYNC, all that was written. So under SYNC no
 reader ever sees a message that a power cut could take back. The index follows behind: in calls of
 `build_index`, or with the next query.
 
@@ -20,13 +20,17 @@ made again instead.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 
 from sparrowmq.errors import LocalProtocolError, StoreError, UsageError
-from sparrowmq.protocol.record import TRANSACTION_COMMIT, TRANSACTION_TYPE, Record
+from sparrowmq.protocol.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_NONE,
+    TRANSACTION_TYPE,
+    Record,
+)
 from sparrowmq.store.checkpoint import Checkpoint, Mark, read_checkpoint
 from sparrowmq.store.commit_log import CommitLog
-from sparrowmq.store.config import FlushMode, StoreConfig
+from sparrowmq.store.config import ENTRY_SIZE, FlushMode, StoreConfig
 from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.log_scan import LogScan
@@ -44,7 +48,12 @@ from sparrowmq.store.results import (
     QueryResult,
 )
 from sparrowmq.store.storage import Storage, StorageFile, is_shortage
-from sparrowmq.store.stored_record import encode_stored, find_name_fault, place_stored
+from sparrowmq.store.stored_record import (
+    encode_stored,
+    find_name_fault,
+    stored_properties,
+    stored_size,
+)
 
 ABORT_PATH = "abort"
 # A checkpoint that finds no idle moment is written with the next flush after this many intervals.
@@ -54,6 +63,12 @@ _INDEX_STEP_BYTES = 1 << 20
 # How much a query, or the last moment of a store, takes: more than may wait to be indexed.
 _INDEX_REST_BYTES_MAX = 2 * LAG_BYTES_MAX
 _OK = PutResult(PutStatus.PUT_OK)
+# The others are in no queue: half messages and what became of them.
+_QUEUED_TYPES = (TRANSACTION_NONE, TRANSACTION_COMMIT)
+
+
+def _illegal(remark: str) -> PutResult:
+    return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
 
 
 def _unwritten(error: OSError) -> PutResult:
@@ -87,6 +102,8 @@ class MessageStore:
         self._work: FlushWork | None = None
         self._is_flushing = False
         self._failure: Exception | None = None
+        # A write failed, and `write` has not returned the error yet.
+        self._unreported: OSError | None = None
         self._is_open = False
         self.flushed_position = 0
         self._checkpoint = Checkpoint()
@@ -179,6 +196,7 @@ class MessageStore:
         self._is_open = False
         try:
             if self._failure is None:
+                self._log.write()
                 if self._work is not None:
                     self._work.run()
                 self._take_work(with_checkpoint=False).run()
@@ -214,58 +232,78 @@ class MessageStore:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def put(self, records: Sequence[Record], *, timestamp_ms: int) -> PutResult:
-        """Append one record, or several of one topic and queue that stay together.
+    def put(self, record: Record, *, timestamp_ms: int) -> PutResult:
+        """Append one record and write it: it is in the log when this returns."""
+        if (error := self._write()) is not None:
+            self._unreported = error
+        result = self.append(record, timestamp_ms=timestamp_ms)
+        if result.status is PutStatus.PUT_OK and (error := self._write()) is not None:
+            return _unwritten(error)
+        return result
 
-        Fills in each record's queue offset, position, store timestamp and size.
+    def append(self, record: Record, *, timestamp_ms: int) -> PutResult:
+        """Take one record; the next `write` brings it into the log with others.
+
+        Fills in the record's queue offset, position, store timestamp and size.
 
         Args:
-            records: at least one.
             timestamp_ms: wall-clock time, the store timestamp.
 
-        Returns: PUT_OK, or why nothing was stored.
+        Returns: PUT_OK, or why the record was not taken.
         """
-        queue, refusal = self._queue_for(records[0].topic, records[0].queue_id)
+        queue, refusal = self._queue_for(record.topic, record.queue_id)
         if queue is None:
             return refusal
-        append_crc = self._config.append_crc
-        buffers = []
-        for record in records:
-            if len(record.body) > self._config.message_bytes_max:
-                remark = f"a body of {len(record.body)} bytes"
-                return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
-            try:
-                buffers.append(encode_stored(record, append_crc=append_crc))
-            except LocalProtocolError as error:
-                return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=str(error))
-        total = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
-        if total + BLANK_SIZE > self._config.commit_log_file_size:
-            remark = f"{total} bytes fit into no file of the log"
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
+        if len(record.body) > self._config.message_bytes_max:
+            return _illegal(f"a body of {len(record.body)} bytes")
+        topic_field, append_crc = queue.topic_field, self._config.append_crc
+        is_queued = record.sys_flag & TRANSACTION_TYPE in _QUEUED_TYPES
+        end = self._log.end
         try:
-            position = self._log.reserve(total)
-            placed = self._place(queue, records, buffers, position, timestamp_ms)
-            self._log.append(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+            properties, has_crc = stored_properties(record, append_crc=append_crc)
+            size = stored_size(record, topic_field, properties, has_crc=has_crc)
+            if size + BLANK_SIZE > self._config.commit_log_file_size:
+                return _illegal(f"{size} bytes fit into no file of the log")
+            position = self._log.reserve(size)
+            record.queue_offset = queue.next_offset if is_queued else 0
+            record.position = position
+            record.store_timestamp_ms = timestamp_ms
+            record.size = size
+            data = encode_stored(record, topic_field, properties, has_crc=has_crc)
+            self._log.append(data)
+        except LocalProtocolError as error:
+            return _illegal(str(error))
         except OSError as error:
-            return _unwritten(error)
-        positions = (position,) if len(records) == 1 else tuple([r.position for r in records])
-        return self._placed(queue, placed, positions, timestamp_ms)
+            return self._failed_to_write(error, end)
+        placed = None
+        if is_queued:
+            code = self._checker.tags_code(queue.topic, record.properties, timestamp_ms)
+            placed = Dispatched(
+                queue.topic,
+                queue.queue_id,
+                queue.next_offset + 1,
+                (code,),
+                timestamp_ms,
+                position,
+                position,
+                ENTRY.pack(position, size, code),
+            )
+        return self._placed(queue, placed, (position,), timestamp_ms)
 
-    def put_batch(self, batch: MessageBatch) -> PutResult:
-        """Append the messages of a batch, as `put` does."""
+    def append_batch(self, batch: MessageBatch) -> PutResult:
+        """Take the messages of a batch, which stay together, as `append` does."""
         timestamp_ms = batch.store_timestamp_ms
         queue, refusal = self._queue_for(batch.topic, batch.queue_id)
         if queue is None:
             return refusal
-        topic = batch.topic
+        topic, end = batch.topic, self._log.end
         try:
             encoded = encode_batch_records(
                 batch, topic_field=queue.topic_field, append_crc=self._config.append_crc
             )
             total = sum(encoded.sizes)
             if total + BLANK_SIZE > self._config.commit_log_file_size:
-                remark = f"{total} bytes fit into no file of the log"
-                return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
+                return _illegal(f"{total} bytes fit into no file of the log")
             found = place_batch(
                 encoded,
                 position=self._log.reserve(total),
@@ -274,21 +312,20 @@ class MessageStore:
             )
             self._log.append(found.data)
         except LocalProtocolError as error:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=str(error))
+            return _illegal(str(error))
         except OSError as error:
-            return _unwritten(error)
-        count = len(found.positions)
+            return self._failed_to_write(error, end)
         placed = Dispatched(
             topic,
             batch.queue_id,
-            queue.next_offset + count,
+            queue.next_offset + len(found.positions),
             found.tags_codes,
             timestamp_ms,
             found.positions[0],
             found.positions[-1],
             found.entries,
         )
-        return self._placed(queue, [placed], found.positions, timestamp_ms)
+        return self._placed(queue, placed, found.positions, timestamp_ms)
 
     def _queue_for(self, topic: str, queue_id: int) -> tuple[ConsumeQueue | None, PutResult]:
         """Return the queue, which may be new, or why nothing can be put into it."""
@@ -296,66 +333,71 @@ class MessageStore:
             reason = self._failure or "it is closed"
             remark = f"the store takes no messages: {reason}"
             return None, PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
+        if self._unreported is not None:
+            # Whoever sent what was lost must hear of it first: positions are used again.
+            return None, _unwritten(self._unreported)
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             if (fault := find_name_fault(topic, queue_id)) is not None:
-                return None, PutResult(PutStatus.MESSAGE_ILLEGAL, remark=fault)
+                return None, _illegal(fault)
             queue = ConsumeQueue(self._storage, topic, queue_id, config=self._config)
         return queue, _OK
 
     def _placed(
         self,
         queue: ConsumeQueue,
-        placed: Sequence[Dispatched],
+        placed: Dispatched | None,
         positions: tuple[int, ...],
         timestamp_ms: int,
     ) -> PutResult:
         """Note what stands in the log now; nothing fails here."""
-        self._queues[queue.topic, queue.queue_id] = queue
-        self._pending.extend(placed)
         self._put_timestamp_ms = timestamp_ms
-        queue_offset = queue.next_offset if placed else 0
-        if placed:
-            queue.next_offset = placed[-1].next_offset
+        queue_offset = 0
+        if placed is not None:
+            self._queues[queue.topic, queue.queue_id] = queue
+            self._pending.append(placed)
+            queue_offset, queue.next_offset = queue.next_offset, placed.next_offset
         return PutResult(PutStatus.PUT_OK, positions[0], self._log.end, queue_offset, positions)
 
-    def _place(
-        self,
-        queue: ConsumeQueue,
-        records: Sequence[Record],
-        buffers: Sequence[bytearray],
-        position: int,
-        timestamp_ms: int,
-    ) -> list[Dispatched]:
-        """Complete the records for their place; return the queue entries to come."""
-        placed: list[Dispatched] = []
-        topic, queue_id, offset = queue.topic, queue.queue_id, queue.next_offset
-        for record, buffer in zip(records, buffers, strict=True):
-            transaction = record.sys_flag & TRANSACTION_TYPE
-            is_queued = transaction == 0 or transaction == TRANSACTION_COMMIT
-            size = len(buffer)
-            record.queue_offset = offset if is_queued else 0
-            record.position = position
-            record.store_timestamp_ms = timestamp_ms
-            record.size = size
-            place_stored(
-                buffer,
-                queue_offset=record.queue_offset,
-                position=position,
-                store_timestamp_ms=timestamp_ms,
-            )
-            if is_queued:
-                offset += 1
-                code = self._checker.tags_code(topic, record.properties, timestamp_ms)
-                entry = ENTRY.pack(position, size, code)
-                codes = frozenset((code,))
-                placed.append(
-                    Dispatched(
-                        topic, queue_id, offset, codes, timestamp_ms, position, position, entry
-                    )
-                )
-            position += size
-        return placed
+    @property
+    def written_position(self) -> int:
+        """The log is written up to here."""
+        return self._log.written
+
+    def write(self) -> PutResult:
+        """Write what was appended.
+
+        Returns: PUT_OK, or why not, also of an earlier write that failed on its way. All that was
+        appended behind `written_position` is gone then.
+        """
+        error = self._write() or self._unreported
+        self._unreported = None
+        return _OK if error is None else _unwritten(error)
+
+    def _write(self) -> OSError | None:
+        try:
+            self._log.write()
+        except OSError as error:
+            self._take_back()
+            return error
+        return None
+
+    def _failed_to_write(self, error: OSError, end: int) -> PutResult:
+        """Refuse a message; those before it, up to `end`, may be lost with it."""
+        if self._log.end < end:
+            self._unreported = error
+        self._take_back()
+        return _unwritten(error)
+
+    def _take_back(self) -> None:
+        """Forget the queue entries of what is not part of the log."""
+        pending = self._pending
+        while pending and pending[-1].position >= self._log.end:
+            item = pending.pop()
+            queue = self._queues[item.topic, item.queue_id]
+            queue.next_offset = item.next_offset - len(item.entries) // ENTRY_SIZE
+            if queue.next_offset == queue.max_offset == 0:
+                del self._queues[item.topic, item.queue_id]
 
     # -- flushing ------------------------------------------------------------------------------
 
@@ -372,6 +414,8 @@ class MessageStore:
         """
         if self._is_flushing or not self.is_writable:
             return None
+        if (error := self._write()) is not None:
+            self._unreported = error
         if self._work is None:
             self._work = self._next_work()
         self._is_flushing = self._work is not None
@@ -452,7 +496,7 @@ class MessageStore:
 
     @property
     def _readable_position(self) -> int:
-        return self.flushed_position if self._is_sync else self._log.end
+        return self.flushed_position if self._is_sync else self._log.written
 
     def dispatch(self) -> list[Dispatched]:
         """Make all that is readable visible in the consume queues; return it in the log's order.

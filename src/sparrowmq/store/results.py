@@ -5,6 +5,7 @@ These are made for each message, so they are left out of garbage collection: non
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum
 
 import msgspec
@@ -72,7 +73,7 @@ class Dispatched(msgspec.Struct, frozen=True, gc=False):
     topic: str
     queue_id: int
     next_offset: int
-    tags_codes: frozenset[int]
+    tags_codes: Collection[int]
     store_timestamp_ms: int
     position: int
     last_position: int

@@ -52,7 +52,7 @@ def healthy() -> Files:
     bodies = [b"%d " % n + b"x" * (n * 13 % 60) for n in range(MESSAGE_COUNT)]
     for n, body in enumerate(bodies):
         record = Record(topic="T", queue_id=n % 2, body=body, properties="TAGS\x01A")
-        store.put([record], timestamp_ms=n)
+        store.put(record, timestamp_ms=n)
     store.close()
     return Files({path: _content(storage, path) for path in _paths(storage)}, bodies)
 
@@ -129,7 +129,7 @@ def _check_store(contents: dict[str, bytes], *, keeps_all: bool) -> None:
         assert bodies == found
     # What was written at the end of the log by somebody else may be whole records, too.
     assert bodies[: len(found)] == found[: len(bodies)] or report.lost_synced_bytes > 0
-    put = store.put([Record(topic="T", queue_id=0, body=b"new")], timestamp_ms=99)
+    put = store.put(Record(topic="T", queue_id=0, body=b"new"), timestamp_ms=99)
     assert put.status is PutStatus.PUT_OK
     store.close()
     again = MessageStore(storage, CONFIG)

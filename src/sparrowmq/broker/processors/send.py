@@ -102,10 +102,10 @@ def send(state: BrokerState, request: Request) -> Sequence[Output]:
         sent = _Sent(header, topic, queue_id, body)
         if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
             batch, waits = _batch(state, request, sent)
-            result = state.store.put_batch(batch)
+            result = state.store.append_batch(batch)
         else:
             record, waits = _single_record(state, request, sent)
-            result = state.store.put([record], timestamp_ms=request.timestamp_ms)
+            result = state.store.append(record, timestamp_ms=request.timestamp_ms)
         _check_put(state, result)
     except Refusal as refusal:
         refusal.ext_fields = answer_fields
@@ -116,7 +116,7 @@ def send(state: BrokerState, request: Request) -> Sequence[Output]:
     answer_fields["queueId"] = str(queue_id)
     answer_fields["queueOffset"] = str(result.queue_offset)
     reply = Reply(request.connection, response_to(command, ext_fields=answer_fields))
-    return _reply_when_safe(state, request, reply, position=result.end_position if waits else 0)
+    return _reply_when_safe(state, request, reply, result, waits=waits)
 
 
 def confirm(state: BrokerState, request: Request, result: PutResult) -> Sequence[Output]:
@@ -125,7 +125,7 @@ def confirm(state: BrokerState, request: Request, result: PutResult) -> Sequence
     if request.command.is_oneway:
         return ()
     reply = Reply(request.connection, response_to(request.command))
-    return _reply_when_safe(state, request, reply, position=result.end_position)
+    return _reply_when_safe(state, request, reply, result, waits=True)
 
 
 def _check_put(state: BrokerState, result: PutResult) -> None:
@@ -138,19 +138,24 @@ def _check_put(state: BrokerState, result: PutResult) -> None:
 
 
 def _reply_when_safe(
-    state: BrokerState, request: Request, reply: Reply, *, position: int
+    state: BrokerState, request: Request, reply: Reply, result: PutResult, *, waits: bool
 ) -> Sequence[Output]:
-    if not state.config.sync_flush:
-        position = 0
+    waits_for_flush = waits and state.config.sync_flush
     if state.saves.finished < state.topics_save_round:
         # A topic made by a send must outlive a crash as the message does.
         return state.pending.add_for_rounds(
             reply,
             save_round=state.topics_save_round,
-            position=position,
+            position=result.end_position,
+            waits_for_flush=waits_for_flush,
             now_ms=request.now_ms,
         )
-    return state.pending.add_for_flush(reply, position=position, now_ms=request.now_ms)
+    return state.pending.add(
+        reply,
+        position=result.end_position,
+        waits_for_flush=waits_for_flush,
+        now_ms=request.now_ms,
+    )
 
 
 def _find_topic(

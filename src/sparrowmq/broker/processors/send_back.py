@@ -93,7 +93,7 @@ def send_back(state: BrokerState, request: Request) -> Sequence[Output]:
         schedule(record, properties, level=level)
     record.reconsume_times += 1
     record.store_host = state.store_host
-    result = state.store.put([record], timestamp_ms=request.timestamp_ms)
+    result = state.store.put(record, timestamp_ms=request.timestamp_ms)
     return confirm(state, request, result)
 
 
