@@ -216,6 +216,30 @@ def test_close_ends_the_calls_of_all_other_threads(no_leaks: None) -> None:
         assert "the driver was closed meanwhile" == str(thread.error)
 
 
+def test_close_that_waits_in_vain_is_left_to_the_thread_that_leads(
+    serve, no_leaks: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What an operation computes cannot be broken off; its connections go when it ends."""
+    driver, server = BlockingDriver(), serve()
+    computing, released = threading.Event(), threading.Event()
+
+    def operation() -> Any:
+        yield from invoke(server.address, RemotingCommand(code=1), timeout_ms=LONG_MS)
+        computing.set()
+        released.wait(PATIENCE_S)
+        yield from sleep(LONG_MS)
+
+    thread = Result(lambda: driver.run(operation()))
+    assert computing.wait(PATIENCE_S)
+
+    driver.close(timeout_ms=10)
+    released.set()
+    thread.join()
+
+    assert isinstance(thread.error, UsageError)
+    assert "driver not closed yet" in caplog.text
+
+
 def test_close_drops_what_threads_hand_over_later(no_leaks: None) -> None:
     driver = BlockingDriver()
     driver.close()

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from hostile import HostileCluster, Lie, altered, record
-from sparrowmq import ConsumeFromWhere, Message, MessageQueue, Producer, PushConsumer
+from hostile import HANG_UP, HostileCluster, Lie, altered, record
+from sparrowmq import (
+    ConsumeFromWhere,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    SendStatus,
+)
+from sparrowmq.client.assembly import make_publisher
 from sparrowmq.client.operations.locks import lock_batch
-from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.client.operations.send import send
+from sparrowmq.client.route_cache import QUEUES_MAX
+from sparrowmq.errors import ConnectFailed, RemoteProtocolError, SendFailed
+from sparrowmq.membership.member import ACQUIRES_MAX
 from sparrowmq.protocol.bodies import LockBatchResponseBody, encode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
@@ -210,3 +225,227 @@ def test_lock_that_was_not_asked_for_is_not_ours(play: Callable[..., Any]) -> No
     held = play(lambda _, request: response_to(request, body=encode_body(answered)))(ask)
 
     assert frozenset() == held
+
+
+# --- routes -----------------------------------------------------------------------------------
+
+
+def route_with(**counts: int) -> Lie:
+    """Answer with a route of one broker with these numbers of queues."""
+    queues = {
+        "readQueueNums": 1,
+        "writeQueueNums": 1,
+        "perm": 6,
+        "brokerName": "broker-a",
+        **counts,
+    }
+    data = {
+        "brokerDatas": [{"brokerName": "broker-a", "brokerAddrs": {"0": "127.0.0.1:1"}}],
+        "queueDatas": [queues],
+    }
+    return lambda request, _: response_to(request, body=json.dumps(data).encode())
+
+
+def route_of(**data: Any) -> Lie:
+    """Answer with a route."""
+    return lambda request, _: response_to(request, body=json.dumps(data).encode())
+
+
+def raw(body: bytes) -> Lie:
+    return lambda request, _: response_to(request, body=body)
+
+
+HOSTILE_ROUTES = {
+    "2^31-1 queues to write": (route_with(writeQueueNums=2**31 - 1), "2147483647 queues"),
+    "2^31-1 queues to read": (route_with(readQueueNums=2**31 - 1), "2147483647 queues"),
+    "one queue too many": (route_with(readQueueNums=QUEUES_MAX + 1), "a topic has at most 65536"),
+    "less than none": (route_with(writeQueueNums=-5), "less than no queues"),
+    "many in order": (
+        route_of(orderTopicConf="broker-a:65000;broker-b:65000"),
+        "130000 queues",
+    ),
+    "endless digits in order": (route_of(orderTopicConf="broker-a:" + "9" * 9_999), "65537 queues"),
+    "a broker twice": (
+        route_of(queueDatas=[{"brokerName": "a", "writeQueueNums": 65_000, "perm": 6}] * 2),
+        "queues of a broker twice",
+    ),
+    "many brokers": (
+        route_of(
+            brokerDatas=[
+                {"brokerName": f"b{n}", "brokerAddrs": {"0": f"10.0.0.1:{n}"}} for n in range(2_000)
+            ]
+        ),
+        "2000 addresses of brokers",
+    ),
+    "many addresses of one": (
+        route_of(
+            brokerDatas=[
+                {"brokerName": "b", "brokerAddrs": {str(n): f"10.0.0.1:{n}" for n in range(2_000)}}
+            ]
+        ),
+        "2000 addresses of brokers",
+    ),
+    "15 MB": (raw(b'{"a":' + b"[{}," * 3_700_000), "TopicRouteData of 14800005 bytes"),
+    "no JSON": (raw(b"\0\1\2"), "answers with"),
+    "another body": (raw(b'{"queueDatas":7}'), "no TopicRouteData"),
+}
+
+
+@pytest.mark.parametrize(("lie", "said"), HOSTILE_ROUTES.values(), ids=HOSTILE_ROUTES.keys())
+def test_route_beyond_all_bounds_is_refused_before_anything_is_made_of_it(
+    play: Callable[..., Any], lie: Lie, said: str
+) -> None:
+    publisher = make_publisher(
+        "GID_p",
+        name_server="ns:1",
+        client_ip="127.0.0.1",
+        instance_name="i",
+        unit_name=None,
+        send_timeout_ms=3_000,
+        retry_times=2,
+    )
+    answer = lie(RemotingCommand(code=0), None)
+    driver = play(lambda _, request: answer)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError, match=said) as caught:
+            driver(send(publisher, Message("T", b"x")))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert "ns:1" in str(caught.value)
+    assert peak < 16 * 1024 * 1024
+
+
+UNANSWERED: dict[str, Lie] = {
+    "silence": lambda *_: None,
+    "hangs up": lambda *_: HANG_UP,
+    "an answer without an end": lambda *_: b"\0\xf0\0\0" + bytes(1_000),
+    "no frame": lambda *_: b"GET / HTTP/1.1\r\n\r\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", UNANSWERED.values(), ids=UNANSWERED.keys())
+@pytest.mark.parametrize("server", ["name server", "broker"])
+def test_send_ends_within_its_timeout_whatever_does_not_answer(
+    hostile: HostileCluster, server: str, lie: Lie
+) -> None:
+    if server == "broker":
+        hostile.broker.lies[RequestCode.SEND_MESSAGE_V2] = lie
+    else:
+        hostile.name_server.lies[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lie
+    with Producer("GID_p", name_server=hostile.address, send_timeout_ms=400) as producer:
+        begun_s = time.monotonic()
+        with pytest.raises((ConnectFailed, SendFailed)):
+            producer.send(Message("T", b"x"))
+        elapsed_s = time.monotonic() - begun_s
+
+    assert elapsed_s < 0.9
+
+
+@pytest.mark.slow
+def test_send_ends_within_its_timeout_where_the_name_server_falls_silent_between_attempts(
+    hostile: HostileCluster,
+) -> None:
+    code_of_route = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+    def refuse(request: RemotingCommand, _: object) -> RemotingCommand:
+        hostile.name_server.lies[code_of_route] = lambda *_: None
+        return response_to(request, ResponseCode.SYSTEM_BUSY)
+
+    hostile.broker.lies[RequestCode.SEND_MESSAGE_V2] = at_first(2, refuse)
+    with Producer("GID_p", name_server=hostile.address, send_timeout_ms=2_500) as producer:
+        result = producer.send(Message("T", b"x"))
+
+    # The route that is known serves all attempts.
+    assert SendStatus.SEND_OK is result.status
+    assert 3 == hostile.broker.count(RequestCode.SEND_MESSAGE_V2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", [*UNANSWERED.values(), route_with(readQueueNums=2**31 - 1)])
+def test_name_server_that_gives_no_good_answer_is_passed_over_for_the_next(
+    hostile: HostileCluster, lie: Lie
+) -> None:
+    with HostileCluster() as bad:
+        bad.name_server.lies[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lie
+        for addresses in ([bad.address, hostile.address], [hostile.address, bad.address]):
+            with Producer("GID_p", name_server=addresses, send_timeout_ms=2_000) as producer:
+                producer.send(Message("T", b"x"))
+
+    assert 2 == hostile.broker.count(RequestCode.SEND_MESSAGE_V2)
+
+
+def test_route_that_is_refused_keeps_no_other_topic_from_being_consumed(
+    hostile: HostileCluster, consumer: PushConsumer, seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    hostile.broker.add_messages("T", b"1")
+    lie = route_with(readQueueNums=2**31 - 1)
+    hostile.name_server.lies[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda request, honest: (
+        lie(request, honest) if (request.ext_fields or {})["topic"] == "A" else honest
+    )
+
+    consumer.subscribe("A")
+    consumer.start()
+    wait_until("consumed", lambda: seen.bodies)
+
+    assert "answers for topic 'A' with a route with 2147483647 queues" in caplog.text
+
+
+@pytest.mark.slow
+def test_consumer_of_as_many_queues_as_a_topic_may_have_asks_for_a_few_at_a_time(
+    hostile: HostileCluster, consumer: PushConsumer
+) -> None:
+    hostile.name_server.add_topic("T", queues=4_000)
+    # A broker that does not answer must not be asked for everything at once, and then again.
+    hostile.broker.lies[RequestCode.LOCK_BATCH_MQ] = lambda *_: None
+
+    consumer.start()
+    wait_until("the assignment", lambda: len(consumer.assignment()) == 4_000)
+    wait_until("locks", lambda: hostile.broker.count(RequestCode.LOCK_BATCH_MQ))
+
+    assert hostile.broker.count(RequestCode.LOCK_BATCH_MQ) <= 2 * ACQUIRES_MAX
+
+
+def threads_alive() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", ["silence", "no end of the rebalance"])
+def test_close_ends_within_its_time(hostile: HostileCluster, lie: str) -> None:
+    """8 s beyond the drain: for commits, for leaving, and for what does not end by itself."""
+    released = threading.Event()
+    is_silent = lie == "silence"
+    strategy = "AVG" if is_silent else lambda *_: released.wait(60) and None
+    consumer = PushConsumer(
+        "GID_c",
+        name_server=hostile.address,
+        listener=Seen(),
+        strategy=strategy,
+        consume_from_where=FIRST,
+        drain_timeout_ms=100,
+    )
+    hostile.broker.add_messages("T", b"1")
+    consumer.subscribe("T")
+    try:
+        consumer.start()
+        if is_silent:
+            wait_until("consumed", lambda: consumer.counters.succeeded)
+            for code_of_request in RequestCode:
+                hostile.broker.lies[code_of_request] = lambda *_: None
+        else:
+            wait_until(
+                "asked", lambda: hostile.broker.count(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+            )
+        begun_s = time.monotonic()
+        consumer.close()
+        elapsed_s = time.monotonic() - begun_s
+    finally:
+        released.set()
+        name = "sparrowmq-consumer-GID_c"
+        wait_until("the thread's end", lambda: name not in threads_alive())
+
+    assert elapsed_s < 0.1 + 8 + 0.5

@@ -232,7 +232,7 @@ def test_retry_that_never_comes_is_caught(run_calm: Any, monkeypatch: pytest.Mon
 def test_member_that_asks_again_and_again_is_caught(
     run_calm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def due_now(owned: OwnedQueue, now_ms: int) -> int:
+    def due_now(owned: OwnedQueue, now_ms: int, **_: object) -> int:
         del owned
         return now_ms
 

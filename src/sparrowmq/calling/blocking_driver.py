@@ -106,6 +106,8 @@ class BlockingDriver:
         self._leader: int | None = None
         self._followers: dict[_Follower, None] = {}
         self._is_closing = False
+        # Set by a `close` that waited in vain: the leading thread closes then, when it returns.
+        self._is_left_to_leader = False
 
     def __enter__(self) -> Self:
         return self
@@ -207,7 +209,8 @@ class BlockingDriver:
             self._is_closing = True
             self._network.wake()
             if not self._lead_left.wait_for(lambda: self._leader is None, timeout_ms / 1000):
-                LOG.warning("driver not closed: its leading thread does not return")
+                LOG.warning("driver not closed yet: its leading thread does not return")
+                self._is_left_to_leader = True
                 return
             self._leader = ident
         self._shut(timeout_ms)
@@ -265,7 +268,7 @@ class BlockingDriver:
                 for follower in followers:
                     follower.signal.set()
                 self._lead_left.notify_all()
-                return
+                followers = []
             for follower in followers:
                 del self._followers[follower]
                 if not follower.task.done:
@@ -273,6 +276,8 @@ class BlockingDriver:
                     follower.leads = True
                     follower.signal.set()
                     return
+        if self._is_left_to_leader:
+            self._shut(CLOSE_TIMEOUT_MS)
 
     # The loop.
 

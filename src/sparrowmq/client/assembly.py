@@ -52,8 +52,10 @@ from sparrowmq.strategies.registry import StrategyChoice, strategy_from
 CONSUME_TIMESTAMP_BACK_MS = 30 * 60 * 1000
 # How long closing a producer waits for brokers to take note.
 LEAVE_TIMEOUT_MS = 1_000
-# How long closing a consumer waits beyond the drain for its last commits and for leaving.
+# How long closing a consumer waits beyond the drain for its last commits and for leaving; and of
+# that, what is left for its connections and threads to end.
 CLOSE_MARGIN_MS = 8_000
+DRIVER_CLOSE_MS = 1_000
 # TraceConstants.GROUP_NAME_PREFIX, and the patience of AsyncTraceDispatcher's sends.
 TRACE_GROUP_PREFIX = "_INNER_TRACE_PRODUCER"
 TRACE_TIMEOUT_MS = 5_000

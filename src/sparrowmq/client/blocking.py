@@ -393,7 +393,7 @@ class PushConsumer:
     def close(self) -> None:
         """Leave the group: drain, commit, tell the brokers, close. A second call does nothing.
 
-        It takes as long as the listeners that run, at most `drain_timeout_ms` and a few seconds.
+        It takes as long as the listeners that run, at most `drain_timeout_ms` and 8 s.
         """
         self._member.close()
 

@@ -8,10 +8,12 @@ import ssl
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling import clock
+from sparrowmq.calling.async_driver import CLOSE_TIMEOUT_MS, AsyncDriver
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,
+    DRIVER_CLOSE_MS,
     RESTART_S,
     begin_leaving,
     check_start,
@@ -102,18 +104,21 @@ class MemberTask:
         if self.is_closed:
             return
         self.is_closed = True
+        timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
+        deadline_ms = clock.monotonic_ms() + timeout_ms
         if self._task is not None:
             if end is not None:
                 end()
             begin_leaving(self._subscriber)
-            timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
-            _, left = await asyncio.wait({self._task}, timeout=timeout_ms / 1000)
+            wait_s = (timeout_ms - DRIVER_CLOSE_MS) / 1000
+            _, left = await asyncio.wait({self._task}, timeout=wait_s)
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
             INSTANCES.unregister(self._subscriber)
         if INSTANCES.close(self._instance):
-            await self.driver.aclose()
+            left_ms = max(0, deadline_ms - clock.monotonic_ms())
+            await self.driver.aclose(timeout_ms=min(left_ms, CLOSE_TIMEOUT_MS))
 
     async def _loop(self) -> None:
         while not self._subscriber.member.is_done:

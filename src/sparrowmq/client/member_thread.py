@@ -12,10 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling import clock
+from sparrowmq.calling.blocking_driver import CLOSE_TIMEOUT_MS, BlockingDriver
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,
+    DRIVER_CLOSE_MS,
     RESTART_S,
     begin_leaving,
     check_start,
@@ -113,23 +115,27 @@ class MemberThread:
     def close(self, end: Callable[[], None] | None = None) -> None:
         """Leave the group and close the connections. A second call does nothing.
 
+        It takes at most `drain_timeout_ms` and CLOSE_MARGIN_MS, whatever the loop is at.
+
         Args:
             end: called on the driver's thread before the membership ends.
         """
         if self.is_closed:
             return
         self._closing.set()
+        timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
+        deadline_ms = clock.monotonic_ms() + timeout_ms
         if self._thread is not None:
             if end is not None:
                 self.driver.call_soon_threadsafe(end)
             self.driver.call_soon_threadsafe(partial(begin_leaving, self._subscriber))
-            timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
-            self._thread.join(timeout_ms / 1000)
+            self._thread.join((timeout_ms - DRIVER_CLOSE_MS) / 1000)
             if self._thread.is_alive():
                 self.driver.call_soon_threadsafe(partial(give_up, self._subscriber))
             INSTANCES.unregister(self._subscriber)
         if INSTANCES.close(self._instance):
-            self.driver.close()
+            left_ms = max(0, deadline_ms - clock.monotonic_ms())
+            self.driver.close(timeout_ms=min(left_ms, CLOSE_TIMEOUT_MS))
 
     def _loop(self) -> None:
         while not self._subscriber.member.is_done:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 
 from sparrowmq.calling import clock
 from sparrowmq.client.listener_calls import ListenersStuck
@@ -35,8 +36,9 @@ LOG = logging.getLogger("sparrowmq.client")
 SPACING_MS = 10_000
 # Kinds of warnings that are remembered for spacing.
 KINDS_MAX = 1_000
-# Messages that one line names.
+# Messages that one line names; and queues, or client ids.
 MESSAGES_SHOWN_MAX = 10
+NAMES_SHOWN_MAX = 64
 
 
 class NoticeLog:
@@ -70,7 +72,8 @@ class NoticeLog:
             self._warn_given_up(notice)
         elif isinstance(notice, NotListed):
             text = "the broker does not list our client id %s among %s; registering again"
-            self._warn((text,), text, notice.client_id, list(notice.cid_all))
+            listed = _listed(notice.cid_all, len(notice.cid_all))
+            self._warn((text,), text, notice.client_id, listed)
         elif isinstance(notice, OffsetCorrected):
             text = "%s has no offset %d; going on at %d"
             self._warn((text, str(notice.queue)), text, *notice)
@@ -98,7 +101,7 @@ class NoticeLog:
             notice.client_id,
             notice.times_listed,
             ", ".join(notice.addresses) or "addresses it does not tell",
-            list(notice.cid_all),
+            _listed(notice.cid_all, len(notice.cid_all)),
         )
 
     def _warn_stuck(self, notice: ListenersStuck) -> None:
@@ -235,5 +238,12 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun.removesuffix('y')}ies" if noun.endswith("y") else f"{number} {noun}s"
 
 
-def _names(queues: tuple[MessageQueue, ...]) -> list[str]:
-    return [f"{queue.topic}/{queue.broker_name}/{queue.queue_id}" for queue in queues]
+def _names(queues: tuple[MessageQueue, ...]) -> str:
+    names = [f"{q.topic}/{q.broker_name}/{q.queue_id}" for q in queues[:NAMES_SHOWN_MAX]]
+    return _listed(names, len(queues)) or "none"
+
+
+def _listed(names: Sequence[str], count: int) -> str:
+    """Return the first of so many names as a text."""
+    shown = names[:NAMES_SHOWN_MAX]
+    return ", ".join(shown) + (f" and {count - len(shown)} more" if count > len(shown) else "")

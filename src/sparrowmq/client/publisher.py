@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sparrowmq.calling.effects import Event
+from sparrowmq.calling.effects import Task
 from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.queue_selector import QueueSelector
@@ -29,7 +29,7 @@ class Publisher:
         ids: makes the ids of messages.
         selector: whose turn it is.
         routes: the routes known.
-        lookups: by topic, the event that ends a look-up under way; the others wait for it.
+        lookups: the look-up that is under way of a topic's route, by topic.
         heartbeat_due_ms: when brokers must hear of this producer again; None before the first.
         checked_topics: topics whose names were found good.
         tracer: what is told of its messages, if it is.
@@ -40,7 +40,7 @@ class Publisher:
     ids: UniqIdGenerator
     selector: QueueSelector
     routes: RouteCache = field(default_factory=RouteCache)
-    lookups: dict[str, Event] = field(default_factory=dict)
+    lookups: dict[str, Task] = field(default_factory=dict)
     heartbeat_due_ms: int | None = None
     checked_topics: set[str] = field(default_factory=set)
     tracer: Tracer | None = None

@@ -7,19 +7,28 @@ ids 0 ... writeQueueNums-1, brokers by name; or exactly what `orderTopicConf` sa
 A broker's addresses are those of the newest route that names it; a broker that no route names any
 more is forgotten.
 
+A route beyond the bounds below is refused before anything is made of it: two numbers of a few
+digits would have a client make lists of thousands of millions of queues.
+
 Source: MQClientInstance.topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo,
 cleanOfflineBroker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.namespace import Namespace
 from sparrowmq.model.queue import java_order
-from sparrowmq.protocol.bodies import MASTER_ID, PERM_READ, PERM_WRITE, TopicRouteData
+from sparrowmq.protocol.bodies import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, TopicRouteData
+
+# Queues of a topic, to read as well as to write, on all its brokers together.
+QUEUES_MAX = 65_536
+# Addresses of brokers, masters and slaves, that one answer names.
+ADDRESSES_MAX = 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,18 +138,48 @@ class RouteCache:
             self._brokers.update(route.brokers)
 
 
+def check_route(data: TopicRouteData) -> TopicRouteData:
+    """Return a route unchanged.
+
+    Raises: RemoteProtocolError if it has more queues or brokers than a topic can have.
+    """
+    check_addresses(data.broker_datas)
+    names = {queues.broker_name for queues in data.queue_datas}
+    if len(names) < len(data.queue_datas):
+        raise RemoteProtocolError("a route that names the queues of a broker twice")
+    counts = [(queues.read_queue_nums, queues.write_queue_nums) for queues in data.queue_datas]
+    if any(min(pair) < 0 for pair in counts):
+        raise RemoteProtocolError("a route with less than no queues")
+    ordered = sum(count for _, count in _parse_order(data.order_topic_conf))
+    count = max(sum(read for read, _ in counts), sum(write for _, write in counts), ordered)
+    if count > QUEUES_MAX:
+        raise RemoteProtocolError(f"a route with {count} queues; a topic has at most {QUEUES_MAX}")
+    return data
+
+
+def check_addresses(brokers: Collection[BrokerData]) -> None:
+    """Raise a RemoteProtocolError if brokers have more addresses than one answer may name."""
+    count = sum(len(broker.broker_addrs) for broker in brokers)
+    if count > ADDRESSES_MAX:
+        raise RemoteProtocolError(
+            f"{count} addresses of brokers; {ADDRESSES_MAX} is the most that a client keeps"
+        )
+
+
 def route_from(topic: str, data: TopicRouteData, *, now_ms: int) -> TopicRoute:
-    """Make a route of what the name server answered."""
+    """Make a route of what the name server answered, which `check_route` has found good."""
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     queue_datas = sorted(data.queue_datas, key=lambda queues: java_order(queues.broker_name))
-    publish = _ordered_publish_queues(topic, data.order_topic_conf)
-    if publish is None:
-        publish = [
-            MessageQueue(topic, queues.broker_name, queue_id)
-            for queues in queue_datas
-            if queues.perm & PERM_WRITE and MASTER_ID in brokers.get(queues.broker_name, {})
-            for queue_id in range(queues.write_queue_nums)
-        ]
+    publish = [
+        MessageQueue(topic, broker_name, queue_id)
+        for broker_name, count in _parse_order(data.order_topic_conf)
+        for queue_id in range(count)
+    ] or [
+        MessageQueue(topic, queues.broker_name, queue_id)
+        for queues in queue_datas
+        if queues.perm & PERM_WRITE and MASTER_ID in brokers.get(queues.broker_name, {})
+        for queue_id in range(queues.write_queue_nums)
+    ]
     subscribe = [
         MessageQueue(topic, queues.broker_name, queue_id)
         for queues in queue_datas
@@ -180,11 +219,12 @@ def route_from_template(
     )
 
 
-def _ordered_publish_queues(topic: str, order_topic_conf: str | None) -> list[MessageQueue] | None:
-    """Return the queues that `broker:count;broker:count` names, or None if it names none."""
-    queues: list[MessageQueue] = []
+def _parse_order(order_topic_conf: str | None) -> list[tuple[str, int]]:
+    """Return broker names and numbers of queues of `broker:count;broker:count`."""
+    parts: list[tuple[str, int]] = []
     for part in (order_topic_conf or "").split(";"):
         broker_name, colon, count = part.rpartition(":")
         if colon and count.isascii() and count.isdigit():
-            queues += [MessageQueue(topic, broker_name, n) for n in range(int(count))]
-    return queues or None
+            is_short = len(count) <= len(str(QUEUES_MAX))
+            parts.append((broker_name, int(count) if is_short else QUEUES_MAX + 1))
+    return parts

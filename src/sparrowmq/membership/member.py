@@ -67,6 +67,9 @@ ROUTE_AGAIN_FIRST_MS = 1_000
 ROUTE_WAIT_MAX_MS = 10_000
 # How long a member that has left waits for brokers to take its locks back.
 LEAVE_WAIT_MS = 3_000
+# Queues whose locks and start positions are asked for at the same time. Thousands at once would
+# take the broker longer than the answers are waited for, and all would be asked for again.
+ACQUIRES_MAX = 256
 # How often listeners are looked at that run too long.
 EXPIRY_CHECK_MS = 1_000
 
@@ -118,6 +121,7 @@ class GroupMember:
             batch_size=config.batch_size,
             is_in_order=config.is_orderly,
         )
+        self._may_acquire = True
         self._facts: list[Fact] = []
         self._is_leaving = False
         self._leave_sent_ms: int | None = None
@@ -138,11 +142,18 @@ class GroupMember:
         if now_ms >= self._expiry_due_ms:
             self._expiry_due_ms = now_ms + EXPIRY_CHECK_MS
             self._send_back_expired(now_ms)
-        for owned in self.owned_queues():
-            flow = None if self.is_suspended else self._config.flow
-            owned.collect(now_ms, actions, self._facts, flow=flow)
+        flow = None if self.is_suspended else self._config.flow
+        acquiring = sum(owned.is_acquiring(now_ms) for owned in self._queues.values())
+        in_hand = list(self._queues.values())
+        for owned in in_hand:
+            was_acquiring = owned.is_acquiring(now_ms)
+            may_acquire = acquiring < ACQUIRES_MAX
+            owned.collect(now_ms, actions, self._facts, flow=flow, may_acquire=may_acquire)
+            acquiring += owned.is_acquiring(now_ms) - was_acquiring
             if owned.is_released:
-                self._release(owned, now_ms, actions)
+                in_hand += self._release(owned, now_ms)
+        # An answer makes room for the next.
+        self._may_acquire = acquiring < ACQUIRES_MAX
         if self.locks_queues:
             self._locks.collect(self._queues.values(), now_ms, actions)
         if not self.is_suspended:
@@ -165,7 +176,10 @@ class GroupMember:
             candidates.append(self._expiry_due_ms)
         if self.locks_queues:
             candidates.append(self._locks.next_due_ms(self._queues.values(), now_ms))
-        candidates += [owned.next_due_ms(now_ms) for owned in self._queues.values()]
+        candidates += [
+            owned.next_due_ms(now_ms, may_acquire=self._may_acquire)
+            for owned in self._queues.values()
+        ]
         return min(candidates)
 
     def take_facts(self) -> list[Fact]:
@@ -375,11 +389,12 @@ class GroupMember:
         self._queues[queue] = owned
         return owned
 
-    def _release(self, owned: OwnedQueue, now_ms: int, actions: list[Action]) -> None:
+    def _release(self, owned: OwnedQueue, now_ms: int) -> tuple[OwnedQueue, ...]:
+        """Take a queue out of our hands; return it anew if it is wanted again."""
         del self._queues[owned.queue]
         if not self._is_leaving and owned.queue in self._wanted.get(owned.queue.topic, ()):
-            again = self._give(owned.queue, now_ms)
-            again.collect(now_ms, actions, self._facts, flow=self._config.flow)
+            return (self._give(owned.queue, now_ms),)
+        return ()
 
     # --- what happened to a queue -----------------------------------------------------------
 

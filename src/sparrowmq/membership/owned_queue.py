@@ -163,13 +163,24 @@ class OwnedQueue:
 
     # --- what to do -------------------------------------------------------------------------
 
+    def is_acquiring(self, now_ms: int) -> bool:
+        """Tell whether the lock and the start position are being asked for."""
+        return _is_under_way(self._acquire_sent_ms, now_ms)
+
     def collect(
-        self, now_ms: int, actions: list[Action], facts: list[Fact], *, flow: FlowLimits | None
+        self,
+        now_ms: int,
+        actions: list[Action],
+        facts: list[Fact],
+        *,
+        flow: FlowLimits | None,
+        may_acquire: bool,
     ) -> None:
         """Add what is to be done now, deliveries excepted; note release when it comes.
 
         Args:
             flow: how much may be cached; None while nothing is to be pulled.
+            may_acquire: whether the lock and the start position may be asked for.
         """
         if self._has_abandoned_pull:
             self._has_abandoned_pull = False
@@ -179,7 +190,8 @@ class OwnedQueue:
         if state is ProcessQueueState.STARTING or (
             state is ProcessQueueState.CONSUMING and is_fenced
         ):
-            self._collect_acquire(now_ms, actions)
+            if may_acquire:
+                self._collect_acquire(now_ms, actions)
         elif state is ProcessQueueState.CONSUMING:
             # The start position is committed before anything is taken.
             self._collect_commit(now_ms, actions)
@@ -199,7 +211,7 @@ class OwnedQueue:
             self._collect_unlock(now_ms, actions)
 
     def _collect_acquire(self, now_ms: int, actions: list[Action]) -> None:
-        if _is_under_way(self._acquire_sent_ms, now_ms) or now_ms < self._acquire_due_ms:
+        if self.is_acquiring(now_ms) or now_ms < self._acquire_due_ms:
             return
         self._acquire_sent_ms = now_ms
         wants_lock = self.lease.asks_first
@@ -210,7 +222,7 @@ class OwnedQueue:
     def _collect_unlock(self, now_ms: int, actions: list[Action]) -> None:
         """Give the lock back, if there may be one, when no request for it is under way."""
         lease = self.lease
-        is_asked_for = _is_under_way(self._acquire_sent_ms, now_ms) or lease.is_renewing(now_ms)
+        is_asked_for = self.is_acquiring(now_ms) or lease.is_renewing(now_ms)
         if is_asked_for and lease.may_hold:
             return
         if not lease.may_hold:
@@ -288,14 +300,14 @@ class OwnedQueue:
         self.process_queue.drop()
         self.is_released = not self.lease.may_hold
 
-    def next_due_ms(self, now_ms: int) -> int:
+    def next_due_ms(self, now_ms: int, *, may_acquire: bool) -> int:
         """Return when `collect` may have something without an event; at most a minute ahead."""
         candidates = [now_ms + LOST_MS, *self.calls.next_due_ms(now_ms)]
         state = self.process_queue.state
-        if state is ProcessQueueState.STARTING and self._acquire_sent_ms is None:
-            candidates.append(self._acquire_due_ms)
-        elif state is ProcessQueueState.CONSUMING and self.lease.is_fenced(now_ms):
-            if self._acquire_sent_ms is None:
+        if state is ProcessQueueState.STARTING or (
+            state is ProcessQueueState.CONSUMING and self.lease.is_fenced(now_ms)
+        ):
+            if self._acquire_sent_ms is None and may_acquire:
                 candidates.append(self._acquire_due_ms)
         elif state is ProcessQueueState.CONSUMING:
             if self.lease.until_ms is not None:

@@ -17,7 +17,7 @@ from sparrowmq.calling.tls import client_context
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import max_offset, min_offset, update_offset
-from sparrowmq.client.operations.request import ask_name_servers
+from sparrowmq.client.operations.request import ask_name_servers, decode_answer
 from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.errors import BrokerError, SparrowError, TopicRouteNotFound
@@ -25,8 +25,9 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import is_system_topic
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.protocol.acl import Credentials
-from sparrowmq.protocol.bodies import TopicList, decode_body
+from sparrowmq.protocol.bodies import TopicList
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.spark.bounds import QueueBounds
 from sparrowmq.spark.signing import named, signed
 from sparrowmq.spark.tls_options import TlsFiles
@@ -147,12 +148,12 @@ class Cluster:
 
         Raises: ConnectFailed, BrokerError.
         """
-        reply = yield from ask_name_servers(
+        names = yield from ask_name_servers(
             self.name_servers,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+            read=_read_topics,
             timeout_ms=self.request_timeout_ms,
         )
-        names = decode_body(TopicList, reply.body or b"{}").topic_list
         unwrap, is_all = self.namespace.unwrap, self.namespace == NO_NAMESPACE
         return sorted(
             unwrap(name)
@@ -251,6 +252,10 @@ def connect(options: ClusterOptions) -> Cluster:
         )
         _CLUSTERS[key] = cluster
     return cluster
+
+
+def _read_topics(reply: RemotingCommand, address: str) -> list[str]:
+    return decode_answer(TopicList, reply, address, absent=b"{}").topic_list
 
 
 def _credentials(options: ClusterOptions) -> Credentials | None:

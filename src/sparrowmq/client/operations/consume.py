@@ -57,6 +57,7 @@ from sparrowmq.errors import (
     BrokerError,
     SparrowError,
     TopicRouteNotFound,
+    TransportError,
     UsageError,
 )
 from sparrowmq.membership.actions import (
@@ -202,9 +203,12 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
             # name server may have been started anew.
             if topic != subscriber.retry_topic:
                 subscriber.tell(RequestFailed(f"route of {topic}", None, error))
-        except SparrowError as error:
+        except TransportError as error:
             subscriber.tell(RequestFailed("routes", None, error))
             break
+        except SparrowError as error:
+            # What is wrong with one route says nothing of the others.
+            subscriber.tell(RequestFailed(f"route of {topic}", None, error))
     now_ms: int = yield Now()
     member.routes_refreshed(found=found, has_changed=has_changed, now_ms=now_ms)
     subscriber.wake.set()

@@ -11,11 +11,11 @@ from sparrowmq.calling.effects import Operation
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import master_addresses
 from sparrowmq.client.operations.gather import gather, gather_outcomes
-from sparrowmq.client.operations.request import ask
+from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.errors import SparrowError
-from sparrowmq.protocol.bodies import SubscriptionGroupTable, decode_body
+from sparrowmq.protocol.bodies import SubscriptionGroupTable
 from sparrowmq.protocol.codes import RequestCode
 
 # Groups looked at at the same time.
@@ -65,4 +65,4 @@ def take_snapshots(
 def _ask_groups(directory: Directory, address: str) -> Operation[list[str]]:
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     reply = yield from ask(address, code, timeout_ms=directory.timeout_ms)
-    return list(decode_body(SubscriptionGroupTable, reply.body).subscription_group_table)
+    return list(decode_answer(SubscriptionGroupTable, reply, address).subscription_group_table)

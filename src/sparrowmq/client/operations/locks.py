@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparrowmq.calling.effects import Operation
-from sparrowmq.client.operations.request import ask
+from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
     LockBatchRequestBody,
     LockBatchResponseBody,
     UnlockBatchRequestBody,
-    decode_body,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode
@@ -40,7 +39,7 @@ def lock_batch(
     reply = yield from ask(
         address, RequestCode.LOCK_BATCH_MQ, body=encode_body(request), timeout_ms=timeout_ms
     )
-    held = decode_body(LockBatchResponseBody, reply.body).lock_ok_mq_set
+    held = decode_answer(LockBatchResponseBody, reply, address).lock_ok_mq_set
     return frozenset(queues).intersection(held)
 
 

@@ -10,7 +10,13 @@ from typing import NamedTuple
 
 from sparrowmq.calling.effects import Invoke, Operation
 from sparrowmq.client.operations.gather import gather_outcomes
-from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask, error_of, make_request
+from sparrowmq.client.operations.request import (
+    INVOKE_TIMEOUT_MS,
+    ask,
+    decode_answer,
+    error_of,
+    make_request,
+)
 from sparrowmq.coordination.member_marker import EXPIRY_FIELD, mark_version
 from sparrowmq.errors import BrokerError, InvokeTimeout, SparrowError
 from sparrowmq.protocol.bodies import (
@@ -19,7 +25,6 @@ from sparrowmq.protocol.bodies import (
     ConsumerRunningInfo,
     HeartbeatData,
     OwnersListBody,
-    decode_body,
     encode_body,
 )
 from sparrowmq.protocol.codes import MQ_VERSION, RequestCode, ResponseCode
@@ -119,7 +124,7 @@ def consumer_list(
     header = GetConsumerListByGroupRequestHeader(consumer_group=group)
     code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
     reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
-    return decode_body(ConsumerListBody, reply.body).consumer_id_list
+    return decode_answer(ConsumerListBody, reply, address).consumer_id_list
 
 
 def consumer_owners(
@@ -132,7 +137,7 @@ def consumer_owners(
     header = GetConsumerListByGroupRequestHeader(consumer_group=group, sparrowmq_owners=True)
     code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
     reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
-    return decode_body(OwnersListBody, reply.body)
+    return decode_answer(OwnersListBody, reply, address)
 
 
 def running_info(
@@ -145,7 +150,7 @@ def running_info(
     header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id)
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
     reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
-    return decode_body(ConsumerRunningInfo, reply.body)
+    return decode_answer(ConsumerRunningInfo, reply, address)
 
 
 def is_silence(error: SparrowError) -> bool:
@@ -165,4 +170,4 @@ def consumer_connections(
     header = GetConsumerConnectionListRequestHeader(consumer_group=group)
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
-    return decode_body(ConsumerConnection, reply.body)
+    return decode_answer(ConsumerConnection, reply, address)

@@ -32,6 +32,9 @@ from sparrowmq.strategies.group_strategy import (
     is_group_strategy,
 )
 
+# Queues that the error about a strategy's mistakes names.
+UNKNOWN_SHOWN_MAX = 8
+
 
 def find_shares(subscriber: Subscriber) -> Operation[list[TopicShare]]:
     """Work out our share of every subscribed topic that has a route."""
@@ -173,7 +176,10 @@ def _existing(
     unknown = [str(queue) for queue in mine if queue not in existing]
     if unknown:
         name = subscriber.strategy.name
-        wrong = ConfigError(f"strategy {name} gave queues that do not exist: {unknown}")
+        shown = ", ".join(unknown[:UNKNOWN_SHOWN_MAX])
+        wrong = ConfigError(
+            f"strategy {name} gave {len(unknown)} queues that do not exist, such as {shown}"
+        )
         subscriber.tell(AllocationFailed(topic, name, wrong))
     return tuple(queue for queue in mine if queue in existing)
 

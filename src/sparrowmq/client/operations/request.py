@@ -1,17 +1,29 @@
-"""A request whose answer must be a success."""
+"""A request whose answer must be a success, and what may be read of the answer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from msgspec import Struct
 
-from sparrowmq.calling.effects import Invoke, Operation
+from sparrowmq.calling.effects import Invoke, Now, Operation
 from sparrowmq.client.name_servers import NameServers
-from sparrowmq.errors import BrokerError, ConnectFailed, TransportError
+from sparrowmq.errors import BrokerError, ConnectFailed, RemoteProtocolError, TransportError
+from sparrowmq.protocol.bodies import decode_body
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import encode_header
 
+T = TypeVar("T")
+B = TypeVar("B", bound=Struct)
+
 INVOKE_TIMEOUT_MS = 3_000
+# Larger bodies are not decoded: decoding takes time during which nothing else is done, and many
+# times a body's size in memory.
+BODY_BYTES_MAX = 8 * 1024 * 1024
+# Of a remark, which goes into an error's text and into logs.
+REMARK_CHARACTERS_MAX = 2_000
 
 
 def make_request(
@@ -47,30 +59,74 @@ def ask_name_servers(
     code: int,
     header: Struct | None = None,
     *,
+    read: Callable[[RemotingCommand, str], T],
     timeout_ms: int = INVOKE_TIMEOUT_MS,
-) -> Operation[RemotingCommand]:
-    """Send a request to the name server in use, or to the next that answers.
+) -> Operation[T]:
+    """Ask the name server in use, or the next that gives an answer which can be read.
 
-    Raises: ConnectFailed if none answers; BrokerError for an answer other than SUCCESS.
+    Args:
+        read: reads a successful answer from an address.
+        timeout_ms: for all name servers together; each gets a share of what is left.
+
+    Raises: ConnectFailed if none answers; RemoteProtocolError if none of those that do is to be
+    believed; BrokerError for an answer other than SUCCESS.
     """
-    failure: TransportError | None = None
-    for address in name_servers.in_order():
+    failure: TransportError | RemoteProtocolError | None = None
+    addresses = name_servers.in_order()
+    now_ms: int = yield Now()
+    deadline_ms = now_ms + timeout_ms
+    for place, address in enumerate(addresses):
+        share_ms = max(1, (deadline_ms - now_ms) // (len(addresses) - place))
         try:
-            reply: RemotingCommand = yield Invoke(address, make_request(code, header), timeout_ms)
-        except TransportError as error:
+            reply: RemotingCommand = yield Invoke(address, make_request(code, header), share_ms)
+            if reply.code != ResponseCode.SUCCESS:
+                name_servers.mark_answered(address)
+                raise error_of(reply, address)
+            answer = read(reply, address)
+        except (TransportError, RemoteProtocolError) as error:
             failure = error
+            now_ms = yield Now()
             continue
         name_servers.mark_answered(address)
-        if reply.code != ResponseCode.SUCCESS:
-            raise error_of(reply, address)
-        return reply
-    tried = ", ".join(name_servers.in_order())
+        return answer
+    if isinstance(failure, RemoteProtocolError):
+        raise failure
+    tried = ", ".join(addresses)
     raise ConnectFailed(
         f"no name server answers at {tried} ({failure}); check the address and that one runs there",
         address=tried,
     ) from failure
 
 
+def decode_answer(
+    body_type: type[B],
+    reply: RemotingCommand,
+    address: str,
+    *,
+    absent: bytes | None = None,
+    bytes_max: int = BODY_BYTES_MAX,
+) -> B:
+    """Decode the body of an answer.
+
+    Args:
+        absent: what stands for a body where there is none; None has that be an error.
+        bytes_max: a larger body is refused unread.
+
+    Raises: RemoteProtocolError, which names the address.
+    """
+    body = reply.body or absent
+    if body is not None and len(body) > bytes_max:
+        raise RemoteProtocolError(
+            f"{address} answers with a {body_type.__name__} of {len(body)} bytes; {bytes_max} is "
+            f"the most"
+        )
+    try:
+        return decode_body(body_type, body)
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(f"{address} answers with {error}") from error
+
+
 def error_of(reply: RemotingCommand, address: str) -> BrokerError:
     """Make the error of an answer that is no success."""
-    return BrokerError(reply.code, reply.remark or "", address=address)
+    remark = (reply.remark or "")[:REMARK_CHARACTERS_MAX]
+    return BrokerError(reply.code, remark, address=address)

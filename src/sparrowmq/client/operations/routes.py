@@ -1,25 +1,44 @@
 """Routes: ask the name server, keep what it says.
 
+A producer's look-up is a task of its own, which all senders of its topic wait for, each as long as
+it has time. So a name server that does not answer makes no send late, and what it answers after all
+serves the next one.
+
 Source: MQClientInstance.updateTopicRouteInfoFromNameServer, MQClientAPIImpl.
 """
 
 from __future__ import annotations
 
-from sparrowmq.calling.effects import Event, Operation, now, spawn, wait
+from functools import partial
+
+from sparrowmq.calling.effects import Now, Operation, Task, join, now, spawn
 from sparrowmq.client.name_servers import NameServers
-from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask_name_servers
+from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask_name_servers, decode_answer
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.route_cache import (
     RouteCache,
     TopicRoute,
+    check_addresses,
+    check_route,
     route_from,
     route_from_template,
 )
-from sparrowmq.errors import BrokerError, NoWritableQueue, SparrowError, TopicRouteNotFound
-from sparrowmq.protocol.bodies import ClusterInfo, TopicRouteData, decode_body
+from sparrowmq.errors import (
+    BrokerError,
+    ConnectFailed,
+    InvokeTimeout,
+    NoWritableQueue,
+    RemoteProtocolError,
+    SparrowError,
+    TopicRouteNotFound,
+)
+from sparrowmq.protocol.bodies import ClusterInfo, TopicRouteData
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import GetRouteInfoRequestHeader
 
+# A route that names as many brokers as it may takes a quarter of this.
+ROUTE_BYTES_MAX = 1024 * 1024
 # How long a route made of the template serves: the topic exists after the first send.
 TEMPLATE_ROUTE_MS = 1_000
 
@@ -32,9 +51,16 @@ def find_route(
     Raises: TopicRouteNotFound; ConnectFailed if no name server answers; BrokerError.
     """
     header = GetRouteInfoRequestHeader(topic=topic)
+    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     try:
-        reply = yield from ask_name_servers(
-            name_servers, RequestCode.GET_ROUTEINFO_BY_TOPIC, header, timeout_ms=timeout_ms
+        return (
+            yield from ask_name_servers(
+                name_servers,
+                code,
+                header,
+                read=partial(read_route, topic),
+                timeout_ms=timeout_ms,
+            )
         )
     except BrokerError as error:
         if error.code != ResponseCode.TOPIC_NOT_EXIST:
@@ -43,7 +69,17 @@ def find_route(
             f"name server {error.address} knows no broker with topic {topic!r}; create the topic, "
             f"or check its name and the name server's address"
         ) from error
-    return decode_body(TopicRouteData, reply.body or b"{}")
+
+
+def read_route(topic: str, reply: RemotingCommand, address: str) -> TopicRouteData:
+    """Read a topic's route from a name server's answer. Raises: RemoteProtocolError."""
+    data = decode_answer(TopicRouteData, reply, address, absent=b"{}", bytes_max=ROUTE_BYTES_MAX)
+    try:
+        return check_route(data)
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(
+            f"name server {address} answers for topic {topic!r} with {error}"
+        ) from error
 
 
 def refresh_route(
@@ -63,20 +99,21 @@ def refresh_route(
     return routes.update(route_from(topic, data, now_ms=instant))
 
 
-def get_publish_route(publisher: Publisher, topic: str, *, now_ms: int) -> Operation[TopicRoute]:
+def get_publish_route(
+    publisher: Publisher, topic: str, *, now_ms: int, timeout_ms: int
+) -> Operation[TopicRoute]:
     """Return a route with at least one queue to send to; the name server is asked if need be.
 
     A route that is older than the refresh interval serves on while a new one is asked for.
 
-    Raises: TopicRouteNotFound, NoWritableQueue, ConnectFailed, BrokerError.
+    Raises: TopicRouteNotFound, NoWritableQueue, ConnectFailed, BrokerError, RemoteProtocolError.
     """
-    times = publisher.config.times
     route = publisher.routes.find(topic)
     if route is None or (route.is_template and now_ms - route.fetched_ms > TEMPLATE_ROUTE_MS):
-        yield from look_up_publish_route(publisher, topic)
+        yield from look_up_publish_route(publisher, topic, timeout_ms=timeout_ms)
         route = publisher.routes.find(topic)
-    elif now_ms - route.fetched_ms > times.route_refresh_ms and topic not in publisher.lookups:
-        yield from spawn(_look_up_quietly(publisher, topic), name=f"route of {topic}")
+    elif now_ms - route.fetched_ms > publisher.config.times.route_refresh_ms:
+        yield from _begin_look_up(publisher, topic)
     if route is None:
         raise TopicRouteNotFound(f"the route of topic {topic!r} is not known; try again")
     if not route.publish_queues:
@@ -87,26 +124,51 @@ def get_publish_route(publisher: Publisher, topic: str, *, now_ms: int) -> Opera
     return route
 
 
-def look_up_publish_route(publisher: Publisher, topic: str) -> Operation[None]:
+def look_up_publish_route(publisher: Publisher, topic: str, *, timeout_ms: int) -> Operation[None]:
     """Ask for a topic's route, or make one of the template's; one look-up at a time.
+
+    Args:
+        timeout_ms: how long to wait; the look-up goes on.
 
     Raises: as `get_publish_route`.
     """
-    timeout_ms = publisher.config.times.invoke_timeout_ms
-    under_way = publisher.lookups.get(topic)
-    if under_way is not None:
-        yield from wait(under_way, timeout_ms=timeout_ms)
-        return
-    done = publisher.lookups[topic] = Event()
-    try:
-        yield from _look_up(publisher, topic, timeout_ms=timeout_ms)
-    finally:
-        del publisher.lookups[topic]
-        done.set()
+    now_ms: int = yield Now()
+    deadline_ms = now_ms + timeout_ms
+    failure: SparrowError | None = None
+    # One that others began may have run out of time long before ours is over.
+    for _ in range(2):
+        is_own = topic not in publisher.lookups
+        task = yield from _begin_look_up(publisher, topic)
+        try:
+            failure = yield from join(task, timeout_ms=max(0, deadline_ms - now_ms))
+        except InvokeTimeout as error:
+            tried = ", ".join(publisher.name_servers.in_order())
+            raise ConnectFailed(
+                f"no name server told the route of topic {topic!r} within {timeout_ms} ms; check "
+                f"the address ({tried}), and that one runs there",
+                address=tried,
+            ) from error
+        if is_own or not isinstance(failure, ConnectFailed):
+            break
+        now_ms = yield Now()
+    if failure is not None:
+        raise failure
 
 
-def _look_up(publisher: Publisher, topic: str, *, timeout_ms: int) -> Operation[None]:
+def _begin_look_up(publisher: Publisher, topic: str) -> Operation[Task]:
+    """Return the look-up of a topic's route that is under way; begin one if there is none."""
+    task = publisher.lookups.get(topic)
+    if task is None:
+        task = yield from spawn(_look_up(publisher, topic), name=f"route of {topic}")
+        if not task.done:
+            publisher.lookups[topic] = task
+    return task
+
+
+def _look_up(publisher: Publisher, topic: str) -> Operation[SparrowError | None]:
+    """Look a route up; return what went wrong, for whoever waits for it then."""
     config, name_servers = publisher.config, publisher.name_servers
+    timeout_ms = config.times.invoke_timeout_ms
     try:
         yield from refresh_route(publisher.routes, name_servers, topic, timeout_ms=timeout_ms)
     except TopicRouteNotFound as missing:
@@ -114,21 +176,20 @@ def _look_up(publisher: Publisher, topic: str, *, timeout_ms: int) -> Operation[
             data = yield from find_route(name_servers, config.template_topic, timeout_ms=timeout_ms)
         except TopicRouteNotFound:
             publisher.routes.remove(topic)
-            raise missing from None
+            return missing
+        except SparrowError as error:
+            return error
         instant = yield from now()
         template = route_from(config.template_topic, data, now_ms=instant)
         route = route_from_template(
             topic, template, queue_count_max=config.template_queues_max, now_ms=instant
         )
         publisher.routes.update(route)
-
-
-def _look_up_quietly(publisher: Publisher, topic: str) -> Operation[None]:
-    try:
-        yield from look_up_publish_route(publisher, topic)
-    except SparrowError:
-        # The old route serves on; who finds it useless asks again and gets the error.
-        return
+    except SparrowError as error:
+        return error
+    finally:
+        publisher.lookups.pop(topic, None)
+    return None
 
 
 def find_cluster(
@@ -138,7 +199,13 @@ def find_cluster(
 
     Raises: ConnectFailed if no name server answers; BrokerError.
     """
-    reply = yield from ask_name_servers(
-        name_servers, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=timeout_ms
+    code = RequestCode.GET_BROKER_CLUSTER_INFO
+    return (
+        yield from ask_name_servers(name_servers, code, read=_read_cluster, timeout_ms=timeout_ms)
     )
-    return decode_body(ClusterInfo, reply.body or b"{}")
+
+
+def _read_cluster(reply: RemotingCommand, address: str) -> ClusterInfo:
+    info = decode_answer(ClusterInfo, reply, address, absent=b"{}", bytes_max=ROUTE_BYTES_MAX)
+    check_addresses(info.broker_addr_table.values())
+    return info

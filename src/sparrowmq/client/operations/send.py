@@ -26,6 +26,7 @@ from sparrowmq.client.outgoing import (
 )
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import select_queue_by_key
+from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.errors import (
     NoWritableQueue,
     RemoteProtocolError,
@@ -63,8 +64,11 @@ _RETRIED_CODES = frozenset(
     }
 )
 
-# Before the second attempt at one broker; doubled before each further one.
+# Before the second attempt at one broker; doubled before each further one, so many times.
 RETRY_FIRST_MS = 100
+RETRY_DOUBLINGS_MAX = 10
+# How long an attempt waits for a newer route, where an older one may do.
+LOOK_AGAIN_MS = 500
 
 
 def send(
@@ -77,7 +81,8 @@ def send(
 
     Raises: UsageError or ConfigError if the message cannot be sent as it is; SendFailed if every
     attempt failed; RouteError or ConnectFailed if the topic or the name server is not found;
-    BrokerError if the broker refuses the message for good.
+    BrokerError if the broker refuses the message for good; RemoteProtocolError if an answer cannot
+    be right.
     """
     timestamp_ms: int = yield Timestamp()
     topic, queue = _target_of(publisher, message.topic, queue)
@@ -159,18 +164,18 @@ def send_oneway(
     timestamp_ms: int = yield Timestamp()
     now_ms: int = yield Now()
     config = publisher.config
+    deadline_ms = now_ms + config.send_timeout_ms
     topic, queue = _target_of(publisher, message.topic, queue)
     outgoing = encode_message(message, publisher.ids.next_id(timestamp_ms), config=config)
     request = _make_request(
         publisher, topic, outgoing, code=RequestCode.SEND_MESSAGE_V2, timestamp_ms=timestamp_ms
     )
     request.flag = ONEWAY_FLAG
-    target = yield from _choose(
-        publisher, topic, queue, message.sharding_key, avoid=None, now_ms=now_ms
-    )
+    route, now_ms = yield from _get_route(publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms)
+    target = _choose(publisher, route, queue, message.sharding_key)
     _set_queue(request, target)
     address = _master_of(publisher, target)
-    yield Oneway(address, request, config.send_timeout_ms)
+    yield Oneway(address, request, max(1, deadline_ms - now_ms))
 
 
 def _target_of(
@@ -240,20 +245,26 @@ def _attempt(
         if attempt:
             if queue is not None or key or _has_one_broker(publisher, topic):
                 # Nobody else can take it: give the broker a moment, it may be restarting.
-                yield Sleep(RETRY_FIRST_MS << (attempt - 1))
-            yield from _look_again(publisher, topic)
+                pause_ms = RETRY_FIRST_MS << min(attempt - 1, RETRY_DOUBLINGS_MAX)
+                yield Sleep(max(0, min(pause_ms, deadline_ms - now_ms)))
+                now_ms = yield Now()
+            yield from _look_again(publisher, topic, timeout_ms=deadline_ms - now_ms)
             now_ms = yield Now()
             if now_ms >= deadline_ms:
                 break
+        route, now_ms = yield from _get_route(
+            publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms
+        )
         avoid = tried[-1] if tried else None
-        target = yield from _choose(publisher, topic, queue, key, avoid=avoid, now_ms=now_ms)
+        target = _choose(publisher, route, queue, key, avoid=avoid)
         tried.append(target.broker_name)
         _set_queue(request, target)
         try:
             address = _master_of(publisher, target)
-            reply: RemotingCommand = yield Invoke(address, request, deadline_ms - now_ms)
+            reply: RemotingCommand = yield Invoke(address, request, max(1, deadline_ms - now_ms))
         except (TransportError, NoWritableQueue) as error:
             failure = error
+            now_ms = yield Now()
             continue
         status = _STATUSES.get(reply.code)
         if status is not None:
@@ -262,6 +273,7 @@ def _attempt(
         failure = error_of(reply, address)
         if reply.code not in _RETRIED_CODES:
             raise failure
+        now_ms = yield Now()
     raise SendFailed(
         f"a message to topic {topic!r} was not sent in {len(tried)} attempts at "
         f"{', '.join(tried)}: {failure}; see whether the broker runs, and send it again",
@@ -269,15 +281,10 @@ def _attempt(
     ) from failure
 
 
-def _choose(
-    publisher: Publisher,
-    topic: str,
-    queue: MessageQueue | None,
-    key: str | None,
-    *,
-    avoid: str | None,
-    now_ms: int,
-) -> Operation[MessageQueue]:
+def _get_route(
+    publisher: Publisher, topic: str, *, now_ms: int, deadline_ms: int
+) -> Operation[tuple[TopicRoute, int]]:
+    """Return the topic's route and the time; the name server is asked if need be."""
     route = publisher.routes.find(topic)
     if (
         route is None
@@ -285,7 +292,20 @@ def _choose(
         or not route.publish_queues
         or now_ms - route.fetched_ms > publisher.config.times.route_refresh_ms
     ):
-        route = yield from get_publish_route(publisher, topic, now_ms=now_ms)
+        timeout_ms = max(0, deadline_ms - now_ms)
+        route = yield from get_publish_route(publisher, topic, now_ms=now_ms, timeout_ms=timeout_ms)
+        now_ms = yield Now()
+    return route, now_ms
+
+
+def _choose(
+    publisher: Publisher,
+    route: TopicRoute,
+    queue: MessageQueue | None,
+    key: str | None,
+    *,
+    avoid: str | None = None,
+) -> MessageQueue:
     if queue is not None:
         return queue
     if key:
@@ -296,25 +316,27 @@ def _choose(
 def select_queue(publisher: Publisher, message: Message) -> Operation[MessageQueue]:
     """Return the queue that `send` would choose; round robin moves on.
 
-    Raises: RouteError, ConnectFailed, BrokerError.
+    Raises: RouteError, ConnectFailed, BrokerError, RemoteProtocolError.
     """
     now_ms: int = yield Now()
     topic, _ = _target_of(publisher, message.topic, None)
-    queue = yield from _choose(
-        publisher, topic, None, message.sharding_key, avoid=None, now_ms=now_ms
+    route, _ = yield from _get_route(
+        publisher, topic, now_ms=now_ms, deadline_ms=now_ms + publisher.config.send_timeout_ms
     )
+    queue = _choose(publisher, route, None, message.sharding_key)
     return publisher.config.namespace.unwrap_queue(queue)
 
 
 def fetch_publish_queues(publisher: Publisher, topic: str) -> Operation[list[MessageQueue]]:
     """Ask the name server for the queues that take messages of a topic, in round robin's order.
 
-    Raises: RouteError, ConnectFailed, BrokerError.
+    Raises: RouteError, ConnectFailed, BrokerError, RemoteProtocolError.
     """
     topic, _ = _target_of(publisher, topic, None)
-    yield from look_up_publish_route(publisher, topic)
+    timeout_ms = publisher.config.send_timeout_ms
+    yield from look_up_publish_route(publisher, topic, timeout_ms=timeout_ms)
     now_ms: int = yield Now()
-    route = yield from get_publish_route(publisher, topic, now_ms=now_ms)
+    route = yield from get_publish_route(publisher, topic, now_ms=now_ms, timeout_ms=timeout_ms)
     return [publisher.config.namespace.unwrap_queue(queue) for queue in route.publish_queues]
 
 
@@ -339,9 +361,10 @@ def _has_one_broker(publisher: Publisher, topic: str) -> bool:
     return route is not None and len({queue.broker_name for queue in route.publish_queues}) == 1
 
 
-def _look_again(publisher: Publisher, topic: str) -> Operation[None]:
+def _look_again(publisher: Publisher, topic: str, *, timeout_ms: int) -> Operation[None]:
+    timeout_ms = max(0, min(timeout_ms, LOOK_AGAIN_MS))
     try:
-        yield from look_up_publish_route(publisher, topic)
+        yield from look_up_publish_route(publisher, topic, timeout_ms=timeout_ms)
     except SparrowError:
         # The next attempt uses what is known, and fails by itself if that is nothing.
         return
@@ -386,7 +409,7 @@ def _heartbeat(publisher: Publisher, topic: str) -> Operation[None]:
     """Make the producer known to the masters; a failure waits for the next heartbeat."""
     config = publisher.config
     if publisher.routes.find(topic) is None:
-        yield from _look_again(publisher, topic)
+        yield from _look_again(publisher, topic, timeout_ms=config.times.invoke_timeout_ms)
     data = HeartbeatData(
         client_id=config.client_id, producer_data_set=[ProducerData(group_name=config.group)]
     )

@@ -22,8 +22,8 @@ from sparrowmq.client.operations.membership import (
     is_silence,
     running_info,
 )
-from sparrowmq.client.operations.request import ask
-from sparrowmq.client.operations.routes import find_cluster
+from sparrowmq.client.operations.request import ask, decode_answer
+from sparrowmq.client.operations.routes import find_cluster, read_route
 from sparrowmq.doctor.snapshot import (
     BrokerView,
     GroupSnapshot,
@@ -54,7 +54,6 @@ from sparrowmq.protocol.bodies import (
     SubscriptionGroupTable,
     TopicRouteData,
     TopicStatsTable,
-    decode_body,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import (
@@ -236,7 +235,7 @@ def _connections(address: str, group: str, *, timeout_ms: int) -> Operation[_Con
         if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
             return _Connections()
         raise
-    return decode_body(_Connections, reply.body)
+    return decode_answer(_Connections, reply, address)
 
 
 def _progress(
@@ -249,7 +248,7 @@ def _progress(
     except BrokerError:
         # Brokers of some versions refuse for a group that has committed nothing.
         return []
-    stats = decode_body(ConsumeStats, reply.body or b"{}")
+    stats = decode_answer(ConsumeStats, reply, address, absent=b"{}")
     return [
         QueueProgress(queue, at.broker_offset, at.consumer_offset, at.last_timestamp_ms)
         for queue, at in stats.offset_table.items()
@@ -309,7 +308,8 @@ def _check_group_known(directory: Directory, group: str, sample: Sample) -> Oper
         try:
             code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
             reply = yield from ask(broker.address, code, timeout_ms=directory.timeout_ms)
-            known |= decode_body(SubscriptionGroupTable, reply.body).subscription_group_table.keys()
+            groups = decode_answer(SubscriptionGroupTable, reply, broker.address)
+            known |= groups.subscription_group_table.keys()
         except SparrowError:
             continue
     if group in known:
@@ -336,7 +336,7 @@ def _view_topic(directory: Directory, topic: str) -> Operation[TopicView]:
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         try:
             reply = yield from ask(server, code, header, timeout_ms=directory.timeout_ms)
-            routes[server] = decode_body(TopicRouteData, reply.body or b"{}")
+            routes[server] = read_route(topic, reply, server)
         except BrokerError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 routes[server] = TopicRouteData()
@@ -386,13 +386,15 @@ def _surplus_offsets(
         try:
             code = RequestCode.GET_TOPIC_STATS_INFO
             reply = yield from ask(address, code, header, timeout_ms=directory.timeout_ms)
-            table = decode_body(TopicStatsTable, reply.body).offset_table
+            table = decode_answer(TopicStatsTable, reply, address).offset_table
         except SparrowError:
             continue
         found += [
             (queue, at.max_offset - at.min_offset)
             for queue, at in table.items()
-            if queue.queue_id >= read_count[queue.broker_name] and at.max_offset > at.min_offset
+            if queue.broker_name == broker.broker_name
+            and queue.queue_id >= read_count[queue.broker_name]
+            and at.max_offset > at.min_offset
         ]
     return tuple(sorted(found))
 
