@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Admin
+from sparrowmq import Admin, MessageExt
 from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -35,6 +35,12 @@ def clusters(java: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
 def lag_of(cluster: Any) -> int:
     with Admin(name_server=cluster.name_server) as admin:
         return sum(each.lag for each in admin.group_lag(GROUP, TOPIC))
+
+
+def view(admin: Admin, msg_id: str) -> MessageExt:
+    message = admin.view_message(TOPIC, msg_id)
+    assert message is not None
+    return message
 
 
 @pytest.mark.parametrize(("first", "second"), [("ours", "apache"), ("apache", "ours")])
@@ -75,6 +81,11 @@ def test_messages_and_offsets_survive_the_move(
     assert sorted(places) == sorted(
         (event["body"], event["queueId"], event["offset"]) for event in anew.named("message")
     )
+    with Admin(name_server=new.name_server) as admin:
+        for event in early + between + late:
+            assert event["offsetMsgId"] == view(admin, event["msgId"]).offset_msg_id
+        found = {message.body.decode() for message in admin.query_message(TOPIC, "k7")}
+    assert {"early-7", "between-7", "late-7"} == found
     resumed_bodies = {event["body"] for event in resumed.named("message")}
     assert {event["body"] for event in between + late} <= resumed_bodies
     if not killed:

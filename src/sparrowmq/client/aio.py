@@ -49,6 +49,7 @@ from sparrowmq.model import (
     CompressionType,
     ConsumeFromWhere,
     Message,
+    MessageExt,
     MessageModel,
     MessageQueue,
     MessageSelector,
@@ -370,6 +371,30 @@ class AsyncAdmin:
     async def consumer_connections(self, group: str) -> ConsumerConnection:
         """Return who is connected for a group, and what the group subscribes to."""
         return await self._driver.run(administer.group_connections(self._directory, group))
+
+    async def query_message(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int = 64,
+        begin_timestamp_ms: int = 0,
+        end_timestamp_ms: int | None = None,
+    ) -> list[MessageExt]:
+        """Return the latest messages of a topic that have a key or an id; see `Admin`."""
+        operation = administer.query_message(
+            self._directory,
+            topic,
+            key,
+            count_max=count_max,
+            begin_timestamp_ms=begin_timestamp_ms,
+            end_timestamp_ms=end_timestamp_ms,
+        )
+        return await self._driver.run(operation)
+
+    async def view_message(self, topic: str, msg_id: str) -> MessageExt | None:
+        """Return the message of an id, None if no broker has it any more."""
+        return await self._driver.run(administer.view_message(self._directory, topic, msg_id))
 
     async def close(self) -> None:
         """Close the connections. A second call does nothing."""

@@ -47,6 +47,7 @@ from sparrowmq.model import (
     CompressionType,
     ConsumeFromWhere,
     Message,
+    MessageExt,
     MessageModel,
     MessageQueue,
     MessageSelector,
@@ -491,6 +492,41 @@ class Admin:
     def consumer_connections(self, group: str) -> ConsumerConnection:
         """Return who is connected for a group, and what the group subscribes to."""
         return self._driver.run(administer.group_connections(self._directory, group))
+
+    def query_message(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int = 64,
+        begin_timestamp_ms: int = 0,
+        end_timestamp_ms: int | None = None,
+    ) -> list[MessageExt]:
+        """Return the latest messages of a topic that have a key or an id, in the order of storing.
+
+        Args:
+            key: one of a message's keys, or the id that its producer gave (`MessageExt.msg_id`).
+            count_max: the most of each broker; 64 is the most that brokers return.
+            begin_timestamp_ms: the earliest store time, in wall-clock milliseconds.
+            end_timestamp_ms: the latest; None for no end.
+        """
+        operation = administer.query_message(
+            self._directory,
+            topic,
+            key,
+            count_max=count_max,
+            begin_timestamp_ms=begin_timestamp_ms,
+            end_timestamp_ms=end_timestamp_ms,
+        )
+        return self._driver.run(operation)
+
+    def view_message(self, topic: str, msg_id: str) -> MessageExt | None:
+        """Return the message of an id, None if no broker has it any more.
+
+        Args:
+            msg_id: the id that its producer gave, or `SendResult.offset_msg_id`.
+        """
+        return self._driver.run(administer.view_message(self._directory, topic, msg_id))
 
     def close(self) -> None:
         """Close the connections. A second call does nothing."""

@@ -189,3 +189,38 @@ def test_refusal_of_the_broker_is_typed(run: Run, cluster: EmbeddedCluster) -> N
         run(pull(cluster.broker, make_pull_header("GID_x", unknown, offset=0, count_max=1)))
 
     assert ResponseCode.TOPIC_NOT_EXIST == caught.value.code
+
+
+def test_messages_are_found_by_key_and_by_either_id(
+    run: Run, cluster: EmbeddedCluster, topic: str
+) -> None:
+    publisher = publisher_of(cluster.name_server)
+    sent = [
+        run(send(publisher, Message(topic, b"%d" % number, keys=(f"k{number}", "all"))))
+        for number in range(5)
+    ]
+    directory = make_directory(cluster.name_server, timeout_ms=3_000)
+
+    one = run(administer.query_message(directory, topic, "k2"))
+    latest = run(administer.query_message(directory, topic, "all", count_max=2))
+    of_id = run(administer.view_message(directory, topic, sent[3].msg_id))
+    of_place = run(administer.view_message(directory, topic, sent[4].offset_msg_id))
+
+    assert [sent[2].offset_msg_id] == [message.offset_msg_id for message in one]
+    assert [b"3", b"4"] == [message.body for message in latest]
+    assert [b"3", b"4"] == [of_id.body, of_place.body]
+    for nothing in ("k9", "7F000001000030A20000000000000000", sent[0].offset_msg_id[:-1] + "1"):
+        assert [] == run(administer.query_message(directory, topic, nothing))
+        assert None is run(administer.view_message(directory, topic, nothing))
+
+
+def test_messages_of_a_namespace_are_found_by_its_plain_names(
+    run: Run, cluster: EmbeddedCluster, topic: str
+) -> None:
+    publisher = publisher_of(cluster.name_server)
+    run(send(publisher, Message(f"ns%{topic}", b"inside", keys=("k",))))
+    directory = make_directory(cluster.name_server, timeout_ms=3_000, namespace="ns")
+
+    (found,) = run(administer.query_message(directory, topic, "k"))
+
+    assert (topic, b"inside") == (found.topic, found.body)

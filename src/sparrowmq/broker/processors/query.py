@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparrowmq.broker.state import BrokerState
+from sparrowmq.protocol.acl import UNIQUE_KEY_QUERY
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.headers import (
     QueryMessageRequestHeader,
@@ -18,8 +19,6 @@ from sparrowmq.protocol.headers import (
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Refusal, Request, answer
 
-# MixAll.UNIQUE_MSG_QUERY_FLAG: set where the key is an id that a producer gave.
-_UNIQUE_KEY_FIELD = "_UNIQUE_KEY_QUERY"
 # MessageStoreConfig: defaultQueryMaxNum, maxMsgsNumBatch.
 _UNIQUE_COUNT_MAX = 32
 _COUNT_MAX = 64
@@ -32,7 +31,7 @@ def query_message(state: BrokerState, request: Request) -> Sequence[Output]:
     fields = request.command.ext_fields or {}
     header = decode_header(QueryMessageRequestHeader, fields)
     count_max = min(header.max_num, _COUNT_MAX)
-    if fields.get(_UNIQUE_KEY_FIELD) == "true":
+    if fields.get(UNIQUE_KEY_QUERY) == "true":
         count_max = _UNIQUE_COUNT_MAX
     result = state.store.query(
         header.topic,

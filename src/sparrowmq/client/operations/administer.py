@@ -1,4 +1,4 @@
-"""What an administrator asks: topics, routes, offsets, who is in a group.
+"""What an administrator asks: topics, routes, offsets, messages, who is in a group.
 
 Source: DefaultMQAdminExtImpl.java, MQAdminImpl.java.
 """
@@ -22,11 +22,12 @@ from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.errors import (
     BrokerError,
     InvokeTimeout,
+    RemoteProtocolError,
     RouteError,
     SparrowError,
     TopicRouteNotFound,
 )
-from sparrowmq.model import MessageQueue
+from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.names import AUTO_CREATE_TOPIC_KEY_TOPIC, check_topic
 from sparrowmq.model.queue import queue_order
 from sparrowmq.protocol.bodies import MASTER_ID, PERM_READ, PERM_WRITE, ConsumerConnection
@@ -35,11 +36,16 @@ from sparrowmq.protocol.headers import (
     CreateTopicRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
+    QueryMessageRequestHeader,
+    ViewMessageRequestHeader,
 )
+from sparrowmq.protocol.message_id import decode_offset_msg_id
+from sparrowmq.protocol.record import decode_host, decode_messages
 
 # How long `create_topic` waits for the name server to learn of the topic, and how often it looks.
 TOPIC_KNOWN_MS = 15_000
 TOPIC_POLL_MS = 20
+_END_OF_TIME_MS = (1 << 63) - 1
 
 
 def get_route(directory: Directory, topic: str, *, is_fresh: bool = False) -> Operation[TopicRoute]:
@@ -289,3 +295,111 @@ def group_connections(directory: Directory, group: str) -> Operation[ConsumerCon
         if found.connection_set:
             return found
     return ConsumerConnection()
+
+
+def query_message(
+    directory: Directory,
+    topic: str,
+    key: str,
+    *,
+    count_max: int = 64,
+    begin_timestamp_ms: int = 0,
+    end_timestamp_ms: int | None = None,
+) -> Operation[list[MessageExt]]:
+    """Return the latest messages of a topic that have a key or an id, in the order of storing.
+
+    Args:
+        key: one of a message's keys, or the id that its producer gave (`MessageExt.msg_id`).
+        count_max: the most of each broker; 64 is the most that brokers return.
+        begin_timestamp_ms: the earliest store time, in wall-clock milliseconds.
+        end_timestamp_ms: the latest; None for no end.
+
+    Raises: TopicRouteNotFound, TransportError; BrokerError, as while a broker builds its index.
+    """
+    topic = directory.namespace.wrap(topic)
+    header = QueryMessageRequestHeader(
+        topic=topic,
+        key=key,
+        max_num=count_max,
+        begin_timestamp_ms=begin_timestamp_ms,
+        end_timestamp_ms=_END_OF_TIME_MS if end_timestamp_ms is None else end_timestamp_ms,
+    )
+    route = yield from get_route(directory, topic, is_fresh=True)
+    queries = [_query_broker(directory, name, header) for name in sorted(route.brokers)]
+    answers = yield from gather(queries, name=f"query {topic}")
+    # A broker compares hashes, which other keys may share.
+    found = [
+        message
+        for answer in answers
+        for message in answer
+        if message.topic == topic and (key in message.keys or key == message.msg_id)
+    ]
+    found.sort(key=lambda message: message.store_timestamp_ms)
+    return directory.namespace.unwrap_messages(found)
+
+
+def _query_broker(
+    directory: Directory, broker_name: str, header: QueryMessageRequestHeader
+) -> Operation[list[MessageExt]]:
+    address = directory.routes.address(broker_name)
+    assert address is not None
+    try:
+        reply = yield from ask(
+            address, RequestCode.QUERY_MESSAGE, header, timeout_ms=directory.timeout_ms
+        )
+    except BrokerError as error:
+        if error.code == ResponseCode.QUERY_NOT_FOUND:
+            return []
+        raise
+    return _decode_all(reply.body or b"", broker_name)
+
+
+def _decode_all(body: bytes, broker_name: str) -> list[MessageExt]:
+    """Return all messages that can be read."""
+    messages: list[MessageExt] = []
+    at = 0
+    while at < len(body):
+        decoded = decode_messages(body, broker_name=broker_name, at=at)
+        if decoded.end == at:
+            break
+        messages += decoded.messages
+        at = decoded.end
+    return messages
+
+
+def view_message(directory: Directory, topic: str, msg_id: str) -> Operation[MessageExt | None]:
+    """Return the message of an id, None if no broker has it any more.
+
+    Args:
+        topic: its topic.
+        msg_id: the id that its producer gave, or the one that its broker gave
+            (`SendResult.offset_msg_id`).
+
+    Raises: as `query_message`.
+    """
+    found = yield from query_message(directory, topic, msg_id)
+    if found:
+        return found[0]
+    try:
+        host, position = decode_offset_msg_id(msg_id)
+        address = decode_host(host)
+    except RemoteProtocolError:
+        return None
+    topic = directory.namespace.wrap(topic)
+    # Only brokers of the topic are asked: an id may hold any address.
+    names = sorted(directory.routes.broker_names_at(address))
+    if not names or address not in directory.routes.addresses():
+        return None
+    try:
+        reply = yield from ask(
+            address,
+            RequestCode.VIEW_MESSAGE_BY_ID,
+            ViewMessageRequestHeader(position=position),
+            timeout_ms=directory.timeout_ms,
+        )
+    except BrokerError as error:
+        if error.code == ResponseCode.SYSTEM_ERROR:
+            return None
+        raise
+    read = [m for m in _decode_all(reply.body or b"", names[0]) if m.topic == topic]
+    return directory.namespace.unwrap_messages(read)[0] if read else None
