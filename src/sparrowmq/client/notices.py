@@ -138,6 +138,8 @@ class NoticeLog:
         """Write one line for each message at which a queue stops, however often it is tried."""
         words = " ".join(str(error).split())
         if self._standstills.get(queue) != words:
+            if len(self._standstills) >= KINDS_MAX:
+                self._standstills.clear()
             self._standstills[queue] = words
             LOG.error("consumer group %s: a queue stands still: %s", self._group, words)
 

@@ -6,7 +6,7 @@ Rules of this file:
   which the driver does other work: leases are renewed however much an answer holds.
 
 Differs from RocketMQ: Java's clients drop a message that they cannot read, and all that comes after
-it in the same answer, without a word.
+it in the same answer.
 """
 
 from __future__ import annotations
