@@ -9,8 +9,9 @@ from sparrowmq.nameserver.name_server import NameServer
 from sparrowmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.record import encode_host
 from sparrowmq.protocol.register_body import compute_body_crc, encode_register_body
-from sparrowmq.serving.connections import Connection, Reply
+from sparrowmq.serving.connections import Connection, Fact, Reply
 
 
 @dataclass
@@ -20,10 +21,12 @@ class Rig:
     server: NameServer = field(default_factory=NameServer)
     now_ms: int = 0
     numbers: int = 0
+    facts: list[Fact] = field(default_factory=list)
 
-    def connect(self) -> Connection:
+    def connect(self, ip: str = "10.0.0.9") -> Connection:
         self.numbers += 1
-        return Connection(self.numbers, f"10.0.0.9:{self.numbers}", bytes(8))
+        address = f"{ip}:{self.numbers}"
+        return Connection(self.numbers, address, encode_host(address))
 
     def call(
         self,
@@ -38,6 +41,7 @@ class Rig:
         outputs = self.server.handle(
             command, connection or self.connect(), now_ms=self.now_ms, timestamp_ms=0
         )
+        self.facts += [output for output in outputs if isinstance(output, Fact)]
         (reply,) = [output.command for output in outputs if isinstance(output, Reply)]
         return reply
 

@@ -5,8 +5,12 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.nameserver.name_server import KVConfig
-from sparrowmq.nameserver.route_table import BROKER_EXPIRY_MS
+from sparrowmq.nameserver.name_server import KVConfig, Refused
+from sparrowmq.nameserver.route_table import (
+    BROKER_ALIVE_MS,
+    BROKER_EXPIRY_MS,
+    QUEUES_PER_TOPIC_MAX,
+)
 from sparrowmq.protocol.bodies import ClusterInfo, TopicList, TopicRouteData, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
@@ -96,6 +100,88 @@ def test_slave_is_told_its_master(rig: Any) -> None:
     reply = rig.register("10.0.0.2:10911", broker_id=1)
 
     assert {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:109112"} == reply.ext_fields
+
+
+CLAIMS = [
+    ({"address": "10.6.6.6:10911"}, "its name and id at another address"),
+    ({"address": "10.6.6.6:10911", "broker_id": 7, "clusterName": "C"}, "its name in a cluster"),
+    ({"name": "evil"}, "its address under a name"),
+    ({"broker_id": 1}, "its address under an id"),
+    ({"clusterName": "C"}, "another cluster"),
+]
+
+
+@pytest.mark.parametrize("claim", [claim for claim, _ in CLAIMS], ids=[name for _, name in CLAIMS])
+def test_what_is_registered_and_alive_is_not_taken_over(rig: Any, claim: dict[str, Any]) -> None:
+    broker, stranger = rig.connect(), rig.connect()
+    rig.register(connection=broker)
+    before = route(rig).body
+
+    replies = [
+        rig.register(**{"topics": {"T": 1}, "counter": 2, **claim}, connection=stranger)
+        for _ in range(2)
+    ]
+    rig.server.connection_closed(stranger, now_ms=0, timestamp_ms=0)
+
+    assert [ResponseCode.SYSTEM_ERROR] * 2 == [reply.code for reply in replies]
+    assert "broker broker-a:0 of cluster DefaultCluster at 10.0.0.1:10911 is alive" in (
+        replies[0].remark
+    )
+    assert before == route(rig).body
+    assert 2 == rig.server.refusals.counts[Refused.REGISTRATION]
+    (fact,) = (fact for fact in rig.facts if fact.warning)
+    assert stranger.address in fact.text
+    assert broker.address in fact.text
+
+
+@pytest.mark.parametrize("ending", ["closed", "silent", "unregistered"])
+def test_name_of_a_broker_that_is_gone_is_free(rig: Any, ending: str) -> None:
+    broker = rig.connect()
+    rig.register(connection=broker)
+    if ending == "closed":
+        rig.server.connection_closed(broker, now_ms=0, timestamp_ms=0)
+    elif ending == "silent":
+        rig.now_ms = BROKER_ALIVE_MS
+    else:
+        rig.call(RequestCode.UNREGISTER_BROKER, IDENTITY, connection=broker)
+
+    assert 0 == rig.register("10.0.0.2:10911").code
+    data = decode_body(TopicRouteData, route(rig).body)
+    assert [{0: "10.0.0.2:10911"}] == [each.broker_addrs for each in data.broker_datas]
+
+
+def test_broker_comes_back_over_another_connection_from_its_own_host_alone(rig: Any) -> None:
+    first, second, elsewhere = rig.connect(), rig.connect(), rig.connect("10.6.6.6")
+    rig.register(connection=first)
+
+    codes = [rig.register(connection=each).code for each in (elsewhere, second)]
+    rig.server.connection_closed(first, now_ms=0, timestamp_ms=0)
+
+    assert [ResponseCode.SYSTEM_ERROR, 0] == codes
+    assert 0 == route(rig).code
+
+
+def test_broker_is_not_unregistered_from_another_host(rig: Any) -> None:
+    rig.register()
+    code = RequestCode.UNREGISTER_BROKER
+
+    refused = rig.call(code, IDENTITY, connection=rig.connect("10.6.6.6"))
+    unknown = rig.call(code, {**IDENTITY, "brokerAddr": "10.0.0.7:1"})
+
+    assert (ResponseCode.SYSTEM_ERROR, 0) == (refused.code, unknown.code)
+    assert 0 == route(rig).code
+    assert 1 == rig.server.refusals.counts[Refused.UNREGISTRATION]
+
+
+@pytest.mark.parametrize("count", [-1, QUEUES_PER_TOPIC_MAX + 1, 2**31 - 1])
+def test_topic_with_queues_beyond_the_bound_is_left_out_and_warned_of(rig: Any, count: int) -> None:
+    reply = rig.register(topics={"T": 4, "huge": count, "large": QUEUES_PER_TOPIC_MAX})
+
+    (fact,) = (fact for fact in rig.facts if fact.warning)
+    assert 0 == reply.code
+    assert [0, 17, 0] == [route(rig, name).code for name in ("T", "huge", "large")]
+    assert f"'huge': {count} queues; from 0 to 65536 are possible" in fact.text
+    assert 1 == rig.server.refusals.counts[Refused.TOPIC]
 
 
 def test_version_is_compared(rig: Any) -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparrowmq.nameserver import route_table
 from sparrowmq.nameserver.route_table import BROKER_EXPIRY_MS, BrokerIdentity, RouteTable
 from sparrowmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from sparrowmq.serving.connections import Connection
@@ -110,7 +111,7 @@ def test_slave_brings_no_topics_and_learns_its_master() -> None:
         identity("a", 1), topics("U"), ha_address="x", connection=PEERS[1], now_ms=0
     )
 
-    assert (True, "a-0:1", "ha-a-0:1") == told
+    assert (True, "a-0:1", "ha-a-0:1", ()) == told
     assert ["T"] == table.topics()
     assert {"a": {0: "a-0:1", 1: "a-1:1"}} == addresses(table, "T")
 
@@ -212,6 +213,28 @@ def test_clusters_and_their_topics_are_listed() -> None:
     assert ["a", "b"] == list(info.broker_addr_table)
     assert (["T", "U"], []) == (table.topics_of_cluster("C"), table.topics_of_cluster("D"))
     assert (["C", "a", "b"], "a-0:1") == table.system_topics()
+
+
+def test_numbers_of_brokers_and_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BROKERS_MAX", "BROKERS_PER_TOPIC_MAX", "TOPICS_MAX"):
+        assert getattr(route_table, name) > 1_000
+        monkeypatch.setattr(route_table, name, 2)
+    table = RouteTable()
+    for name in ("a", "b"):
+        register(table, identity(name), topics("T"), connection=PEERS[1])
+
+    full = [
+        table.find_contradiction(who, connection=PEERS[2], now_ms=0)
+        for who in (identity("c"), identity("a", 1))
+    ]
+    register(table, identity("c"), topics("T", "U", "V", "W" * 256))
+
+    assert ["there are 2 brokers, which is the most"] * 2 == full
+    assert table.find_contradiction(identity("a"), connection=PEERS[2], now_ms=0) is None
+    assert {"a": 4, "b": 4} == queue_counts(table, "T")
+    assert ["T", "U"] == table.topics()
+    register(table, identity("a"), topics("T", counter=2, queues=8))
+    assert {"a": 8, "b": 4} == queue_counts(table, "T")
 
 
 STEPS = st.tuples(

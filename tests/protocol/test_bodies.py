@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.protocol import bodies, fastjson
 from sparrowmq.protocol.bodies import decode_body, encode_body
 from sparrowmq.protocol.register_body import (
+    TOPICS_MAX,
     compute_body_crc,
     decode_register_body,
     encode_register_body,
@@ -135,3 +137,20 @@ def test_null_and_absent_members_take_the_default() -> None:
     text = b'{"clientID":"c","consumerDataSet":null,"unknown":{"a":[1]}}'
 
     assert bodies.HeartbeatData(client_id="c") == decode_body(bodies.HeartbeatData, text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_compressed", [True, False])
+def test_a_registration_of_too_many_topics_is_refused(is_compressed: bool) -> None:
+    count = TOPICS_MAX + 1
+    if is_compressed:
+        texts = [b"T%d 1 1 6 S" % number for number in range(count)]
+        blocks = [b"{}", *texts, b"[]"]
+        parts = [len(block).to_bytes(4, "big") + block for block in blocks]
+        data = zlib.compress(b"".join([parts[0], count.to_bytes(4, "big"), *parts[1:]]), 1)
+    else:
+        topics = b",".join(b'"T%d":{"topicName":"T%d"}' % (n, n) for n in range(count))
+        data = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{%s}}}' % topics
+
+    with pytest.raises(RemoteProtocolError, match="100001 topics in one registration"):
+        decode_register_body(data, compressed=is_compressed)

@@ -8,6 +8,7 @@ settings cannot be changed remotely.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from types import MappingProxyType
 
 import msgspec
@@ -44,6 +45,7 @@ from sparrowmq.protocol.headers import (
 )
 from sparrowmq.protocol.register_body import compute_body_crc, decode_register_body
 from sparrowmq.serving.connections import Close, Connection, Fact, Output
+from sparrowmq.serving.refusals import Refusals
 from sparrowmq.serving.requests import FAQ, Processor, Refusal, Request, answer, serve
 
 # NamesrvUtil.NAMESPACE_ORDER_TOPIC_CONFIG.
@@ -54,6 +56,14 @@ _VERSION_WITH_REGISTER_BODY = 37
 _VERSION_WITH_STANDARD_JSON = 401
 _KEYS_MAX = 10_000
 SCAN_INTERVAL_MS = 10_000
+
+
+class Refused(Enum):
+    """What is refused or left out since it contradicts what is known, or is too much."""
+
+    REGISTRATION = "registrations"
+    UNREGISTRATION = "unregistrations"
+    TOPIC = "topics"
 
 
 class KVConfig:
@@ -114,6 +124,7 @@ class NameServer:
     def __init__(self, kv_config: KVConfig | None = None) -> None:
         self.routes = RouteTable()
         self.kv_config = kv_config or KVConfig()
+        self.refusals = Refusals(Refused)
         self._scan_due_ms = 0
 
     def handle(
@@ -152,9 +163,22 @@ class NameServer:
 
 
 def register_broker(server: NameServer, request: Request) -> Sequence[Output]:
-    """Take a broker's registration."""
+    """Take a broker's registration, unless it contradicts a broker that is alive."""
     command = request.command
     header = decode_header(RegisterBrokerRequestHeader, command.ext_fields)
+    identity = BrokerIdentity(
+        header.cluster_name, header.broker_name, header.broker_id, header.broker_addr
+    )
+    contradiction = server.routes.find_contradiction(
+        identity, connection=request.connection, now_ms=request.now_ms
+    )
+    if contradiction is not None:
+        raise _refusal(
+            server,
+            Refused.REGISTRATION,
+            request,
+            f"broker {_describe(identity)} cannot be registered: {contradiction}",
+        )
     body = command.body
     if header.body_crc32 and header.body_crc32 != compute_body_crc(body or b""):
         raise Refusal(ResponseCode.SYSTEM_ERROR, "crc32 not match", ext_fields={})
@@ -164,9 +188,7 @@ def register_broker(server: NameServer, request: Request) -> Sequence[Output]:
     else:
         topics = decode_body(TopicConfigTable, body)
     registered = server.routes.register(
-        BrokerIdentity(
-            header.cluster_name, header.broker_name, header.broker_id, header.broker_addr
-        ),
+        identity,
         topics,
         ha_address=header.ha_server_addr,
         connection=request.connection,
@@ -183,20 +205,40 @@ def register_broker(server: NameServer, request: Request) -> Sequence[Output]:
         ),
         body=None if order is None else encode_body(KVTable(table=dict(order))),
     )
+    facts: list[Output] = []
     if registered.is_new:
-        come = f"broker {header.broker_name}:{header.broker_id} at {header.broker_addr} has come"
-        return [*outputs, Fact(come)]
-    return outputs
+        facts.append(Fact(f"broker {_describe(identity)} has come"))
+    for left_out in registered.left_out:
+        text = f"left out a topic of broker {_describe(identity)}: {left_out}"
+        facts += server.refusals.note(Refused.TOPIC, text, now_ms=request.now_ms)
+    return [*outputs, *facts]
+
+
+def _describe(identity: BrokerIdentity) -> str:
+    return f"{identity.broker_name}:{identity.broker_id} at {identity.address}"
+
+
+def _refusal(server: NameServer, kind: Refused, request: Request, remark: str) -> Refusal:
+    """Count a refusal of a kind; returns it, to be raised."""
+    text = f"refused {request.connection.address}: {remark}"
+    facts = server.refusals.note(kind, text, now_ms=request.now_ms)
+    return Refusal(ResponseCode.SYSTEM_ERROR, remark, ext_fields={}, facts=facts)
 
 
 def unregister_broker(server: NameServer, request: Request) -> Sequence[Output]:
     """Forget a broker that stops."""
     header = decode_header(UnRegisterBrokerRequestHeader, request.command.ext_fields)
-    server.routes.unregister(
-        BrokerIdentity(
-            header.cluster_name, header.broker_name, header.broker_id, header.broker_addr
-        )
+    identity = BrokerIdentity(
+        header.cluster_name, header.broker_name, header.broker_id, header.broker_addr
     )
+    if not server.routes.may_unregister(identity, connection=request.connection):
+        raise _refusal(
+            server,
+            Refused.UNREGISTRATION,
+            request,
+            f"broker {_describe(identity)} has not registered from this host",
+        )
+    server.routes.unregister(identity)
     return answer(request)
 
 

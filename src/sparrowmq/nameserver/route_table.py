@@ -3,12 +3,15 @@
 Nothing of it is on the disk: brokers tell it again every 30 s. A broker is forgotten when its
 connection closes or when it is silent for two minutes.
 
+Anybody may register anything, so what contradicts a broker that is alive is found out before it is
+taken (`find_contradiction`), and what would be too much is left out.
+
 Source: RouteInfoManager.java.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,6 +25,7 @@ from sparrowmq.protocol.bodies import (
     ClusterInfo,
     DataVersion,
     QueueData,
+    TopicConfig,
     TopicConfigTable,
     TopicRouteData,
 )
@@ -29,6 +33,19 @@ from sparrowmq.serving.connections import Connection
 
 # RouteInfoManager.BROKER_CHANNEL_EXPIRED_TIME.
 BROKER_EXPIRY_MS = 120_000
+# BrokerConfig.registerNameServerPeriod is at most 60 s: a broker that is silent for longer may be
+# gone, and another may take its name or its address.
+BROKER_ALIVE_MS = 65_000
+# Of one broker; ours makes no topic with more.
+QUEUES_PER_TOPIC_MAX = 65_536
+BROKERS_PER_TOPIC_MAX = 1_024
+BROKERS_MAX = 4_096
+TOPICS_MAX = 200_000
+# TopicValidator.RETRY_OR_DLQ_TOPIC_MAX_LENGTH of 5.x.
+TOPIC_LENGTH_MAX = 255
+
+# A connection's host is an address and a port.
+_PORT_SIZE = 4
 
 
 class BrokerIdentity(NamedTuple):
@@ -46,11 +63,13 @@ class Registered(NamedTuple):
     Args:
         is_new: the broker was not known.
         master_address: told to a slave, and where its master serves replication.
+        left_out: the topics that were not taken, each with the reason.
     """
 
     is_new: bool
     master_address: str | None = None
     master_ha_address: str | None = None
+    left_out: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -87,7 +106,7 @@ class RouteTable:
         connection: Connection,
         now_ms: int,
     ) -> Registered:
-        """Take what a broker tells of itself.
+        """Take what a broker tells of itself, which contradicts nothing.
 
         Topics are taken from masters alone, and only if their version changed.
         """
@@ -102,23 +121,64 @@ class RouteTable:
                 del group.addresses[broker_id]
         is_first = group.addresses.get(identity.broker_id) != identity.address
         group.addresses[identity.broker_id] = identity.address
+        left_out: Sequence[str] = ()
         if identity.broker_id == MASTER_ID and (
             is_first or known is None or known.data_version != topics.data_version
         ):
-            self._take_topics(identity.broker_name, topics)
+            left_out = self._take_topics(identity.broker_name, topics)
         self._live[identity.address] = _LiveBroker(
             identity, ha_address, topics.data_version, connection, now_ms
         )
         master_address = group.addresses.get(MASTER_ID)
         if identity.broker_id == MASTER_ID or master_address is None:
-            return Registered(known is None)
+            return Registered(known is None, left_out=left_out)
         master = self._live.get(master_address)
         return Registered(
             known is None, master_address, None if master is None else master.ha_address
         )
 
-    def _take_topics(self, broker_name: str, topics: TopicConfigTable) -> None:
+    def find_contradiction(
+        self, identity: BrokerIdentity, *, connection: Connection, now_ms: int
+    ) -> str | None:
+        """Return what a registration contradicts, None if it may be taken.
+
+        A broker that is alive may change everything over its own connection. To come back over
+        another, it must have its name, id and address still, and come from the same host.
+        """
+        if identity.address not in self._live and len(self._live) >= BROKERS_MAX:
+            return f"there are {BROKERS_MAX} brokers, which is the most"
+        group = self._brokers.get(identity.broker_name)
+        addresses = {} if group is None else group.addresses
+        others = [
+            self._live.get(identity.address),
+            self._live.get(addresses.get(identity.broker_id, "")),
+        ]
+        if group is not None and group.cluster_name != identity.cluster_name:
+            others += [self._live.get(address) for address in addresses.values()]
+        for other in others:
+            if other is None or other.connection is connection:
+                continue
+            is_same = other.identity == identity and is_same_host(other.connection, connection)
+            if not is_same and now_ms - other.seen_ms < BROKER_ALIVE_MS:
+                name, number = other.identity.broker_name, other.identity.broker_id
+                return (
+                    f"broker {name}:{number} of cluster {other.identity.cluster_name} at "
+                    f"{other.identity.address} is alive, registered from {other.connection.address}"
+                )
+        return None
+
+    def may_unregister(self, identity: BrokerIdentity, *, connection: Connection) -> bool:
+        """Tell whether a request comes from where the broker it names has registered."""
+        live = self._live.get(identity.address)
+        return live is None or is_same_host(live.connection, connection)
+
+    def _take_topics(self, broker_name: str, topics: TopicConfigTable) -> list[str]:
+        left_out: list[str] = []
         for name, topic in topics.topic_config_table.items():
+            fault = self._find_topic_fault(broker_name, name, topic)
+            if fault is not None:
+                left_out.append(f"{name[:40]!r}: {fault}")
+                continue
             self._topics.setdefault(name, {})[broker_name] = QueueData(
                 broker_name=broker_name,
                 read_queue_nums=topic.read_queue_nums,
@@ -126,6 +186,20 @@ class RouteTable:
                 perm=topic.perm,
                 topic_sys_flag=topic.topic_sys_flag,
             )
+        return left_out
+
+    def _find_topic_fault(self, broker_name: str, name: str, topic: TopicConfig) -> str | None:
+        if len(name) > TOPIC_LENGTH_MAX:
+            return f"its name has {len(name)} characters; {TOPIC_LENGTH_MAX} are the most"
+        for count in (topic.read_queue_nums, topic.write_queue_nums):
+            if not 0 <= count <= QUEUES_PER_TOPIC_MAX:
+                return f"{count} queues; from 0 to {QUEUES_PER_TOPIC_MAX} are possible"
+        brokers = self._topics.get(name)
+        if brokers is None:
+            return f"there are {TOPICS_MAX} topics" if len(self._topics) >= TOPICS_MAX else None
+        if broker_name not in brokers and len(brokers) >= BROKERS_PER_TOPIC_MAX:
+            return f"{BROKERS_PER_TOPIC_MAX} brokers have the topic, which is the most"
+        return None
 
     def unregister(self, identity: BrokerIdentity) -> None:
         """Forget one broker, and the topics of its name once nobody of that name is left.
@@ -242,3 +316,8 @@ class RouteTable:
     def broker_names(self) -> Iterable[str]:
         """Return the names of all brokers, sorted."""
         return sorted(self._brokers)
+
+
+def is_same_host(one: Connection, other: Connection) -> bool:
+    """Tell whether two connections come from one host, whatever their ports are."""
+    return one.host[:-_PORT_SIZE] == other.host[:-_PORT_SIZE]

@@ -32,6 +32,7 @@ from sparrowmq.protocol.bodies import (
 
 # 50,000 topics of 127 characters come to 8 MB.
 INFLATED_BYTES_MAX = 33_554_432
+TOPICS_MAX = 100_000
 _COMPRESS_LEVEL = 9
 
 
@@ -63,7 +64,9 @@ def decode_register_body(data: bytes | None, *, compressed: bool = False) -> Reg
     if data is None:
         return RegisterBrokerBody()
     if not compressed:
-        return decode_body(RegisterBrokerBody, data)
+        body = decode_body(RegisterBrokerBody, data)
+        _check_count(len(body.topic_config_serialize_wrapper.topic_config_table))
+        return body
     reader = _Reader(_inflate(data))
     data_version = decode_body(DataVersion, reader.read_block())
     topics = [_parse_topic(reader.read_block()) for _ in range(reader.read_count())]
@@ -77,6 +80,11 @@ def decode_register_body(data: bytes | None, *, compressed: bool = False) -> Reg
         ),
         filter_server_list=[str(server) for server in filter_servers],
     )
+
+
+def _check_count(topic_count: int) -> None:
+    if topic_count > TOPICS_MAX:
+        raise RemoteProtocolError(f"{topic_count} topics in one registration; {TOPICS_MAX} at most")
 
 
 def _with_length(data: bytes) -> bytes:
@@ -135,9 +143,7 @@ class _Reader:
 
     def read_count(self) -> int:
         count = int.from_bytes(self._take(4), "big")
-        # Each topic takes at least its length's four bytes.
-        if count > len(self._data) // 4:
-            raise RemoteProtocolError(f"{count} topics do not fit", position=self._at - 4)
+        _check_count(count)
         return count
 
     def read_block(self) -> bytes:
