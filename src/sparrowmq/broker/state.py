@@ -22,6 +22,7 @@ from sparrowmq.broker.rounds import Rounds
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
 from sparrowmq.coordination.queue_lock_table import QueueLockTable
+from sparrowmq.model.message import PROPERTY_CLUSTER, PROPERTY_MSG_REGION
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
@@ -61,6 +62,9 @@ class BrokerState:
     Args:
         random_below: picks a number from 0 to one less than its argument, for queue -1.
         store_host: the broker's address as records carry it.
+
+    Attributes:
+        origin_properties: what each message gets besides its own properties.
     """
 
     config: BrokerConfig
@@ -92,10 +96,15 @@ class BrokerState:
     # The file has every lock up to this one of `locks.changes`.
     locks_written: int = 0
     pending: PendingReplies = field(init=False)
+    origin_properties: str = field(init=False)
     _opaque: int = 0
 
     def __post_init__(self) -> None:
         self.pending = PendingReplies(self.saves, self.registrations)
+        region, cluster = self.config.region, self.config.cluster_name
+        self.origin_properties = (
+            f"{PROPERTY_MSG_REGION}\x01{region}\x02{PROPERTY_CLUSTER}\x01{cluster}"
+        )
 
     def put_topic(self, topic: TopicConfig, *, timestamp_ms: int) -> None:
         """Make or change a topic; `saves.asked` and `registrations.asked` then cover it."""

@@ -55,6 +55,8 @@ def encode_offset_msg_id(store_host: bytes, position: int) -> str:
 
 def encode_offset_msg_ids(store_host: bytes, positions: Sequence[int]) -> str:
     """Return the ids of several records of one broker as a comma list."""
+    if len(positions) == 1:
+        return encode_offset_msg_id(store_host, positions[0])
     host = store_host.hex().upper()
     digits = pack(f">{len(positions)}q", *positions).hex(",", 8).upper()
     return host + digits.replace(",", f",{host}")

@@ -27,6 +27,7 @@ from sparrowmq.protocol.record import (
     TRANSACTION_NONE,
     TRANSACTION_TYPE,
     Record,
+    head_of,
 )
 from sparrowmq.store.checkpoint import Checkpoint, Mark, read_checkpoint
 from sparrowmq.store.commit_log import CommitLog
@@ -37,7 +38,7 @@ from sparrowmq.store.log_scan import LogScan
 from sparrowmq.store.message_batch import MessageBatch, encode_batch_records, place_batch
 from sparrowmq.store.message_index import LAG_BYTES_MAX, MessageIndex
 from sparrowmq.store.queue_reader import find_offset_by_time, read_messages, read_store_timestamp
-from sparrowmq.store.record_check import BLANK_SIZE, RecordChecker
+from sparrowmq.store.record_check import BLANK_SIZE, CRC_PROPERTY_SIZE, RecordChecker
 from sparrowmq.store.recovery import QueueKey, Recovery, RecoveryReport, load_queues
 from sparrowmq.store.results import (
     Dispatched,
@@ -52,7 +53,6 @@ from sparrowmq.store.stored_record import (
     encode_stored,
     find_name_fault,
     stored_properties,
-    stored_size,
 )
 
 ABORT_PATH = "abort"
@@ -261,7 +261,10 @@ class MessageStore:
         end = self._log.end
         try:
             properties, has_crc = stored_properties(record, append_crc=append_crc)
-            size = stored_size(record, topic_field, properties, has_crc=has_crc)
+            head, _ = head_of(record.born_host, record.store_host)
+            size = head.size + len(record.body) + len(topic_field) + 2 + len(properties)
+            if has_crc:
+                size += CRC_PROPERTY_SIZE
             if size + BLANK_SIZE > self._config.commit_log_file_size:
                 return _illegal(f"{size} bytes fit into no file of the log")
             position = self._log.reserve(size)
@@ -269,8 +272,7 @@ class MessageStore:
             record.position = position
             record.store_timestamp_ms = timestamp_ms
             record.size = size
-            data = encode_stored(record, topic_field, properties, has_crc=has_crc)
-            self._log.append(data)
+            self._log.append(encode_stored(record, topic_field, properties, has_crc=has_crc))
         except LocalProtocolError as error:
             return _illegal(str(error))
         except OSError as error:
@@ -329,14 +331,14 @@ class MessageStore:
 
     def _queue_for(self, topic: str, queue_id: int) -> tuple[ConsumeQueue | None, PutResult]:
         """Return the queue, which may be new, or why nothing can be put into it."""
-        if not self.is_writable:
+        queue = self._queues.get((topic, queue_id))
+        if not self._is_open or self._failure is not None:
             reason = self._failure or "it is closed"
             remark = f"the store takes no messages: {reason}"
             return None, PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
         if self._unreported is not None:
             # Whoever sent what was lost must hear of it first: positions are used again.
             return None, _unwritten(self._unreported)
-        queue = self._queues.get((topic, queue_id))
         if queue is None:
             if (fault := find_name_fault(topic, queue_id)) is not None:
                 return None, _illegal(fault)

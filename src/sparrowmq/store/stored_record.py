@@ -11,7 +11,7 @@ from zlib import crc32
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model.names import is_legal_name
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX, PROPERTY_SEPARATOR
-from sparrowmq.protocol.record import TOPIC_BYTES_MAX, Record, head_of, lay_out_record
+from sparrowmq.protocol.record import TOPIC_BYTES_MAX, Record, lay_out_record
 from sparrowmq.store.record_check import (
     CHECKSUMMED_PROPERTIES_SIZE_MAX,
     CRC_PROPERTY,
@@ -51,13 +51,6 @@ def stored_properties(record: Record, *, append_crc: bool) -> tuple[bytes, bool]
     if size and properties[-1] != 2:
         properties += _SEPARATOR
     return properties, True
-
-
-def stored_size(record: Record, topic_field: bytes, properties: bytes, *, has_crc: bool) -> int:
-    """Return the size of the whole record."""
-    head, _ = head_of(record.born_host, record.store_host)
-    size = head.size + len(record.body) + len(topic_field) + 2 + len(properties)
-    return size + CRC_PROPERTY_SIZE if has_crc else size
 
 
 def encode_stored(record: Record, topic_field: bytes, properties: bytes, *, has_crc: bool) -> bytes:

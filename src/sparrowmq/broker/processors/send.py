@@ -19,9 +19,7 @@ from sparrowmq.broker.topic_configs import (
     plain,
 )
 from sparrowmq.model.message import (
-    PROPERTY_CLUSTER,
     PROPERTY_DELAY_LEVEL,
-    PROPERTY_MSG_REGION,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_WAIT_STORE_OK,
@@ -91,8 +89,6 @@ def send(state: BrokerState, request: Request) -> Sequence[Output]:
         header = decode_header(SendMessageRequestHeader, command.ext_fields)
     else:
         header = decode_header(SendMessageRequestHeaderV2, command.ext_fields)
-    # Error answers carry these fields too.
-    answer_fields = {"MSG_REGION": state.config.region, "TRACE_ON": "true"}
     try:
         body = command.body
         if body is None or len(body) > state.config.message_bytes_max:
@@ -108,13 +104,17 @@ def send(state: BrokerState, request: Request) -> Sequence[Output]:
             result = state.store.append(record, timestamp_ms=request.timestamp_ms)
         _check_put(state, result)
     except Refusal as refusal:
-        refusal.ext_fields = answer_fields
+        refusal.ext_fields = {"MSG_REGION": state.config.region, "TRACE_ON": "true"}
         raise
     if command.is_oneway:
         return ()
-    answer_fields["msgId"] = encode_offset_msg_ids(state.store_host, result.positions)
-    answer_fields["queueId"] = str(queue_id)
-    answer_fields["queueOffset"] = str(result.queue_offset)
+    answer_fields = {
+        "MSG_REGION": state.config.region,
+        "TRACE_ON": "true",
+        "msgId": encode_offset_msg_ids(state.store_host, result.positions),
+        "queueId": str(queue_id),
+        "queueOffset": str(result.queue_offset),
+    }
     reply = Reply(request.connection, response_to(command, ext_fields=answer_fields))
     return _reply_when_safe(state, request, reply, result, waits=waits)
 
@@ -309,17 +309,10 @@ def _waits(text: str) -> bool:
 
 def _with_origin(state: BrokerState, text: str) -> str:
     """Add the cluster, and the region as 5.x brokers do: 5.x consumers trace no message without."""
-    config = state.config
-    origin = (
-        f"{PROPERTY_MSG_REGION}\x01{config.region}\x02{PROPERTY_CLUSTER}\x01{config.cluster_name}"
-    )
-    return _join(text, origin)
-
-
-def _join(text: str, added: str) -> str:
+    added = state.origin_properties
     if not text:
         return added
-    return text + added if text.endswith("\x02") else f"{text}\x02{added}"
+    return text + added if text[-1] == "\x02" else f"{text}\x02{added}"
 
 
 def schedule(record: Record, properties: dict[str, str], *, level: int) -> None:
