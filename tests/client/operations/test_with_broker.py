@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Message, MessageQueue
+from poison import send_stored
+from sparrowmq import CompressionType, Message, MessageQueue
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import make_directory, make_publisher
 from sparrowmq.client.directory import QueueLag
@@ -17,9 +18,16 @@ from sparrowmq.client.operations.pull import PullStatus, make_pull_header, pull
 from sparrowmq.client.operations.send import send, send_batch
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.coordination.member_marker import MARKED_EXPIRY_MS, is_marked
-from sparrowmq.errors import BrokerError, ConnectFailed, TopicRouteNotFound
+from sparrowmq.errors import (
+    BrokerError,
+    ConnectFailed,
+    TopicRouteNotFound,
+    UnreadableMessage,
+    UsageError,
+)
 from sparrowmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.compression import compress_body
 from sparrowmq.protocol.record import decode_messages
 from sparrowmq.testing.embedded import EmbeddedCluster
 
@@ -212,6 +220,34 @@ def test_messages_are_found_by_key_and_by_either_id(
     for nothing in ("k9", "7F000001000030A20000000000000000", sent[0].offset_msg_id[:-1] + "1"):
         assert [] == run(administer.query_message(directory, topic, nothing))
         assert None is run(administer.view_message(directory, topic, nothing))
+
+
+def test_a_found_message_that_cannot_be_read_is_named(
+    run: Run, cluster: EmbeddedCluster, topic: str
+) -> None:
+    msg_id = "7F000001000030A2000000000000000F"
+    send_stored(
+        cluster.broker, MessageQueue(topic, "broker-a", 0), b"no zlib stream", msg_id=msg_id
+    )
+    directory = make_directory(cluster.name_server, timeout_ms=3_000)
+
+    with pytest.raises(UnreadableMessage, match=f"message {msg_id} in an answer of broker"):
+        run(administer.view_message(directory, topic, msg_id))
+
+
+def test_found_messages_that_inflate_to_much_are_refused(
+    run: Run, cluster: EmbeddedCluster, topic: str
+) -> None:
+    packed, sys_flag = compress_body(bytes(16 << 20), CompressionType.ZSTD, level=1)
+    msg_id = "7F000001000030A2000000000000001F"
+    for _ in range(7):
+        queue = MessageQueue(topic, "broker-a", 0)
+        send_stored(cluster.broker, queue, packed, sys_flag=sys_flag, msg_id=msg_id)
+    directory = make_directory(cluster.name_server, timeout_ms=3_000)
+
+    with pytest.raises(UsageError, match="ask for fewer by count_max"):
+        run(administer.query_message(directory, topic, msg_id))
+    assert 6 == len(run(administer.query_message(directory, topic, msg_id, count_max=6)))
 
 
 def test_messages_of_a_namespace_are_found_by_its_plain_names(

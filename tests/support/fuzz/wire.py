@@ -12,6 +12,7 @@ from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.protocol import bodies, fastjson, headers
 from sparrowmq.protocol.bodies import decode_body, encode_body
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.compression import inflate
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.protocol.header_codec import decode_header, encode_header
 from sparrowmq.protocol.message_id import (
@@ -27,7 +28,6 @@ from sparrowmq.protocol.record import (
     decode_record,
     encode_batch,
     encode_record,
-    inflate,
 )
 from sparrowmq.protocol.register_body import decode_register_body, encode_register_body
 from sparrowmq.protocol.sql92 import parse_condition
@@ -37,6 +37,8 @@ from sparrowmq.store.record_check import RecordChecker, find_property
 
 # 2025-06-15 12:00 UTC.
 NOON_MS = 1_749_988_800_000
+# What bodies may inflate to here.
+BODY_BYTES_MAX = 1_000_000
 
 
 def _structs(module: object) -> list[type[msgspec.Struct]]:
@@ -143,12 +145,28 @@ def check_record(data: bytes) -> None:
         at += record.size
     else:
         at = len(data)
-    messages = decode_messages(data, broker_name="b")
-    assert sum(message.store_size for message in messages) <= at
-    for message in messages:
-        assert isinstance(message.body, bytes)
-    with contextlib.suppress(RemoteProtocolError):
-        inflate(data)
+    _check_messages(data, at)
+    for sys_flag in (0, 0x100, 0x200, 0x700):
+        with contextlib.suppress(RemoteProtocolError):
+            body = inflate(data, sys_flag=sys_flag, bytes_max=BODY_BYTES_MAX)
+            assert body is None or len(body) <= BODY_BYTES_MAX
+
+
+def _check_messages(data: bytes, end: int) -> None:
+    """Every record that stands is a message, or one whose body cannot be read and why."""
+    at = 0
+    while True:
+        decoded = decode_messages(data, broker_name="b", at=at, room_bytes=BODY_BYTES_MAX)
+        assert all(isinstance(message.body, bytes) for message in decoded.messages)
+        found = list(decoded.messages)
+        if decoded.unreadable is not None:
+            found.append(decoded.unreadable.message)
+        assert sum(message.store_size for message in found) == decoded.end - at
+        at = decoded.end
+        if decoded.fault is not None or not found:
+            break
+    # A record whose checksum differs ends `decode_record`, and no reading of messages.
+    assert at >= end or decoded.fault is None
 
 
 def check_batch(data: bytes) -> None:

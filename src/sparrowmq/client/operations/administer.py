@@ -26,7 +26,10 @@ from sparrowmq.errors import (
     RouteError,
     SparrowError,
     TopicRouteNotFound,
+    UnreadableMessage,
+    UsageError,
 )
+from sparrowmq.membership.process_queue import MIB
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.names import AUTO_CREATE_TOPIC_KEY_TOPIC, check_topic
 from sparrowmq.model.queue import queue_order
@@ -45,6 +48,8 @@ from sparrowmq.protocol.record import decode_host, decode_messages
 # How long `create_topic` waits for the name server to learn of the topic, and how often it looks.
 TOPIC_KNOWN_MS = 15_000
 TOPIC_POLL_MS = 20
+# What the messages of one answer may inflate to together: the flow limit of a queue.
+ANSWER_INFLATED_BYTES_MAX = 100 * MIB
 _END_OF_TIME_MS = (1 << 63) - 1
 
 
@@ -314,7 +319,9 @@ def query_message(
         begin_timestamp_ms: the earliest store time, in wall-clock milliseconds.
         end_timestamp_ms: the latest; None for no end.
 
-    Raises: TopicRouteNotFound, TransportError; BrokerError, as while a broker builds its index.
+    Raises: TopicRouteNotFound, TransportError; BrokerError, as while a broker builds its index;
+    UnreadableMessage if a message cannot be read; UsageError if the messages inflate to more than
+    100 MiB, so that fewer must be asked for.
     """
     topic = directory.namespace.wrap(topic)
     header = QueryMessageRequestHeader(
@@ -355,14 +362,29 @@ def _query_broker(
 
 
 def _decode_all(body: bytes, broker_name: str) -> list[MessageExt]:
-    """Return all messages that can be read."""
+    """Return all messages of an answer.
+
+    Raises: UnreadableMessage for one that cannot be read; UsageError if the bodies inflate to
+    more than `ANSWER_INFLATED_BYTES_MAX` together.
+    """
     messages: list[MessageExt] = []
-    at = 0
+    at = size = 0
     while at < len(body):
-        decoded = decode_messages(body, broker_name=broker_name, at=at)
-        if decoded.end == at:
-            break
+        room_bytes = ANSWER_INFLATED_BYTES_MAX - size
+        decoded = decode_messages(body, broker_name=broker_name, at=at, room_bytes=room_bytes)
+        if decoded.failure is not None:
+            found = decoded.unreadable
+            what = "a record" if found is None else f"message {found.message.msg_id}"
+            raise UnreadableMessage(
+                f"{what} in an answer of broker {broker_name!r} cannot be read: {decoded.failure}"
+            )
+        if not decoded.messages:
+            raise UsageError(
+                f"the messages that broker {broker_name!r} answers inflate to more than "
+                f"{ANSWER_INFLATED_BYTES_MAX} bytes; ask for fewer by count_max"
+            )
         messages += decoded.messages
+        size += sum(len(message.body) for message in decoded.messages)
         at = decoded.end
     return messages
 
