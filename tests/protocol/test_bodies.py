@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import tracemalloc
 import zlib
 from typing import Any
 
+import msgspec
 import pytest
 
 from golden import each_case
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol import bodies, fastjson
-from sparrowmq.protocol.bodies import decode_body, encode_body
+from sparrowmq.protocol.bodies import decode_body, decode_file, encode_body
 from sparrowmq.protocol.register_body import (
+    INFLATED_BYTES_MAX,
     TOPICS_MAX,
     compute_body_crc,
     decode_register_body,
@@ -152,5 +155,117 @@ def test_a_registration_of_too_many_topics_is_refused(is_compressed: bool) -> No
         topics = b",".join(b'"T%d":{"topicName":"T%d"}' % (n, n) for n in range(count))
         data = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{%s}}}' % topics
 
-    with pytest.raises(RemoteProtocolError, match="100001 topics in one registration"):
+    with pytest.raises(RemoteProtocolError, match="65537 topics in one registration"):
         decode_register_body(data, compressed=is_compressed)
+
+
+@each_case("bodies.jsonl")
+def test_reader_of_plain_json_and_reader_of_the_dialect_agree(case: dict[str, Any]) -> None:
+    text = case["text"].encode()
+
+    by_dialect = msgspec.convert(fastjson.loads(text), body_type(case), strict=False)
+
+    assert by_dialect == decode_body(body_type(case), text)
+
+
+def route(broker_count: int) -> bytes:
+    """Return a route as RocketMQ writes it: its keys are numbers."""
+    datas = [
+        bodies.BrokerData(
+            cluster="c", broker_name=f"b{n}", broker_addrs={0: "10.0.0.1:1", 1: "10.0.0.2:1"}
+        )
+        for n in range(broker_count)
+    ]
+    queues = [bodies.QueueData(broker_name=f"b{n}", read_queue_nums=8) for n in range(broker_count)]
+    return encode_body(bodies.TopicRouteData(broker_datas=datas, queue_datas=queues))
+
+
+def topics(count: int) -> bodies.TopicConfigTable:
+    names = [f"a_topic_with_a_name_of_a_usual_length_{n}" for n in range(count)]
+    return bodies.TopicConfigTable(
+        topic_config_table={name: bodies.TopicConfig(topic_name=name) for name in names}
+    )
+
+
+def stats(queue_count: int) -> bytes:
+    table = {MessageQueue("T", "b", n): bodies.OffsetWrapper() for n in range(queue_count)}
+    return encode_body(bodies.ConsumeStats(offset_table=table))
+
+
+def queues(count: int) -> bytes:
+    queues = [MessageQueue("a_topic", "broker-a", n) for n in range(count)]
+    request = bodies.LockBatchRequestBody(client_id="c", consumer_group="g", mq_set=queues)
+    return encode_body(request)
+
+
+def heartbeat(group_count: int) -> bytes:
+    subscriptions = [bodies.SubscriptionData(topic=topic) for topic in "TU"]
+    groups = [
+        bodies.ConsumerData(group_name=f"G{n}", subscription_data_set=subscriptions)
+        for n in range(group_count)
+    ]
+    return encode_body(bodies.HeartbeatData(client_id="c", consumer_data_set=groups))
+
+
+@pytest.mark.parametrize(
+    ("body_type", "data"),
+    [
+        (bodies.TopicRouteData, route(500)),
+        (bodies.TopicConfigTable, encode_body(topics(50_000))),
+        (bodies.RegisterBrokerBody, encode_body(bodies.RegisterBrokerBody())),
+        (bodies.TopicList, encode_body(bodies.TopicList(topic_list=["T" * 30] * 100_000))),
+        (bodies.ConsumeStats, stats(10_000)),
+        (bodies.LockBatchRequestBody, queues(1_024)),
+        (bodies.HeartbeatData, heartbeat(1_000)),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_largest_body_of_a_large_cluster_is_read(body_type: Any, data: bytes) -> None:
+    assert data == encode_body(decode_body(body_type, data))
+
+
+MIB = 1 << 20
+EMPTY = b'{"brokerDatas":[' + b",".join([b"{}"] * 5_000_000) + b"]}"
+HOSTILE = {
+    "empty objects": EMPTY,
+    "brokers": route(1)[:-1] + b',"x":' + route(100_000) + b"}",
+    "dialect": b"{x:[" + b"0," * (MIB // 4) + b"0]}",
+    "one text": b'{"orderTopicConf":"' + b"x" * (15 * MIB) + b'"}',
+    "escapes": b"{x:'" + b"\\u0041" * (2 * MIB) + b"'}",
+    "references": b'{"x":[' + b",".join([b'{"$ref":"$.x"}'] * MIB) + b"]}",
+    "depth": b'{"x":' * (2 * MIB),
+    "blanks": b"{" + b" " * (15 * MIB) + b"}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_body_with_too_much_to_read_is_refused_before_it_is_read(name: str) -> None:
+    data = HOSTILE[name]
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            RemoteProtocolError, match=r"no TopicRouteData: JSON of .* are the most"
+        ):
+            decode_body(bodies.TopicRouteData, data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < len(data) + MIB
+
+
+def test_file_may_have_any_size() -> None:
+    table = {f"topic{n}@group": dict.fromkeys(range(8), n) for n in range(20_000)}
+    data = encode_body(bodies.ConsumerOffsetTable(offset_table=table), pretty=True)
+
+    assert table == decode_file(bodies.ConsumerOffsetTable, data).offset_table
+
+
+def test_register_body_that_inflates_to_too_much_is_refused() -> None:
+    largest = bodies.RegisterBrokerBody(topic_config_serialize_wrapper=topics(50_000))
+
+    again = decode_register_body(encode_register_body(largest, compressed=True), compressed=True)
+
+    assert largest == again
+    with pytest.raises(RemoteProtocolError, match="inflates beyond"):
+        decode_register_body(zlib.compress(bytes(INFLATED_BYTES_MAX + 1)), compressed=True)

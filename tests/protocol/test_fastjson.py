@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.model import MessageQueue
-from sparrowmq.protocol.fastjson import DEPTH_MAX, dumps, loads
+from sparrowmq.protocol.fastjson import BYTES_PER_MARK, DEPTH_MAX, MARKS_MAX, dumps, loads
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 QUEUES = st.builds(MessageQueue, TEXTS, TEXTS, st.integers(-(2**31), 2**31 - 1))
@@ -128,6 +128,36 @@ def test_references_cannot_blow_up_a_text() -> None:
         loads(text)
     with pytest.raises(RemoteProtocolError, match=r"holds a \$ref"):
         loads('{"a":[1],"b":[{"$ref":"$.a"}],"c":{"$ref":"$.b"}}')
+
+
+@pytest.mark.parametrize(
+    ("start", "item", "end", "marks"),
+    [
+        ("[0,", "1,", "]", 1),
+        ("{a:0,", "b%d:1,", "}", 2),
+        ("['", r"\n", "']", 1),
+        ("[0,", '{"$ref":"$[0]"},', "]", 6),
+    ],
+    ids=["values", "keys", "escapes", "references"],
+)
+def test_what_there_is_to_read_is_bounded(start: str, item: str, end: str, marks: int) -> None:
+    def text(count: int) -> str:
+        items = (item % n for n in range(count)) if "%" in item else [item] * count
+        return start + "".join(items) + end
+
+    at_most = MARKS_MAX // marks - 4
+    loads(text(at_most))
+    loads(text(2 * at_most), marks_max=None)
+    with pytest.raises(RemoteProtocolError, match="16384 are the most"):
+        loads(text(at_most + 8))
+
+
+def test_bytes_of_a_text_are_bounded() -> None:
+    longest = "x" * (MARKS_MAX * BYTES_PER_MARK - 2)
+
+    assert longest == loads(f"'{longest}'")
+    with pytest.raises(RemoteProtocolError, match="JSON of 1048577 bytes; 1048576 are the most"):
+        loads(f"'{longest}x'")
 
 
 @pytest.mark.parametrize("brackets", ["[]", "{}"])

@@ -43,7 +43,7 @@ from sparrowmq.protocol.bodies import (
     DelayOffsetTable,
     SubscriptionGroupTable,
     TopicConfigTable,
-    decode_body,
+    decode_file,
 )
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.remoting_server import RemotingServer
@@ -140,7 +140,7 @@ class BrokerServer:
 
     def _read_table(self, name: str, table_type: type[T]) -> T | None:
         return read_config(
-            self._storage, f"{_CONFIG_DIRECTORY}/{name}", partial(decode_body, table_type)
+            self._storage, f"{_CONFIG_DIRECTORY}/{name}", partial(decode_file, table_type)
         )
 
     async def start(self, listening: socket.socket) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sparrowmq.errors import ConfigError, RemoteProtocolError, StoreError
 from sparrowmq.model import MessageQueue
-from sparrowmq.protocol.bodies import ResetOffsetBody, decode_body, encode_body
+from sparrowmq.protocol.bodies import ResetOffsetBody, decode_file, encode_body
 
 
 def default_directory() -> Path:
@@ -47,7 +47,7 @@ class LocalOffsets:
         failure: Exception | None = None
         for path in (self._path, self._backup_path()):
             try:
-                body = decode_body(ResetOffsetBody, path.read_bytes())
+                body = decode_file(ResetOffsetBody, path.read_bytes())
             except FileNotFoundError:
                 continue
             except (OSError, RemoteProtocolError) as error:

@@ -20,6 +20,7 @@ from sparrowmq.protocol.bodies import (
     TopicConfigTable,
     TopicList,
     decode_body,
+    decode_file,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -80,7 +81,7 @@ class KVConfig:
         Raises: RemoteProtocolError if it is damaged.
         """
         kv_config = cls()
-        kv_config._tables = decode_body(_KVConfigFile, data).config_table
+        kv_config._tables = decode_file(_KVConfigFile, data).config_table
         return kv_config
 
     def encode(self) -> bytes:

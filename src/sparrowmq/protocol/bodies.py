@@ -10,6 +10,7 @@ Source: RocketMQ 4.9.3 common/protocol/body/*.java, route/*.java, heartbeat/*.ja
 
 from __future__ import annotations
 
+from functools import cache
 from typing import ClassVar, TypeVar
 
 import msgspec
@@ -29,6 +30,15 @@ PERM_READ = 0x4
 PERM_WRITE = 0x2
 PERM_INHERIT = 0x1
 
+# How much of JSON may be read of a body, in marks (`fastjson.MARKS_MAX`): they take some 20 ms. A
+# heartbeat of 1,000 groups has as many.
+PLAIN_MARKS_MAX = 65_536
+# Of a body with an entry for each topic or group: 65,536 of them.
+_TOPICS_MARKS_MAX = 1_048_576
+# Of a body with an entry for each queue, which only clients and tools read: 18,000 queues, in a
+# second.
+_QUEUES_MARKS_MAX = 262_144
+
 B = TypeVar("B", bound=Struct)
 
 
@@ -40,15 +50,62 @@ def encode_body(body: Struct, *, pretty: bool = False) -> bytes:
 def decode_body(body_type: type[B], data: bytes | None) -> B:
     """Read a body as Java writes it.
 
-    Raises: RemoteProtocolError if there is none, or it is no such body.
+    How much there may be to read, a type says: `__plain_marks_max__` where the body is JSON, which
+    is read in C; `__marks_max__` where it has fastjson's dialect, or needs its conversions.
+
+    Raises: RemoteProtocolError if there is none, it is no such body, or too large for one.
     """
     if data is None:
         raise RemoteProtocolError(f"the body, a {body_type.__name__}, is missing")
-    value = fastjson.loads(data)
+    marks_max: int = getattr(body_type, "__marks_max__", fastjson.MARKS_MAX)
+    plain_marks_max: int = getattr(body_type, "__plain_marks_max__", PLAIN_MARKS_MAX)
+    try:
+        fastjson.check_size(data, marks_max=max(plain_marks_max, marks_max))
+        return _decode(body_type, data, marks_max=marks_max)
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(f"no {body_type.__name__}: {error}") from error
+
+
+def decode_file(body_type: type[B], data: bytes) -> B:
+    """Read a file that holds a body; it may have any size.
+
+    Raises: RemoteProtocolError if it holds no such body.
+    """
+    try:
+        return _decode(body_type, data, marks_max=None)
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(f"no {body_type.__name__}: {error}") from error
+
+
+def _decode(body_type: type[B], data: bytes, *, marks_max: int | None) -> B:
+    decoder = _plain_decoder(body_type)
+    problem = "it has a $ref or keys that are no texts"
+    if decoder is not None and b"$ref" not in data:
+        try:
+            body: B = decoder.decode(data)
+            return body
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            problem = str(error)
+    if marks_max is not None:
+        try:
+            fastjson.check_size(data, marks_max=marks_max)
+        except RemoteProtocolError as error:
+            raise RemoteProtocolError(f"{error} where it is not plain: {problem}") from error
+    value = fastjson.loads(data, marks_max=None)
     try:
         return msgspec.convert(value, body_type, strict=False)
     except msgspec.ValidationError as error:
-        raise RemoteProtocolError(f"no {body_type.__name__}: {error}") from error
+        raise RemoteProtocolError(str(error)) from error
+
+
+@cache
+def _plain_decoder(body_type: type[B]) -> msgspec.json.Decoder[B] | None:
+    """Return what reads the body from plain JSON, None if plain JSON cannot be such a body."""
+    try:
+        return msgspec.json.Decoder(body_type, strict=False)
+    except TypeError:
+        # It has keys that are no texts.
+        return None
 
 
 # Topics and routes
@@ -84,6 +141,7 @@ class TopicRouteData(Struct, frozen=True, kw_only=True, rename=wire_names()):
 class TopicList(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """Topic names."""
 
+    __plain_marks_max__: ClassVar[int] = _TOPICS_MARKS_MAX
     topic_list: list[str] = []
     broker_addr: str | None = None
 
@@ -117,6 +175,7 @@ class TopicConfig(Struct, frozen=True, kw_only=True, rename=wire_names()):
 class TopicConfigTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """TopicConfigSerializeWrapper: all topics of a broker; also config/topics.json."""
 
+    __plain_marks_max__: ClassVar[int] = _TOPICS_MARKS_MAX
     topic_config_table: dict[str, TopicConfig] = {}
     data_version: DataVersion = DataVersion()
 
@@ -124,6 +183,7 @@ class TopicConfigTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
 class RegisterBrokerBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """What a broker tells the name server of itself (`register_body` has its other form)."""
 
+    __plain_marks_max__: ClassVar[int] = _TOPICS_MARKS_MAX
     topic_config_serialize_wrapper: TopicConfigTable = TopicConfigTable()
     filter_server_list: list[str] = []
 
@@ -183,6 +243,7 @@ class ConsumerListBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
 class OwnersListBody(ConsumerListBody, frozen=True, kw_only=True, rename=wire_names()):
     """The same, with SparrowMQ's addition for those who ask: who holds which queue's lock."""
 
+    __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     sparrowmq_owners: dict[str, list[MessageQueue]] | None = None
 
 
@@ -199,6 +260,7 @@ class LockBatchResponseBody(
 ):
     """Those queues of a lock request that its client owns now."""
 
+    __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     lock_ok_mq_set: list[MessageQueue] = []
 
 
@@ -227,6 +289,7 @@ class SubscriptionGroupConfig(Struct, frozen=True, kw_only=True, rename=wire_nam
 class SubscriptionGroupTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """SubscriptionGroupWrapper: all groups of a broker; also config/subscriptionGroup.json."""
 
+    __plain_marks_max__: ClassVar[int] = _TOPICS_MARKS_MAX
     subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
     data_version: DataVersion = DataVersion()
 
@@ -246,12 +309,14 @@ class DelayOffsetTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
 class ResetOffsetBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """RESET_CONSUMER_CLIENT_OFFSET: where to go on, per queue."""
 
+    __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     offset_table: dict[MessageQueue, Int64] = {}
 
 
 class GetConsumerStatusBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """GET_CONSUMER_STATUS_FROM_CLIENT: a client's offsets; or those of all, by client id."""
 
+    __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     message_queue_table: dict[MessageQueue, Int64] = {}
     consumer_table: dict[str, dict[MessageQueue, Int64]] = {}
 
@@ -275,6 +340,7 @@ class OffsetWrapper(Struct, frozen=True, kw_only=True, rename=wire_names()):
 class ConsumeStats(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """A group's progress."""
 
+    __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     offset_table: dict[MessageQueue, OffsetWrapper] = {}
     consume_tps: float = 0.0
 
@@ -298,6 +364,7 @@ class BrokerStatsData(Struct, frozen=True, kw_only=True, rename=wire_names()):
 class ConsumeStatsList(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """GET_BROKER_CONSUME_STATS: of each group, its progress in each of its topics."""
 
+    __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
     broker_addr: str | None = None
     total_diff: Int64 = 0
@@ -314,6 +381,7 @@ class TopicOffset(Struct, frozen=True, kw_only=True, rename=wire_names()):
 class TopicStatsTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """Where the queues of a topic begin and end."""
 
+    __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     offset_table: dict[MessageQueue, TopicOffset] = {}
 
 
@@ -345,6 +413,7 @@ class ProducerConnection(Struct, frozen=True, kw_only=True, rename=wire_names())
 class GroupList(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """Consumer groups."""
 
+    __plain_marks_max__: ClassVar[int] = _TOPICS_MARKS_MAX
     group_list: list[str] = []
 
 
@@ -470,6 +539,7 @@ class ConsumeStatus(
 class ConsumerRunningInfo(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """GET_CONSUMER_RUNNING_INFO: all that a consumer tells of itself."""
 
+    __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     properties: dict[str, str] = {}
     subscription_set: list[SubscriptionData] = []
     mq_table: dict[MessageQueue, ProcessQueueInfo] = {}

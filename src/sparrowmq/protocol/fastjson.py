@@ -11,7 +11,8 @@ What becomes of values here:
 - an object's member that is null is left out, as fastjson does when it writes.
 
 Rules of this file: time and memory linear in the input, except that `$ref` may repeat values up
-to a bound; nesting at most `DEPTH_MAX`; nothing but RemoteProtocolError leaves `loads`.
+to a bound; nesting at most `DEPTH_MAX`, and at most `MARKS_MAX` of what makes a reader take a step;
+nothing but RemoteProtocolError leaves `loads`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,20 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, TypeAlias
+from functools import cache
+from typing import Annotated, Any, TypeAlias, get_args, get_origin
 
 import msgspec
 
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.model import MessageQueue
 
+# The characters that make a reader take a step: there is at least one for each value, key, escape
+# and reference. So many take some 20 ms here.
+MARKS_MAX = 16_384
+_MARKS = b"{[,:$\\"
+# A text may have so many bytes for each mark that it may have.
+BYTES_PER_MARK = 64
 DEPTH_MAX = 16
 DIGITS_MAX = 20
 # How many values the `$ref`s of one text may repeat in all.
@@ -36,6 +44,7 @@ Key: TypeAlias = str | int | tuple[Any, ...]
 
 _QUEUE_FIELDS = frozenset({"brokerName", "queueId", "topic"})
 _encode_text = msgspec.json.Encoder().encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 _BLANK = re.compile(r"[ \t\r\n\f\b]*")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?[LSBFD]?", re.ASCII)
@@ -56,12 +65,18 @@ _NO_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[^\[\]{}"]++'
 _LONG_DIGITS = re.compile(rb"[0-9]{%d}" % (DIGITS_MAX + 1))
 
 
-def loads(data: bytes | str) -> Any:
+def loads(data: bytes | str, *, marks_max: int | None = MARKS_MAX) -> Any:
     """Read one value of fastjson's dialect.
+
+    Args:
+        data: the text.
+        marks_max: how much there may be to read; None for a text of our own, of any size.
 
     Raises: RemoteProtocolError if the text is neither JSON nor that dialect, or beyond a limit.
     """
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    if marks_max is not None:
+        check_size(raw, marks_max=marks_max)
     text = _to_text(raw)
     # What needs a second look goes to the slow reader: references, and escaped surrogates.
     if b"$ref" not in raw and b"\\UD" not in raw.upper() and _is_within_limits(raw):
@@ -70,6 +85,24 @@ def loads(data: bytes | str) -> Any:
         except (ValueError, RecursionError):
             pass
     return _Reader(text).read()
+
+
+def check_size(data: bytes, *, marks_max: int) -> None:
+    """Refuse a text that would take too long to read.
+
+    Raises: RemoteProtocolError.
+    """
+    if len(data) <= marks_max:
+        return
+    bytes_max = marks_max * BYTES_PER_MARK
+    if len(data) > bytes_max:
+        raise RemoteProtocolError(f"JSON of {len(data)} bytes; {bytes_max} are the most")
+    marks = len(data) - len(data.translate(None, _MARKS))
+    if marks > marks_max:
+        raise RemoteProtocolError(
+            f"JSON of {len(data)} bytes with {marks} values, keys and escapes; "
+            f"{marks_max} are the most"
+        )
 
 
 def _is_within_limits(data: bytes) -> bool:
@@ -383,9 +416,29 @@ def _write(value: Any, write: _Write, line: bytes | None) -> None:
     elif isinstance(value, (list, tuple)):
         _write_array(value, write, line)
     elif isinstance(value, msgspec.Struct):
-        _write_object(_struct_members(value), write, line)
+        if line is None and _is_flat(type(value)):
+            write(_flat_text(value))
+        else:
+            _write_object(_struct_members(value), write, line)
     else:
         raise LocalProtocolError(f"JSON cannot carry a {type(value).__name__}: {value!r}")
+
+
+@cache
+def _is_flat(struct_type: type[msgspec.Struct]) -> bool:
+    """Tell whether plain JSON is what the dialect has for such a Struct: all texts and integers."""
+    return not hasattr(struct_type, "__wire_unknown__") and all(
+        field.type in (str, int, bool)
+        or (get_origin(field.type) is Annotated and get_args(field.type)[0] is int)
+        for field in msgspec.structs.fields(struct_type)
+    )
+
+
+def _flat_text(value: msgspec.Struct) -> bytes:
+    try:
+        return _encode_sorted(value)
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"UTF-8 cannot carry the lone surrogate in {value!r}") from error
 
 
 def _struct_members(value: msgspec.Struct) -> Iterable[tuple[bytes, Any]]:

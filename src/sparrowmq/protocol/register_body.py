@@ -30,9 +30,9 @@ from sparrowmq.protocol.bodies import (
     encode_body,
 )
 
-# 50,000 topics of 127 characters come to 8 MB.
-INFLATED_BYTES_MAX = 33_554_432
-TOPICS_MAX = 100_000
+# A broker of ours has 50,000 topics at most; with names of 127 characters they come to 8 MB.
+TOPICS_MAX = 65_536
+INFLATED_BYTES_MAX = 16_777_216
 _COMPRESS_LEVEL = 9
 
 
@@ -69,7 +69,7 @@ def decode_register_body(data: bytes | None, *, compressed: bool = False) -> Reg
         return body
     reader = _Reader(_inflate(data))
     data_version = decode_body(DataVersion, reader.read_block())
-    topics = [_parse_topic(reader.read_block()) for _ in range(reader.read_count())]
+    topics = [_parse_topic(reader.read_block()) for _ in range(reader.read_topic_count())]
     filter_servers = fastjson.loads(reader.read_block())
     if not isinstance(filter_servers, list):
         raise RemoteProtocolError("the filter servers are no list")
@@ -141,7 +141,7 @@ class _Reader:
         self._data = data
         self._at = 0
 
-    def read_count(self) -> int:
+    def read_topic_count(self) -> int:
         count = int.from_bytes(self._take(4), "big")
         _check_count(count)
         return count

@@ -37,7 +37,7 @@ from sparrowmq.protocol.bodies import (
     DelayOffsetTable,
     SubscriptionGroupTable,
     TopicConfigTable,
-    decode_body,
+    decode_file,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -274,7 +274,7 @@ class BrokerHost:
 
     def _read_table(self, name: str, table_type: type[T]) -> T | None:
         return read_config(
-            self.storage, f"{_CONFIG_DIRECTORY}/{name}", partial(decode_body, table_type)
+            self.storage, f"{_CONFIG_DIRECTORY}/{name}", partial(decode_file, table_type)
         )
 
     def _check_start(self) -> None:

@@ -201,7 +201,9 @@ class StoreFiles:
 
     def _queue_counts(self) -> dict[str, int]:
         try:
-            table = loads((self.root / TOPICS_PATH).read_bytes())["topicConfigTable"]
+            table = loads((self.root / TOPICS_PATH).read_bytes(), marks_max=None)[
+                "topicConfigTable"
+            ]
         except (OSError, ProtocolError, KeyError, TypeError):
             # Without it, as in a copy of the log and the queues alone, the directories tell.
             return {}
