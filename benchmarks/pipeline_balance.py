@@ -17,8 +17,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from sparrowmq.pipeline.balance import balance, summarise
-from sparrowmq.pipeline.generated_cluster import generate_cluster
+from sparrowmq.pipeline.balance.generated_cluster import generate_cluster
+from sparrowmq.pipeline.balance.job import balance, choose_strategies, summarise
 from sparrowmq.spark import spark_session
 
 # In /proc/PID/stat behind the name: the parent, and four counts of ticks from here on.
@@ -48,7 +48,9 @@ def cpu_seconds() -> float:
 def measure(session: SparkSession, groups: int, place: str) -> float:
     begin, cpu = time.perf_counter(), cpu_seconds()
     topics, members = generate_cluster(session, groups)
-    balance(topics, members).write.mode("overwrite").parquet(place)
+    balance(topics, members, strategies=choose_strategies([])).write.mode("overwrite").parquet(
+        place
+    )
     seconds, cpu = time.perf_counter() - begin, cpu_seconds() - cpu
     summaries = summarise(session.read.parquet(place))
     assert {groups} == {summary.groups for summary in summaries}

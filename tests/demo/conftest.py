@@ -5,35 +5,43 @@ from __future__ import annotations
 import pytest
 
 from sparrowmq.demo import outcome as o
+from sparrowmq.demo.board import Kill, LagSample, StageTime, TwinStaging
+from sparrowmq.demo.figures import OrderCheck
+from sparrowmq.demo.logbook import (
+    Answers,
+    BatchWritten,
+    CarrierAnswer,
+    ConsumptionAnswer,
+    SessionStarted,
+)
+from sparrowmq.demo.verify import TableFacts
+from sparrowmq.report import Check
 
 
-def _group(name: str, *members: str) -> o.GroupFigure:
-    first, second = members[0], members[-1]
+def _group(name: str, **client_ids: str) -> o.GroupFigure:
+    first, *_, second = client_ids
+    owned = (
+        (0, 1_000, 20_000, [first]),
+        (1, 1_000, 9_000, [second]),
+        (1, 9_000, 9_500, []),
+        (1, 9_500, 20_000, sorted({first, second})),
+    )
     return o.GroupFigure(
         group=name,
         strategy="AVG",
-        members=[
-            o.MemberFigure(name=m, client_id=f"10.0.0.1@{m}", deliveries=60, per_queue=[30, 30])
-            for m in members
-        ],
+        members=[o.MemberFigure(name=n, client_id=c) for n, c in client_ids.items()],
         spans=[
-            o.SpanFigure(queue_id=0, begin_s=1.0, end_s=20.0, owners=[first]),
-            o.SpanFigure(queue_id=1, begin_s=1.0, end_s=9.0, owners=[second]),
-            o.SpanFigure(queue_id=1, begin_s=9.0, end_s=9.5, owners=[]),
-            o.SpanFigure(queue_id=1, begin_s=9.5, end_s=20.0, owners=sorted({first, second})),
+            o.OwnedSpan(queue_id=queue_id, begin_ms=begin_ms, end_ms=end_ms, owners=owners)
+            for queue_id, begin_ms, end_ms, owners in owned
         ],
         deliveries=120,
-        distinct=100,
-        owners_at_end=[[first], [second]],
-        lag_at_end=[0, 0],
     )
 
 
-def _event(name: str, at_s: float, *, settled_ms: int | None) -> o.EventFigure:
+def _event(name: str, at_ms: int, *, settled_ms: int | None) -> o.EventFigure:
     return o.EventFigure(
         name=name,
-        member=name[0],
-        at_s=at_s,
+        at_ms=at_ms,
         settled_ms=settled_ms,
         unowned_ms=500,
         double_ms=0,
@@ -49,85 +57,78 @@ def _event(name: str, at_s: float, *, settled_ms: int | None) -> o.EventFigure:
 def outcome() -> o.Outcome:
     return o.Outcome(
         begun="2026-11-21 12:00:00+00:00",
-        duration_s=42.5,
+        begun_ms=0,
+        end_ms=42_500,
         memory_peak_mib=2048,
         cpu_s={"spark": 50.5, "broker": 12.5},
-        machine=o.Machine(
-            cpu_count=2, python="3.11", sparrowmq="0.1", spark="4.3.0", java="17", system="Linux"
-        ),
-        stages=[o.Stage(name="three members share the queues", begin_s=1.0, end_s=5.0)],
+        machine=o.Machine(cpu_count=2, python="3.11", sparrowmq="0.1", system="Linux"),
+        stages=[StageTime("three members share the queues", 1_000, 5_000)],
         production=o.Production(
             flights=100,
             is_limited=True,
-            begin_s=5.0,
-            end_s=15.0,
+            begin_ms=5_000,
+            end_ms=15_000,
             rate=10.0,
             sending_rate=50.0,
             rate_max=11,
-            per_queue=[60, 40],
-            aircraft=7,
         ),
-        first_group=_group("GID_board", "a", "b"),
+        first_group=_group("GID_board", a="10.0.0.1@a", b="10.0.0.1@b"),
         events=[
-            _event("the group starts", 1.0, settled_ms=30),
-            _event("b is killed (kill -9)", 9.0, settled_ms=500),
+            _event("the group starts", 1_000, settled_ms=30),
+            _event("b is killed (kill -9)", 9_000, settled_ms=500),
         ],
-        second_group=_group("GID_twins", "twin-1", "twin-2", "new-1"),
-        twins=o.TwinFigure(
-            client_id="172.17.0.1@9",
+        second_group=_group("GID_twins", twin="172.17.0.1@9", new="10.0.0.1@77#123"),
+        twins=TwinStaging(
+            begin_ms=8_000,
             cid_all=["172.17.0.1@9", "172.17.0.1@9"],
-            taken={"twin-1": [0], "twin-2": [0]},
+            taken={"twin": [0], "twin-2": [0]},
             unowned=[1],
             backlog_at_remedy=[0, 40],
-            begin_s=8.0,
-            remedy_s=16.0,
-            healed_s=16.5,
-            drained_s=18.0,
-            remedy_client_ids=["10.0.0.1@77#123"],
-            duplicates=60,
+            remedy_ms=16_000,
+            healed_ms=16_500,
+            drained_ms=18_000,
         ),
-        backlog=[
-            o.BacklogSample(at_s=float(at_s), first=[at_s, 1], second=[at_s, 2 * at_s])
-            for at_s in range(20)
+        twin_duplicates=60,
+        lags=[
+            LagSample(1_000 * at_s, first=[at_s, 1], second=[at_s, 2 * at_s]) for at_s in range(20)
         ],
         ingest=o.IngestFigure(
-            sessions_s=[4.0, 15.0],
+            sessions=[
+                SessionStarted(at_ms=at_ms, spark_version="4.3.0", java="17")
+                for at_ms in (4_000, 15_000)
+            ],
             batches=[
-                o.BatchFigure(batch_id=0, begun_s=5.0, written_s=6.0),
-                o.BatchFigure(batch_id=1, begun_s=7.0, written_s=None),
-                o.BatchFigure(batch_id=1, begun_s=16.0, written_s=17.5),
+                BatchWritten(at_ms=6_000, batch_id=0, seconds=1.0),
+                BatchWritten(at_ms=17_500, batch_id=1, seconds=1.5),
             ],
             runs=2,
-            killed_s=7.2,
-            killed_batch_id=1,
-            files_of_killed_batch=3,
-            end_s=20.0,
+            kill=Kill(7_200, 1, 3),
+            end_ms=20_000,
+        ),
+        table=TableFacts(
             rows=100,
             distinct=100,
-            columns=["topic", "carrier"],
-            months=1,
+            columns=("topic", "carrier"),
             files=2,
             size_bytes=3_000_000,
+            per_queue=[60, 40],
+            order=OrderCheck(7, 100, 0, 0, 0),
         ),
-        carriers=[
-            o.CarrierFigure(
-                carrier="UA",
-                name="United <Air> Lines",
-                flights=100,
-                mean_departure_delay=12.25,
-                mean_arrival_delay=None,
-            )
-        ],
-        consumption=[o.ConsumptionFigure(queue_id=0, member="a", deliveries=61)],
-        order=o.OrderFigure(
-            aircraft=7,
-            legs=100,
-            aircraft_in_several_queues=0,
-            legs_out_of_order=0,
-            legs_unknown=0,
+        carriers={"UA": "United <Air> Lines"},
+        answers=Answers(
+            carriers=[
+                CarrierAnswer(
+                    carrier="UA",
+                    flights=100,
+                    mean_departure_delay=12.25,
+                    mean_arrival_delay=None,
+                )
+            ],
+            consumption=[ConsumptionAnswer(queue_id=0, member="a", deliveries=61)],
+            duplicates=[10, 10],
         ),
         checks=[
-            o.CheckFigure(name="rows are there", holds=True, found="100 = 100"),
-            o.CheckFigure(name="lag is zero", holds=True, found="0 and 0"),
+            Check("rows are there", holds=True, found="100 = 100"),
+            Check("lag is zero", holds=True, found="0 and 0"),
         ],
     )

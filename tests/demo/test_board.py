@@ -7,13 +7,12 @@ import msgspec
 from rich.console import Console
 
 from sparrowmq.demo.board import (
-    BatchBoard,
     Board,
     IngestBoard,
     LagSample,
     ProductionBoard,
 )
-from sparrowmq.demo.logbook import BatchBegun, BatchWritten, IngestEvent, Produced, ProducerEvent
+from sparrowmq.demo.logbook import IngestEvent, Produced, ProducerEvent
 from sparrowmq.demo.screen import describe_progress, render_board
 from sparrowmq.processes.logbook import EventTail, open_journal
 from sparrowmq.processes.member_log import Assigned, MemberLog
@@ -85,20 +84,6 @@ def test_production_count_at_an_instant(tmp_path: Path) -> None:
 
     assert [0, 0, 4, 9] == [board.production.count_at(at_ms) for at_ms in (5, 10, 29, 99)]
     assert 9 == board.production.total
-
-
-def test_batch_is_being_written_until_the_logbook_says_otherwise(tmp_path: Path) -> None:
-    ingest = make_board(tmp_path).ingest
-    write(tmp_path, "spark", BatchBegun(at_ms=1, batch_id=0))
-    ingest.read()
-    assert BatchBoard(0, 1) == ingest.batch_being_written
-
-    write(tmp_path, "spark", BatchWritten(at_ms=2, batch_id=0), BatchBegun(at_ms=3, batch_id=1))
-    write(tmp_path, "spark", BatchBegun(at_ms=9, batch_id=1), BatchWritten(at_ms=10, batch_id=1))
-    ingest.read()
-    assert ingest.batch_being_written is None
-    assert [None, 10] == [batch.written_ms for batch in ingest.batches[1:]]
-    assert 2 == ingest.batches_written
 
 
 def test_screen_names_queues_that_nobody_or_two_own(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from sparrowmq.errors import ConfigError
 def test_second_demo_replaces_what_the_first_left(tmp_path: Path) -> None:
     with claim_directory(tmp_path / "out") as directory:
         directory.report.write_text("old")
-        directory.table.mkdir()
+        directory.table.mkdir(parents=True)
         (directory.logbooks / "a").write_text("old")
 
     with claim_directory(tmp_path / "out") as directory:
@@ -29,12 +29,12 @@ def test_files_that_are_not_the_demos_stay(tmp_path: Path) -> None:
 
 
 def test_foreign_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "parquet").mkdir()
+    (tmp_path / "ingest").mkdir()
 
     with pytest.raises(ConfigError, match="not empty"), claim_directory(tmp_path):
         pass
 
-    assert ["parquet"] == [path.name for path in tmp_path.iterdir()]
+    assert ["ingest"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_file_is_refused(tmp_path: Path) -> None:

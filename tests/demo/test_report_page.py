@@ -9,9 +9,10 @@ import msgspec
 from rich.console import Console
 
 from sparrowmq.demo.directory import DemoDirectory
-from sparrowmq.demo.outcome import CheckFigure, Outcome, decode_outcome, encode_outcome
+from sparrowmq.demo.outcome import Outcome, decode_outcome, encode_outcome
 from sparrowmq.demo.report_page import render_report
 from sparrowmq.demo.terminal import print_outcome
+from sparrowmq.report import Check
 
 
 class Balance(html.parser.HTMLParser):
@@ -73,7 +74,7 @@ def test_report_needs_nothing_from_elsewhere(outcome: Outcome) -> None:
 
 
 def test_report_says_what_fails(outcome: Outcome) -> None:
-    checks = [*outcome.checks, CheckFigure(name="order holds", holds=False, found="3 legs wrong")]
+    checks = [*outcome.checks, Check("order holds", holds=False, found="3 legs wrong")]
     failed = msgspec.structs.replace(outcome, checks=checks)
 
     words = read(render_report(failed))

@@ -56,19 +56,19 @@ def test_demo_runs_to_its_end_and_all_conditions_hold(tmp_path: Path) -> None:
     found = decode_outcome((out / "figures.json").read_bytes())
     assert found.holds
     assert (5000, 5000, True) == (
-        found.ingest.rows,
-        found.ingest.distinct,
+        found.table.rows,
+        found.table.distinct,
         found.production.is_limited,
     )
     assert ["172.17.0.1@9"] * 2 == found.twins.cid_all
     assert ([0, 1, 2, 3], [4, 5, 6, 7]) == (found.twins.taken["twin-1"], found.twins.unowned)
-    assert found.ingest.killed_batch_id is not None
+    assert found.ingest.kill is not None
     assert [event.duplicates for event in found.events] == [
         event.duplicates_by_spark for event in found.events
     ]
     assert "a run limited to the first 5,000 flights" in (out / "report.html").read_text()
     names = {path.name for path in out.iterdir()}
-    assert {"report.html", "figures.json", "parquet", "broker", "run", ".sparrowmq-demo"} == names
+    assert {"report.html", "figures.json", "ingest", "broker", "run", ".sparrowmq-demo"} == names
     assert [] == processes_of(out)
 
 

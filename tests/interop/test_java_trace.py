@@ -12,8 +12,8 @@ pytest.importorskip("pyspark")
 from sparrowmq import LitePullConsumer
 from sparrowmq.errors import SparrowError
 from sparrowmq.model.names import TRACE_TOPIC
-from sparrowmq.pipeline.consumption import split_trace
-from sparrowmq.pipeline.duplicates import attribute, find_events, find_missing
+from sparrowmq.pipeline.duplicates.judging import attribute, find_events, find_missing
+from sparrowmq.pipeline.duplicates.records import read_trace
 from waiting import wait_until
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ def test_deliveries_and_losses_are_found_in_javas_trace(
                 timeout_s=60,
             )
 
-    source = spark.read.format("rocketmq").option("nameServer", cluster.name_server)
-    source = source.option("topic", TRACE_TOPIC).option("columns", "body,bornHost")
-    records, produced = split_trace(source.load())
+    records, produced = read_trace(spark, cluster.name_server, TRACE_TOPIC)
     deliveries = attribute(records, find_events(records)).collect()
 
     ids = sorted(line["msgId"] for line in sent)

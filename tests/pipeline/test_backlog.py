@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline import backlog
-from sparrowmq.pipeline.backlog import Accumulation
-from sparrowmq.pipeline.backlog_report import backlog_page, choose_plotted
+from sparrowmq.pipeline.backlog import Accumulation, BacklogResult, BacklogSettings, Cause
+from sparrowmq.pipeline.backlog.job import Extent
+from sparrowmq.pipeline.backlog.report import REMEDIES
 from sparrowmq.pipeline.snapshot_tables import SCHEMAS
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ QUEUES: dict[int, tuple[list[str], list[str], int, int]] = {
 }
 
 
-def write_history(place: Path) -> None:
+def write_history(place: Path, *, first: int = 0, looks: int = LOOKS) -> None:
     rows = []
-    for look in range(LOOKS):
+    for look in range(first, looks):
         for queue_id, (owners, rules, idle, consumed) in QUEUES.items():
             # Queue 1 gets owners of its own and catches up in the last three looks.
             is_healed = queue_id == 1 and look >= 4
@@ -67,23 +68,26 @@ def write_history(place: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), place / "queues" / "1.parquet")
 
 
-def test_each_cause_is_told_with_its_beginning_and_its_owners(
+def run(spark: SparkSession, place: Path, **settings: object) -> BacklogResult:
+    values = {"snapshots": str(place), "out": str(place / "out"), **settings}
+    return backlog.run(spark, BacklogSettings(**values))  # type: ignore[arg-type]
+
+
+def test_each_cause_is_named_with_its_beginning_and_its_owners(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     write_history(tmp_path)
 
-    history = backlog.explain_history(backlog.read_history(spark, str(tmp_path))).cache()
-    found = backlog.list_accumulations(backlog.find_accumulations(history))
-    totals = backlog.sum_up(history)
+    result = run(spark, tmp_path)
 
-    by_queue = {each.queue_id: each for each in found}
+    by_queue = {each.queue_id: each for each in result.accumulations}
     assert {
-        1: backlog.DUPLICATE_IDS,
-        2: backlog.DIFFERENT_SUBSCRIPTIONS,
-        3: backlog.STUCK,
-        4: backlog.SLOW,
-        5: backlog.TOO_MANY_MEMBERS,
-        6: backlog.UNOWNED,
+        1: Cause.DUPLICATE_IDS,
+        2: Cause.DIFFERENT_SUBSCRIPTIONS,
+        3: Cause.STUCK,
+        4: Cause.SLOW,
+        5: Cause.TOO_MANY_MEMBERS,
+        6: Cause.UNOWNED,
     } == {queue_id: each.cause for queue_id, each in by_queue.items()}
     end = BEGIN + timedelta(seconds=120)
     assert (
@@ -93,13 +97,14 @@ def test_each_cause_is_told_with_its_beginning_and_its_owners(
             broker_name="broker-a",
             queue_id=1,
             since=BEGIN,
+            has_begun_before=False,
             until=BEGIN + timedelta(seconds=100),
             is_open=False,
             lag_peak=300,
             lag_last=100,
             growth_per_second=5.0,
             owners=("c@9", "nobody"),
-            cause=backlog.DUPLICATE_IDS,
+            cause=Cause.DUPLICATE_IDS,
         )
         == by_queue[1]
     )
@@ -110,27 +115,90 @@ def test_each_cause_is_told_with_its_beginning_and_its_owners(
         by_queue[4].lag_peak,
         by_queue[4].growth_per_second,
     )
-    assert (1, 7, LOOKS, BEGIN, end) == totals[:5]
+    assert (Extent(1, 7, LOOKS, BEGIN, end), 6) == (result.extent, result.accumulation_count)
     assert {
-        backlog.DIFFERENT_SUBSCRIPTIONS: 600,
-        backlog.STUCK: 600,
-        backlog.UNOWNED: 600,
-        backlog.SLOW: 240,
-        backlog.TOO_MANY_MEMBERS: 240,
-    } == totals.lag_by_cause
-    looks = {each: backlog.list_looks(history, each) for each in choose_plotted(found)}
-    assert [0, 100, 200, 300, 200, 100, 0] == [look.lag for look in looks[by_queue[1]]]
-    text = backlog_page(totals, found, looks)
-    assert backlog.REMEDIES[backlog.TOO_MANY_MEMBERS] in text
+        Cause.DIFFERENT_SUBSCRIPTIONS: 600,
+        Cause.STUCK: 600,
+        Cause.UNOWNED: 600,
+        Cause.SLOW: 240,
+        Cause.TOO_MANY_MEMBERS: 240,
+    } == result.lag_by_cause
+    courses = {each.queue_id: course for each, course in result.courses}
+    assert [0, 100, 200, 300, 200, 100, 0] == [look.lag for look in courses[1]]
+    text = backlog.render(result)
+    assert REMEDIES[Cause.TOO_MANY_MEMBERS] in text
     assert "2026-01-01 12:00:00 to 2026-01-01 12:02:00 UTC" in text
+    # The lags of queues 2, 3 and 6 are the same: each line shows in turn.
+    assert 3 == text.count('stroke-dasharray="12 24"')
+
+
+def test_one_look_says_what_it_cannot_know(spark: SparkSession, tmp_path: Path) -> None:
+    write_history(tmp_path, first=6)
+
+    result = run(spark, tmp_path)
+
+    by_queue = {each.queue_id: each for each in result.accumulations}
+    # An owner and a lag: whether it is stuck, slow or catching up shows in the next look.
+    assert [Cause.UNKNOWN] * 3 == [by_queue[queue_id].cause for queue_id in (3, 4, 5)]
+    assert Cause.UNOWNED is by_queue[6].cause
+    assert all(each.has_begun_before for each in by_queue.values())
+    assert {None} == {each.growth_per_second for each in by_queue.values()}
+    text = backlog.render(result)
+    assert "before 12:02:00" in text
+    assert "There is one look" in text
+    assert "nothing: the backlog shrinks" not in text
+    assert "look again" in text
+    assert 1 == text.count("<svg")
+    caption = backlog.main_table(result).caption
+    assert "5 accumulations in 1 look at 7 queues" == caption
+    assert ">look<" in text
+    assert ">consumer group<" in text
+
+
+def test_what_was_there_at_the_first_look_began_before_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_history(tmp_path, first=2)
+
+    by_queue = {each.queue_id: each for each in run(spark, tmp_path).accumulations}
+
+    assert {True} == {each.has_begun_before for each in by_queue.values()}
+    # What is known of the later looks counts, not that the first has none before it.
+    assert (Cause.STUCK, Cause.SLOW) == (by_queue[3].cause, by_queue[4].cause)
+
+
+def test_a_backlog_that_stays_is_not_one_that_shrinks(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [
+        {
+            "snapshotTimestamp": BEGIN + timedelta(seconds=20 * look),
+            "consumerGroup": "GID",
+            "topic": "orders",
+            "brokerName": "broker-a",
+            "queueId": 0,
+            "brokerOffset": 100 * look + 150,
+            "consumerOffset": 100 * look,
+            "lag": 150,
+            "owners": ["c@1"],
+        }
+        for look in range(3)
+    ]
+    (tmp_path / "queues").mkdir()
+    pq.write_table(
+        pa.Table.from_pylist(rows, schema=SCHEMAS["queues"]), tmp_path / "queues" / "1.parquet"
+    )
+
+    (found,) = run(spark, tmp_path).accumulations
+
+    assert Cause.KEEPING_PACE is found.cause
 
 
 def test_what_stays_below_the_limit_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
     write_history(tmp_path)
-    history = backlog.explain_history(backlog.read_history(spark, str(tmp_path)))
 
-    found = backlog.list_accumulations(backlog.find_accumulations(history, peak_min=301))
+    result = run(spark, tmp_path, lag_min=301)
 
-    assert {2, 3, 6} == {each.queue_id for each in found}
+    assert {2, 3, 6} == {each.queue_id for each in result.accumulations}
     with pytest.raises(ConfigError, match=r"queues: .*does not exist"):
-        backlog.read_history(spark, str(tmp_path / "nowhere"))
+        run(spark, tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="no group of GID_x is in"):
+        run(spark, tmp_path, groups=["GID_x"])

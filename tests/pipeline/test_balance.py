@@ -8,16 +8,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline.balance import (
-    balance,
-    choose_strategies,
-    find_worst,
-    read_cluster,
-    summarise,
-)
-from sparrowmq.pipeline.balance_group import TopicLayout, evaluate, make_places
-from sparrowmq.pipeline.balance_report import balance_page
-from sparrowmq.pipeline.generated_cluster import generate_cluster
+from sparrowmq.pipeline import balance
+from sparrowmq.pipeline.balance import BalanceSettings
+from sparrowmq.pipeline.balance.generated_cluster import generate_cluster
+from sparrowmq.pipeline.balance.group import TopicLayout, evaluate, make_places
+from sparrowmq.pipeline.balance.job import choose_strategies, read_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,11 +42,14 @@ def write_cluster(spark: SparkSession, place: Path) -> None:
 
 def test_a_snapshot_becomes_a_row_a_group_and_strategy(spark: SparkSession, tmp_path: Path) -> None:
     write_cluster(spark, tmp_path)
+    out = f"{tmp_path}/out"
 
-    topics, members = read_cluster(spark, str(tmp_path))
-    result = balance(topics, members, strategies=["avg", "sticky"]).cache()
+    result = balance.run(
+        spark, BalanceSettings(snapshot=str(tmp_path), strategies=["avg", "sticky"], out=out)
+    )
 
-    rows = {(row["consumerGroup"], row["strategy"]): row for row in result.collect()}
+    written = spark.read.parquet(f"{out}/groups").collect()
+    rows = {(row["consumerGroup"], row["strategy"]): row for row in written}
     assert {("GID_twins", "AVG"), ("GID_twins", "sticky")} | {
         ("GID_empty", "AVG"),
         ("GID_empty", "sticky"),
@@ -79,13 +77,14 @@ def test_a_snapshot_becomes_a_row_a_group_and_strategy(spark: SparkSession, tmp_
         rows["GID_twins", "sticky"]["joinDuplicates"],
     )
     assert "the group has no member" == rows["GID_empty", "AVG"]["failure"]
-    summaries = summarise(result)
     assert [("AVG", 2, 1, 6), ("sticky", 2, 1, 0)] == [
-        (each.strategy, each.groups, each.failed, each.unowned) for each in summaries
+        (each.strategy, each.groups, each.failed, each.unowned) for each in result.strategies
     ]
-    worst = find_worst(result, "AVG")
-    assert [("GID_twins", 6)] == [(each.consumer_group, each.unowned) for each in worst]
-    text = balance_page(summaries, worst, current="AVG")
+    assert ("AVG", [("GID_twins", 6)]) == (
+        result.current,
+        [(each.consumer_group, each.unowned) for each in result.worst],
+    )
+    text = balance.render(result)
     assert "GID_twins" in text
     assert "refused 1 of 2 groups: the group has no member" in text
 
@@ -104,7 +103,11 @@ def test_a_generated_cluster_is_the_same_each_time(spark: SparkSession) -> None:
         generate_cluster(spark, 0)
 
 
-def test_an_unknown_strategy_is_refused_with_the_nearest() -> None:
+def test_settings_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(ConfigError, match="either a snapshot or how many"):
+        BalanceSettings(out="out")
+    with pytest.raises(ConfigError, match="topics is 0; it must be from 1"):
+        BalanceSettings(out="out", generate=9, topics=0)
     with pytest.raises(ConfigError, match="the nearest is CONSISTENT_HASH"):
         choose_strategies(["consistant_hash"])
 

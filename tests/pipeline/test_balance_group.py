@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparrowmq.doctor.whatif import Plan, parse_events, simulate
-from sparrowmq.pipeline.balance_group import (
+from sparrowmq.pipeline.balance.group import (
     Figures,
     TopicLayout,
     add_up,
@@ -26,12 +26,35 @@ def test_two_members_with_one_id_leave_half_of_the_queues_to_nobody() -> None:
     found = evaluate("AVG", "GID", [EIGHT], places)
 
     assert (
-        Figures(loads=(4, 4), unowned=4, doubled=4, join_moved=1, leave_moved=0, leaver_queues=4)
+        Figures(
+            loads=(4, 4),
+            unowned=4,
+            doubled=4,
+            join_moved=1,
+            leave_moved=0,
+            leaver_queues=4,
+            joiner_queues=2,
+            leave_unowned=0,
+        )
         == found
     )
     assert Figures(
-        loads=(4, 4), unowned=0, doubled=0, join_moved=2, leave_moved=0, leaver_queues=4
+        loads=(4, 4),
+        unowned=0,
+        doubled=0,
+        join_moved=2,
+        leave_moved=0,
+        leaver_queues=4,
+        joiner_queues=2,
+        leave_unowned=0,
     ) == evaluate("sticky", "GID", [EIGHT], places)
+
+
+def test_config_moves_nothing_because_it_ignores_who_joins_and_who_leaves() -> None:
+    found = evaluate("CONFIG", "GID", [EIGHT], make_places(["a", "b"]))
+
+    assert (0, 0) == (found.join_moved, found.joiner_queues)
+    assert (0, 4) == (found.leave_moved, found.leave_unowned)
 
 
 def test_the_member_that_joins_stands_in_the_middle_of_the_order() -> None:

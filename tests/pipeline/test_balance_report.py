@@ -1,7 +1,12 @@
 from __future__ import annotations
 
-from sparrowmq.pipeline.balance import StrategySummary, WorstGroup
-from sparrowmq.pipeline.balance_report import balance_page
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from sparrowmq.pipeline.balance import BalanceResult, StrategySummary, WorstGroup, render
 
 AVG = StrategySummary(
     strategy="AVG",
@@ -16,6 +21,8 @@ AVG = StrategySummary(
     doubled=6,
     join_moved=3,
     leave_moved=1,
+    joiner_queues=8,
+    leave_unowned=0,
     duplicates_per_second=60.0,
     join_duplicates=75.0,
     kill_duplicates=150.0,
@@ -23,22 +30,39 @@ AVG = StrategySummary(
 )
 
 
-def test_a_plot_of_nothing_becomes_a_sentence() -> None:
-    healthy = AVG._replace(unowned=0, doubled=0)
+def page_of(*summaries: StrategySummary, worst: tuple[WorstGroup, ...] = ()) -> str:
+    return render(BalanceResult(strategies=summaries, current="AVG", worst=worst))
 
-    sick_page = balance_page([AVG], [WorstGroup("GID", 12, 2, 1, 0, 0, 6, 6)], current="AVG")
-    healthy_page = balance_page([healthy], [], current="AVG")
+
+def test_a_plot_of_nothing_becomes_a_sentence() -> None:
+    healthy = replace(AVG, unowned=0, doubled=0)
+
+    sick_page = page_of(AVG, worst=(WorstGroup("GID", 12, 2, 1, 0, 0, 6, 6),))
+    healthy_page = page_of(healthy)
 
     assert (4, 2) == (sick_page.count("<svg"), healthy_page.count("<svg"))
-    assert 2 == healthy_page.count("none, under every strategy.")
+    assert 3 == healthy_page.count("none, under every strategy.")
     assert "every queue has one owner" in healthy_page
     assert "Give every member a client id of its own" in sick_page
 
 
 def test_a_strategy_that_refused_every_group_is_named_and_not_plotted() -> None:
-    refused = AVG._replace(strategy="MACHINE_ROOM", failed=2, failure="no room")
+    refused = replace(AVG, strategy="MACHINE_ROOM", failed=2, failure="no room")
 
-    text = balance_page([AVG, refused], [], current="AVG")
+    text = page_of(AVG, refused)
 
     assert "MACHINE_ROOM refused 2 of 2 groups: no room." in text
     assert 1 == text.count("MACHINE_ROOM")
+
+
+def test_a_strategy_that_gives_a_new_member_nothing_does_not_shine_with_no_moves() -> None:
+    config = replace(AVG, strategy="CONFIG", join_moved=0, joiner_queues=0, leave_unowned=12)
+
+    text = page_of(AVG, config)
+
+    joins = text[text.index("Queues that change hands when one member joins") :]
+    plot = joins[: joins.index("</svg>")]
+    assert ">AVG<" in plot
+    assert ">CONFIG<" not in plot
+    assert "Not compared: CONFIG. A member that joins gets no queue there." in text
+    assert "Queues that nobody consumes after one member left" in text

@@ -45,11 +45,11 @@ def test_balance_prints_its_summary_and_writes_table_and_page(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["balance"], "give either --snapshot DIR or --generate GROUPS"),
+        (["balance"], "give either a snapshot or how many groups to generate"),
         (["balance", "--generate", "0"], "groups is 0; it must be from 1 to 10,000,000"),
         (["balance", "--generate", "9", "-s", "AVGG"], "the nearest is AVG,"),
         (["backlog", "--snapshots", "/nowhere"], "cannot read /nowhere/queues: "),
-        (["duplicates"], "give either --consumed PATH or --trace HOST:PORT"),
+        (["duplicates"], "give either consumed records or a trace"),
         (["duplicates", "--consumed", "/no.jsonl"], "cannot read /no.jsonl: "),
         (
             ["ingest", "-t", "t", "--format", "delta"],
@@ -80,8 +80,16 @@ def test_wrong_options_end_with_one_line_and_code_2(
 def test_a_job_that_fails_says_why_in_one_line_and_keeps_javas_words_in_a_file(
     tmp_path: Path,
 ) -> None:
-    command = [str(Path(sys.executable).with_name("sparrowmq")), "pipeline", "ingest"]
-    command += ["-n", "127.0.0.1:1", "-t", "orders", "--out", str(tmp_path / "out")]
+    command = [str(Path(sys.executable).with_name("sparrowmq")), "pipeline"]
+    command += [
+        "duplicates",
+        "--trace",
+        "127.0.0.1:1",
+        "--follow",
+        "1",
+        "-o",
+        str(tmp_path / "out"),
+    ]
 
     result = subprocess.run(
         command,

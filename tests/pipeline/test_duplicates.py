@@ -12,9 +12,15 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline import consumption, duplicates
-from sparrowmq.pipeline.duplicates import GroupFigures, StrategyFigures
-from sparrowmq.pipeline.duplicates_report import duplicates_page
+from sparrowmq.pipeline import duplicates
+from sparrowmq.pipeline.duplicates import (
+    DuplicatesSettings,
+    GroupFigures,
+    LostMessage,
+    StrategyFigures,
+    judging,
+    records,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,35 +68,51 @@ def test_duplicates_are_put_down_to_the_event_before_them(
     )
     produced.write.parquet(f"{tmp_path}/produced")
 
-    records = consumption.read_records(spark, f"{tmp_path}/consumed.jsonl").cache()
-    events = duplicates.find_events(records)
-    deliveries = duplicates.attribute(records, events).cache()
-    missing = duplicates.find_missing(
-        records, consumption.read_produced(spark, f"{tmp_path}/produced")
-    ).cache()
+    out = f"{tmp_path}/out"
+    result = duplicates.run(
+        spark,
+        DuplicatesSettings(
+            consumed=f"{tmp_path}/consumed.jsonl", produced=f"{tmp_path}/produced", out=out
+        ),
+    )
 
-    again = deliveries.where("nth > 1").orderBy("consumedTimestamp").collect()
+    again = spark.read.parquet(f"{out}/duplicates").orderBy("consumedTimestamp").collect()
     assert [(1, 7, "b", "a"), (1, 8, "b", "a"), (1, 9, "b", "a"), (0, 9, "a", "a")] == [
         (row["queueId"], row["queueOffset"], row["clientId"], row["firstClientId"]) for row in again
     ]
     assert [(12, "lost"), (15, "pending")] == sorted(
-        (row["queueOffset"], row["state"]) for row in missing.collect()
+        (row["queueOffset"], row["state"]) for row in spark.read.parquet(f"{out}/missing").collect()
     )
-    found = duplicates.list_events(deliveries)
     assert [
         ("before the first event", 20, 0, 0, None),
         ("1 queue moved", 9, 4, 1, BEGIN + timedelta(seconds=30)),
-    ] == [(e.event, e.deliveries, e.duplicates, e.by_same_member, e.at) for e in found]
-    groups = duplicates.list_groups(deliveries, missing)
-    assert [GroupFigures("GID", 29, 24, 4, 2, 1, 1)] == groups
-    strategies = duplicates.list_strategies(deliveries)
-    assert [StrategyFigures("unknown", 1, 29, 4)] == strategies
-    text = duplicates_page(groups, found, strategies, knows_produced=True)
-    assert "Messages were lost" in text
+    ] == [(e.event, e.deliveries, e.duplicates, e.by_same_member, e.at) for e in result.events]
+    assert [GroupFigures("GID", 29, 24, 4, 2, 1, 1)] == result.groups
+    assert [StrategyFigures("unknown", 1, 29, 4)] == result.strategies
+    assert [LostMessage("GID", "orders", "broker-a", 1, 12, None)] == result.lost
+    text = duplicates.render(result)
+    assert "1 message lost: later ones of the same queues were consumed." in text
+    assert "1 lost, the first orders broker-a:1 at 12; 1 pending" in text
+    assert "No message was passed over" not in text
     assert "1. 1 queue moved" in text
 
 
-def test_events_that_are_told_name_the_strategy(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_page_says_that_nothing_was_lost_only_where_losses_were_looked_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_records(tmp_path / "consumed.jsonl")
+
+    result = duplicates.run(
+        spark, DuplicatesSettings(consumed=f"{tmp_path}/consumed.jsonl", out=f"{tmp_path}/out")
+    )
+
+    text = duplicates.render(result)
+    assert [None] == [group.lost for group in result.groups]
+    assert "Nothing was lost" not in text
+    assert "losses were not looked for" in text
+
+
+def test_events_that_are_given_name_the_strategy(spark: SparkSession, tmp_path: Path) -> None:
     write_records(tmp_path / "consumed.jsonl")
     (tmp_path / "events.jsonl").write_text(
         "\n".join(
@@ -109,15 +131,19 @@ def test_events_that_are_told_name_the_strategy(spark: SparkSession, tmp_path: P
         )
     )
 
-    deliveries = duplicates.attribute(
-        consumption.read_records(spark, f"{tmp_path}/consumed.jsonl"),
-        consumption.read_events(spark, f"{tmp_path}/events.jsonl"),
+    result = duplicates.run(
+        spark,
+        DuplicatesSettings(
+            consumed=f"{tmp_path}/consumed.jsonl",
+            events=f"{tmp_path}/events.jsonl",
+            out=f"{tmp_path}/out",
+        ),
     )
 
     assert [
         StrategyFigures("MINIMAL_MOVE", 1, 7, 2),
         StrategyFigures("AVG", 1, 22, 2),
-    ] == duplicates.list_strategies(deliveries)
+    ] == result.strategies
 
 
 def test_message_trace_in_javas_format_tells_the_same(spark: SparkSession) -> None:
@@ -147,9 +173,9 @@ def test_message_trace_in_javas_format_tells_the_same(spark: SparkSession) -> No
         "body binary, bornHost string",
     )
 
-    records, produced = consumption.split_trace(trace)
-    deliveries = duplicates.attribute(records, duplicates.find_events(records))
-    missing = duplicates.find_missing(records, produced)
+    consumed, produced = records.split_trace(trace)
+    deliveries = judging.attribute(consumed, judging.find_events(consumed))
+    missing = judging.find_missing(consumed, produced)
 
     (again,) = deliveries.where("nth > 1").collect()
     assert ("orders", "M1", "10.0.0.3:50000", "10.0.0.2:50000") == (
@@ -167,4 +193,4 @@ def test_records_must_name_messages(spark: SparkSession, tmp_path: Path) -> None
     (tmp_path / "consumed.jsonl").write_text(json.dumps(line))
 
     with pytest.raises(ConfigError, match="neither queueOffset"):
-        consumption.read_records(spark, f"{tmp_path}/consumed.jsonl")
+        records.read_records(spark, f"{tmp_path}/consumed.jsonl")

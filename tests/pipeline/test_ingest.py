@@ -23,15 +23,15 @@ from sparrowmq.client.blocking import Producer
 from sparrowmq.demo.flights import load_flights
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import Message
-from sparrowmq.pipeline.body_schema import parse_ddl
-from sparrowmq.pipeline.compaction import compact
-from sparrowmq.pipeline.ingest import Batch, IngestSettings, Reason, examine, ingest
-from sparrowmq.pipeline.ingest_report import ingest_page
+from sparrowmq.pipeline import ingest
+from sparrowmq.pipeline.ingest import Batch, IngestSettings, job
+from sparrowmq.pipeline.ingest.bodies import with_fields
+from sparrowmq.pipeline.ingest.compaction import compact
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -66,7 +66,7 @@ def settings_for(cluster: EmbeddedCluster, out: Path, **changes: object) -> Inge
         "name_server": cluster.name_server,
         "topic": "flights",
         "out": str(out),
-        "schema": parse_ddl(ddl),
+        "schema": ddl,
         "date_column": "time_hour",
         "options": {"maxOffsetsPerTrigger": "130"},
     }
@@ -88,20 +88,28 @@ def test_each_message_is_once_in_the_table_or_the_quarantine_after_a_crash(
             raise RuntimeError("killed between writing and the commit")
 
     with pytest.raises(StreamingQueryException, match="killed between"):
-        ingest(spark, settings, on_batch=crash)
-    batches = ingest(spark, settings)
+        ingest.run(spark, settings, on_batch=crash)
+    first = sorted((tmp_path / "out" / "table" / "batchId=0").rglob("*.parquet"))
+    result = ingest.run(spark, settings)
 
-    # Batch 0 was written twice and is there once.
-    assert [0, 1] == [batch.batch_id for batch in batches]
+    # Batch 0 was whole, so its second attempt left it as it was.
+    assert [0, 1] == [batch.batch_id for batch in result.batches]
+    assert first == sorted((tmp_path / "out" / "table" / "batchId=0").rglob("*.parquet"))
     rows = read_table(tmp_path / "out")
     places = {(row["brokerName"], row["queueId"], row["queueOffset"]) for row in rows}
     assert (FLIGHTS, FLIGHTS) == (len(rows), len(places))
     flights = load_flights(limit=FLIGHTS).table
     assert Counter(flights["carrier"].to_pylist()) == Counter(row["carrier"] for row in rows)
     assert {"2013-01-01"} == {str(row["date"]) for row in rows}
-    contents = examine(spark, settings)
-    assert (FLIGHTS, FLIGHTS, len(BAD)) == (contents.rows, contents.distinct, contents.quarantined)
-    assert sorted(Reason(reason, 1) for reason in BAD.values()) == sorted(contents.reasons)
+    counts = result.counts
+    assert (FLIGHTS + len(BAD), FLIGHTS, len(BAD), 0) == (
+        *(counts.offsets, counts.rows, counts.put_aside, counts.gap_count),
+    )
+    assert {"2013-01-01": FLIGHTS} == counts.by_date
+    examples = {reason: body.decode(errors="backslashreplace") for body, reason in BAD.items()}
+    assert {reason: (1, example) for reason, example in examples.items()} == {
+        each.reason: (each.messages, each.example) for each in counts.reasons
+    }
     quarantined = ds.dataset(
         tmp_path / "out" / "quarantine", format="parquet", partitioning="hive"
     ).to_table()
@@ -115,10 +123,55 @@ def test_each_message_is_once_in_the_table_or_the_quarantine_after_a_crash(
     assert before == sorted(map(str, read_table(tmp_path / "out")))
     assert (1, 1) == (done.batches_after, done.files_after)
     assert done.files_before >= 2
-    assert [] == ingest(spark, settings)
-    text = ingest_page(settings, batches, examine(spark, settings))
+    again = ingest.run(spark, settings)
+    assert ([], counts) == (again.batches, again.counts)
+    text = ingest.render(result)
     assert "field flight: expected int, found &#x27;many&#x27;" in text
+    assert "{&quot;flight&quot;: &quot;many&quot;, &quot;carrier&quot;: &quot;UA&quot;}" in text
+    assert "Every message that was read is in the table or put aside, once." in text
+    assert "247 = 240 + 7" in text
     assert "<svg" in text
+
+
+def test_a_message_that_never_came_shows(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    settings = settings_for(
+        cluster, tmp_path / "out", options={}, schema=None, date_column="storeTimestamp"
+    )
+
+    def lose(frame: DataFrame) -> DataFrame:
+        return frame.where("not (queueId = 1 and queueOffset in (3, 4))")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(job, "with_fields", lambda frame, schema: with_fields(lose(frame), schema))
+        result = ingest.run(spark, settings)
+
+    counts = result.counts
+    assert (FLIGHTS + len(BAD), FLIGHTS + len(BAD) - 2) == (counts.offsets, counts.rows)
+    (gap,) = counts.gaps
+    assert (1, 1, gap.end - 2) == (counts.gap_count, gap.queue_id, gap.found)
+    text = ingest.render(result)
+    assert "Every message" not in text
+    assert "247 and 245 + 0; 1 queue not whole" in text
+    assert "flights broker-a:1" in text
+
+
+def test_where_a_filter_leaves_messages_out_nothing_is_said_of_missing_ones(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    settings = settings_for(
+        cluster,
+        tmp_path / "out",
+        options={"subExpression": "UA"},
+        schema=None,
+        date_column="storeTimestamp",
+    )
+
+    result = ingest.run(spark, settings)
+
+    assert (0, 0, 0) == (result.counts.rows, result.counts.offsets, result.counts.gap_count)
+    assert "Nothing can be said about missing messages" in ingest.render(result)
 
 
 def test_what_does_not_fit_can_become_dead_letters_with_the_reason(
@@ -126,7 +179,7 @@ def test_what_does_not_fit_can_become_dead_letters_with_the_reason(
 ) -> None:
     settings = settings_for(cluster, tmp_path / "out", dlq_group="GID_ingest", options={})
 
-    (batch,) = ingest(spark, settings)
+    result = ingest.run(spark, settings)
 
     letters = (
         spark.read.format("rocketmq")
@@ -134,13 +187,13 @@ def test_what_does_not_fit_can_become_dead_letters_with_the_reason(
         .load()
         .collect()
     )
-    assert (FLIGHTS + len(BAD), len(BAD)) == (batch.rows, batch.quarantined)
+    (batch,) = result.batches
+    assert (FLIGHTS + len(BAD), len(BAD)) == (batch.messages, batch.put_aside)
     assert BAD == {bytes(row["body"]): row["properties"]["reason"] for row in letters}
     assert {"flights"} == {row["properties"]["DLQ_ORIGIN_TOPIC"] for row in letters}
     assert not (tmp_path / "out" / "quarantine").exists()
-    contents = examine(spark, settings)
-    assert (FLIGHTS, FLIGHTS, 0) == (contents.rows, contents.distinct, contents.quarantined)
-    assert "sent to topic %DLQ%GID_ingest" in ingest_page(settings, [batch], contents)
+    assert (FLIGHTS, len(BAD)) == (result.counts.rows, result.counts.put_aside)
+    assert "sent to topic %DLQ%GID_ingest" in ingest.render(result)
 
 
 def test_following_goes_on_until_a_signal_and_again_where_it_stopped(
@@ -211,10 +264,10 @@ def test_wrong_settings_are_refused_before_anything_is_written(
     spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="field 'keys' would clash"):
-        ingest(spark, settings_for(cluster, tmp_path, schema=parse_ddl("keys STRING")))
+        ingest.run(spark, settings_for(cluster, tmp_path, schema="keys STRING"))
     with pytest.raises(ConfigError, match="no column 'hour_time' to take the date from"):
-        ingest(spark, settings_for(cluster, tmp_path, date_column="hour_time"))
+        ingest.run(spark, settings_for(cluster, tmp_path, date_column="hour_time"))
     assert [] == list(tmp_path.iterdir())
     (tmp_path / "ingest.json").write_text('{"topic": "other"}')
     with pytest.raises(ConfigError, match="was begun with topic 'other', and this run has 'flig"):
-        ingest(spark, settings_for(cluster, tmp_path))
+        ingest.run(spark, settings_for(cluster, tmp_path))

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sparrowmq.client.tracer import Tracer
-from sparrowmq.pipeline.consumption import split_trace
+from sparrowmq.pipeline.duplicates.records import split_trace
 from sparrowmq.protocol.trace import ConsumedCode, TracedType, consumed, delivered, published
 
 if TYPE_CHECKING:

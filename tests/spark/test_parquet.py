@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ pytest.importorskip("pyspark")
 import pyarrow.parquet as pq
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.pipeline.files import Files
 from sparrowmq.pipeline.parquet import parquet_writer, write_batch_parquet
 
 if TYPE_CHECKING:
@@ -34,6 +36,65 @@ def test_a_replayed_batch_replaces_its_first_attempt(spark: SparkSession, tmp_pa
         for path in table.rglob("*.parquet")
     )
     assert [1, 2, 3, 9] == sorted(pq.read_table(table)["id"].to_pylist())
+
+
+def test_a_replayed_batch_that_is_whole_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    frame = spark.createDataFrame([(1, 1), (2, 2)], "id int, month int")
+
+    def files() -> list[tuple[str, int]]:
+        return sorted((str(p), p.stat().st_mtime_ns) for p in table.rglob("*.parquet"))
+
+    def write(query_id: str | None) -> None:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", query_id)
+        try:
+            write_batch_parquet(frame, 0, str(table), ["month"])
+        finally:
+            spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
+
+    write("query-1")
+    first = files()
+    write("query-1")
+    replayed = files()
+    Path(first[0][0]).unlink()
+    write("query-1")
+    mended = files()
+    write("query-2")
+
+    assert first == replayed
+    # A file was missing, and another query has batches of its own under the same ids.
+    assert first != mended
+    assert mended != files()
+    assert [1, 2] == sorted(pq.read_table(table)["id"].to_pylist())
+
+
+def test_a_small_file_is_there_whole_at_any_moment_while_it_is_replaced(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    files = Files(spark, str(tmp_path))
+    files.write_text(str(path), "0" * 1000)
+    is_done = threading.Event()
+    seen: set[str] = set()
+    missed: list[str] = []
+
+    def watch() -> None:
+        while not is_done.is_set():
+            try:
+                seen.add(path.read_text())
+            except FileNotFoundError:
+                missed.append("gone")
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for number in range(100):
+        files.write_text(str(path), str(number % 10) * 1000)
+    is_done.set()
+    watcher.join()
+
+    assert [] == missed
+    assert {1000} == {len(text) for text in seen}
+    assert "9" * 1000 == files.read_text(str(path))
 
 
 def test_what_a_kill_left_half_written_is_seen_by_no_reader(

@@ -31,11 +31,11 @@ def demo(
     # Other subcommands must not pay for the imports of this one.
     from rich.console import Console
 
-    from sparrowmq.demo.scenario import Settings, run_demo
+    from sparrowmq.demo.scenario import run_demo
     from sparrowmq.errors import ConfigError, SparrowError
 
     try:
-        outcome = run_demo(Settings(out=out, limit=limit), Console())
+        outcome = run_demo(out, Console(), limit=limit)
     except ConfigError as error:
         typer.echo(f"sparrowmq: {error}", err=True)
         raise typer.Exit(EXIT_USAGE) from None

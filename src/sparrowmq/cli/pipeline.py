@@ -7,7 +7,6 @@ a cluster that could not be reached or a job that failed, 130 is Ctrl-C.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -17,22 +16,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 
 from sparrowmq.cli.failures import EXIT_FAILED, reporting_errors, say
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from sparrowmq.pipeline.body_schema import BodySchema
-    from sparrowmq.pipeline.duplicates_stream import Progress
-    from sparrowmq.pipeline.ingest import Batch, IngestSettings
+    from sparrowmq.pipeline.duplicates.stream import Progress
+    from sparrowmq.pipeline.ingest import Batch
+    from sparrowmq.report import Table
 
 _STDERR = 2
+_ROWS_PRINTED = 20
 
 pipeline = typer.Typer(
     help="Jobs on Spark: ingest topics, and look into backlog, duplicates and balance.",
@@ -40,10 +41,10 @@ pipeline = typer.Typer(
     rich_markup_mode=None,
 )
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="directory for tables and report.html")]
+Out = Annotated[str, typer.Option("--out", "-o", help="directory for tables and report.html")]
 Master = Annotated[str, typer.Option("--master", help="Spark's master, such as local[*]")]
 Memory = Annotated[str, typer.Option("--driver-memory", help="heap of Spark's JVM")]
-AsJson = Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")]
+AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")]
 
 
 @pipeline.command("balance")
@@ -70,49 +71,25 @@ def balance_command(
 ) -> None:
     """Compare what every strategy would do to every group of a cluster."""
     with _reporting_errors():
-        from sparrowmq.pipeline import balance, balance_report
-        from sparrowmq.pipeline.generated_cluster import generate_cluster
+        from sparrowmq.pipeline import balance
 
-        if (snapshot is None) == (generate is None):
-            raise ConfigError("give either --snapshot DIR or --generate GROUPS")
-        names = strategy or []
-        chosen = balance.choose_strategies(names)
-        with _session("balance", master, driver_memory) as session:
-            if snapshot is not None:
-                tables = balance.read_cluster(session, snapshot)
-            else:
-                tables = generate_cluster(session, generate or 0, topics=topics)
-            result = balance.balance(*tables, strategies=names, messages_per_second=rate)
-            path = f"{out}/groups"
-            say(f"evaluating each group under {len(chosen)} strategies")
-            result.write.mode("overwrite").parquet(path)
-            written = session.read.parquet(path)
-            summaries = balance.summarise(written)
-            current = "AVG" if "AVG" in chosen else next(iter(chosen))
-            worst = balance.find_worst(written, current)
-        _write_page(out, balance_report.balance_page(summaries, worst, current=current))
-        if as_json:
-            _print_json({"strategies": [s._asdict() for s in summaries]})
-            return
-        columns = ["skew_mean", "unowned", "doubled", "join_moved", "leave_moved"]
-        _print_table(
-            f"{summaries[0].groups:,} groups under each strategy",
-            ["strategy", *columns],
-            [
-                [s.strategy, *(_cell(getattr(s, name)) for name in columns)]
-                for s in summaries
-                if s.failed < s.groups
-            ],
+        settings = balance.BalanceSettings(
+            out=out,
+            snapshot=snapshot,
+            generate=generate,
+            topics=topics,
+            strategies=strategy or (),
+            messages_per_second=rate,
         )
-        for summary in summaries:
-            if summary.failed:
-                say(f"{summary.strategy} refused {summary.failed:,} groups: {summary.failure}")
+        with _session("balance", master, driver_memory) as session:
+            result = balance.run(session, settings)
+            _show(session, balance, result, out=out, as_json=as_json)
 
 
 @pipeline.command("ingest")
 def ingest_command(
     topic: Annotated[str, typer.Option("--topic", "-t", help="topics, joined by ','")],
-    out: Annotated[str, typer.Option("--out", "-o", help="directory for tables and checkpoint")],
+    out: Out,
     nameserver: Annotated[
         str, typer.Option("--nameserver", "-n", help="host:port of name servers, joined by ';'")
     ] = "127.0.0.1:9876",
@@ -149,59 +126,29 @@ def ingest_command(
 ) -> None:
     """Write topics to Parquet by date, each message once; what does not fit goes to quarantine."""
     with _reporting_errors():
-        from sparrowmq.spark.options import parse_options
+        from sparrowmq.pipeline import ingest
 
         if ddl is not None and json_schema is not None:
             raise ConfigError("give --schema or --json-schema, not both")
         _check_format(table_format)
-        options = _parse_options(option or [])
-        # Spark says it too, but not before it has started.
-        read = {"nameServer": nameserver, "topic": topic, "startingOffsets": "earliest"}
-        parse_options({**read, **options}, scope="stream")
+        settings = ingest.IngestSettings(
+            name_server=nameserver,
+            topic=topic,
+            out=out,
+            schema=ddl if json_schema is None else _read(json_schema),
+            date_column=date_column,
+            options=_parse_options(option or []),
+            dlq_group=dlq,
+            follow_interval_s=follow,
+            compacts=compact,
+        )
         with _session("ingest", master, driver_memory, runs_long=True) as session:
-            from sparrowmq.pipeline.ingest import IngestSettings
-
-            settings = IngestSettings(
-                name_server=nameserver,
-                topic=topic,
-                out=out,
-                schema=_body_schema(ddl, json_schema),
-                date_column=date_column,
-                options=options,
-                dlq_group=dlq,
-                follow_interval_s=follow,
-            )
-            _ingest(session, settings, compacts=compact, as_json=as_json)
-
-
-def _ingest(
-    session: SparkSession, settings: IngestSettings, *, compacts: bool, as_json: bool
-) -> None:
-    from sparrowmq.pipeline import ingest_report
-    from sparrowmq.pipeline.compaction import compact
-    from sparrowmq.pipeline.files import Files
-    from sparrowmq.pipeline.ingest import examine, ingest
-
-    with _signals_noted() as should_stop:
-        batches = ingest(session, settings, on_batch=_tell_batch, should_stop=should_stop)
-    if compacts:
-        done = compact(session, settings.table, checkpoint=settings.checkpoint, partition_by="date")
-        compact(session, settings.quarantine, checkpoint=settings.checkpoint)
-        say(f"compacted {done.files_before:,} files to {done.files_after:,}")
-    contents = examine(session, settings)
-    report = f"{settings.out.rstrip('/')}/report.html"
-    text = ingest_report.ingest_page(settings, batches, contents)
-    Files(session, settings.out).write_text(report, text)
-    say(f"the report is {report}")
-    if as_json:
-        _print_json({"batches": [b._asdict() for b in batches], **contents._asdict()})
-        return
-    rows = [[reason.reason, _cell(reason.messages)] for reason in contents.reasons[:20]]
-    _print_table(
-        f"{contents.rows:,} rows of {len(contents.by_date):,} dates in {settings.out}",
-        ["quarantined because of", "messages"],
-        rows or [["nothing", "0"]],
-    )
+            with _signals_noted() as should_stop:
+                result = ingest.run(session, settings, on_batch=_say_batch, should_stop=should_stop)
+            if result.compaction is not None:
+                done = result.compaction
+                say(f"compacted {done.files_before:,} files to {done.files_after:,}")
+            _show(session, ingest, result, out=out, as_json=as_json)
 
 
 @pipeline.command("backlog")
@@ -214,52 +161,21 @@ def backlog_command(
         list[str] | None, typer.Option("--group", "-g", help="only this one; may be repeated")
     ] = None,
     min_lag: Annotated[
-        int, typer.Option("--min-lag", min=1, help="messages behind that are worth telling")
+        int, typer.Option("--min-lag", min=1, help="leave out who was never so far behind")
     ] = 100,
     master: Master = "local[*]",
     driver_memory: Memory = "1g",
     as_json: AsJson = False,
 ) -> None:
-    """Tell which queues piled up, since when, who owned them, and why."""
+    """Find which queues piled up, since when, who owned them, and why."""
     with _reporting_errors():
-        from sparrowmq.pipeline import backlog, backlog_report
+        from sparrowmq.pipeline import backlog
 
-        with _session("backlog", master, driver_memory) as session:
-            queues = backlog.read_history(session, snapshots)
-            if group:
-                queues = queues.where(queues["consumerGroup"].isin(group))
-                if queues.isEmpty():
-                    raise ConfigError(f"no group of {', '.join(group)} is in {snapshots}")
-            backlog.explain_history(queues).write.mode("overwrite").parquet(f"{out}/history")
-            history = session.read.parquet(f"{out}/history")
-            path = f"{out}/accumulations"
-            backlog.find_accumulations(history, peak_min=min_lag).write.mode("overwrite").parquet(
-                path
-            )
-            found = backlog.list_accumulations(session.read.parquet(path))
-            totals = backlog.sum_up(history)
-            looks = {
-                each: backlog.list_looks(history, each)
-                for each in backlog_report.choose_plotted(found)
-            }
-        _write_page(out, backlog_report.backlog_page(totals, found, looks))
-        if as_json:
-            _print_json({**totals._asdict(), "accumulations": [f._asdict() for f in found]})
-            return
-        _print_table(
-            f"{len(found):,} accumulations in {totals.looks:,} looks at {totals.queues:,} queues",
-            ["queue", "cause", "since", "peak", "last"],
-            [
-                [
-                    f"{each.consumer_group} {each.queue_name}",
-                    each.cause,
-                    f"{each.since:%m-%d %H:%M:%S}",
-                    _cell(each.lag_peak),
-                    _cell(each.lag_last),
-                ]
-                for each in found[:20]
-            ],
+        settings = backlog.BacklogSettings(
+            snapshots=snapshots, out=out, groups=group or (), lag_min=min_lag
         )
+        with _session("backlog", master, driver_memory) as session:
+            _show(session, backlog, backlog.run(session, settings), out=out, as_json=as_json)
 
 
 @pipeline.command("duplicates")
@@ -289,138 +205,59 @@ def duplicates_command(
     driver_memory: Memory = "2g",
     as_json: AsJson = False,
 ) -> None:
-    """Tell which messages were consumed more than once or never, by whom, after which event."""
+    """Find which messages were consumed more than once or never, by whom, after which event."""
     with _reporting_errors():
-        if (consumed is None) == (trace is None):
-            raise ConfigError("give either --consumed PATH or --trace HOST:PORT")
-        if trace is not None and produced is not None:
-            raise ConfigError("--trace tells what was produced itself; leave out --produced")
-        if follow is not None and produced is not None:
-            raise ConfigError("--follow learns from --trace alone what was produced")
+        from sparrowmq.pipeline import duplicates
+
+        settings = duplicates.DuplicatesSettings(
+            out=out,
+            consumed=consumed,
+            trace=trace,
+            trace_topic=trace_topic,
+            produced=produced,
+            events=events,
+            follow_interval_s=follow,
+            delay_s=delay,
+        )
         is_followed = follow is not None
         with _session("duplicates", master, driver_memory, runs_long=is_followed) as session:
-            from sparrowmq.pipeline import consumption
-
-            if follow is not None:
-                entries = (
-                    consumption.stream_records(session, consumed or "")
-                    if trace is None
-                    else consumption.stream_trace(session, trace, trace_topic)
+            with _signals_noted(is_followed) as should_stop:
+                result = duplicates.run(
+                    session, settings, on_batch=_say_progress, should_stop=should_stop
                 )
-                with _signals_noted() as should_stop:
-                    _follow(session, entries, events, str(out), (follow, delay), should_stop)
-                knows = trace is not None
-                _tell_followed(session, knows=knows, out=out, as_json=as_json)
-                return
-            if trace is not None:
-                source = session.read.format("rocketmq").option("nameServer", trace)
-                source = source.option("topic", trace_topic).option("columns", "body,bornHost")
-                records, made = consumption.split_trace(source.load())
-                known: DataFrame | None = made
-            else:
-                records = consumption.read_records(session, consumed or "")
-                known = None if produced is None else consumption.read_produced(session, produced)
-            told = None if events is None else consumption.read_events(session, events)
-            _duplicates(session, records, known, told, out=out, as_json=as_json)
+            _show(session, duplicates, result, out=out, as_json=as_json)
 
 
-def _duplicates(
-    session: SparkSession,
-    records: DataFrame,
-    produced: DataFrame | None,
-    events: DataFrame | None,
-    *,
-    out: Path,
-    as_json: bool,
-) -> None:
-    from sparrowmq.pipeline import duplicates
+def _show(session: SparkSession, job: Any, result: Any, *, out: str, as_json: bool) -> None:
+    """Write the page of a job's result, and print the result or its main table."""
+    from sparrowmq.pipeline.files import Files
 
-    def keep(frame: DataFrame, name: str) -> DataFrame:
-        frame.write.mode("overwrite").parquet(f"{out}/{name}")
-        return session.read.parquet(f"{out}/{name}")
-
-    happened = keep(duplicates.find_events(records) if events is None else events, "events")
-    deliveries = keep(duplicates.attribute(records, happened), "deliveries")
-    keep(deliveries.where("nth > 1"), "duplicates")
-    missing = None
-    if produced is not None:
-        missing = keep(duplicates.find_missing(records, produced), "missing")
-    _tell_duplicates(deliveries, missing, knows=produced is not None, out=out, as_json=as_json)
-
-
-def _follow(
-    session: SparkSession,
-    entries: DataFrame,
-    events: str | None,
-    out: str,
-    times: tuple[float, float],
-    should_stop: Callable[[], bool],
-) -> None:
-    """Run the streaming query until it should stop; `times` are its interval and delay in s."""
-    from sparrowmq.pipeline import consumption, duplicates_stream
-    from sparrowmq.pipeline.running_query import await_end
-
-    def read_events() -> DataFrame:
-        return consumption.read_events(session, events or "")
-
-    interval_s, delay_s = times
-    query = duplicates_stream.watch_duplicates(
-        entries,
-        out,
-        delay_s=delay_s,
-        interval_s=interval_s,
-        read_events=None if events is None else read_events,
-        on_batch=_tell_progress,
-    )
-    await_end(query, should_stop=should_stop)
-
-
-def _tell_followed(session: SparkSession, *, knows: bool, out: Path, as_json: bool) -> None:
-    from sparrowmq.pipeline.duplicates_stream import read_tables
-
-    tables = read_tables(session, str(out))
-    missing = tables.get("missing")
-    if "deliveries" not in tables:
-        say("nothing is old enough yet to be judged; see --delay")
-        return
-    _tell_duplicates(tables["deliveries"], missing, knows=knows, out=out, as_json=as_json)
-
-
-def _tell_duplicates(
-    deliveries: DataFrame, missing: DataFrame | None, *, knows: bool, out: Path, as_json: bool
-) -> None:
-    """Write the page and print the summary; `knows` says whether losses were looked for."""
-    from sparrowmq.pipeline import duplicates
-    from sparrowmq.pipeline.duplicates_report import duplicates_page
-
-    groups = duplicates.list_groups(deliveries, missing)
-    by_event = duplicates.list_events(deliveries)
-    by_strategy = duplicates.list_strategies(deliveries)
-    text = duplicates_page(groups, by_event, by_strategy, knows_produced=knows)
-    _write_page(out, text)
+    path = f"{out.rstrip('/')}/report.html"
+    Files(session, out).write_text(path, job.render(result))
+    say(f"the report is {path}")
     if as_json:
-        _print_json(
-            {
-                "groups": [each._asdict() for each in groups],
-                "events": [each._asdict() for each in by_event],
-                "strategies": [each._asdict() for each in by_strategy],
-            }
+        print(msgspec.json.format(msgspec.json.encode(result)).decode(), flush=True)
+    else:
+        _print_table(job.main_table(result))
+
+
+def _print_table(values: Table) -> None:
+    table = RichTable(title=values.caption, title_justify="left", header_style="")
+    for index, name in enumerate(values.header):
+        table.add_column(
+            name, justify="right" if index in values.numeric else "left", no_wrap=not index
         )
-        return
-    names = ["deliveries", "messages", "duplicates", "most_often", "lost", "pending"]
-    _print_table(
-        "deliveries, duplicates and losses",
-        ["group", *names],
-        [[g.consumer_group, *(_cell(getattr(g, name)) for name in names)] for g in groups],
-    )
+    for row in values.shown[:_ROWS_PRINTED]:
+        table.add_row(*row)
+    Console().print(table)
 
 
-def _tell_batch(batch: Batch) -> None:
-    bad = f", {batch.quarantined:,} of them do not fit" if batch.quarantined else ""
-    say(f"batch {batch.batch_id}: {batch.rows:,} messages{bad}, {batch.seconds:.1f} s")
+def _say_batch(batch: Batch) -> None:
+    bad = f", {batch.put_aside:,} of them do not fit" if batch.put_aside else ""
+    say(f"batch {batch.batch_id}: {batch.messages:,} messages{bad}, {batch.seconds:.1f} s")
 
 
-def _tell_progress(progress: Progress) -> None:
+def _say_progress(progress: Progress) -> None:
     late = f", {progress.late:,} too late so far" if progress.late else ""
     say(
         f"batch {progress.batch_id}: {progress.entries:,} entries{late}; "
@@ -428,17 +265,11 @@ def _tell_progress(progress: Progress) -> None:
     )
 
 
-def _body_schema(ddl: str | None, json_schema: Path | None) -> BodySchema | None:
-    from sparrowmq.pipeline.body_schema import parse_ddl, parse_json_schema
-
-    if ddl is not None:
-        return parse_ddl(ddl)
-    if json_schema is None:
-        return None
+def _read(path: Path) -> str:
     try:
-        return parse_json_schema(json_schema.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {json_schema}: {error}") from None
+        raise ConfigError(f"cannot read {path}: {error}") from None
 
 
 def _check_format(name: str) -> None:
@@ -462,12 +293,13 @@ def _parse_options(texts: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _signals_noted() -> Iterator[Callable[[], bool]]:
-    """Note Ctrl-C, and SIGTERM as service managers send it; yields what tells of them."""
+def _signals_noted(is_wanted: bool = True) -> Iterator[Callable[[], bool]]:
+    """Note Ctrl-C, and SIGTERM as service managers send it; yields whether one came."""
     noted: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_wanted else ()
     before = {
         number: signal.signal(number, lambda number, frame: noted.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        for number in numbers
     }
     try:
         yield lambda: bool(noted)
@@ -535,10 +367,10 @@ def _reporting_errors() -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            said = _spark_reason(error)
-            if said is None:
+            reason = _spark_reason(error)
+            if reason is None:
                 raise
-            say(said)
+            say(reason)
             raise typer.Exit(EXIT_FAILED) from None
 
 
@@ -551,30 +383,3 @@ def _spark_reason(error: Exception) -> str | None:
     if ours:
         return ours[-1].partition("sparrowmq: ")[2] or ours[-1]
     return lines[0].partition("terminated with exception: ")[2] or lines[0]
-
-
-def _write_page(out: Path, text: str) -> None:
-    path = out / "report.html"
-    path.write_text(text, encoding="utf-8")
-    say(f"the report is {path}")
-
-
-def _print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table(title=title, title_justify="left", header_style="")
-    for index, name in enumerate(header):
-        table.add_column(
-            name.replace("_", " "), justify="right" if index else "left", no_wrap=not index
-        )
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.2f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str), flush=True)

@@ -10,13 +10,11 @@ from dataclasses import dataclass, field
 
 from sparrowmq.demo.logbook import (
     AnswersReady,
-    BatchBegun,
     BatchWritten,
     IngestEnded,
     IngestEvent,
     Produced,
     ProducerEvent,
-    RunEnded,
     SessionStarted,
 )
 from sparrowmq.processes.logbook import EventTail, Failed
@@ -24,40 +22,26 @@ from sparrowmq.processes.member_log import MemberLog
 from sparrowmq.processes.usage import Usage
 
 
-@dataclass(slots=True)
-class BatchBoard:
-    """An attempt at a micro-batch."""
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Spark was killed while it wrote a batch, of which so many data files were on the disk."""
 
+    at_ms: int
     batch_id: int
-    begun_ms: int
-    written_ms: int | None = None
+    files: int
 
 
 @dataclass(slots=True)
 class IngestBoard:
-    """The pipeline, by its logbook."""
+    """Spark, by its logbook, and the kill, by who killed it."""
 
     tail: EventTail[IngestEvent]
     sessions: list[SessionStarted] = field(default_factory=list)
-    batches: list[BatchBoard] = field(default_factory=list)
-    runs: int = 0
-    killed_ms: int | None = None
-    killed_batch_id: int | None = None
-    files_of_killed_batch: int = 0
-    ended_ms: int | None = None
+    batches: list[BatchWritten] = field(default_factory=list)
+    kill: Kill | None = None
+    end: IngestEnded | None = None
     answered_ms: int | None = None
     failure: str = ""
-
-    @property
-    def batches_written(self) -> int:
-        """How many micro-batches the table has."""
-        return len({batch.batch_id for batch in self.batches if batch.written_ms is not None})
-
-    @property
-    def batch_being_written(self) -> BatchBoard | None:
-        """The micro-batch that has begun and not ended, if any."""
-        last = self.batches[-1] if self.batches else None
-        return last if last is not None and last.written_ms is None else None
 
     def read(self) -> None:
         """Take in what was written since the last call."""
@@ -65,14 +49,10 @@ class IngestBoard:
             match event:
                 case SessionStarted():
                     self.sessions.append(event)
-                case BatchBegun(at_ms=at_ms, batch_id=batch_id):
-                    self.batches.append(BatchBoard(batch_id, at_ms))
-                case BatchWritten(at_ms=at_ms):
-                    self.batches[-1].written_ms = at_ms
-                case RunEnded():
-                    self.runs += 1
-                case IngestEnded(at_ms=at_ms):
-                    self.ended_ms = at_ms
+                case BatchWritten():
+                    self.batches.append(event)
+                case IngestEnded():
+                    self.end = event
                 case AnswersReady(at_ms=at_ms):
                     self.answered_ms = at_ms
                 case Failed(reason=reason):
@@ -121,7 +101,6 @@ class Happening:
     """A rebalance event of the first group, as the demo caused it."""
 
     name: str
-    member: str
     at_ms: int
     settled_ms: int | None = None
 
@@ -133,6 +112,38 @@ class LagSample:
     at_ms: int
     first: list[int]
     second: list[int]
+
+
+@dataclass(slots=True)
+class TwinStaging:
+    """What was seen of the twins; instants are monotonic milliseconds."""
+
+    begin_ms: int = 0
+    cid_all: list[str] = field(default_factory=list)
+    taken: dict[str, list[int]] = field(default_factory=dict)
+    unowned: list[int] = field(default_factory=list)
+    backlog_at_remedy: list[int] = field(default_factory=list)
+    remedy_ms: int = 0
+    healed_ms: int = 0
+    drained_ms: int = 0
+
+
+@dataclass(slots=True)
+class StageTime:
+    """When a stage began and ended."""
+
+    name: str
+    begin_ms: int
+    end_ms: int = 0
+
+
+@dataclass(slots=True)
+class Ending:
+    """What was so at the end, while all members still ran."""
+
+    at_ms: int
+    owners: dict[str, list[list[str]]]
+    lags: dict[str, list[int]]
 
 
 @dataclass(slots=True)

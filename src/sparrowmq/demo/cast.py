@@ -13,7 +13,7 @@ TOPIC = "flights"
 QUEUE_COUNT = 8
 PRODUCER = "producer"
 PRODUCER_GROUP = "GID_airlines"
-INGEST = "spark"
+SPARK = "spark"
 FIRST_GROUP = "GID_board"
 SECOND_GROUP = "GID_twins"
 
@@ -89,15 +89,14 @@ class Cast:
         self.board.members[name] = member
         return child, member
 
-    def start_ingest(self, *, batches: int) -> Child:
-        """Start the pipeline, or start it again."""
+    def start_spark(self, *, batches: int) -> Child:
+        """Start Spark, or start it again."""
         return self.crew.start(
-            INGEST,
+            SPARK,
             [
-                *("-m", "sparrowmq.demo.ingest", "--name", INGEST, "--producer", PRODUCER),
+                *("-m", "sparrowmq.demo.spark_job", "--name", SPARK, "--producer", PRODUCER),
                 *("--name-server", self.name_server, "--topic", TOPIC, "--batches", str(batches)),
-                *("--table", str(self.directory.table)),
-                *("--checkpoint", str(self.directory.checkpoint)),
+                *("--out", str(self.directory.ingest)),
                 *("--logbooks", str(self.directory.logbooks)),
                 *("--question", str(self.directory.question)),
                 *("--answers", str(self.directory.answers)),

@@ -28,6 +28,11 @@ class Deliveries:
     queue_offsets: npt.NDArray[np.int64]
     flight_ids: pa.Array
 
+    @property
+    def places(self) -> tuple[npt.NDArray[np.int64], ...]:
+        """The queue, the offset and the instant of each delivery."""
+        return self.queue_ids, self.queue_offsets, self.at_ms
+
     def __len__(self) -> int:
         """Return how many deliveries there are."""
         return len(self.at_ms)

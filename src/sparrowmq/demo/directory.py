@@ -3,9 +3,9 @@
 ```
 DIR/report.html      the report
 DIR/figures.json     every figure of the report
-DIR/parquet/         the flights as Spark ingested them, by month
+DIR/ingest/          the flights as the job ingest wrote them; the table is DIR/ingest/table
 DIR/broker/          the broker's data directory
-DIR/run/             what else the run needed: logbooks, output of each process, checkpoint
+DIR/run/             what else the run needed: logbooks, output of each process
 DIR/.sparrowmq-demo  says that the directory is the demo's; locked while a demo runs
 ```
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from sparrowmq.errors import ConfigError
 
 _MARKER = ".sparrowmq-demo"
-_OWN_NAMES = ("report.html", "figures.json", "parquet", "broker", "run")
+_OWN_NAMES = ("report.html", "figures.json", "ingest", "broker", "run")
 # A whole run leaves 260 MB behind; Spark's temporary files come to it.
 _FREE_BYTES_MIN = 512 << 20
 
@@ -44,9 +44,14 @@ class DemoDirectory:
         return self.root / "figures.json"
 
     @property
+    def ingest(self) -> Path:
+        """What the job ingest writes."""
+        return self.root / "ingest"
+
+    @property
     def table(self) -> Path:
         """The Parquet table."""
-        return self.root / "parquet"
+        return self.ingest / "table"
 
     @property
     def broker(self) -> Path:
@@ -67,11 +72,6 @@ class DemoDirectory:
     def output(self) -> Path:
         """What each process printed."""
         return self.run / "output"
-
-    @property
-    def checkpoint(self) -> Path:
-        """Spark's checkpoint."""
-        return self.run / "checkpoint"
 
     @property
     def question(self) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,8 @@ import numpy.typing as npt
 Integers = npt.NDArray[np.int64]
 
 
-class OrderCheck(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OrderCheck:
     """Whether every aircraft's legs stand in one queue in the order they were produced."""
 
     aircraft: int

@@ -1,4 +1,4 @@
-"""The events that the demo's producer and its Spark process write into their logbooks."""
+"""What the demo's producer and its Spark process write down, and what Spark is asked."""
 
 from __future__ import annotations
 
@@ -32,31 +32,19 @@ class SessionStarted(msgspec.Struct, frozen=True, kw_only=True, tag="session"):
     java: str
 
 
-class BatchBegun(msgspec.Struct, frozen=True, kw_only=True, tag="batch-begun"):
-    """Spark hands a micro-batch to the sink."""
+class BatchWritten(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
+    """A micro-batch is in the table; Spark's commit log follows."""
 
     at_ms: int
     batch_id: int
-
-
-class BatchWritten(msgspec.Struct, frozen=True, kw_only=True, tag="batch-written"):
-    """The sink has published a micro-batch; Spark's commit log follows."""
-
-    at_ms: int
-    batch_id: int
-
-
-class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="run-ended"):
-    """An AvailableNow run has reached the end it had frozen."""
-
-    at_ms: int
-    batches: int
+    seconds: float
 
 
 class IngestEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ingest-ended"):
-    """A run has found nothing new after the producer's last flight."""
+    """A run that began after the last flight was produced has ended; `runs` counts it too."""
 
     at_ms: int
+    runs: int
 
 
 class AnswersReady(msgspec.Struct, frozen=True, kw_only=True, tag="answers"):
@@ -66,6 +54,43 @@ class AnswersReady(msgspec.Struct, frozen=True, kw_only=True, tag="answers"):
 
 
 ProducerEvent: TypeAlias = Produced | Failed
-IngestEvent: TypeAlias = (
-    SessionStarted | BatchBegun | BatchWritten | RunEnded | IngestEnded | AnswersReady | Failed
-)
+IngestEvent: TypeAlias = SessionStarted | BatchWritten | IngestEnded | AnswersReady | Failed
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What the batch job is to look at; written by the demo, read by the job.
+
+    Args:
+        group: the consumer group.
+        consumed: its members' `consumed.csv` files, by member.
+        events: when each rebalance event happened, and its name.
+    """
+
+    group: str
+    consumed: dict[str, str]
+    events: list[tuple[int, str]]
+
+
+class CarrierAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A carrier's flights and mean delays in minutes; None where no flight has one."""
+
+    carrier: str
+    flights: int
+    mean_departure_delay: float | None
+    mean_arrival_delay: float | None
+
+
+class ConsumptionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a member consumed of a queue."""
+
+    queue_id: int
+    member: str
+    deliveries: int
+
+
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
+    """All answers; `duplicates` are those after each event, in the order of events."""
+
+    carriers: list[CarrierAnswer]
+    consumption: list[ConsumptionAnswer]
+    duplicates: list[int]

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sparrowmq.demo.outcome import GroupFigure, Outcome
+from sparrowmq.doctor.finding import count_of
 from sparrowmq.report import (
     Band,
     BandRow,
     Bar,
-    Check,
     Mark,
     Markup,
     Series,
+    Table,
     Tile,
     band_chart,
-    bar_chart,
+    bar_figure,
     figure,
     line_chart,
     list_checks,
@@ -24,8 +25,9 @@ from sparrowmq.report import (
     section,
     table,
     tag,
+    value_table,
 )
-from sparrowmq.report.scale import format_duration_ms, format_number
+from sparrowmq.report.scale import format_duration_ms
 
 _SECONDS = "seconds since the demo began"
 _MIB = 1024 * 1024
@@ -35,14 +37,14 @@ def render_report(outcome: Outcome) -> str:
     """Return the whole page."""
     production, machine = outcome.production, outcome.machine
     kind = "a run limited to the first" if production.is_limited else "all"
-    lead = (
-        f"Run of {outcome.begun}: {kind} {production.flights:,} flights that left New York City "
-        f"in 2013, on {machine.cpu_count} cores. Every figure here was computed from what happened "
-        "in this run, and stands in figures.json too."
-    )
+    failed = sum(not check.holds for check in outcome.checks)
     return page(
         f"SparrowMQ: the main job on {production.flights:,} flights",
-        _checks(outcome),
+        list_checks(
+            outcome.checks,
+            good=f"All {len(outcome.checks)} conditions hold",
+            bad=f"{failed} of {len(outcome.checks)} conditions fail",
+        ),
         _tiles(outcome),
         _production(outcome),
         _balance(outcome),
@@ -51,17 +53,9 @@ def render_report(outcome: Outcome) -> str:
         _pipeline(outcome),
         _answers(outcome),
         _machine(outcome),
-        lead=lead,
-    )
-
-
-def _checks(outcome: Outcome) -> Markup:
-    checks = [Check(check.name, check.holds, check.found) for check in outcome.checks]
-    failed = sum(not check.holds for check in checks)
-    return list_checks(
-        checks,
-        good=f"All {len(checks)} conditions hold",
-        bad=f"{failed} of {len(checks)} conditions fail",
+        lead=f"Run of {outcome.begun}: {kind} {production.flights:,} flights that left New York "
+        f"City in 2013, on {machine.cpu_count} cores. Every figure here was computed from what "
+        "happened in this run, and stands in figures.json too.",
     )
 
 
@@ -93,7 +87,7 @@ def _tiles(outcome: Outcome) -> Markup:
                 "while two members shared an id",
             ),
             Tile(
-                format_duration_ms(outcome.duration_s * 1000),
+                format_duration_ms(outcome.duration_ms),
                 "from start to verified",
                 "" if memory is None else f"{memory / 1024:.1f} GiB of memory at most",
             ),
@@ -102,31 +96,27 @@ def _tiles(outcome: Outcome) -> Markup:
 
 
 def _production(outcome: Outcome) -> Markup:
-    production = outcome.production
-    bars = [Bar(f"queue {queue_id}", count) for queue_id, count in enumerate(production.per_queue)]
-    elapsed = format_duration_ms((production.end_s - production.begin_s) * 1000)
+    production, found = outcome.production, outcome.table
+    bars = [Bar(f"queue {queue_id}", count) for queue_id, count in enumerate(found.per_queue)]
+    elapsed = format_duration_ms(production.end_ms - production.begin_ms)
     return section(
         "Producing: each flight once, each aircraft in one queue",
         f"{production.flights:,} flights in {elapsed}, {production.rate:,.0f} a second. The pace "
         f"was held at {production.rate_max:,} a second so that messages flow while members come "
         f"and go; while sending, the producer reached {production.sending_rate:,.0f} a second, "
         "each batch flushed to the disk before it was acknowledged.",
-        f"The sharding key is the aircraft: the legs of {production.aircraft:,} aircraft stand in "
-        "8 queues, each aircraft's in one.",
-        figure(
-            bar_chart(bars, title="Flights per queue", description="Bars, one a queue.", tone="c1"),
-            caption="Flights per queue: the hash of the aircraft decides",
-        ),
+        f"The sharding key is the aircraft: the legs of {found.order.aircraft:,} aircraft stand in "
+        f"{len(bars)} queues, each aircraft's in one.",
+        bar_figure("Flights per queue: the hash of the aircraft decides", bars),
     )
 
 
 def _balance(outcome: Outcome) -> Markup:
-    group = outcome.first_group
-    marks = [Mark(event.at_s, event.name) for event in outcome.events]
+    group, events = outcome.first_group, outcome.events
     rows = [
         [
             event.name,
-            f"{event.at_s:.1f} s",
+            f"{outcome.seconds(event.at_ms):.1f} s",
             format_duration_ms(event.settled_ms),
             format_duration_ms(event.unowned_ms),
             format_duration_ms(event.double_ms),
@@ -135,90 +125,86 @@ def _balance(outcome: Outcome) -> Markup:
             f"{event.duplicates:,}",
             "/".join(str(len(queues)) for queues in event.queues_after.values()),
         ]
-        for event in outcome.events
+        for event in events
     ]
     header = [
-        *("event", "at", "one owner each after", "some queue without owner", "some queue with two"),
-        *("queues moved", "produced until the next", "delivered twice", "shares after"),
+        *("event", "at", "one owner each after", "some queue without owner"),
+        *("some queue with two", "queues moved", "produced until the next", "delivered twice"),
+        "shares after",
     ]
+    ours = [event.duplicates for event in events]
+    sparks = [event.duplicates_by_spark for event in events]
+    agreement = (
+        "both counts agree."
+        if ours == sparks
+        else f"the counts differ, {ours} here and {sparks} by Spark."
+    )
+    marks = [Mark(outcome.seconds(event.at_ms), event.name) for event in events]
     return section(
         "The group keeps its balance",
         f"Group {group.group} divides the queues by {group.strategy}. While messages flow, one "
         "member leaves gracefully, one joins, and one is killed with kill -9.",
-        _ownership(group, marks=marks, caption="Who owned which queue"),
+        _ownership(outcome, group, marks=marks, caption="Who owned which queue"),
         table(header, rows, caption="Each event, until the next one", numeric=range(1, 9)),
         "Delivered twice counts every delivery of a message after its first. It was counted from "
-        "the members' logbooks twice, here and by Spark: " + _agreement(outcome),
+        f"the members' logbooks twice, here and by Spark: {agreement}",
         _consumption(outcome),
     )
 
 
-def _agreement(outcome: Outcome) -> str:
-    ours = [event.duplicates for event in outcome.events]
-    sparks = [event.duplicates_by_spark for event in outcome.events]
-    if ours == sparks:
-        return "both counts agree."
-    return f"the counts differ, {ours} here and {sparks} by Spark."
-
-
 def _consumption(outcome: Outcome) -> Markup:
     members = [member.name for member in outcome.first_group.members]
-    counts = {(row.queue_id, row.member): row.deliveries for row in outcome.consumption}
-    queue_ids = range(len(outcome.production.per_queue))
-    rows = [
-        [
-            f"queue {queue_id}",
-            *(_count_or_blank(counts.get((queue_id, member), 0)) for member in members),
-            f"{sum(counts.get((queue_id, member), 0) for member in members):,}",
-        ]
-        for queue_id in queue_ids
-    ]
-    return table(
-        ["", *(f"by {member}" for member in members), "deliveries"],
-        rows,
-        caption="Consumption per queue, by Spark's batch job",
-        numeric=range(1, len(members) + 2),
+    counts = {(row.queue_id, row.member): row.deliveries for row in outcome.answers.consumption}
+    rows = []
+    for queue_id in range(len(outcome.table.per_queue)):
+        by_member = [counts.get((queue_id, member)) for member in members]
+        rows.append((f"queue {queue_id}", *by_member, sum(filter(None, by_member))))
+    return value_table(
+        Table(
+            ["", *(f"by {member}" for member in members), "deliveries"],
+            rows,
+            caption="Consumption per queue, by Spark's batch job",
+        )
     )
-
-
-def _count_or_blank(count: int) -> str:
-    return f"{count:,}" if count else "·"
 
 
 def _twins(outcome: Outcome) -> Markup:
     twins, group = outcome.twins, outcome.second_group
-    marks = [Mark(twins.begin_s, "both twins run"), Mark(twins.remedy_s, "the remedy")]
-    takers = {
-        queue_id: [name for name, queue_ids in twins.taken.items() if queue_id in queue_ids]
-        for queue_id in range(len(twins.backlog_at_remedy))
-    }
+    marks = [
+        Mark(outcome.seconds(twins.begin_ms), "both twins run"),
+        Mark(outcome.seconds(twins.remedy_ms), "the remedy"),
+    ]
     rows = [
-        [f"queue {queue_id}", " and ".join(takers[queue_id]) or "nobody", f"{behind:,}"]
+        (
+            f"queue {queue_id}",
+            " and ".join(n for n, ids in twins.taken.items() if queue_id in ids) or "nobody",
+            behind,
+        )
         for queue_id, behind in enumerate(twins.backlog_at_remedy)
     ]
-    listed = tag("p", "The broker's list of the group (cidAll): ", *_code_list(twins.cid_all))
-    remedied = tag("p", "Their client ids: ", *_code_list(twins.remedy_client_ids))
+    remedies = [member.client_id for member in group.members if member.name not in twins.taken]
     return section(
         "The failure: two members with one client id",
-        f"Two containers on Docker's host network had the same client id, {twins.client_id}, as "
+        f"Two containers on Docker's host network had the same client id, {twins.cid_all[0]}, as "
         "RocketMQ 4.7 made it from the address and the process number. Each member finds itself "
         "at the first place of the sorted list, so both take the first share, and nobody the "
         "second.",
-        listed,
-        _ownership(group, marks=marks, caption="Two owners, or none: until the remedy"),
-        table(
-            ["", "taken by", "messages behind"],
-            rows,
-            caption="What the twins had taken, and how far each queue was behind, at the remedy",
-            numeric=[2],
+        tag("p", "The broker's list of the group (cidAll): ", *_code_list(twins.cid_all)),
+        _ownership(outcome, group, marks=marks, caption="Two owners, or none: until the remedy"),
+        value_table(
+            Table(
+                ["", "taken by", "messages behind"],
+                rows,
+                "What the twins had taken, and how far each queue was behind, at the remedy",
+            )
         ),
-        f"While the twins ran, {twins.duplicates:,} messages were delivered twice, and the queues "
-        f"that nobody owned fell {sum(twins.backlog_at_remedy):,} messages behind.",
+        f"While the twins ran, {outcome.twin_duplicates:,} messages were delivered twice, and the "
+        f"queues that nobody owned fell {sum(twins.backlog_at_remedy):,} messages behind.",
         "The remedy is the instance name that RocketMQ has made since 4.9, process number and "
-        f"nanoseconds. With it each queue had one owner after "
-        f"{format_duration_ms((twins.healed_s - twins.remedy_s) * 1000)}, and the backlog was zero "
-        f"after {format_duration_ms((twins.drained_s - twins.remedy_s) * 1000)}.",
-        remedied,
+        "nanoseconds. With it each queue had one owner after "
+        f"{format_duration_ms(twins.healed_ms - twins.remedy_ms)}, and the backlog was zero "
+        f"after {format_duration_ms(twins.drained_ms - twins.remedy_ms)}.",
+        tag("p", "Their client ids: ", *_code_list(remedies)),
     )
 
 
@@ -230,37 +216,43 @@ def _code_list(texts: Sequence[str]) -> list[Markup]:
 
 
 def _backlog(outcome: Outcome) -> Markup:
-    unowned = set(outcome.twins.unowned)
-    samples = outcome.backlog
-    second = [sample for sample in samples if sample.at_s >= _first_span_s(outcome.second_group)]
-    orphaned = [
-        (s.at_s, sum(lag for queue_id, lag in enumerate(s.second) if queue_id in unowned))
-        for s in second
-    ]
-    taken = [
-        (s.at_s, sum(lag for queue_id, lag in enumerate(s.second) if queue_id not in unowned))
-        for s in second
-    ]
-    total = [(sample.at_s, sum(sample.second)) for sample in second]
-    marks = [Mark(event.at_s, event.name) for event in outcome.events[1:]]
-    marks += [
-        Mark(outcome.twins.begin_s, "both twins run"),
-        Mark(outcome.production.end_s, "all produced"),
-        Mark(outcome.twins.remedy_s, "the remedy"),
-    ]
-    first = Series(outcome.first_group.group, [(s.at_s, sum(s.first)) for s in samples], tone="c1")
+    twins, first, second = outcome.twins, outcome.first_group, outcome.second_group
+    begin_ms = min((span.begin_ms for span in second.spans), default=0)
+    late = [sample for sample in outcome.lags if sample.at_ms >= begin_ms]
+    marks = [Mark(outcome.seconds(event.at_ms), event.name) for event in outcome.events[1:]]
+    ends = (
+        (twins.begin_ms, "both twins run"),
+        (outcome.production.end_ms, "all produced"),
+        (twins.remedy_ms, "the remedy"),
+    )
+    marks += [Mark(outcome.seconds(at_ms), name) for at_ms, name in ends]
+
+    def course(is_shown: Mapping[bool, bool]) -> list[tuple[float, float]]:
+        return [
+            (
+                outcome.seconds(sample.at_ms),
+                sum(n for i, n in enumerate(sample.second) if is_shown[i in twins.unowned]),
+            )
+            for sample in late
+        ]
+
+    all_first = [(outcome.seconds(sample.at_ms), sum(sample.first)) for sample in outcome.lags]
     both = line_chart(
-        [first, Series(outcome.second_group.group, total, tone="c2")],
+        [
+            Series(first.group, all_first, tone="c1"),
+            Series(second.group, course({True: True, False: True}), tone="c2"),
+        ],
         title="Backlog of both groups over time",
         description="Two lines: messages that each group has not committed yet.",
         x_label=_SECONDS,
         y_label="messages not yet committed",
         marks=marks,
     )
+    orphaned = course({True: True, False: False})
     halves = line_chart(
         [
             Series("nobody's queues", orphaned, tone="danger", is_dashed=True),
-            Series("the twins' queues", taken, tone="c2"),
+            Series("the twins' queues", course({True: False, False: True}), tone="c2"),
         ],
         title="Backlog of the second group by who owned the queues",
         description="Two lines: queues that the twins took, and queues that nobody owned.",
@@ -275,71 +267,60 @@ def _backlog(outcome: Outcome) -> Markup:
     )
 
 
-def _first_span_s(group: GroupFigure) -> float:
-    return min((span.begin_s for span in group.spans), default=0.0)
-
-
 def _pipeline(outcome: Outcome) -> Markup:
-    ingest = outcome.ingest
-    written = {batch.batch_id for batch in ingest.batches if batch.written_s is not None}
-    if ingest.killed_s is None or ingest.killed_batch_id is None:
+    ingest, found = outcome.ingest, outcome.table
+    if ingest.kill is None:
         kill = "Spark was not killed in mid-batch: every batch was faster."
     else:
-        files = _count(ingest.files_of_killed_batch, "data file")
         kill = (
-            f"At {ingest.killed_s:.1f} s, in the middle of batch {ingest.killed_batch_id}, Spark "
-            f"with its Python workers was killed with kill -9, with {files} "
-            "of that batch on the disk. A new process went on from the checkpoint."
+            f"At {outcome.seconds(ingest.kill.at_ms):.1f} s, in the middle of batch "
+            f"{ingest.kill.batch_id}, Spark with its Python workers was killed with kill -9, with "
+            f"{count_of(ingest.kill.files, 'data file')} of that batch on the disk. A new process "
+            "went on from the checkpoint."
         )
     rows = [
         [
             str(batch.batch_id),
-            f"{batch.begun_s:.1f} s",
-            "killed"
-            if batch.written_s is None
-            else format_duration_ms((batch.written_s - batch.begun_s) * 1000),
+            f"{outcome.seconds(batch.at_ms):.1f} s",
+            format_duration_ms(batch.seconds * 1000),
         ]
         for batch in ingest.batches
     ]
     return section(
         "The pipeline: exactly once for any Parquet reader",
-        f"Structured Streaming read the topic in {len(written)} micro-batches. "
-        f"{_count(ingest.runs, 'AvailableNow run')} came to the end, which each freezes when it "
-        f"begins. {kill}",
-        f"A reader that knows nothing of Spark (Arrow) finds {ingest.rows:,} rows, "
-        f"{ingest.distinct:,} distinct by broker, queue and offset, in {ingest.files} files of "
-        f"{ingest.months} months, {ingest.size_bytes / _MIB:,.0f} MiB, with "
-        f"{len(ingest.columns)} columns: {', '.join(ingest.columns)}.",
+        f"The job ingest read the topic in {len({b.batch_id for b in ingest.batches})} "
+        "micro-batches. "
+        f"{count_of(ingest.runs, 'run')} came to the end, which each freezes when it begins. "
+        f"{kill}",
+        f"A reader that knows nothing of Spark (Arrow) finds {found.rows:,} rows, "
+        f"{found.distinct:,} distinct by broker, queue and offset, in "
+        f"{count_of(found.files, 'file')}, {found.size_bytes / _MIB:,.0f} MiB, with "
+        f"{len(found.columns)} columns: {', '.join(found.columns)}.",
         table(
-            ["batch", "began at", "took"], rows, caption="Each attempt at a batch", numeric=[1, 2]
+            ["batch", "written at", "took"], rows, caption="Each batch of the table", numeric=[1, 2]
         ),
     )
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
 def _answers(outcome: Outcome) -> Markup:
-    bars = [Bar(f"{row.name or ''} {row.carrier}", row.flights) for row in outcome.carriers]
+    carriers = outcome.answers.carriers
+    names = outcome.carriers
+    bars = [Bar(f"{names.get(row.carrier, '')} {row.carrier}", row.flights) for row in carriers]
     rows = [
         [
             row.carrier,
-            row.name,
+            names.get(row.carrier, ""),
             f"{row.flights:,}",
-            _minutes(row.mean_departure_delay),
-            _minutes(row.mean_arrival_delay),
+            *(
+                "unknown" if minutes is None else f"{minutes:.1f}"
+                for minutes in (row.mean_departure_delay, row.mean_arrival_delay)
+            ),
         ]
-        for row in outcome.carriers
+        for row in carriers
     ]
     return section(
         "What the batch job answers",
-        figure(
-            bar_chart(
-                bars, title="Rows per carrier", description="Bars, one a carrier.", tone="c3"
-            ),
-            caption="Rows per carrier in the Parquet table",
-        ),
+        bar_figure("Rows per carrier in the Parquet table", bars, tone="c3"),
         table(
             ["", "carrier", "flights", "mean departure delay", "mean arrival delay"],
             rows,
@@ -349,18 +330,23 @@ def _answers(outcome: Outcome) -> Markup:
     )
 
 
-def _minutes(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.1f}"
-
-
 def _machine(outcome: Outcome) -> Markup:
     machine, ingest = outcome.machine, outcome.ingest
-    begin = ingest.sessions_s[0] if ingest.sessions_s else 0.0
-    times = [(stage.name, stage.begin_s, stage.end_s) for stage in outcome.stages]
-    times.append(("Spark ingests, beside", begin, ingest.end_s))
+    session = ingest.sessions[0]
+    times = [(stage.name, stage.begin_ms, stage.end_ms) for stage in outcome.stages]
+    times.append(("Spark ingests, beside", session.at_ms, ingest.end_ms))
     bands = [
-        BandRow(name, [Band(begin_s, end_s, (format_duration_ms((end_s - begin_s) * 1000),))])
-        for name, begin_s, end_s in times
+        BandRow(
+            name,
+            [
+                Band(
+                    outcome.seconds(begin_ms),
+                    outcome.seconds(end_ms),
+                    (format_duration_ms(end_ms - begin_ms),),
+                )
+            ],
+        )
+        for name, begin_ms, end_ms in times
     ]
     plot = band_chart(
         bands,
@@ -368,7 +354,7 @@ def _machine(outcome: Outcome) -> Markup:
         description="One band a stage.",
         x_label=_SECONDS,
         tones={},
-        x_range=(0.0, outcome.duration_s),
+        x_range=(0.0, outcome.seconds(outcome.end_ms)),
         left=270.0,
     )
     memory = "unknown" if outcome.memory_peak_mib is None else f"{outcome.memory_peak_mib:,} MiB"
@@ -377,11 +363,11 @@ def _machine(outcome: Outcome) -> Markup:
         ["system", machine.system],
         ["Python", machine.python],
         ["SparrowMQ", machine.sparrowmq],
-        ["Spark", machine.spark],
-        ["Java", machine.java],
+        ["Spark", session.spark_version],
+        ["Java", session.java],
         ["memory at most, all processes", memory],
         ["processor time, all processes", f"{sum(outcome.cpu_s.values()):,.0f} s"],
-        ["in total", format_number(outcome.duration_s) + " s"],
+        ["in total", format_duration_ms(outcome.duration_ms)],
     ]
     return section(
         "Time, memory, machine",
@@ -396,33 +382,26 @@ def _machine(outcome: Outcome) -> Markup:
     )
 
 
-def _ownership(group: GroupFigure, *, marks: Sequence[Mark], caption: str) -> Markup:
-    tones = _tones(group)
-    queue_ids = sorted({span.queue_id for span in group.spans})
-    rows = [
-        BandRow(
-            f"queue {queue_id}",
-            [
-                Band(span.begin_s, span.end_s, tuple(span.owners))
-                for span in group.spans
-                if span.queue_id == queue_id
-            ],
-        )
-        for queue_id in queue_ids
-    ]
-    begin, end = _first_span_s(group), max((span.end_s for span in group.spans), default=1.0)
+def _ownership(
+    outcome: Outcome, group: GroupFigure, *, marks: Sequence[Mark], caption: str
+) -> Markup:
+    tones = {member.name: f"c{place}" for place, member in enumerate(group.members, 1)}
+    bands: dict[int, list[Band]] = {}
+    for span in group.spans:
+        begin_s, end_s = outcome.seconds(span.begin_ms), outcome.seconds(span.end_ms)
+        bands.setdefault(span.queue_id, []).append(Band(begin_s, end_s, tuple(span.owners)))
+    everything = [band for row in bands.values() for band in row]
     plot = band_chart(
-        rows,
+        [BandRow(f"queue {queue_id}", row) for queue_id, row in sorted(bands.items())],
         title=caption,
         description="A row a queue; bands show which member owned it, hatches nobody or two.",
         x_label=_SECONDS,
         tones=tones,
         marks=marks,
-        x_range=(begin, end),
+        x_range=(
+            min((band.start for band in everything), default=0.0),
+            max((band.end for band in everything), default=1.0),
+        ),
     )
     legend = [*tones.items(), ("nobody", "none"), ("two owners", "both")]
     return figure(plot, caption=caption, legend=legend)
-
-
-def _tones(group: GroupFigure) -> Mapping[str, str]:
-    return {member.name: f"c{index + 1}" for index, member in enumerate(group.members)}

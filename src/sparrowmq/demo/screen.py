@@ -99,7 +99,7 @@ def describe_progress(board: Board) -> str:
     parts = [
         f"{_elapsed(board)}  {board.stage}",
         f"produced {board.production.count:,}{total}",
-        f"batches in Parquet: {board.ingest.batches_written}",
+        f"batches in Parquet: {len(board.ingest.batches)}",
     ]
     for group in (board.first_group, board.second_group):
         lag = board.lag(group)
@@ -178,10 +178,10 @@ def _render_head(board: Board, *, width: int) -> RenderableType:
         Text(f"{rate:,.0f}/s" if rate else "", style="dim"),
     )
     ingest = board.ingest
-    state = "starting" if not ingest.sessions else f"batches in Parquet: {ingest.batches_written}"
-    if ingest.killed_ms is not None and len(ingest.sessions) < 2:
+    state = "starting" if not ingest.sessions else f"batches in Parquet: {len(ingest.batches)}"
+    if ingest.kill is not None and len(ingest.sessions) < 2:
         state += ", killed in mid-batch, starting again"
-    elif ingest.ended_ms is not None:
+    elif ingest.end is not None:
         state += ", all in"
     title = Text.assemble((_elapsed(board), "bold"), "  ", (board.stage, "bold"))
     return Group(title, grid, Text.assemble(("Spark     ", "dim"), state))

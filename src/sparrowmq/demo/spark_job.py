@@ -1,74 +1,128 @@
-"""The batch job: answers from the Parquet table and the members' logbooks, computed by Spark.
+"""Spark, as a process: `python -m sparrowmq.demo.spark_job`.
 
-Every question is one query; the figures that the report shows come from their results.
+The job `ingest` writes the topic to Parquet, run after run, until a run that began after the last
+flight was produced has ended. Whoever kills this process may start it again: the job's checkpoint
+says where to go on. Then the process waits for a question, answers it in the same session, and
+ends. The answers come from the Parquet table and the members' logbooks, each by one query; which
+deliveries are duplicates, the job `duplicates` decides.
 """
 
 from __future__ import annotations
 
+import argparse
+import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from sparrowmq.calling.clock import monotonic_ms
+from sparrowmq.demo.flights import BODY_DDL
+from sparrowmq.demo.logbook import (
+    Answers,
+    AnswersReady,
+    BatchWritten,
+    CarrierAnswer,
+    ConsumptionAnswer,
+    IngestEnded,
+    Produced,
+    ProducerEvent,
+    Question,
+    SessionStarted,
+)
+from sparrowmq.errors import ConfigError
+from sparrowmq.pipeline import duplicates, ingest
+from sparrowmq.pipeline.duplicates import judging
+from sparrowmq.pipeline.duplicates.records import with_key
+from sparrowmq.processes.logbook import EventTail, Failed, Journal, open_journal
+from sparrowmq.spark.java import find_java, spark_session
+
+_POLL_INTERVAL_S = 0.2
+# Far longer than the demo has patience for: it ends this process if it goes wrong itself.
+_PATIENCE_S = 600
 _DELIVERIES_DDL = "at_ms BIGINT, queue_id INT, queue_offset BIGINT, flight_id STRING"
+# The JVM lives for a minute and is started twice: the optimising compiler and the concurrent
+# collector cost more processor time (27 s against 12 s in a short job) than they ever give back.
+# Few shuffle tasks suit few rows on few cores.
+_SPARK_CONF = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.log.level": "ERROR",
+}
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What the batch job is to look at; written by the demo, read by the job.
-
-    Args:
-        consumed: a group's `consumed.csv` files, by member.
-        event_starts_ms: when each rebalance event happened, ascending.
-    """
-
-    consumed: dict[str, str]
-    event_starts_ms: list[int]
-
-
-class CarrierAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A carrier's flights and mean delays in minutes; None where no flight has one."""
-
-    carrier: str
-    flights: int
-    mean_departure_delay: float | None
-    mean_arrival_delay: float | None
-
-
-class ConsumptionAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a member consumed of a queue."""
-
-    queue_id: int
-    member: str
-    deliveries: int
+def run(options: argparse.Namespace) -> None:
+    """Ingest everything, then answer."""
+    journal = open_journal(options.logbooks, options.name)
+    try:
+        java = find_java()
+        session = spark_session("sparrowmq-demo", master="local[2]", conf=_SPARK_CONF)
+        session.sparkContext.setLogLevel("ERROR")
+        journal.write_event(
+            SessionStarted(
+                at_ms=monotonic_ms(),
+                spark_version=session.version,
+                java=f"{java.version} ({java.origin})",
+            )
+        )
+        table = _ingest(session, options, journal)
+        _answer(session, options, table)
+        journal.write_event(AnswersReady(at_ms=monotonic_ms()))
+    except Exception as error:
+        journal.write_event(Failed(at_ms=monotonic_ms(), reason=str(error).splitlines()[0]))
+        raise
+    session.stop()
 
 
-class DuplicatesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How many messages were delivered again in the window of an event."""
+def _ingest(session: SparkSession, options: argparse.Namespace, journal: Journal) -> str:
+    """Run the job until everything is in its table, whose directory it returns."""
 
-    event_index: int
-    duplicates: int
+    def log(batch: ingest.Batch) -> None:
+        written = BatchWritten(at_ms=monotonic_ms(), batch_id=batch.batch_id, seconds=batch.seconds)
+        journal.write_event(written)
+
+    producer = EventTail[ProducerEvent](options.logbooks, options.producer, ProducerEvent)
+    runs, count_before, last = 0, 0, None
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        last = next((e for e in reversed(producer.read()) if isinstance(e, Produced)), last)
+        if last is None or (last.count == count_before and not last.is_done):
+            time.sleep(_POLL_INTERVAL_S)
+            continue
+        runs, count_before = runs + 1, last.count
+        settings = ingest.IngestSettings(
+            name_server=options.name_server,
+            topic=options.topic,
+            out=options.out,
+            schema=BODY_DDL,
+            options={"maxOffsetsPerTrigger": str(math.ceil(last.total / options.batches))},
+        )
+        ingest.run(session, settings, on_batch=log)
+        if last.is_done:
+            journal.write_event(IngestEnded(at_ms=monotonic_ms(), runs=runs))
+            return settings.table
+    raise ConfigError(f"the producer did not end within {_PATIENCE_S} s")
 
 
-class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """All answers."""
-
-    carriers: list[CarrierAnswer]
-    consumption: list[ConsumptionAnswer]
-    duplicates: list[DuplicatesAnswer]
-
-
-def answer(session: SparkSession, *, table: Path, question: Question) -> Answers:
-    """Run the three queries."""
-    deliveries = _read_deliveries(session, question.consumed).cache()
+def _answer(session: SparkSession, options: argparse.Namespace, table: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not options.question.exists():
+        if time.monotonic() >= deadline:
+            raise ConfigError(f"no question came within {_PATIENCE_S} s")
+        time.sleep(_POLL_INTERVAL_S)
+    question = msgspec.json.decode(options.question.read_bytes(), type=Question)
+    records = read_records(session, question, topic=options.topic)
+    deliveries = judging.attribute(records, _read_events(session, question)).cache()
     answers = Answers(
-        carriers=ask_carriers(session.read.parquet(str(table))),
+        carriers=ask_carriers(session.read.parquet(table)),
         consumption=ask_consumption(deliveries),
-        duplicates=ask_duplicates(deliveries, question.event_starts_ms),
+        duplicates=ask_duplicates(deliveries, len(question.events)),
     )
-    deliveries.unpersist()
-    return answers
+    options.answers.write_bytes(msgspec.json.encode(answers))
 
 
 def ask_carriers(flights: DataFrame) -> list[CarrierAnswer]:
@@ -77,62 +131,90 @@ def ask_carriers(flights: DataFrame) -> list[CarrierAnswer]:
         flights.groupBy("carrier")
         .agg(
             F.count("*").alias("flights"),
-            F.avg("dep_delay").alias("departure"),
-            F.avg("arr_delay").alias("arrival"),
+            F.avg("dep_delay").alias("mean_departure_delay"),
+            F.avg("arr_delay").alias("mean_arrival_delay"),
         )
         .orderBy(F.desc("flights"), "carrier")
         .collect()
     )
-    return [
-        CarrierAnswer(
-            carrier=row["carrier"],
-            flights=row["flights"],
-            mean_departure_delay=row["departure"],
-            mean_arrival_delay=row["arrival"],
-        )
-        for row in rows
-    ]
+    return [CarrierAnswer(**row.asDict()) for row in rows]
 
 
 def ask_consumption(deliveries: DataFrame) -> list[ConsumptionAnswer]:
     """Deliveries per queue and member."""
-    rows = deliveries.groupBy("queue_id", "member").count().orderBy("queue_id", "member").collect()
+    rows = deliveries.groupBy("queueId", "clientId").count().orderBy("queueId", "clientId")
     return [
-        ConsumptionAnswer(queue_id=row["queue_id"], member=row["member"], deliveries=row["count"])
-        for row in rows
+        ConsumptionAnswer(queue_id=queue_id, member=member, deliveries=count)
+        for queue_id, member, count in rows.collect()
     ]
 
 
-def ask_duplicates(deliveries: DataFrame, event_starts_ms: Sequence[int]) -> list[DuplicatesAnswer]:
-    """Deliveries after a message's first, by the last event before them."""
-    nth = F.row_number().over(Window.partitionBy("queue_id", "queue_offset").orderBy("at_ms"))
-    starts = [F.when(F.col("at_ms") >= start, 1).otherwise(0) for start in event_starts_ms]
-    begun = sum(starts, F.lit(0))
-    rows = (
-        deliveries.withColumn("nth", nth)
-        .where("nth > 1")
-        .withColumn("event_index", F.greatest(begun - 1, F.lit(0)))
-        .groupBy("event_index")
-        .count()
-        .orderBy("event_index")
-        .collect()
-    )
-    counts = {row["event_index"]: row["count"] for row in rows}
-    return [
-        DuplicatesAnswer(event_index=index, duplicates=counts.get(index, 0))
-        for index in range(len(event_starts_ms))
-    ]
+def ask_duplicates(deliveries: DataFrame, event_count: int) -> list[int]:
+    """Duplicates after each event; what comes before the first counts to the first."""
+    counts = [0] * event_count
+    for event in duplicates.sum_up(deliveries).events:
+        counts[max(event.event_index - 1, 0)] += event.duplicates
+    return counts
 
 
-def _read_deliveries(session: SparkSession, consumed: dict[str, str]) -> DataFrame:
+def read_records(session: SparkSession, question: Question, *, topic: str) -> DataFrame:
+    """Read the members' deliveries as consumption records."""
     member_of = F.create_map(
-        *(F.lit(part) for name, path in consumed.items() for part in (Path(path).name, name))
+        *(
+            F.lit(part)
+            for name, path in question.consumed.items()
+            for part in (Path(path).name, name)
+        )
     )
     file_name = F.element_at(F.split(F.input_file_name(), "/"), -1)
     # A member that was killed may have torn its last line, which then lacks fields.
-    return (
+    lines = (
         session.read.schema(_DELIVERIES_DDL)
-        .csv(list(consumed.values()))
-        .withColumn("member", F.element_at(member_of, file_name))
+        .csv(list(question.consumed.values()))
+        .withColumn("clientId", F.element_at(member_of, file_name))
         .where("flight_id IS NOT NULL")
     )
+    # The machine's monotonic clock, which orders deliveries and events as well as any.
+    return with_key(
+        lines.selectExpr(
+            f"'{question.group}' AS consumerGroup",
+            "clientId",
+            "timestamp_millis(at_ms) AS consumedTimestamp",
+            f"'{topic}' AS topic",
+            "'' AS brokerName",
+            "queue_id AS queueId",
+            "queue_offset AS queueOffset",
+            "CAST(NULL AS STRING) AS msgId",
+            "0 AS reconsumeTimes",
+        ),
+        what="the members' logbooks",
+    )
+
+
+def _read_events(session: SparkSession, question: Question) -> DataFrame:
+    events = session.createDataFrame(question.events, "at_ms bigint, event string")
+    return events.selectExpr(
+        f"'{question.group}' AS consumerGroup",
+        "timestamp_millis(at_ms) AS eventTimestamp",
+        "event",
+        "CAST(NULL AS STRING) AS strategy",
+    )
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="sparrowmq.demo.spark_job", description=__doc__)
+    parser.add_argument("--name", required=True, help="names the logbook")
+    parser.add_argument("--producer", required=True, help="names the producer's logbook")
+    parser.add_argument("--name-server", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--batches", type=int, required=True, help="for the whole input, about")
+    parser.add_argument("--out", required=True, help="the directory of the job ingest")
+    parser.add_argument("--logbooks", type=Path, required=True)
+    parser.add_argument("--question", type=Path, required=True)
+    parser.add_argument("--answers", type=Path, required=True)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    run(parse_options())

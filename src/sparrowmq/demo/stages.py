@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import msgspec
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.blocking import Admin
-from sparrowmq.demo.board import Board, Happening
+from sparrowmq.demo.board import Board, Ending, Happening, StageTime, TwinStaging
 from sparrowmq.demo.cast import (
     FIRST_GROUP,
     QUEUE_COUNT,
@@ -20,6 +19,7 @@ from sparrowmq.demo.cast import (
     find_ready_address,
 )
 from sparrowmq.demo.directory import DemoDirectory
+from sparrowmq.demo.logbook import Question
 from sparrowmq.demo.lookout import Lookout
 from sparrowmq.demo.pipeline_keeper import PipelineKeeper
 from sparrowmq.processes.crew import Child
@@ -37,40 +37,8 @@ _START_PATIENCE_S = 30.0
 _BALANCE_PATIENCE_S = 45.0
 _PRODUCE_PATIENCE_S = 240.0
 _DRAIN_PATIENCE_S = 120.0
-_INGEST_PATIENCE_S = 300.0
+_INGEST_PATIENCE_S = 600.0
 _END_PATIENCE_S = 20.0
-
-
-@dataclass(slots=True)
-class TwinStaging:
-    """What was seen of the twins; instants are monotonic milliseconds."""
-
-    begin_ms: int = 0
-    cid_all: list[str] = field(default_factory=list)
-    taken: dict[str, list[int]] = field(default_factory=dict)
-    unowned: list[int] = field(default_factory=list)
-    backlog_at_remedy: list[int] = field(default_factory=list)
-    remedy_ms: int = 0
-    healed_ms: int = 0
-    drained_ms: int = 0
-
-
-@dataclass(slots=True)
-class StageTime:
-    """When a stage began and ended."""
-
-    name: str
-    begin_ms: int
-    end_ms: int = 0
-
-
-@dataclass(slots=True)
-class Ending:
-    """What was so at the end, while all members still ran."""
-
-    at_ms: int
-    owners: dict[str, list[list[str]]]
-    lags: dict[str, list[int]]
 
 
 class Stages:
@@ -153,7 +121,7 @@ class Stages:
         return members
 
     def _wait_for_balance(self) -> None:
-        self._happen("the group starts", "a, b, c", monotonic_ms())
+        self._happen("the group starts", monotonic_ms())
         members = self._board.members_of(FIRST_GROUP)
         self._lookout.wait_for(
             lambda: all(member.started_ms is not None for member in members),
@@ -185,7 +153,7 @@ class Stages:
 
     def _let_leave(self, name: str, *, at_share: float) -> None:
         self._wait_until_produced(at_share)
-        happening = self._happen(f"{name} leaves gracefully", name, monotonic_ms())
+        happening = self._happen(f"{name} leaves gracefully", monotonic_ms())
         self._ask_to_leave(name)
         self._wait_until_settled(happening)
 
@@ -198,20 +166,20 @@ class Stages:
             timeout_s=_START_PATIENCE_S,
         )
         # From the moment it asks to be a member: how long Python takes to start is not the point.
-        happening = self._happen(f"{name} joins", name, member.started_ms or 0)
+        happening = self._happen(f"{name} joins", member.started_ms or 0)
         self._wait_until_settled(happening)
 
     def _let_die(self, name: str, *, at_share: float) -> None:
         self._wait_until_produced(at_share)
         child = self._children[name]
         self._lookout.vital.remove(child)
-        happening = self._happen(f"{name} is killed (kill -9)", name, monotonic_ms())
+        happening = self._happen(f"{name} is killed (kill -9)", monotonic_ms())
         child.kill()
         self._board.members[name].mark_killed(happening.at_ms)
         self._wait_until_settled(happening)
 
-    def _happen(self, name: str, member: str, at_ms: int) -> Happening:
-        happening = Happening(name, member, at_ms)
+    def _happen(self, name: str, at_ms: int) -> Happening:
+        happening = Happening(name, at_ms)
         self._board.happenings.append(happening)
         return happening
 
@@ -327,11 +295,11 @@ class Stages:
             for member in self._board.members_of(FIRST_GROUP)
             if member.consumed_path.exists()
         }
-        starts = [happening.at_ms for happening in self._board.happenings]
-        question = msgspec.json.encode({"consumed": consumed, "event_starts_ms": starts})
+        events = [(happening.at_ms, happening.name) for happening in self._board.happenings]
+        question = Question(group=FIRST_GROUP, consumed=consumed, events=events)
         # The job must never see half a question.
         fresh = self._directory.question.with_suffix(".fresh")
-        fresh.write_bytes(question)
+        fresh.write_bytes(msgspec.json.encode(question))
         fresh.replace(self._directory.question)
         self._lookout.wait_for(
             lambda: self._board.ingest.answered_ms is not None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -21,10 +23,8 @@ def print_outcome(outcome: Outcome, directory: DemoDirectory, console: Console) 
     if not console.is_terminal:
         console.width = max(console.width, _PLAIN_WIDTH)
     console.print()
-    console.print(_events(outcome))
-    console.print(_twins(outcome))
-    console.print(_carriers(outcome))
-    console.print(_checks(outcome))
+    for table in (_events(outcome), _twins(outcome), _carriers(outcome), _checks(outcome)):
+        console.print(table)
     console.print()
     for what, path in (
         ("report", directory.report),
@@ -35,21 +35,22 @@ def print_outcome(outcome: Outcome, directory: DemoDirectory, console: Console) 
         console.print(f"  {what:8} {path}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+def _table(title: str, columns: Sequence[str], *, numeric: range = range(0)) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="right" if index in numeric else "left")
+    return table
 
 
 def _events(outcome: Outcome) -> Table:
-    table = _table("The first group, event by event")
-    table.add_column("event")
-    for name in ("one owner each after", "without owner", "with two", "moved", "delivered twice"):
-        table.add_column(name, justify="right")
+    columns = ("event", "one owner each after", "without owner", "with two", "moved")
+    table = _table(
+        "The first group, event by event", (*columns, "delivered twice"), numeric=range(1, 6)
+    )
     for event in outcome.events:
         table.add_row(
             event.name,
-            format_duration_ms(event.settled_ms),
-            format_duration_ms(event.unowned_ms),
-            format_duration_ms(event.double_ms),
+            *map(format_duration_ms, (event.settled_ms, event.unowned_ms, event.double_ms)),
             str(event.queues_moved),
             f"{event.duplicates:,}",
         )
@@ -58,39 +59,35 @@ def _events(outcome: Outcome) -> Table:
 
 def _twins(outcome: Outcome) -> Table:
     twins = outcome.twins
-    table = _table("Two members with one client id, and the remedy")
-    table.add_column("", style="dim")
-    table.add_column("")
-    for name, queue_ids in twins.taken.items():
-        table.add_row(f"{name} took", _queues(queue_ids))
-    table.add_row("nobody took", _queues(twins.unowned))
+    table = _table("Two members with one client id, and the remedy", ("", ""))
+    for name, queue_ids in (*twins.taken.items(), ("nobody", twins.unowned)):
+        queues = ", ".join(map(str, queue_ids))
+        table.add_row(f"{name} took", f"queues {queues}" if queues else "no queue")
     table.add_row("the broker lists", ", ".join(twins.cid_all))
     table.add_row("fell behind", f"{sum(twins.backlog_at_remedy):,} messages")
     table.add_row(
         "with unique ids",
-        f"one owner each after {format_duration_ms((twins.healed_s - twins.remedy_s) * 1000)}, "
-        f"nothing behind after {format_duration_ms((twins.drained_s - twins.remedy_s) * 1000)}",
+        f"one owner each after {format_duration_ms(twins.healed_ms - twins.remedy_ms)}, nothing "
+        f"behind after {format_duration_ms(twins.drained_ms - twins.remedy_ms)}",
     )
     return table
 
 
-def _queues(queue_ids: list[int]) -> str:
-    return "queues " + ", ".join(map(str, queue_ids)) if queue_ids else "no queue"
-
-
 def _carriers(outcome: Outcome) -> Table:
-    table = _table(f"Flights and mean delay in minutes, by Spark ({outcome.ingest.rows:,} rows)")
-    table.add_column("carrier")
-    for name in ("flights", "departure", "arrival"):
-        table.add_column(name, justify="right")
-    for row in outcome.carriers[:_CARRIERS_SHOWN]:
+    carriers = outcome.answers.carriers
+    table = _table(
+        f"Flights and mean delay in minutes, by Spark ({outcome.table.rows:,} rows)",
+        ("carrier", "flights", "departure", "arrival"),
+        numeric=range(1, 4),
+    )
+    for row in carriers[:_CARRIERS_SHOWN]:
         delays = (row.mean_departure_delay, row.mean_arrival_delay)
         table.add_row(
-            f"{row.carrier} {row.name}",
+            f"{row.carrier} {outcome.carriers.get(row.carrier, '')}",
             f"{row.flights:,}",
             *("unknown" if delay is None else f"{delay:.1f}" for delay in delays),
         )
-    rest = len(outcome.carriers) - _CARRIERS_SHOWN
+    rest = len(carriers) - _CARRIERS_SHOWN
     if rest > 0:
         table.add_row(Text(f"and {rest} more, in the report", style="dim"))
     return table
@@ -99,12 +96,13 @@ def _carriers(outcome: Outcome) -> Table:
 def _checks(outcome: Outcome) -> Table:
     holding = sum(check.holds for check in outcome.checks)
     memory = outcome.memory_peak_mib
-    spent = f"{outcome.duration_s:.0f} s" + (f", {memory:,} MiB at most" if memory else "")
+    spent = f"{outcome.duration_ms / 1000:.0f} s" + (f", {memory:,} MiB at most" if memory else "")
     limited = ", a limited run" if outcome.production.is_limited else ""
-    table = _table(f"{holding} of {len(outcome.checks)} conditions hold ({spent}{limited})")
-    table.add_column("")
-    table.add_column("condition")
-    table.add_column("found", justify="right")
+    table = _table(
+        f"{holding} of {len(outcome.checks)} conditions hold ({spent}{limited})",
+        ("", "condition", "found"),
+        numeric=range(2, 3),
+    )
     for check in outcome.checks:
         sign = Text("✓", style="bold green") if check.holds else Text("✗ fails", style="bold red")
         table.add_row(sign, check.name, check.found)

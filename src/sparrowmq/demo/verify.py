@@ -27,7 +27,6 @@ class TableFacts:
     rows: int
     distinct: int
     columns: tuple[str, ...]
-    months: int
     files: int
     size_bytes: int
     per_queue: list[int]
@@ -43,7 +42,7 @@ def examine_table(directory: Path, flights: Flights, *, queue_count: int) -> Tab
     """Count rows and distinct messages, and check the order of each aircraft's legs."""
     dataset = read_table(directory)
     names = ["brokerName", "queueId", "queueOffset", "keys"]
-    table = dataset.to_table(columns=[*names, "month"])
+    table = dataset.to_table(columns=names)
     brokers = _compute.dictionary_encode(table["brokerName"].combine_chunks()).indices
     queue_ids = table["queueId"].to_numpy().astype("int64")
     queue_offsets = table["queueOffset"].to_numpy()
@@ -54,7 +53,6 @@ def examine_table(directory: Path, flights: Flights, *, queue_count: int) -> Tab
             brokers.to_numpy().astype("int64"), queue_ids, queue_offsets
         ),
         columns=tuple(dataset.schema.names),
-        months=len(_compute.unique(table["month"])),
         files=len(files),
         size_bytes=sum(file.stat().st_size for file in files),
         per_queue=figures.count_per_queue(queue_ids, queue_count=queue_count),

@@ -1,4 +1,9 @@
-"""The jobs that run on Spark."""
+"""The jobs that run on Spark, and a Parquet writer for micro-batches.
+
+Each job is a package with settings, a result and three functions: `run(session, settings)` writes
+tables and returns the result, `render(result)` makes the HTML page of it, and `main_table(result)`
+the table that says most.
+"""
 
 from __future__ import annotations
 

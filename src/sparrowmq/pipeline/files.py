@@ -21,18 +21,32 @@ class Entry(NamedTuple):
     size: int
 
 
+class Usage(NamedTuple):
+    """What is below a directory."""
+
+    files: int
+    size: int
+
+
 class Files:
-    """The file system of a path."""
+    """The file system of a path.
+
+    Raises: UsageError where the session has no JVM to ask, as with Spark Connect.
+    """
 
     def __init__(self, session: SparkSession, path: str) -> None:
-        jvm: Any = session._jvm
-        context: Any = session._jsc
-        self._path = jvm.org.apache.hadoop.fs.Path
-        self._files = self._path(path).getFileSystem(context.hadoopConfiguration())
-        self._io = jvm.org.apache.commons.io.IOUtils
+        if not hasattr(session, "_jsc"):
+            raise UsageError("the jobs need a classic Spark session; Spark Connect has no JVM here")
+        context: Any = session.sparkContext
+        self._gateway: Any = context._gateway
+        hadoop = self._gateway.jvm.org.apache.hadoop.fs
+        self._conf = context._jsc.hadoopConfiguration()
+        self._path = hadoop.Path
+        self._files = self._path(path).getFileSystem(self._conf)
+        self._hadoop = hadoop
 
     def exists(self, path: str) -> bool:
-        """Tell whether something is there."""
+        """Return whether something is there."""
         return bool(self._files.exists(self._path(path)))
 
     def list(self, path: str) -> list[Entry]:
@@ -45,8 +59,19 @@ class Files:
         ]
         return sorted(found)
 
+    def usage(self, path: str, *, suffix: str) -> Usage:
+        """Count the files below a directory whose names end so, and their bytes."""
+        files = size = 0
+        if self.exists(path):
+            found = self._files.listFiles(self._path(path), True)
+            while found.hasNext():
+                status = found.next()
+                if status.getPath().getName().endswith(suffix):
+                    files, size = files + 1, size + status.getLen()
+        return Usage(files, size)
+
     def size(self, path: str) -> int:
-        """Return the bytes of all files below a directory."""
+        """Return the bytes of all files below a directory, which must be there."""
         return int(self._files.getContentSummary(self._path(path)).getLength())
 
     def move(self, source: str, target: str) -> None:
@@ -69,17 +94,32 @@ class Files:
             return None
         stream = self._files.open(self._path(path))
         try:
-            return str(self._io.toString(stream, "UTF-8"))
+            return str(self._gateway.jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
 
     def write_text(self, path: str, text: str) -> None:
-        """Write a file that appears whole or not at all."""
-        fresh = f"{path}.fresh"
-        stream = self._files.create(self._path(fresh), True)
+        """Write a file that appears whole or not at all, and of which one is there at any moment.
+
+        A local file is renamed over the one before, without Hadoop's checksum file, which could
+        not change in the same moment. Elsewhere Hadoop's own renaming replaces a file, at once on
+        HDFS; an object store takes the new file in one piece.
+        """
+        fresh, target = self._path(f"{path}.fresh"), self._path(path)
+        is_local = self._files.getScheme() == "file"
+        files = self._files.getRaw() if is_local else self._files
+        stream = files.create(fresh, True)
         try:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
-        self.remove(path)
-        self.move(fresh, path)
+        if is_local:
+            self._files.delete(self._path(f"{target.getParent()}/.{target.getName()}.crc"), False)
+            if not files.rename(fresh, target):
+                raise UsageError(f"cannot write {path}; look at the directory's rights")
+            return
+        rename = self._hadoop.Options.Rename
+        options = self._gateway.new_array(rename, 1)
+        options[0] = rename.OVERWRITE
+        context = self._hadoop.FileContext.getFileContext(target.toUri(), self._conf)
+        context.rename(context.makeQualified(fresh), context.makeQualified(target), options)

@@ -1,32 +1,45 @@
-"""Waiting for a streaming query to end, or for somebody to end it."""
+"""Run a streaming query until it has ended, or until somebody ends it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import DataFrame
 
 _POLL_S = 0.5
 
 
 def never() -> bool:
-    """Say that nobody wants a query to end."""
+    """Return that nobody wants a query to end."""
     return False
 
 
-def await_end(query: StreamingQuery, *, should_stop: Callable[[], bool] = never) -> bool:
-    """Wait until the query has ended, or stop it; the micro-batch that runs is done again later.
+def run_query(
+    frame: DataFrame,
+    sink: Callable[[DataFrame, int], None],
+    *,
+    checkpoint: str,
+    interval_s: float | None,
+    should_stop: Callable[[], bool] = never,
+) -> bool:
+    """Hand micro-batches to a sink; one that is cut off is done again by the next run.
 
     Args:
-        query: the query.
+        frame: the stream.
+        sink: what `foreachBatch` takes.
+        checkpoint: the directory of the query's checkpoint.
+        interval_s: between micro-batches; None ends when all that is there has been read.
         should_stop: asked twice a second whether to stop. A KeyboardInterrupt stops too, but
             py4j prints a traceback of it.
 
-    Returns: whether it was stopped.
+    Returns: whether the query was stopped.
     Raises: what made the query fail.
     """
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    if interval_s is None:
+        query = writer.trigger(availableNow=True).start()
+    else:
+        query = writer.trigger(processingTime=f"{interval_s:g} seconds").start()
     try:
         while not should_stop():
             if query.awaitTermination(_POLL_S):  # type: ignore[arg-type]

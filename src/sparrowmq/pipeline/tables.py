@@ -1,20 +1,26 @@
 """Input tables of the jobs: Parquet or JSON lines, checked before anything is computed.
 
 A job declares the columns it needs. Parquet must have them, with types that can be cast; JSON
-lines are read by them. What is wrong is said at once, with the path and the nearest right name.
+lines are read by them. An error names the path and the nearest right name.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from sparrowmq.errors import ConfigError
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
+Value = TypeVar("Value")
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
 
 
@@ -24,6 +30,7 @@ def read_table(
     columns: Mapping[str, str],
     *,
     optional: Mapping[str, str] | None = None,
+    is_streamed: bool = False,
 ) -> DataFrame:
     """Read a table that has these columns, and return these alone.
 
@@ -33,55 +40,23 @@ def read_table(
             or one of these and .gz. Globs may be used.
         columns: the type of each column that must be there, as Spark's DDL writes it.
         optional: as `columns`, for those that are null where they are missing.
+        is_streamed: whether to read files as they come; a first file of Parquet gives the types.
 
     Raises: ConfigError if the path does not exist, holds no such table, lacks a column, has one
-        whose type cannot be cast, or has no row.
+        whose type cannot be cast, or has no row and is not streamed.
     """
-    from pyspark.errors import AnalysisException
-
     wanted = {**columns, **(optional or {})}
+    reader = session.readStream if is_streamed else session.read
     try:
         if path.endswith(_JSON_SUFFIXES):
             ddl = ", ".join(f"`{name}` {kind}" for name, kind in wanted.items())
-            found = session.read.schema(ddl).option("mode", "FAILFAST").json(path)
+            found = reader.schema(ddl).option("mode", "FAILFAST").json(path)
         else:
-            found = session.read.option("mergeSchema", "true").parquet(path)
+            there = session.read.option("mergeSchema", "true").parquet(path)
+            found = session.readStream.schema(there.schema).parquet(path) if is_streamed else there
     except AnalysisException as error:
         raise ConfigError(f"cannot read {path}: {_describe(error)}") from None
-    return select_columns(found, columns, optional=optional, what=path)
-
-
-def stream_table(
-    session: SparkSession,
-    path: str,
-    columns: Mapping[str, str],
-    *,
-    optional: Mapping[str, str] | None = None,
-) -> DataFrame:
-    """Read files as they come, as `read_table` reads those that are there.
-
-    Args:
-        session: the Spark session.
-        path: a directory of Parquet, which tells the types, so one file must be there; or a glob
-            of JSON lines.
-        columns: as of `read_table`.
-        optional: as of `read_table`.
-
-    Raises: ConfigError as `read_table`, except that there may be no row.
-    """
-    from pyspark.errors import AnalysisException
-
-    wanted = {**columns, **(optional or {})}
-    try:
-        if path.endswith(_JSON_SUFFIXES):
-            ddl = ", ".join(f"`{name}` {kind}" for name, kind in wanted.items())
-            found = session.readStream.schema(ddl).option("mode", "FAILFAST").json(path)
-        else:
-            schema = session.read.option("mergeSchema", "true").parquet(path).schema
-            found = session.readStream.schema(schema).parquet(path)
-    except AnalysisException as error:
-        raise ConfigError(f"cannot read {path}: {_describe(error)}") from None
-    return select_columns(found, columns, optional=optional, what=path, may_be_empty=True)
+    return select_columns(found, columns, optional=optional, what=path, may_be_empty=is_streamed)
 
 
 def select_columns(
@@ -97,9 +72,6 @@ def select_columns(
     Raises: ConfigError if a column is missing or has a type that cannot be cast, or no row is
         there and it may not be empty.
     """
-    from pyspark.errors import AnalysisException
-    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         near = difflib.get_close_matches(missing[0], frame.columns, n=1, cutoff=0.5)
@@ -120,6 +92,30 @@ def select_columns(
     if not may_be_empty and selected.isEmpty():
         raise ConfigError(f"{what} has no rows: there is nothing to compute")
     return selected
+
+
+def collect_as(frame: DataFrame, kind: type[Value]) -> list[Value]:
+    """Collect rows as dataclass values: the field `queue_id` is the column `queueId`.
+
+    Instants come in UTC: Spark would give them in the zone of this machine, unmarked.
+    """
+    types = dict(frame.dtypes)
+    names = [
+        re.sub("_([a-z])", lambda found: found[1].upper(), each.name)
+        for each in fields(kind)  # type: ignore[arg-type]
+    ]
+    at = {index for index, name in enumerate(names) if types[name] == "timestamp"}
+    chosen = [F.unix_micros(name) if i in at else F.col(name) for i, name in enumerate(names)]
+
+    def convert(index: int, value: Any) -> Any:
+        if index in at and value is not None:
+            return _EPOCH + timedelta(microseconds=value)
+        return tuple(value) if isinstance(value, list) else value
+
+    return [
+        kind(*(convert(index, value) for index, value in enumerate(row)))
+        for row in frame.select(chosen).collect()
+    ]
 
 
 def _describe(error: Exception) -> str:

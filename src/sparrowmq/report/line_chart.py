@@ -24,6 +24,8 @@ from sparrowmq.report.scale import Scale, format_number, round_up
 _PLOT_HEIGHT = 260.0
 _LEFT, _AXIS_HEIGHT, _NAME_HEIGHT = 64.0, 48.0, 28.0
 _LABEL_GAP = 16.0
+# Lines that share one course take turns, each for so long.
+_DASH = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Series:
     """A named sequence of points with ascending x.
 
     `tone` chooses the colour: c1 ... c8, or danger, or quiet. A `dashed` line tells two series
-    apart where colours cannot.
+    apart where colours cannot. Lines with the same points share one course, in turn.
     """
 
     name: str
@@ -65,7 +67,7 @@ def line_chart(
         draw_marks(marks, x_scale, area, top=0.0),
         y_axis(area, y_scale, label=y_label),
         x_axis(area, x_scale, label=x_label),
-        *(_draw(one, x_scale, y_scale) for one in series if one.points),
+        *_draw_all(series, x_scale, y_scale),
         _draw_names(series, y_scale, x=area.right + 8),
         height=area.bottom + _AXIS_HEIGHT,
         title=title,
@@ -77,7 +79,20 @@ def _max_x(points: Sequence[tuple[float, float]]) -> float:
     return max((x for x, _ in points), default=1.0)
 
 
-def _draw(series: Series, x_scale: Scale, y_scale: Scale) -> Markup:
+def _draw_all(series: Sequence[Series], x_scale: Scale, y_scale: Scale) -> list[Markup]:
+    same: dict[tuple[tuple[float, float], ...], list[Series]] = {}
+    for one in series:
+        if one.points:
+            same.setdefault(tuple(one.points), []).append(one)
+    return [
+        _draw(one, x_scale, y_scale, place=place, sharing=len(group))
+        for group in same.values()
+        for place, one in enumerate(group)
+    ]
+
+
+def _draw(series: Series, x_scale: Scale, y_scale: Scale, *, place: int, sharing: int) -> Markup:
+    """Draw a line; of several that share a course, this one has the dashes at `place`."""
     corners = _step_corners(series.points) if series.is_step else list(series.points)
     path = "L".join(f"{number(x_scale(x))} {number(y_scale(y))}" for x, y in corners)
     first, last = corners[0][0], corners[-1][0]
@@ -88,7 +103,13 @@ def _draw(series: Series, x_scale: Scale, y_scale: Scale) -> Markup:
         "g",
         tag("title", last_value),
         *([tag("path", d=area, class_="under")] if series.has_area else []),
-        tag("path", d=f"M{path}", class_="line dashed" if series.is_dashed else "line"),
+        tag(
+            "path",
+            d=f"M{path}",
+            class_="line dashed" if series.is_dashed else "line",
+            stroke_dasharray=f"{_DASH} {_DASH * (sharing - 1)}" if sharing > 1 else None,
+            stroke_dashoffset=-_DASH * place if place else None,
+        ),
         class_=f"tone-{series.tone}",
     )
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
+from sparrowmq.report.bar_chart import Bar, bar_chart
 from sparrowmq.report.markup import Markup, join, tag
+from sparrowmq.report.scale import format_number
 from sparrowmq.report.style import STYLE
 
 # Nothing may be fetched, whatever a name in a report contains.
@@ -28,6 +31,55 @@ class Check:
     name: str
     holds: bool
     found: str
+
+
+# A number stands right and is written for people; None stays blank.
+Cell: TypeAlias = str | int | float | None
+
+
+class Table(NamedTuple):
+    """A table of values, for a page or a terminal.
+
+    Args:
+        header: the names of the columns.
+        rows: a cell for each column; a column of numbers has nothing but numbers and blanks.
+        caption: what the table shows.
+        rows_max: more rows than this are not shown.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+    rows_max: int = 1_000
+
+    @property
+    def shown(self) -> list[list[str]]:
+        """The rows that are shown, as text."""
+        return [[format_cell(cell) for cell in row] for row in self.rows[: self.rows_max]]
+
+    @property
+    def rest(self) -> str:
+        """A sentence about the rows that are not shown, if there are any."""
+        count = len(self.rows) - self.rows_max
+        return f"Not shown: {count:,} more." if count > 0 else ""
+
+    @property
+    def numeric(self) -> list[int]:
+        """The indexes of the columns of numbers."""
+        columns = list(zip(*self.rows, strict=True))
+        return [
+            index
+            for index, column in enumerate(columns)
+            if all(cell is None or isinstance(cell, int | float) for cell in column)
+            and any(cell is not None for cell in column)
+        ]
+
+
+def format_cell(cell: Cell) -> str:
+    """Write a cell for people."""
+    if isinstance(cell, int | float):
+        return format_number(round(cell, 2))
+    return cell or ""
 
 
 def page(title: str, *parts: str, lead: str, language: str = "en") -> str:
@@ -72,6 +124,20 @@ def figure(plot: Markup, *, caption: str, legend: Sequence[tuple[str, str]] = ()
     )
 
 
+def bar_figure(
+    caption: str, bars: Sequence[Bar], *, tone: str = "c1", legend: Sequence[tuple[str, str]] = ()
+) -> Markup:
+    """Plot amounts by name."""
+    plot = bar_chart(bars, title=caption, description="A bar for each name.", tone=tone)
+    return figure(plot, caption=caption, legend=legend)
+
+
+def value_table(values: Table) -> Markup:
+    """Make a table of values, and below it a sentence about what is not shown."""
+    made = table(values.header, values.shown, caption=values.caption, numeric=values.numeric)
+    return join(made, *([tag("p", values.rest)] if values.rest else []))
+
+
 def table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -79,7 +145,7 @@ def table(
     caption: str = "",
     numeric: Sequence[int] = (),
 ) -> Markup:
-    """Make a table; the columns whose indexes are `numeric` are set right."""
+    """Make a table of texts; the columns whose indexes are `numeric` are set right."""
 
     def cell(name: str, index: int, content: str) -> Markup:
         return tag(name, content, class_="number" if index in numeric else None)

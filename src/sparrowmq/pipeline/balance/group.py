@@ -76,6 +76,7 @@ class Places(NamedTuple):
     now: tuple[str, ...]
     joined: tuple[str, ...]
     left: tuple[str, ...]
+    joiner: str
     leaver: str
 
     @property
@@ -94,6 +95,8 @@ class Figures(NamedTuple):
         join_moved: leave a member that stays when another joins.
         leave_moved: leave a member that stays when another leaves.
         leaver_queues: of the member that leaves.
+        joiner_queues: of the member that joins, then.
+        leave_unowned: nobody consumes them after the leave, though members stay.
     """
 
     loads: tuple[int, ...]
@@ -102,6 +105,8 @@ class Figures(NamedTuple):
     join_moved: int
     leave_moved: int
     leaver_queues: int
+    joiner_queues: int
+    leave_unowned: int
 
     @property
     def skew(self) -> int:
@@ -127,11 +132,12 @@ def make_places(client_ids: Sequence[str]) -> Places:
     """Return the three states of a group with these members; there must be one at least."""
     now = tuple(sorted(client_ids, key=java_order))
     before = now[(len(now) + 1) // 2 - 1]
-    leaver = len(now) // 2
+    leaver, joiner = len(now) // 2, before + _JOINED
     return Places(
         now=now,
-        joined=tuple(sorted((*now, before + _JOINED), key=java_order)),
+        joined=tuple(sorted((*now, joiner), key=java_order)),
         left=now[:leaver] + now[leaver + 1 :],
+        joiner=joiner,
         leaver=now[leaver],
     )
 
@@ -157,14 +163,8 @@ def evaluate(strategy: str, group: str, topics: Sequence[TopicLayout], places: P
 
 def add_up(parts: Sequence[Figures]) -> Figures:
     """Return a group's figures from those of its topics, of which there must be one at least."""
-    return Figures(
-        loads=tuple(map(sum, zip(*(part.loads for part in parts), strict=True))),
-        unowned=sum(part.unowned for part in parts),
-        doubled=sum(part.doubled for part in parts),
-        join_moved=sum(part.join_moved for part in parts),
-        leave_moved=sum(part.leave_moved for part in parts),
-        leaver_queues=sum(part.leaver_queues for part in parts),
-    )
+    loads, *counts = zip(*parts, strict=True)
+    return Figures(tuple(map(sum, zip(*loads, strict=True))), *map(sum, counts))
 
 
 def _ranks(ids: Sequence[str]) -> tuple[int, ...]:
@@ -301,6 +301,8 @@ def _of_owners(places: Places, now: Owners, joined: Owners, left: Owners | None 
         if left is None
         else sum([owner in staying and left[queue] != owner for queue, owner in now.items()]),
         leaver_queues=loads[places.leaver],
+        joiner_queues=sum(owner == places.joiner for owner in joined.values()),
+        leave_unowned=0,
     )
 
 
@@ -316,7 +318,15 @@ def _of_shares(queues: Sequence[MessageQueue], places: Places, allocate: Allocat
         join_moved=_moved(now, joined),
         leave_moved=_moved(now, left),
         leaver_queues=len(now[places.leaver]),
+        joiner_queues=len(joined[places.joiner]),
+        leave_unowned=_unowned(queues, left),
     )
+
+
+def _unowned(queues: Sequence[MessageQueue], shares: Shares) -> int:
+    """Count the queues that nobody has, if there is anybody."""
+    owned = {queue for share in shares.values() for queue in share}
+    return len(queues) - len(owned) if shares else 0
 
 
 def _moved(before: Shares, after: Shares) -> int:
@@ -339,11 +349,15 @@ def _of_kafka(assignor: str, queue_count: int, member_count: int) -> Figures:
         return shares
 
     now = assign(places.now, {})
+    joined = assign(places.joined, now)
+    left = assign(places.left, now) if places.left else {}
     return Figures(
         loads=tuple(len(now[client_id]) for client_id in places.now),
         unowned=len(queues) - sum(map(len, now.values())),
         doubled=0,
-        join_moved=_moved(now, assign(places.joined, now)),
-        leave_moved=_moved(now, assign(places.left, now)) if places.left else 0,
+        join_moved=_moved(now, joined),
+        leave_moved=_moved(now, left),
         leaver_queues=len(now[places.leaver]),
+        joiner_queues=len(joined[places.joiner]),
+        leave_unowned=_unowned(queues, left),
     )

@@ -19,19 +19,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
 
 from sparrowmq.errors import UsageError
 from sparrowmq.pipeline.files import Files
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SIZE_MAX = 256 * 1024 * 1024
 _PREFIX = "batchId="
 
 
-class Compaction(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Compaction:
     """What a compaction did."""
 
     batches_before: int
@@ -62,7 +62,9 @@ def compact(
     recover(session, table)
     files = Files(session, table)
     before = _batch_ids(files, table)
-    files_before = _count_files(session, table) if before else 0
+    if not before:
+        return Compaction(0, 0, 0, 0)
+    files_before = _count_files(session, table)
     committed = [int(e.name) for e in files.list(f"{checkpoint}/commits") if e.name.isdigit()]
     done = [number for number in before if number <= max(committed, default=-1)]
     for group in _plan(files, table, done, size_max=size_max):
@@ -71,7 +73,7 @@ def compact(
         batches_before=len(before),
         batches_after=len(_batch_ids(files, table)),
         files_before=files_before,
-        files_after=_count_files(session, table) if before else 0,
+        files_after=_count_files(session, table),
     )
 
 

@@ -2,7 +2,7 @@
 
 The watermark is the newest time that was seen, less `delay_s`. A delivery is judged once the
 watermark has passed it: what happened about then is known by now, as far as it did not come
-later than `delay_s`. What comes later still is dropped and counted. The functions of `duplicates`
+later than `delay_s`. What comes later still is dropped and counted. The functions of `judging`
 judge, over all that is newer than two delays before the watermark: so two deliveries of a message
 are seen as such if they lie no further apart than two delays.
 
@@ -22,16 +22,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from sparrowmq.pipeline import duplicates
-from sparrowmq.pipeline.consumption import ENTRY_COLUMNS, split_entries
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from sparrowmq.pipeline.duplicates import judging
+from sparrowmq.pipeline.duplicates.records import ENTRY_COLUMNS, split_entries
 from sparrowmq.pipeline.files import Files
 from sparrowmq.pipeline.parquet import write_batch_parquet
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+from sparrowmq.pipeline.running_query import never, run_query
 
 DELAY_S = 600.0
 TABLES = ("deliveries", "duplicates", "events", "missing")
@@ -64,25 +64,27 @@ def watch_duplicates(
     interval_s: float | None = None,
     read_events: Callable[[], DataFrame] | None = None,
     on_batch: Callable[[Progress], None] | None = None,
-) -> StreamingQuery:
-    """Start the query.
+    should_stop: Callable[[], bool] = never,
+) -> None:
+    """Run the query.
 
     Args:
-        entries: a stream with the columns of `consumption.ENTRY_COLUMNS`.
+        entries: a stream with the columns of `records.ENTRY_COLUMNS`.
         out: the directory of tables, state and checkpoint, of this query alone.
         delay_s: how much later than newer ones a delivery may come.
         interval_s: between micro-batches; None ends when all that is there has been read.
-        read_events: gives the rebalance events; None finds them.
+        read_events: returns the rebalance events; None finds them.
         on_batch: called after each micro-batch, in the driver.
+        should_stop: asked twice a second whether to stop.
     """
     root = out.rstrip("/")
-    judge = _Judge(root, timedelta(seconds=delay_s), read_events, on_batch)
-    writer = entries.writeStream.foreachBatch(judge).option(
-        "checkpointLocation", f"{root}/checkpoint"
+    run_query(
+        entries,
+        _Judge(root, timedelta(seconds=delay_s), read_events, on_batch),
+        checkpoint=f"{root}/checkpoint",
+        interval_s=interval_s,
+        should_stop=should_stop,
     )
-    if interval_s is None:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{interval_s:g} seconds").start()
 
 
 def read_tables(session: SparkSession, out: str) -> dict[str, DataFrame]:
@@ -112,8 +114,6 @@ class _Judge:
         self._on_batch = on_batch
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
         before = self._progress(batch.sparkSession, batch_id - 1)
         batch = batch.persist()
         is_late = F.col("consumedTimestamp") <= before.watermark
@@ -140,14 +140,13 @@ class _Judge:
 
     def _write(self, window: DataFrame, batch_id: int, since: datetime, until: datetime) -> None:
         """Write each table's part between two watermarks, then the state."""
-        from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
 
         def passed(column: str, back: timedelta = timedelta(0)) -> Column:
             return (F.col(column) > since - back) & (F.col(column) <= until - back)
 
         records, produced = split_entries(window, what="the stream")
         events = self._events(records, batch_id, since)
-        judged = duplicates.attribute(records, events).where(passed("consumedTimestamp")).persist()
+        judged = judging.attribute(records, events).where(passed("consumedTimestamp")).persist()
         try:
             self._keep(judged, "deliveries", batch_id)
             self._keep(judged.where("nth > 1"), "duplicates", batch_id)
@@ -156,16 +155,14 @@ class _Judge:
         self._keep(events.where(passed("eventTimestamp")), "events", batch_id)
         # What was produced has a delay's time to be consumed.
         due = produced.where(passed("consumedTimestamp", self._delay))
-        self._keep(duplicates.find_missing(records, due), "missing", batch_id)
+        self._keep(judging.find_missing(records, due), "missing", batch_id)
         self._keep(_still_needed(window, until - _STATE_DELAYS * self._delay), "state", batch_id)
 
     def _events(self, records: DataFrame, batch_id: int, since: datetime) -> DataFrame:
         """Return all events so far: those judged before, as they were, and what is new."""
-        from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
         if self._read_events is not None:
             return self._read_events()
-        found = duplicates.find_events(records).where(F.col("eventTimestamp") > since)
+        found = judging.find_events(records).where(F.col("eventTimestamp") > since)
         judged = read_tables(records.sparkSession, self._root).get("events")
         if judged is None:
             return found
@@ -188,14 +185,14 @@ class _Judge:
         text = Files(session, self._root).read_text(path) if batch_id >= 0 else None
         if text is None:
             return Progress(batch_id, _BEFORE_ALL, 0, 0)
-        told = json.loads(text)
-        return Progress(batch_id, datetime.fromisoformat(told["watermark"]), told["late"], 0)
+        known = json.loads(text)
+        return Progress(batch_id, datetime.fromisoformat(known["watermark"]), known["late"], 0)
 
     def _write_progress(self, session: SparkSession, progress: Progress) -> None:
         """Write down how far it came, and forget what no replay can need any more."""
         files = Files(session, self._root)
-        told = {"watermark": progress.watermark.isoformat(), "late": progress.late}
-        files.write_text(f"{self._root}/state/_{progress.batch_id}.json", json.dumps(told))
+        known = {"watermark": progress.watermark.isoformat(), "late": progress.late}
+        files.write_text(f"{self._root}/state/_{progress.batch_id}.json", json.dumps(known))
         old = progress.batch_id - 2
         files.remove(f"{self._root}/state/batchId={old}")
         files.remove(f"{self._root}/state/_{old}.json")
@@ -203,9 +200,6 @@ class _Judge:
 
 def _still_needed(window: DataFrame, horizon: datetime) -> DataFrame:
     """Return what is newer than the horizon, and each queue's newest delivery before it."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
     of_queue = Window.partitionBy(
         "isProduced", "consumerGroup", "topic", "brokerName", "queueId"
     ).orderBy(F.desc("consumedTimestamp"), F.desc("queueOffset"))

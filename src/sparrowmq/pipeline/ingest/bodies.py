@@ -1,5 +1,6 @@
-"""The schema of message bodies: from JSON Schema or a DDL string to columns and required fields.
+"""The schema of message bodies, and what becomes of bodies that do not fit it.
 
+A schema is a DDL string, where NOT NULL makes a field required, or a JSON Schema.
 Of JSON Schema (draft 2020-12) the part that says which columns there are: `type`, `properties`,
 `required`, `items`, `format` (date, date-time), `additionalProperties` for maps, `["T", "null"]`.
 What restricts values further (`enum`, `pattern`, `minimum` ...) is refused rather than ignored:
@@ -10,12 +11,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import reduce
+from typing import Any, NamedTuple
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from sparrowmq.errors import ConfigError
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+REASON = "reason"
+_CORRUPT, _ROW = "_corrupt", "_row"
+# How much of a value a reason shows.
+_SHOWN = 40
 
 _NOTES = {"$schema", "$id", "$comment", "title", "description", "examples", "default", "deprecated"}
 _KNOWN = {"type", "properties", "required", "items", "format", "additionalProperties"} | _NOTES
@@ -33,14 +43,19 @@ class BodySchema(NamedTuple):
     required: tuple[str, ...]
 
 
+def parse_schema(text: str) -> BodySchema:
+    """Read a DDL string, or a JSON Schema, which begins with a brace; DDL needs a Spark session.
+
+    Raises: ConfigError.
+    """
+    return parse_json_schema(text) if text.lstrip().startswith("{") else parse_ddl(text)
+
+
 def parse_ddl(text: str) -> BodySchema:
     """Read `id BIGINT NOT NULL, name STRING`; NOT NULL makes a field required.
 
     Raises: ConfigError with Spark's reason.
     """
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import StructField, StructType
-
     try:
         struct = StructType.fromDDL(text)
     except PySparkException as error:
@@ -71,9 +86,51 @@ def parse_json_schema(text: str) -> BodySchema:
     return BodySchema(struct, required)  # type: ignore[arg-type]
 
 
-def _data_type(schema: Mapping[str, Any], place: str) -> DataType:
-    from pyspark.sql import types as t
+def with_fields(messages: DataFrame, schema: BodySchema | None) -> DataFrame:
+    """Add the fields of each body, and `reason`: null where the body fits the schema."""
+    if schema is None:
+        return messages.withColumn(REASON, F.lit(None).cast("string"))
+    text = F.col("body").cast("string")
+    with_corrupt = StructType([*schema.struct.fields, StructField(_CORRUPT, StringType())])
+    row = F.from_json(text, with_corrupt, {"columnNameOfCorruptRecord": _CORRUPT})
+    parsed = messages.withColumn(_ROW, row).withColumn(REASON, _reason(schema, text))
+    fields = (F.col(f"{_ROW}.`{name}`") for name in schema.struct.names)
+    return parsed.select(*messages.columns, *fields, REASON)
 
+
+def _reason(schema: BodySchema, text: Column) -> Column:
+    """Name why a body does not fit. Most do, and for these only the first test is computed."""
+
+    def field_of(name: str) -> Column:
+        return F.col(f"{_ROW}.`{name}`")
+
+    def text_of(name: str) -> Column:
+        quoted = name.replace("'", "\\'")
+        return F.get_json_object(text, f"$['{quoted}']")
+
+    conditions = [F.length(F.trim(text)) > 0, F.col(f"{_ROW}.{_CORRUPT}").isNull()]
+    conditions += [field_of(name).isNotNull() for name in schema.required]
+    fits = reduce(lambda left, right: left & right, conditions)
+    found = (
+        F.when(fits, None)
+        .when(text.isNull() | (F.length(F.trim(text)) == 0), "empty body")
+        .when(~F.is_valid_utf8(text), "not UTF-8")
+        .when(F.try_parse_json(text).isNull(), "not JSON")
+        .when(~F.startswith(F.ltrim(text), F.lit("{")), "not a JSON object")
+    )
+    for name in schema.required:
+        found = found.when(text_of(name).isNull(), f"field {name}: missing")
+    for column in schema.struct.fields:
+        kind = column.dataType.simpleString()
+        shown = F.substring(text_of(column.name), 1, _SHOWN)
+        found = found.when(
+            text_of(column.name).isNotNull() & field_of(column.name).isNull(),
+            F.concat(F.lit(f"field {column.name}: expected {kind}, found '"), shown, F.lit("'")),
+        )
+    return found.otherwise("a nested field has another type than the schema says")
+
+
+def _data_type(schema: Mapping[str, Any], place: str) -> DataType:
     if not isinstance(schema, dict):
         raise ConfigError(f"the JSON Schema has no object at {place}")
     unknown = sorted(schema.keys() - _KNOWN)
@@ -103,10 +160,10 @@ def _data_type(schema: Mapping[str, Any], place: str) -> DataType:
 
 
 def _type_name(schema: Mapping[str, Any], place: str) -> str:
-    told = schema.get("type", "string")
-    names = [n for n in (told if isinstance(told, list) else [told]) if n != "null"]
+    kind = schema.get("type", "string")
+    names = [n for n in (kind if isinstance(kind, list) else [kind]) if n != "null"]
     if len(names) != 1 or names[0] not in {
         "object", "array", "string", "integer", "number", "boolean",
     }:  # fmt: skip
-        raise ConfigError(f"the JSON Schema has type {told!r} at {place}; one type is needed")
+        raise ConfigError(f"the JSON Schema has type {kind!r} at {place}; one type is needed")
     return str(names[0])

@@ -27,13 +27,11 @@ from. Source: TraceDataEncoder.java of RocketMQ 4.9.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline.tables import read_table, select_columns, stream_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+from sparrowmq.pipeline.tables import read_table, select_columns
 
 RECORD_COLUMNS = {
     "consumerGroup": "string",
@@ -65,15 +63,15 @@ def read_records(session: SparkSession, path: str) -> DataFrame:
     Raises: ConfigError if the path is no such table, or has rows that name no message.
     """
     found = read_table(session, path, RECORD_COLUMNS, optional=RECORD_OPTIONAL)
-    return _with_key(found, what=path)
+    return with_key(found, what=path)
 
 
 def stream_records(session: SparkSession, path: str) -> DataFrame:
     """Read consumption records as they come, as entries (`ENTRY_COLUMNS`).
 
-    Raises: ConfigError as `tables.stream_table`.
+    Raises: ConfigError as `tables.read_table`.
     """
-    found = stream_table(session, path, RECORD_COLUMNS, optional=RECORD_OPTIONAL)
+    found = read_table(session, path, RECORD_COLUMNS, optional=RECORD_OPTIONAL, is_streamed=True)
     return found.selectExpr("false as isProduced", "*")
 
 
@@ -84,13 +82,23 @@ def stream_trace(session: SparkSession, name_server: str, topic: str) -> DataFra
     return trace_entries(source.option("columns", ",".join(TRACE_COLUMNS)).load())
 
 
+def read_trace(session: SparkSession, name_server: str, topic: str) -> tuple[DataFrame, DataFrame]:
+    """Read message trace: the records and the produced messages.
+
+    Raises: ConfigError if nothing was consumed.
+    """
+    source = session.read.format("rocketmq").option("nameServer", name_server)
+    source = source.option("topic", topic).option("columns", ",".join(TRACE_COLUMNS))
+    return split_trace(source.load())
+
+
 def read_produced(session: SparkSession, path: str) -> DataFrame:
     """Read what was produced and give each message its key.
 
     Raises: ConfigError as `read_records`.
     """
     found = read_table(session, path, {"topic": "string"}, optional=PLACE_COLUMNS)
-    return _with_key(found, what=path)
+    return with_key(found, what=path)
 
 
 def read_events(session: SparkSession, path: str) -> DataFrame:
@@ -102,7 +110,7 @@ def read_events(session: SparkSession, path: str) -> DataFrame:
 
 
 def split_trace(trace: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Return the records and the produced messages that trace messages tell.
+    """Return the records and the produced messages of trace messages.
 
     Args:
         trace: messages of the trace topic, with `body` and `bornHost`.
@@ -117,9 +125,7 @@ def split_trace(trace: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def trace_entries(trace: DataFrame) -> DataFrame:
-    """Return what trace messages tell, a row a delivery or a produced message (`ENTRY_COLUMNS`)."""
-    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
+    """Return the entries of trace messages, a row a delivery or produced message."""
     entries = trace.select(
         "bornHost", F.explode(F.split(F.decode("body", "UTF-8"), "\u0002")).alias("entry")
     ).select("bornHost", F.split("entry", "\u0001").alias("fields"))
@@ -130,7 +136,7 @@ def trace_entries(trace: DataFrame) -> DataFrame:
     has_succeeded = F.when(F.size("fields") == 13, of(12)).otherwise(of(13)) == "true"
     is_produced = (of(0) == "Pub") & (F.size("fields") >= 13) & has_succeeded
     is_consumed = (of(0) == "SubBefore") & (F.size("fields") >= 7)
-    told = {
+    columns = {
         "isProduced": of(0) == "Pub",
         "consumerGroup": F.when(is_consumed, of(3)),
         "clientId": F.when(is_consumed, F.col("bornHost")),
@@ -140,18 +146,19 @@ def trace_entries(trace: DataFrame) -> DataFrame:
         "reconsumeTimes": F.when(is_consumed, of(6)).cast("int"),
     }
     return entries.where(is_produced | is_consumed).select(
-        [told.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in ENTRY_COLUMNS.items()]
+        [
+            columns.get(name, F.lit(None)).cast(kind).alias(name)
+            for name, kind in ENTRY_COLUMNS.items()
+        ]
     )
 
 
 def split_entries(entries: DataFrame, *, what: str) -> tuple[DataFrame, DataFrame]:
     """Return the records and the produced messages among entries.
 
-    A record without a topic, as trace tells it, gets that of the message with its id.
+    A record without a topic, as trace has it, gets that of the message with its id.
     Raises: ConfigError if an entry names no message.
     """
-    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
     produced = entries.where("isProduced").select(*PLACE_COLUMNS, "consumedTimestamp").distinct()
     by_id = produced.groupBy("msgId").agg(F.first("topic").alias("producedTopic"))
     records = (
@@ -160,12 +167,11 @@ def split_entries(entries: DataFrame, *, what: str) -> tuple[DataFrame, DataFram
         .withColumn("topic", F.coalesce("topic", "producedTopic"))
         .select(*RECORD_COLUMNS, *RECORD_OPTIONAL)
     )
-    return _with_key(records, what=what), _with_key(produced, what=what)
+    return with_key(records, what=what), with_key(produced, what=what)
 
 
-def _with_key(frame: DataFrame, *, what: str) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
+def with_key(frame: DataFrame, *, what: str) -> DataFrame:
+    """Give each row the key of its message; raises ConfigError if a row names no message."""
     place = F.concat_ws("|", "topic", "brokerName", "queueId", "queueOffset")
     key = F.when(F.col("queueOffset").isNotNull(), place).otherwise(F.col("msgId"))
     keyed = frame.withColumn("messageKey", key)

@@ -6,17 +6,21 @@ two brokers or on both. One group in fifty has two members with one client id.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import DataFrame, SparkSession
 
 from sparrowmq.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 GROUPS_MAX = 10_000_000
 TOPICS_MAX = 1_000
 _MEMBERS_MAX = 8
 _DUPLICATE_ID_IN = 50
+
+
+def check_size(groups: int, topics: int) -> None:
+    """Raise a ConfigError if a cluster of this size cannot be made up."""
+    for name, value, high in (("groups", groups, GROUPS_MAX), ("topics", topics, TOPICS_MAX)):
+        if not 1 <= value <= high:
+            raise ConfigError(f"{name} is {value}; it must be from 1 to {high:,}")
 
 
 def generate_cluster(
@@ -31,9 +35,7 @@ def generate_cluster(
 
     Raises: ConfigError if a number is out of range.
     """
-    for name, value, high in (("groups", groups, GROUPS_MAX), ("topics", topics, TOPICS_MAX)):
-        if not 1 <= value <= high:
-            raise ConfigError(f"{name} is {value}; it must be from 1 to {high:,}")
+    check_size(groups, topics)
     # Every value is drawn by hashing what it belongs to, so that partitions do not matter.
     subscriptions = session.sql(
         f"""

@@ -1,4 +1,4 @@
-"""The job `duplicates`: which messages were consumed more than once, by whom, after which event.
+"""How deliveries are judged: which are duplicates, after which event, and what is missing.
 
 Of the deliveries of a message to a group the first is meant; each later one is a duplicate, put
 down to the last rebalance event before it. Where no events are given they are found: a queue whose
@@ -12,11 +12,8 @@ pending. Groups are held to the topics that they consumed at least one message o
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
 
 EVENT_GAP_S = 10.0
 LOST, PENDING = "lost", "pending"
@@ -25,59 +22,15 @@ UNKNOWN = "unknown"
 _BEFORE_ALL = "before the first event"
 
 
-class EventFigures(NamedTuple):
-    """A rebalance event and what came twice until the next one.
-
-    Args:
-        at: None for what happened before the first event.
-        deliveries: of the group until the next event, duplicates included.
-        by_same_member: duplicates that the member of the first delivery had itself.
-    """
-
-    consumer_group: str
-    event_index: int
-    event: str
-    strategy: str
-    at: datetime | None
-    deliveries: int
-    duplicates: int
-    by_same_member: int
-    queues: int
-
-
-class GroupFigures(NamedTuple):
-    """A group's deliveries. `lost` and `pending` are 0 if nobody told what was produced."""
-
-    consumer_group: str
-    deliveries: int
-    messages: int
-    duplicates: int
-    most_often: int
-    lost: int
-    pending: int
-
-
-class StrategyFigures(NamedTuple):
-    """Duplicates under one strategy, over all groups."""
-
-    strategy: str
-    events: int
-    deliveries: int
-    duplicates: int
-
-
 def find_events(records: DataFrame, *, gap_s: float = EVENT_GAP_S) -> DataFrame:
     """Find rebalance events in records: queues whose member changes.
 
     Args:
-        records: as `consumption.read_records` gives them.
+        records: as `records.read_records` returns them.
         gap_s: moves of a group that are closer together belong to one event.
 
     Returns: the columns of the table of events.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
     of_queue = Window.partitionBy("consumerGroup", "topic", "brokerName", "queueId").orderBy(
         "consumedTimestamp", "queueOffset"
     )
@@ -111,9 +64,6 @@ def attribute(records: DataFrame, events: DataFrame) -> DataFrame:
     Returns: the records and `nth` (1 is the first), `firstClientId`, `firstTimestamp`,
     `eventIndex` (0 before the first event), `event`, `eventTimestamp`, `strategy`.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
     of_message = Window.partitionBy(
         "consumerGroup", "messageKey", F.coalesce("reconsumeTimes", F.lit(0))
     ).orderBy("consumedTimestamp", "clientId")
@@ -149,8 +99,6 @@ def attribute(records: DataFrame, events: DataFrame) -> DataFrame:
 
 def find_missing(records: DataFrame, produced: DataFrame) -> DataFrame:
     """Return what was produced and a group never consumed, with `state` lost or pending."""
-    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
     frontier = records.groupBy("consumerGroup", "topic", "brokerName", "queueId").agg(
         F.max("queueOffset").alias("lastOffset")
     )
@@ -167,84 +115,3 @@ def find_missing(records: DataFrame, produced: DataFrame) -> DataFrame:
         *("topic", "brokerName", "queueId", "queueOffset", "msgId"),
         F.when(is_lost, LOST).otherwise(PENDING).alias("state"),
     )
-
-
-def list_events(attributed: DataFrame, *, count: int = 200) -> list[EventFigures]:
-    """Add up by event, in the order of groups and time."""
-    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
-    is_again = F.col("nth") > 1
-    queue = F.concat_ws("|", "topic", "brokerName", "queueId")
-    rows = (
-        attributed.groupBy("consumerGroup", "eventIndex", "event", "strategy")
-        .agg(
-            F.first("eventTimestamp").cast("double").alias("at"),
-            F.count("*").alias("deliveries"),
-            F.count_if(is_again).alias("duplicates"),
-            F.count_if(is_again & (F.col("clientId") == F.col("firstClientId"))).alias(
-                "bySameMember"
-            ),
-            F.count_distinct(F.when(is_again, queue)).alias("queues"),
-        )
-        .orderBy("consumerGroup", "eventIndex")
-        .limit(count)
-        .collect()
-    )
-    return [
-        EventFigures(
-            consumer_group=row["consumerGroup"],
-            event_index=row["eventIndex"],
-            event=row["event"],
-            strategy=row["strategy"],
-            at=None if row["at"] is None else datetime.fromtimestamp(row["at"], UTC),
-            deliveries=row["deliveries"],
-            duplicates=row["duplicates"],
-            by_same_member=row["bySameMember"],
-            queues=row["queues"],
-        )
-        for row in rows
-    ]
-
-
-def list_strategies(attributed: DataFrame) -> list[StrategyFigures]:
-    """Add up by strategy, the most duplicates a delivery first."""
-    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
-    rows = (
-        attributed.groupBy("strategy")
-        .agg(
-            F.count_distinct("consumerGroup", F.when(F.col("eventIndex") > 0, F.col("eventIndex"))),
-            F.count("*"),
-            F.count_if(F.col("nth") > 1),
-        )
-        .collect()
-    )
-    found = [StrategyFigures(*row) for row in rows]
-    return sorted(found, key=lambda each: (-each.duplicates / each.deliveries, each.strategy))
-
-
-def list_groups(attributed: DataFrame, missing: DataFrame | None) -> list[GroupFigures]:
-    """Add up by group."""
-    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
-    rows = (
-        attributed.groupBy("consumerGroup")
-        .agg(
-            F.count("*"),
-            F.count_distinct("messageKey"),
-            F.count_if(F.col("nth") > 1),
-            F.max("nth"),
-        )
-        .orderBy("consumerGroup")
-        .collect()
-    )
-    absent: dict[tuple[str, str], int] = {}
-    if missing is not None:
-        counted = missing.groupBy("consumerGroup", "state").count().collect()
-        absent = {(row["consumerGroup"], row["state"]): row["count"] for row in counted}
-    found = []
-    for row in rows:
-        group, deliveries, messages, again, most_often = row
-        lost, pending = absent.get((group, LOST), 0), absent.get((group, PENDING), 0)
-        found.append(GroupFigures(group, deliveries, messages, again, most_often, lost, pending))
-    return found

@@ -1,9 +1,9 @@
-"""The job `balance`: what every strategy would do to every consumer group of a cluster.
+"""What to compare, the evaluation of every group, and the result.
 
 Input are two tables, as `sparrowmq snapshot` writes them: `topics` (a row a group, topic and
 broker) and `members` (a row a member; an id that two processes share stands twice). Output is a
 row a group and strategy. Spark gathers each group into one row, and Python workers evaluate
-groups one by one (`balance_group`), so cost grows with the number of groups and nothing else.
+groups one by one (`balance.group`), so cost grows with the number of groups and nothing else.
 
 Duplicates are expected by this model. A queue whose owner changes while both owners live, and one
 whose owner dies, is read again from the last commit. RocketMQ's clients commit every 5 s, so on
@@ -15,21 +15,23 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline.balance_group import (
+from sparrowmq.pipeline.balance.generated_cluster import check_size, generate_cluster
+from sparrowmq.pipeline.balance.group import (
     Figures,
     TopicLayout,
     evaluate,
     known_strategies,
     make_places,
 )
-from sparrowmq.pipeline.tables import read_table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+from sparrowmq.pipeline.tables import collect_as, read_table
 
 TOPIC_COLUMNS = {
     "consumerGroup": "string",
@@ -54,6 +56,8 @@ RESULT_COLUMNS = {
     "doubled": "int",
     "joinMoved": "int",
     "leaveMoved": "int",
+    "joinerQueues": "int",
+    "leaveUnowned": "int",
     "duplicatesPerSecond": "double",
     "joinDuplicates": "double",
     "leaveDuplicates": "double",
@@ -66,8 +70,46 @@ COMMIT_AGE_MEAN_S = 2.5
 _TASKS_PER_CORE = 4
 
 
-class StrategySummary(NamedTuple):
-    """How one strategy fares over all groups. Moves and queues are sums, `skew` a mean."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceSettings:
+    """What to compare: a snapshot, or a cluster that is made up.
+
+    Args:
+        out: the directory of the table `groups`.
+        snapshot: a directory with the tables topics and members; of repeated snapshots the newest.
+        generate: make up so many groups instead, the same for the same numbers.
+        topics: of a generated group.
+        strategies: their names, in any case; all that need no settings if empty.
+        messages_per_second: of each queue, where the input does not say.
+
+    Raises: ConfigError if both or neither input is given, a number is out of range, or a strategy
+        is unknown.
+    """
+
+    out: str
+    snapshot: str | None = None
+    generate: int | None = None
+    topics: int = 10
+    strategies: Sequence[str] = ()
+    messages_per_second: float = 1.0
+
+    def __post_init__(self) -> None:
+        if (self.snapshot is None) == (self.generate is None):
+            raise ConfigError("give either a snapshot or how many groups to generate")
+        if self.generate is not None:
+            check_size(self.generate, self.topics)
+        choose_strategies(self.strategies)
+
+
+@dataclass(frozen=True, slots=True)
+class StrategySummary:
+    """How one strategy fares over all groups. Queues and duplicates are sums, `skew_mean` a mean.
+
+    Args:
+        failed: groups that it refused; `failure` is the reason that it gave most often.
+        joiner_queues: what members that join get.
+        leave_unowned: queues that nobody consumes after a leave.
+    """
 
     strategy: str
     family: str
@@ -81,10 +123,68 @@ class StrategySummary(NamedTuple):
     doubled: int
     join_moved: int
     leave_moved: int
+    joiner_queues: int
+    leave_unowned: int
     duplicates_per_second: float
     join_duplicates: float
     kill_duplicates: float
     failure: str
+
+    @property
+    def ignores_joiners(self) -> bool:
+        """Whether members that join get nothing, so that nothing has to move for them."""
+        return self.joiner_queues == 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorstGroup:
+    """A group that suffers, under the strategy it was evaluated with."""
+
+    consumer_group: str
+    queues: int
+    members: int
+    duplicate_ids: int
+    skew: int
+    idle: int
+    unowned: int
+    doubled: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceResult:
+    """How strategies fare.
+
+    Args:
+        strategies: RocketMQ's first, then ours, then Kafka's.
+        current: the strategy whose worst groups are listed, AVG if it was compared.
+        worst: groups that suffer under `current`, those with the most unowned queues first.
+    """
+
+    strategies: Sequence[StrategySummary]
+    current: str
+    worst: Sequence[WorstGroup]
+
+
+def run(session: SparkSession, settings: BalanceSettings) -> BalanceResult:
+    """Evaluate every group under every strategy, write the table `groups`, and sum it up.
+
+    Raises: ConfigError if an input table is missing, empty, or lacks a column.
+    """
+    chosen = choose_strategies(settings.strategies)
+    if settings.snapshot is not None:
+        tables = read_cluster(session, settings.snapshot)
+    else:
+        tables = generate_cluster(session, settings.generate or 0, topics=settings.topics)
+    path = f"{settings.out.rstrip('/')}/groups"
+    evaluated = balance(
+        *tables, strategies=chosen, messages_per_second=settings.messages_per_second
+    )
+    evaluated.write.mode("overwrite").parquet(path)
+    written = session.read.parquet(path)
+    current = "AVG" if "AVG" in chosen else next(iter(chosen))
+    return BalanceResult(
+        strategies=summarise(written), current=current, worst=find_worst(written, current)
+    )
 
 
 def read_cluster(session: SparkSession, path: str) -> tuple[DataFrame, DataFrame]:
@@ -111,7 +211,7 @@ def balance(
     topics: DataFrame,
     members: DataFrame,
     *,
-    strategies: Sequence[str] = (),
+    strategies: dict[str, str],
     messages_per_second: float = 1.0,
 ) -> DataFrame:
     """Evaluate every group under every strategy.
@@ -120,14 +220,11 @@ def balance(
         topics: with the columns of `TOPIC_COLUMNS`, and perhaps `messagesPerSecond`, which is what
             is produced into these queues together.
         members: with the columns of `MEMBER_COLUMNS`.
-        strategies: their names; all that need no settings if empty.
+        strategies: as `choose_strategies` returns them.
         messages_per_second: of each queue, where the table does not say.
 
     Returns: a row a group and strategy, by `RESULT_COLUMNS`. Groups without topics are left out.
-    Raises: ConfigError for an unknown strategy.
     """
-    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
     rate = (
         F.coalesce("messagesPerSecond", F.col("queueCount") * messages_per_second)
         if "messagesPerSecond" in topics.columns
@@ -142,7 +239,7 @@ def balance(
     tasks = session.sparkContext.defaultParallelism * _TASKS_PER_CORE
     groups = layouts.join(clients, "consumerGroup", "left").repartition(tasks, "consumerGroup")
     ddl = ", ".join(f"{name} {kind}" for name, kind in RESULT_COLUMNS.items())
-    return groups.mapInArrow(_evaluator(choose_strategies(strategies)), ddl)
+    return groups.mapInArrow(_evaluator(strategies), ddl)
 
 
 def choose_strategies(names: Sequence[str]) -> dict[str, str]:
@@ -165,86 +262,39 @@ def choose_strategies(names: Sequence[str]) -> dict[str, str]:
 
 def summarise(result: DataFrame) -> list[StrategySummary]:
     """Add up a result by strategy: RocketMQ's first, then ours, then Kafka's."""
-    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
-    fine = F.col("failure").isNull()
-    rows = (
-        result.groupBy("strategy", "family")
-        .agg(
-            F.count("*").alias("groups"),
-            F.count_if(~fine).alias("failed"),
-            F.sum("queues").alias("queues"),
-            F.avg("skew").alias("skew_mean"),
-            F.max("skew").alias("skew_max"),
-            *(
-                F.sum(column).alias(name)
-                for column, name in (
-                    ("idle", "idle"),
-                    ("unowned", "unowned"),
-                    ("doubled", "doubled"),
-                    ("joinMoved", "join_moved"),
-                    ("leaveMoved", "leave_moved"),
-                    ("duplicatesPerSecond", "duplicates_per_second"),
-                    ("joinDuplicates", "join_duplicates"),
-                    ("killDuplicates", "kill_duplicates"),
-                )
-            ),
-            F.mode("failure").alias("failure"),
-        )
-        .collect()
+    has_failed = F.col("failure").isNotNull()
+    sums = (
+        *("queues", "idle", "unowned", "doubled", "joinMoved", "leaveMoved", "joinerQueues"),
+        *("leaveUnowned", "duplicatesPerSecond", "joinDuplicates", "killDuplicates"),
+    )
+    # Sums over nothing but refusals are null.
+    rows = result.groupBy("strategy", "family").agg(
+        F.count("*").alias("groups"),
+        F.count_if(has_failed).alias("failed"),
+        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in sums),
+        F.coalesce(F.avg("skew"), F.lit(0)).alias("skewMean"),
+        F.coalesce(F.max("skew"), F.lit(0)).alias("skewMax"),
+        F.coalesce(F.mode("failure"), F.lit("")).alias("failure"),
     )
     order = list(known_strategies())
-    empty: dict[str, Any] = dict.fromkeys(StrategySummary._fields, 0) | {"failure": ""}
-    found = [
-        StrategySummary(**{k: empty[k] if v is None else v for k, v in row.asDict().items()})
-        for row in rows
-    ]
-    return sorted(found, key=lambda summary: order.index(summary.strategy))
-
-
-class WorstGroup(NamedTuple):
-    """A group that suffers, under the strategy it was evaluated with."""
-
-    consumer_group: str
-    queues: int
-    members: int
-    duplicate_ids: int
-    skew: int
-    idle: int
-    unowned: int
-    doubled: int
+    return sorted(collect_as(rows, StrategySummary), key=lambda each: order.index(each.strategy))
 
 
 def find_worst(result: DataFrame, strategy: str, *, count: int = 12) -> list[WorstGroup]:
     """Return the groups with the most unowned queues, then the most idle members and skew."""
-    from pyspark.sql import functions as F  # noqa: N812  (the name that Spark's users know)
-
     rows = (
         result.where((F.col("strategy") == strategy) & F.col("failure").isNull())
         .where("unowned > 0 or doubled > 0 or idle > 0 or skew > 1")
         .orderBy(F.desc("unowned"), F.desc("idle"), F.desc("skew"), "consumerGroup")
-        .select(
-            "consumerGroup",
-            "queues",
-            "members",
-            "duplicateIds",
-            "skew",
-            "idle",
-            "unowned",
-            "doubled",
-        )
         .limit(count)
-        .collect()
     )
-    return [WorstGroup(*row) for row in rows]
+    return collect_as(rows, WorstGroup)
 
 
 def _evaluator(
     strategies: dict[str, str],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         types = {"string": pa.string(), "int": pa.int32(), "double": pa.float64()}
         schema = pa.schema([(name, types[kind]) for name, kind in RESULT_COLUMNS.items()])
         for batch in batches:
@@ -270,7 +320,7 @@ def _evaluate_row(row: dict[str, Any], strategies: dict[str, str]) -> Iterator[t
                 raise ValueError("the group has no member")
             figures = evaluate(strategy, group, topics, places)
         except (ValueError, TypeError) as error:
-            yield (group, strategy, family, *head, *(None,) * 10, str(error))
+            yield (group, strategy, family, *head, *(None,) * 12, str(error))
         else:
             yield (group, strategy, family, *head, *_cells(figures, family, rate), None)
 
@@ -285,6 +335,8 @@ def _cells(figures: Figures, family: str, rate: float) -> tuple[float, ...]:
         figures.doubled,
         figures.join_moved,
         figures.leave_moved,
+        figures.joiner_queues,
+        figures.leave_unowned,
         figures.doubled * rate,
         figures.join_moved * handed_over,
         figures.leave_moved * handed_over,

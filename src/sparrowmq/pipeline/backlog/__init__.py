@@ -1,0 +1,28 @@
+"""The job `backlog`: which queues accumulated, since when, who owned them, and why.
+
+from sparrowmq.pipeline import backlog
+result = backlog.run(session, backlog.BacklogSettings(snapshots="looks", out="backlog-out"))
+"""
+
+from __future__ import annotations
+
+from sparrowmq.pipeline.backlog.job import (
+    Accumulation,
+    BacklogResult,
+    BacklogSettings,
+    Cause,
+    Look,
+    run,
+)
+from sparrowmq.pipeline.backlog.report import main_table, render
+
+__all__ = [
+    "Accumulation",
+    "BacklogResult",
+    "BacklogSettings",
+    "Cause",
+    "Look",
+    "main_table",
+    "render",
+    "run",
+]

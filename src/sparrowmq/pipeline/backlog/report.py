@@ -1,0 +1,206 @@
+"""The page of the job `backlog`: lag over time, who owned the queues, and the causes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import datetime
+
+from sparrowmq.doctor.finding import count_of
+from sparrowmq.pipeline.backlog.job import Accumulation, BacklogResult, Cause
+from sparrowmq.report import (
+    Band,
+    BandRow,
+    Bar,
+    Markup,
+    Series,
+    Table,
+    Tile,
+    band_chart,
+    bar_figure,
+    figure,
+    line_chart,
+    list_tiles,
+    page,
+    section,
+    value_table,
+)
+from sparrowmq.report.plot import text_width
+from sparrowmq.report.scale import format_compact, format_duration_ms
+
+REMEDIES = {
+    Cause.DUPLICATE_IDS: "give every process a client id of its own (instanceName)",
+    Cause.DIFFERENT_SUBSCRIPTIONS: "let all members of the group subscribe the same topics",
+    Cause.NO_MEMBER: "start a member of the group",
+    Cause.UNOWNED: "ask the doctor: sparrowmq rebalance doctor GROUP",
+    Cause.STUCK: "look at what the owner's listener waits for; restart it",
+    Cause.TOO_MANY_MEMBERS: "more members cannot help: give the topic more queues",
+    Cause.SLOW: "make the listener faster, give it more threads, or add members",
+    Cause.KEEPING_PACE: "nothing, if the lag is what is consumed between two commits (5 s)",
+    Cause.CATCHING_UP: "nothing: the backlog shrinks",
+    Cause.UNKNOWN: "look again: sparrowmq snapshot --every 15 --count 4; one look shows no change",
+}
+
+
+def render(result: BacklogResult) -> str:
+    """Return the HTML file."""
+    extent = result.extent
+    seconds = (extent.end - extent.begin).total_seconds()
+    open_count = sum(each.is_open for each in result.accumulations)
+    behind = sum(result.lag_by_cause.values())
+    return page(
+        "What piled up, since when, and why",
+        list_tiles(
+            [
+                _count_tile(extent.looks, "look", f"over {format_duration_ms(seconds * 1000)}"),
+                _count_tile(extent.groups, "consumer group", count_of(extent.queues, "queue")),
+                _count_tile(result.accumulation_count, "accumulation", f"{open_count:,} go on"),
+                Tile(format_compact(behind), "messages behind at the newest look"),
+            ]
+        ),
+        _causes(result),
+        _plots(result),
+        _accumulations(result),
+        lead=f"{_stamp(extent.begin)} to {_stamp(extent.end)} UTC.",
+    )
+
+
+def main_table(result: BacklogResult) -> Table:
+    """Return the accumulations."""
+    days = {at.date() for each in result.accumulations for at in (each.since, each.until)}
+    # A blank that breaks no line.
+    stamp = "%H:%M:%S" if len(days) <= 1 else "%m/%d\u00a0%H:%M:%S"
+    rows = [
+        (
+            f"{each.consumer_group} {each.queue_name}",
+            each.cause.value,
+            f"{'before ' if each.has_begun_before else ''}{each.since.strftime(stamp)}",
+            "now" if each.is_open else each.until.strftime(stamp),
+            each.lag_peak,
+            each.lag_last,
+            each.growth_per_second,
+            ", ".join(each.owners),
+        )
+        for each in result.accumulations
+    ]
+    header = ["queue", "cause", "since", "until", "peak", "last", "growth/s", "owners"]
+    caption = (
+        f"{count_of(result.accumulation_count, 'accumulation')} in "
+        f"{count_of(result.extent.looks, 'look')} at {count_of(result.extent.queues, 'queue')}"
+    )
+    return Table(header, rows, caption, rows_max=60)
+
+
+def _count_tile(count: int, noun: str, note: str) -> Tile:
+    number, _, what = count_of(count, noun).partition(" ")
+    return Tile(number, what, note)
+
+
+def _causes(result: BacklogResult) -> Markup:
+    if not result.lag_by_cause:
+        return section("Backlog by cause", "Nothing is behind at the newest look.")
+    bars = [Bar(cause, float(lag)) for cause, lag in result.lag_by_cause.items()]
+    return section(
+        "Backlog by cause",
+        bar_figure("Messages behind at the newest look, by cause", bars),
+        value_table(
+            Table(
+                ["cause", "what helps"], [(cause, REMEDIES[cause]) for cause in result.lag_by_cause]
+            )
+        ),
+    )
+
+
+def _plots(result: BacklogResult) -> Markup:
+    extent = result.extent
+    if not result.courses:
+        return section("Lag over time", "No queue accumulated.")
+    if extent.looks < 2:
+        return section("Lag over time", "There is one look, so nothing can be said about time yet.")
+    seconds = (extent.end - extent.begin).total_seconds()
+    unit, unit_s = _time_unit(seconds)
+
+    def x(at: datetime) -> float:
+        return round((at - extent.begin).total_seconds() / unit_s, 4)
+
+    names = _names([each for each, _ in result.courses])
+    courses = [course for _, course in result.courses]
+    lines = line_chart(
+        [
+            Series(
+                name,
+                [(x(look.snapshot_timestamp), float(look.lag)) for look in course],
+                f"c{place}",
+                has_area=False,
+            )
+            for place, (name, course) in enumerate(zip(names, courses, strict=True), 1)
+        ],
+        title="Lag over time",
+        description="A line a queue: messages not yet consumed.",
+        x_label=f"{unit} since the first look",
+        y_label="messages behind",
+    )
+    owners = sorted({owner for course in courses for look in course for owner in look.owners})
+    tones = {owner: f"c{place % 8 + 1}" for place, owner in enumerate(owners)}
+    bands = band_chart(
+        [
+            BandRow(name, _bands([(x(look.snapshot_timestamp), look.owners) for look in course]))
+            for name, course in zip(names, courses, strict=True)
+        ],
+        title="Owners over time",
+        description="A row a queue; bands show who owned it, hatches nobody or several.",
+        x_label=f"{unit} since the first look",
+        tones=tones,
+        x_range=(0.0, max(x(extent.end), 1e-3)),
+        left=max(map(text_width, names)) + 20,
+    )
+    legend = [*tones.items(), ("nobody", "none"), ("several owners", "both")]
+    return section(
+        "Lag over time",
+        figure(lines, caption="The queues that fell furthest behind"),
+        figure(bands, caption="Who owned them", legend=legend),
+    )
+
+
+def _names(plotted: Sequence[Accumulation]) -> list[str]:
+    """Name queues by no more than tells them apart."""
+    is_one_topic = len({(each.consumer_group, each.topic) for each in plotted}) == 1
+    return [
+        f"{each.broker_name}:{each.queue_id}"
+        if is_one_topic
+        else f"{each.consumer_group} {each.queue_name}"
+        for each in plotted
+    ]
+
+
+def _bands(course: Sequence[tuple[float, tuple[str, ...]]]) -> list[Band]:
+    """Join looks with the same owners; each holds until the next look."""
+    bands: list[Band] = []
+    for (at, owners), (until, _) in itertools.pairwise([*course, (course[-1][0], ())]):
+        if bands and bands[-1].owners == owners:
+            bands[-1] = Band(bands[-1].start, until, bands[-1].owners)
+        else:
+            bands.append(Band(at, until, owners))
+    return bands
+
+
+def _accumulations(result: BacklogResult) -> Markup:
+    found = main_table(result)
+    if not found.rows:
+        return section("Accumulations", "No queue's lag reached the limit.")
+    left_out = result.accumulation_count - len(found.rows)
+    return section(
+        "Accumulations",
+        value_table(found._replace(caption="")),
+        *([f"{left_out:,} more are in the table accumulations."] if left_out else []),
+    )
+
+
+def _time_unit(seconds: float) -> tuple[str, float]:
+    if seconds < 600:
+        return "seconds", 1.0
+    return ("minutes", 60.0) if seconds < 6 * 3600 else ("hours", 3600.0)
+
+
+def _stamp(at: datetime) -> str:
+    return at.strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,275 @@
+"""What to look into, the run, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.model.names import TRACE_TOPIC
+from sparrowmq.pipeline.duplicates import judging, records
+from sparrowmq.pipeline.duplicates.stream import DELAY_S, Progress, read_tables, watch_duplicates
+from sparrowmq.pipeline.running_query import never
+from sparrowmq.pipeline.tables import collect_as
+
+EVENTS_MAX = 200
+LOST_NAMED_MAX = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuplicatesSettings:
+    """What to look into.
+
+    Args:
+        out: the directory of the tables.
+        consumed: a table of consumption records; this or `trace`.
+        trace: name servers, `host:port` joined by ';', whose message trace is read; it has what
+            was produced, too.
+        trace_topic: the topic of the trace.
+        produced: a table of what was produced, such as ingest's; None looks for no losses.
+        events: a table of rebalance events; None finds them.
+        follow_interval_s: go on as deliveries come, looking every so often; None ends.
+        delay_s: while following, judge what is so old.
+
+    Raises: ConfigError if the settings do not go together.
+    """
+
+    out: str
+    consumed: str | None = None
+    trace: str | None = None
+    trace_topic: str = TRACE_TOPIC
+    produced: str | None = None
+    events: str | None = None
+    follow_interval_s: float | None = None
+    delay_s: float = DELAY_S
+
+    def __post_init__(self) -> None:
+        if (self.consumed is None) == (self.trace is None):
+            raise ConfigError("give either consumed records or a trace, as host:port")
+        if self.trace is not None and self.produced is not None:
+            raise ConfigError("a trace has what was produced itself; leave it out")
+        if self.follow_interval_s is not None and self.produced is not None:
+            raise ConfigError("who follows learns from a trace alone what was produced")
+
+    @property
+    def knows_produced(self) -> bool:
+        """Whether losses can be looked for."""
+        return self.trace is not None or self.produced is not None
+
+
+@dataclass(frozen=True, slots=True)
+class EventFigures:
+    """A rebalance event and what came twice until the next one.
+
+    Args:
+        event_index: counted from 1; 0 is what happened before the first event.
+        at: None for what happened before the first event.
+        deliveries: of the group until the next event, duplicates included.
+        by_same_member: duplicates that the member of the first delivery had itself.
+        queues: those that duplicates are of.
+    """
+
+    consumer_group: str
+    event_index: int
+    event: str
+    strategy: str
+    at: datetime | None
+    deliveries: int
+    duplicates: int
+    by_same_member: int
+    queues: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFigures:
+    """A group's deliveries; `lost` and `pending` are None if it is unknown what was produced."""
+
+    consumer_group: str
+    deliveries: int
+    messages: int
+    duplicates: int
+    most_often: int
+    lost: int | None
+    pending: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyFigures:
+    """Duplicates under one strategy, over all groups."""
+
+    strategy: str
+    events: int
+    deliveries: int
+    duplicates: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostMessage:
+    """A message that a group passed over; a place or an id that is unknown is None."""
+
+    consumer_group: str
+    topic: str
+    broker_name: str | None
+    queue_id: int | None
+    queue_offset: int | None
+    msg_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuplicatesResult:
+    """What was consumed more than once, or never.
+
+    Args:
+        groups: in the order of names; none while nothing is old enough to be judged.
+        events: by group and time, `EVENTS_MAX` at most.
+        strategies: the most duplicates a delivery first.
+        lost: the first of the lost messages, `LOST_NAMED_MAX` at most.
+        knows_produced: whether losses were looked for.
+    """
+
+    groups: Sequence[GroupFigures]
+    events: Sequence[EventFigures]
+    strategies: Sequence[StrategyFigures]
+    lost: Sequence[LostMessage]
+    knows_produced: bool
+
+
+def run(
+    session: SparkSession,
+    settings: DuplicatesSettings,
+    *,
+    on_batch: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] = never,
+) -> DuplicatesResult:
+    """Judge every delivery, write the tables, and sum up.
+
+    Args:
+        on_batch: while following, called after each micro-batch, in the driver.
+        should_stop: while following, asked twice a second whether to stop.
+
+    Raises: ConfigError if an input is not there or has another shape.
+    """
+    if settings.follow_interval_s is None:
+        return _run_once(session, settings)
+    entries = (
+        records.stream_records(session, settings.consumed or "")
+        if settings.trace is None
+        else records.stream_trace(session, settings.trace, settings.trace_topic)
+    )
+    path = settings.events
+    watch_duplicates(
+        entries,
+        settings.out,
+        delay_s=settings.delay_s,
+        interval_s=settings.follow_interval_s,
+        read_events=None if path is None else lambda: records.read_events(session, path),
+        on_batch=on_batch,
+        should_stop=should_stop,
+    )
+    tables = read_tables(session, settings.out)
+    knows = settings.knows_produced
+    if "deliveries" not in tables:
+        return DuplicatesResult(groups=(), events=(), strategies=(), lost=(), knows_produced=knows)
+    return sum_up(tables["deliveries"], tables.get("missing"), knows_produced=knows)
+
+
+def _run_once(session: SparkSession, settings: DuplicatesSettings) -> DuplicatesResult:
+    def keep(frame: DataFrame, name: str) -> DataFrame:
+        path = f"{settings.out.rstrip('/')}/{name}"
+        frame.write.mode("overwrite").parquet(path)
+        return session.read.parquet(path)
+
+    produced: DataFrame | None = None
+    if settings.trace is not None:
+        consumed, produced = records.read_trace(session, settings.trace, settings.trace_topic)
+    else:
+        consumed = records.read_records(session, settings.consumed or "")
+        if settings.produced is not None:
+            produced = records.read_produced(session, settings.produced)
+    happened = (
+        judging.find_events(consumed)
+        if settings.events is None
+        else records.read_events(session, settings.events)
+    )
+    deliveries = keep(judging.attribute(consumed, keep(happened, "events")), "deliveries")
+    keep(deliveries.where("nth > 1"), "duplicates")
+    missing = None
+    if produced is not None:
+        missing = keep(judging.find_missing(consumed, produced), "missing")
+    return sum_up(deliveries, missing, knows_produced=produced is not None)
+
+
+def sum_up(
+    deliveries: DataFrame, missing: DataFrame | None = None, *, knows_produced: bool = False
+) -> DuplicatesResult:
+    """Add up judged deliveries.
+
+    Args:
+        deliveries: as `judging.attribute` returns them.
+        missing: as `judging.find_missing` returns it; None if nothing is.
+        knows_produced: whether losses were looked for.
+    """
+    lost: list[LostMessage] = []
+    if missing is not None:
+        rows = missing.where(F.col("state") == judging.LOST)
+        rows = rows.orderBy("consumerGroup", *records.PLACE_COLUMNS).limit(LOST_NAMED_MAX)
+        lost = collect_as(rows, LostMessage)
+    return DuplicatesResult(
+        groups=_list_groups(deliveries, missing, knows_produced=knows_produced),
+        events=_list_events(deliveries),
+        strategies=_list_strategies(deliveries),
+        lost=lost,
+        knows_produced=knows_produced,
+    )
+
+
+def _list_events(attributed: DataFrame) -> list[EventFigures]:
+    is_again = F.col("nth") > 1
+    queue = F.concat_ws("|", "topic", "brokerName", "queueId")
+    is_same = is_again & (F.col("clientId") == F.col("firstClientId"))
+    rows = attributed.groupBy("consumerGroup", "eventIndex", "event", "strategy").agg(
+        F.first("eventTimestamp").alias("at"),
+        F.count("*").alias("deliveries"),
+        F.count_if(is_again).alias("duplicates"),
+        F.count_if(is_same).alias("bySameMember"),
+        F.count_distinct(F.when(is_again, queue)).alias("queues"),
+    )
+    return collect_as(rows.orderBy("consumerGroup", "eventIndex").limit(EVENTS_MAX), EventFigures)
+
+
+def _list_strategies(attributed: DataFrame) -> list[StrategyFigures]:
+    event = F.when(F.col("eventIndex") > 0, F.col("eventIndex"))
+    rows = attributed.groupBy("strategy").agg(
+        F.count_distinct("consumerGroup", event).alias("events"),
+        F.count("*").alias("deliveries"),
+        F.count_if(F.col("nth") > 1).alias("duplicates"),
+    )
+    found = collect_as(rows, StrategyFigures)
+    return sorted(found, key=lambda each: (-each.duplicates / each.deliveries, each.strategy))
+
+
+def _list_groups(
+    attributed: DataFrame, missing: DataFrame | None, *, knows_produced: bool
+) -> list[GroupFigures]:
+    absent = missing or attributed.select("consumerGroup", F.lit("").alias("state")).limit(0)
+    states = absent.groupBy("consumerGroup").agg(
+        F.count_if(F.col("state") == judging.LOST).alias("lost"),
+        F.count_if(F.col("state") == judging.PENDING).alias("pending"),
+    )
+    none = F.lit(0 if knows_produced else None)
+    rows = (
+        attributed.groupBy("consumerGroup")
+        .agg(
+            F.count("*").alias("deliveries"),
+            F.count_distinct("messageKey").alias("messages"),
+            F.count_if(F.col("nth") > 1).alias("duplicates"),
+            F.max("nth").alias("mostOften"),
+        )
+        .join(states, "consumerGroup", "left")
+        .withColumns({name: F.coalesce(name, none) for name in ("lost", "pending")})
+    )
+    return collect_as(rows.orderBy("consumerGroup"), GroupFigures)
