@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.simulation import run
 from sparrowmq.simulation.cluster import Scenario
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import Faults
@@ -88,7 +89,7 @@ RunCalm = Callable[..., list[Outcome]]
 def run_calm() -> RunCalm:
     """Return a function that runs the calm scenario with some faults under several seeds."""
 
-    def run(faults: Faults, *, seeds: int, **settings: Any) -> list[Outcome]:
+    def run_all(faults: Faults, *, seeds: int, **settings: Any) -> list[Outcome]:
         scenario = replace(CALM, faults=faults, **settings)
         outcomes: list[Outcome] = []
         for seed in range(seeds):
@@ -97,4 +98,19 @@ def run_calm() -> RunCalm:
                 break
         return outcomes
 
-    return run
+    return run_all
+
+
+@pytest.fixture
+def run_drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return a function that runs seeds whose faults are all of one kind, until one fails."""
+
+    def run_until_caught(kind: Callable[[Dice], Faults], *, seeds: int) -> str:
+        monkeypatch.setattr(run, "FAULT_KINDS", (kind,))
+        for seed in range(seeds):
+            violation = run.run_seed(seed).violation
+            if violation is not None:
+                return violation
+        pytest.fail(f"{seeds} seeds found nothing")
+
+    return run_until_caught

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def message(body: bytes, offset: int) -> MessageExt:
 class Bench:
     """Checkers that have seen a store with some messages of one queue."""
 
-    def __init__(self, dice: object, bodies: Sequence[bytes], **rules: bool) -> None:
+    def __init__(self, dice: object, bodies: Sequence[bytes], **rules: Any) -> None:
         self.checkers = Checkers("G", TOPIC, Trace(Timeline()), **rules)
         self.store = MessageStore(
             SimulatedStorage(dice),  # type: ignore[arg-type]
@@ -48,7 +49,12 @@ class Bench:
         )
         self.store.load(timestamp_ms=0)
         for body in bodies:
-            self.store.put(Record(topic=TOPIC, queue_id=0, body=body), timestamp_ms=1)
+            self.put(body)
+
+    def put(self, body: bytes, *, is_sent: bool = True) -> None:
+        if is_sent:
+            self.checkers.note_sent(body)
+        self.store.put(Record(topic=TOPIC, queue_id=0, body=body), timestamp_ms=1)
         self.store.dispatch()
         self.checkers.check_stored(BROKER, self.store)
 
@@ -90,10 +96,16 @@ def test_acknowledged_message_may_wait_for_room_but_not_for_ever(bench: Bench) -
 
     assert checkers.violation is None
     assert "T@b:0 offset 3 is not readable" == checkers.find_unfinished()
-    bench.store.put(Record(topic=TOPIC, queue_id=0, body=b"other"), timestamp_ms=1)
-    bench.store.dispatch()
-    checkers.check_stored(BROKER, bench.store)
+    bench.put(b"other")
     assert "T@b:0 offset 3: holds b'other' where b'm3' was acknowledged" == checkers.violation
+
+
+def test_stored_message_must_have_been_sent(bench: Bench) -> None:
+    bench.put(b"m3")
+    assert bench.checkers.violation is None
+
+    bench.put(b"m4", is_sent=False)
+    assert "T@b:0 offset 4: holds b'm4', which nobody has sent" == bench.checkers.violation
 
 
 def test_readable_message_must_be_there_after_a_restart(bench: Bench, dice: object) -> None:
@@ -230,11 +242,54 @@ def test_two_members_must_not_have_one_lock_at_once(bench: Bench) -> None:
     assert "T@b:0: locked by m1 and m3 at once" == bench.checkers.violation
 
 
+def test_two_members_may_have_one_lock_until_they_notice_that_their_broker_has_lost_it(
+    dice: object,
+) -> None:
+    checkers = Bench(dice, [], lock_notice_ms=30).checkers
+    members = [("m1", Owner(until_ms=90)), ("m2", Owner(until_ms=90))]
+    checkers.note_locks_lost("other", now_ms=20)
+    checkers.note_locks_lost(BROKER, now_ms=10)
+    checkers.check_leases(members, [QUEUE], now_ms=39)
+    assert checkers.violation is None
+
+    checkers.check_leases(members, [QUEUE], now_ms=40)
+    assert "T@b:0: locked by m1 and m2 at once" == checkers.violation
+
+
+def test_queue_must_be_waited_for_while_its_listener_runs(bench: Bench) -> None:
+    bench.checkers.check_drain("m1", QUEUE, waited_ms=50, bound_ms=50)
+    assert bench.checkers.violation is None
+
+    bench.checkers.check_drain("m1", QUEUE, waited_ms=49, bound_ms=50)
+    assert "m1 gave T@b:0 up 49 ms after its listener began" == bench.checkers.violation
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [(["a"], "b does not list b"), (["a", "b", "c", "d"], "b lists d")],
+)
+def test_list_of_members_must_be_right_soon(bench: Bench, listed: list[str], expected: str) -> None:
+    def look(now_ms: int, ids: list[str]) -> str | None:
+        bench.checkers.check_listed(
+            BROKER, ids, live=["a", "b"], leaving=["c"], now_ms=now_ms, bound_ms=20
+        )
+        return bench.checkers.violation
+
+    assert look(0, ["a"]) is None
+    assert look(10, ["a", "b", "c"]) is None
+    assert look(20, listed) is None
+    assert look(25, ["a", "b"]) is None
+    assert look(30, listed) is None
+    assert look(50, listed) is None
+    assert f"{expected}, 20 ms after its list changed" == look(51, listed)
+
+
 def test_where_members_only_come_and_go_nothing_comes_again_and_no_commit_goes_back(
     dice: object,
 ) -> None:
     bench = Bench(dice, [b"m0", b"m1"], may_redeliver=False)
-    bench.checkers.note_consumed(QUEUE, [0, 1])
+    bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)])
+    assert bench.checkers.violation is None
     bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)])
     expected = "T@b:0 offset 1: delivered again after a handover"
     assert expected == bench.checkers.violation

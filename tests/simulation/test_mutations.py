@@ -24,8 +24,16 @@ from sparrowmq.membership.process_queue import ProcessQueue, ProcessQueueState
 from sparrowmq.membership.queue_lease import QueueLease
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.simulation.__main__ import main
-from sparrowmq.simulation.faults import Faults
+from sparrowmq.simulation.faults import (
+    Faults,
+    draw_graceful_faults,
+    draw_lock_faults,
+    draw_power_faults,
+    draw_prompt_faults,
+)
+from sparrowmq.store import record_check
 from sparrowmq.store.flush import FlushWork
+from sparrowmq.store.message_store import MessageStore
 
 pytestmark = pytest.mark.slow
 
@@ -156,10 +164,8 @@ def test_queue_that_others_have_in_hand_taken_without_its_lock_is_caught(
 def test_skipped_message_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     add = ProcessQueue.add
 
-    def add_but_one(
-        queue: ProcessQueue, messages: Iterable[MessageExt], *, next_offset: int
-    ) -> int:
-        return add(queue, list(messages)[1:], next_offset=next_offset)
+    def add_but_one(queue: ProcessQueue, messages: Iterable[MessageExt], **details: Any) -> int:
+        return add(queue, list(messages)[1:], **details)
 
     monkeypatch.setattr(ProcessQueue, "add", add_but_one)
 
@@ -239,6 +245,110 @@ def test_member_that_asks_again_and_again_is_caught(
     monkeypatch.setattr(OwnedQueue, "next_due_ms", due_now)
 
     assert "somebody is busy with nothing" in run_calm(Faults(), seeds=1)[-1].violation
+
+
+# The mistakes from here on are looked for as `make simulate` draws its runs, of the kinds that are
+# made for them.
+
+
+def test_refused_lease_that_is_believed_in_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_what_is_newer(lease: QueueLease, sent_ms: int, now_ms: int) -> None:
+        if sent_ms < lease.sent_ms:
+            lease.may_hold, lease.until_ms = False, now_ms
+
+    monkeypatch.setattr(QueueLease, "refuse", refuse_what_is_newer)
+
+    assert ": locked by member-" in run_drawn(draw_lock_faults, seeds=20)
+
+
+class Matching(bytes):
+    """Bytes that are equal to all others."""
+
+    __hash__ = bytes.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+class MatchingInt(int):
+    """A checksum that is equal to all others."""
+
+    __hash__ = int.__hash__
+
+    def __and__(self, mask: int) -> MatchingInt:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def test_recovery_that_ignores_checksums_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_check, "crc32", lambda data: MatchingInt(0))
+    monkeypatch.setattr(record_check, "encode_crc_property", lambda crc: Matching())
+
+    violation = run_drawn(draw_power_faults, seeds=30)
+    assert ": its record cannot be read: " in violation or "nobody has sent" in violation
+
+
+@pytest.mark.parametrize(
+    ("machine", "method", "seen"),
+    [(Broker, "connection_closed", " lists "), (GroupMember, "connection_lost", " does not list ")],
+    ids=["broker", "member"],
+)
+def test_closed_connection_that_nobody_notices_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch, machine: type, method: str, seen: str
+) -> None:
+    monkeypatch.setattr(machine, method, lambda *_, **__: [])
+
+    violation = run_drawn(draw_prompt_faults, seeds=10)
+    assert seen in violation
+    assert violation.endswith(" ms after its list changed")
+
+
+def test_drain_that_is_skipped_is_caught_as_runs_are_drawn(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OwnedQueue, "revoke", drop_at_once)
+
+    assert " while its listener ran" in run_drawn(draw_graceful_faults, seeds=10)
+
+
+def test_drain_that_ends_before_its_bound_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revoke = OwnedQueue.revoke
+
+    def revoke_at_once(owned: OwnedQueue, now_ms: int, *, drain_timeout_ms: int) -> None:
+        del drain_timeout_ms
+        revoke(owned, now_ms, drain_timeout_ms=0)
+
+    monkeypatch.setattr(OwnedQueue, "revoke", revoke_at_once)
+
+    assert " ms after its listener began" in run_drawn(draw_graceful_faults, seeds=10)
+
+
+def test_acknowledgement_of_what_is_not_synced_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush_done = MessageStore.flush_done
+
+    def trust_the_disk(store: MessageStore, work: FlushWork, error: Exception | None) -> None:
+        flush_done(store, work, error)
+        store.flushed_position = store.appended_position
+
+    monkeypatch.setattr(MessageStore, "flush_done", trust_the_disk)
+
+    assert " was acknowledged)" in run_drawn(draw_power_faults, seeds=30)
 
 
 def test_command_prints_seed_and_trace_of_a_failure(

@@ -5,18 +5,20 @@ messages of which queues listeners have finished, and what was acknowledged and 
 nothing from the clients' own books.
 
 1. An acknowledged message is readable at its offset, now and after every restart (SYNC).
-2. A consume queue entry points at its record.
+2. A consume queue entry points at its record, and the record holds what a producer sent.
 3. A committed offset lies within the contiguous prefix of what is finished: consumed, or stored
    again for a retry or among the dead letters. So no message of the group is skipped.
 4. A committed offset never goes back, but for what a crash may take (commits since the broker last
    wrote them, which it does in intervals), and for the late commit of a former owner, or one
    over a connection that its member has given up: a group must bear and repair these
    (`find_unfinished`). Of one connection commits come in order.
-5. Where members only come and go, nothing that is finished is delivered again.
-6. No two members take a queue's lock for their own at once.
+5. Where members only come and go, nothing is delivered twice.
+6. No two members take a queue's lock for their own at once; but once a broker has lost its locks,
+   for as long as their owners need to notice.
 7. In an orderly group no message is delivered before all those before it are finished.
 8. A queue is released when its listeners have ended or the bound for that has passed, not before.
 9. Whatever operation or request fails in a way that nobody handles.
+10. Where nothing holds bytes or processes up, brokers list exactly the live members, soon.
 
 After the heal (`judge_ownership`, `find_unfinished`): every queue has exactly one owner, and every
 message is finished.
@@ -24,7 +26,7 @@ message is finished.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from sparrowmq.errors import ProtocolError
@@ -85,8 +87,9 @@ class Checkers:
         may_share_queues: members share a client id, so that two consume one queue for long and
             set each other's offsets back.
         is_orderly: listeners take each queue in order.
-        may_redeliver: a finished message may come again, and a former owner may commit late. Not
+        may_redeliver: a message may be delivered again, and a former owner may commit late. Not
             so where members only come and go, and hand their queues over.
+        lock_notice_ms: how long a member may take to notice that its broker has lost its locks.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Checkers:
         may_share_queues: bool = False,
         is_orderly: bool = False,
         may_redeliver: bool = True,
+        lock_notice_ms: int = 0,
     ) -> None:
         self._group = group
         self._topics = (topic, retry_topic(group))
@@ -106,11 +110,13 @@ class Checkers:
         self._may_share_queues = may_share_queues
         self._is_orderly = is_orderly
         self._may_redeliver = may_redeliver
+        self._lock_notice_ms = lock_notice_ms
         self.violation: str | None = None
         self.duplicates = 0
         self.steps_back = 0
         self.commit_count = 0
         self.acked: dict[bytes, MessageQueue] = {}
+        self._sent: set[bytes] = set()
         self._acked_at: dict[MessageQueue, dict[int, bytes]] = {}
         self._full_disks: set[str] = set()
         self._copies: dict[MessageQueue, list[Copy]] = {}
@@ -126,6 +132,13 @@ class Checkers:
         # What is in the broker's file; and what is not, and when it was committed.
         self._saved: dict[MessageQueue, int] = {}
         self._unsaved: dict[MessageQueue, list[_Commit]] = {}
+        self._delivered: dict[MessageQueue, set[int]] = {}
+        # Until when a broker's locks may have two owners.
+        self._locks_lost_until_ms: dict[str, int] = {}
+        # Every client id that a broker has listed.
+        self._listed: dict[str, set[str]] = {}
+        # Since when a broker lists, or does not list, a client id wrongly.
+        self._unnoticed_since_ms: dict[tuple[str, str], int] = {}
 
     def fail(self, text: str) -> None:
         """Note a violation; the first counts."""
@@ -182,6 +195,9 @@ class Checkers:
             self.fail(f"{place}: its entry points at the record of another place")
             return
         copy = Copy(record.body, record.reconsume_times)
+        if copy.payload not in self._sent:
+            self.fail(f"{place}: holds {copy.payload!r}, which nobody has sent")
+            return
         if known is not None:
             if copy != known:
                 self.fail(f"{place}: holds {copy} where {known} was")
@@ -201,13 +217,18 @@ class Checkers:
         else:
             self._full_disks.discard(broker_name)
 
+    def note_sent(self, payload: bytes) -> None:
+        """A producer is about to send a message."""
+        self._sent.add(payload)
+
     def note_acked(self, payload: bytes, queue: MessageQueue, offset: int) -> None:
         """A producer was told that its message is stored.
 
         It must be readable by now, unless the disk has no room for its queue entry; then it is
         looked for when it comes, and at the end.
         """
-        self._trace.add(f"{payload.decode()} acknowledged at {_name(queue)} {offset}")
+        shown = payload.decode().rstrip(".")
+        self._trace.add(f"{shown} acknowledged at {_name(queue)} {offset}")
         self.acked[payload] = queue
         self._acked_at.setdefault(queue, {})[offset] = payload
         copies = self._copies.get(queue, [])
@@ -233,8 +254,14 @@ class Checkers:
                 self.fail(f"{_name(queue)} offset {offset}: delivered and not stored")
             elif offset in self._finished.get(queue, ()) or offset < self.prefix(queue):
                 self.duplicates += 1
-                if not self._may_redeliver:
-                    self.fail(f"{_name(queue)} offset {offset}: delivered again after a handover")
+            if not self._may_redeliver:
+                self._check_once(queue, offset)
+
+    def _check_once(self, queue: MessageQueue, offset: int) -> None:
+        delivered = self._delivered.setdefault(queue, set())
+        if offset in delivered:
+            self.fail(f"{_name(queue)} offset {offset}: delivered again after a handover")
+        delivered.add(offset)
 
     def _check_order(self, queue: MessageQueue, offsets: Sequence[int]) -> None:
         begin = offsets[0]
@@ -298,6 +325,20 @@ class Checkers:
             if not member.holds(queue):
                 self.fail(f"{name} released {_name(queue)} while its listener ran")
 
+    def check_drain(self, name: str, queue: MessageQueue, *, waited_ms: int, bound_ms: int) -> None:
+        """Check that a queue which is given up while its listener runs was waited for.
+
+        Args:
+            waited_ms: since when the listener's call has run.
+            bound_ms: how long the call may go on after the queue is revoked.
+        """
+        if waited_ms < bound_ms:
+            self.fail(f"{name} gave {_name(queue)} up {waited_ms} ms after its listener began")
+
+    def note_locks_lost(self, broker_name: str, *, now_ms: int) -> None:
+        """A broker has lost its locks: others may get what their owners still believe in."""
+        self._locks_lost_until_ms[broker_name] = now_ms + self._lock_notice_ms
+
     def check_leases(
         self, members: Sequence[tuple[str, Holder]], queues: Iterable[MessageQueue], *, now_ms: int
     ) -> None:
@@ -305,9 +346,42 @@ class Checkers:
         if self._may_share_queues:
             return
         for queue in queues:
+            if now_ms < self._locks_lost_until_ms.get(queue.broker_name, 0):
+                continue
             owners = [name for name, member in members if member.is_sure_of(queue, now_ms)]
             if len(owners) > 1:
                 self.fail(f"{_name(queue)}: locked by {' and '.join(owners)} at once")
+
+    def check_listed(
+        self,
+        broker_name: str,
+        listed: Collection[str],
+        *,
+        live: Collection[str],
+        leaving: Collection[str],
+        now_ms: int,
+        bound_ms: int,
+    ) -> None:
+        """Check that a broker's list of members is right, or has been wrong for a short time only.
+
+        Args:
+            listed: the client ids that the broker lists.
+            live: those of members that are to stay. A newcomer counts once it is listed: before,
+                it may find no route.
+            leaving: those of members that may be listed until they have left.
+            now_ms: the time.
+            bound_ms: how long a leave, a death or a lost connection may go unnoticed.
+        """
+        known = self._listed.setdefault(broker_name, set())
+        known.update(listed)
+        wrong = known.intersection(live).difference(listed) | set(listed).difference(live, leaving)
+        since_ms = self._unnoticed_since_ms
+        for key in [k for k in since_ms if k[0] == broker_name and k[1] not in wrong]:
+            del since_ms[key]
+        for client_id in sorted(wrong):
+            if now_ms - since_ms.setdefault((broker_name, client_id), now_ms) > bound_ms:
+                does = "lists" if client_id in listed else "does not list"
+                self.fail(f"{broker_name} {does} {client_id}, {bound_ms} ms after its list changed")
 
     # --- offsets ----------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from sparrowmq.client.directory import Directory
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.administer import create_topic
 from sparrowmq.client.route_cache import TopicRoute
+from sparrowmq.coordination.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.simulation.checkers import Checkers, Ownership, judge_ownership
@@ -25,7 +26,7 @@ from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.simulation.trace import Trace
-from sparrowmq.simulation.workload import Workload, produce
+from sparrowmq.simulation.workload import LISTENER_MS_MAX, Workload, produce
 
 TOPIC = "Flights"
 GROUP = "GID_sim"
@@ -37,6 +38,12 @@ PULL_SUSPEND_MS = 15_000
 EVENTS_MAX = 400_000
 EVENTS_AT_ONCE_MAX = 3_000
 PROBE_PAUSE_MS = 200
+# Where every side sees faults at once: until a broker lists who is there, and only them. A member
+# whose broker was away for a moment tries again after a second.
+LIST_NOTICE_MS = 2_000
+LIST_LOOK_MS = 250
+# The same, until a member whose broker has lost its locks knows: it renews them, twice maybe.
+LOCK_NOTICE_MS = MARKED_LEASE_RENEWAL_MS + 1_500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +57,7 @@ class Scenario:
         fault_ms: how long things go wrong.
         probe_count: how many more messages are sent once all is well again.
         batch_size: messages that a listener gets at once.
+        listener_ms_max: how long a call of the listener lasts, unless a fault makes it longer.
     """
 
     broker_count: int
@@ -67,6 +75,7 @@ class Scenario:
     sync_flush: bool
     faults: Faults
     is_orderly: bool = False
+    listener_ms_max: int = LISTENER_MS_MAX
 
 
 class Cluster:
@@ -90,10 +99,16 @@ class Cluster:
             # A listener that outlasts the drain has its message delivered to the next owner too.
             is_orderly=scenario.is_orderly,
             may_redeliver=scenario.faults.slow_listener > 0 or not scenario.faults.are_graceful,
+            lock_notice_ms=LOCK_NOTICE_MS if scenario.faults.are_prompt else MARKED_LEASE_MS,
         )
         self.network = Network(self.timeline, make_dice("network"))
         self.dice = make_dice("cluster")
-        self.workload = Workload(self.checkers, make_dice("listeners"), scenario.faults)
+        self.workload = Workload(
+            self.checkers,
+            make_dice("listeners"),
+            scenario.faults,
+            listener_ms_max=scenario.listener_ms_max,
+        )
         self.name_server = NameServerHost(NAME_SERVER, self.timeline, self.network, self.checkers)
         self.brokers = [
             self._make_broker(number, make_dice(f"broker {number}"))
@@ -122,6 +137,8 @@ class Cluster:
             self.timeline.call_in(self.dice.randrange(0, 3_000), self.add_member)
         for _ in range(scenario.producer_count):
             self._add_producer(scenario.message_count, scenario.pause_ms_max)
+        if scenario.faults.are_prompt and not scenario.faults.duplicate_ids:
+            self._look_at_lists()
 
     def probe(self) -> None:
         """Send some more messages, to see whether they are consumed."""
@@ -220,6 +237,22 @@ class Cluster:
         self.trace.add(f"{name} joins as {client_id}")
         member.start()
 
+    def _look_at_lists(self) -> None:
+        # Nobody notices soon that a machine has gone dark.
+        leaving = [m for m in self.members if m.is_dark or (m.is_leaving and m.process.is_alive)]
+        for broker in self.brokers:
+            if broker.process is not None:
+                group = broker.broker.state.consumers.find(GROUP)
+                self.checkers.check_listed(
+                    broker.name,
+                    () if group is None else group.client_ids(),
+                    live=[member.client_id for member in self.live_members],
+                    leaving=[member.client_id for member in leaving],
+                    now_ms=self.timeline.now_ms,
+                    bound_ms=LIST_NOTICE_MS,
+                )
+        self.timeline.call_in(LIST_LOOK_MS, self._look_at_lists)
+
     # --- running ----------------------------------------------------------------------------
 
     def run(self, *, until_ms: int) -> None:
@@ -294,6 +327,7 @@ class Cluster:
         for broker in self.brokers:
             if broker.storage.is_failing:
                 broker.kill()
+            broker.keep_power()
             broker.is_slow = broker.storage.is_full = broker.storage.is_failing = False
             if broker.process is None:
                 broker.start()

@@ -22,6 +22,8 @@ class Faults:
         partition: nothing comes from one host to another, in this direction, for a while.
         broker_kill: a broker's process is killed and started again; its writes are all there.
         broker_power_cut: a broker's machine goes dark; what was not synced may be gone.
+        write_power_cut: the same, a few milliseconds after messages were appended to the log.
+        locks_lost: a broker is killed and starts again without its file of locks.
         broker_freeze: a broker stands still for a while.
         name_server_kill: the name server forgets everything.
         disk_slow: syncs of a broker take seconds.
@@ -45,6 +47,8 @@ class Faults:
     partition: float = 0.0
     broker_kill: float = 0.0
     broker_power_cut: float = 0.0
+    write_power_cut: float = 0.0
+    locks_lost: float = 0.0
     broker_freeze: float = 0.0
     name_server_kill: float = 0.0
     disk_slow: float = 0.0
@@ -64,9 +68,16 @@ class Faults:
         """Whether there are none but `GRACEFUL_FAULTS`."""
         return keep_only(self, GRACEFUL_FAULTS) == self
 
+    @property
+    def are_prompt(self) -> bool:
+        """Whether there are none but `PROMPT_FAULTS`."""
+        return keep_only(self, PROMPT_FAULTS) == self
+
 
 # Those under which nothing is lost or late: members come and go, and listeners take their time.
 GRACEFUL_FAULTS = ("member_join", "member_leave", "slow_listener")
+# Those that every side sees at once: brokers and hosts run on, and the network delivers.
+PROMPT_FAULTS = (*GRACEFUL_FAULTS, "failing_listener", "member_crash", "reset", "locks_lost")
 # Those that happen at instants, by the name of the method of `Injector` that does them.
 TIMED_FAULTS = (
     "reset",
@@ -75,6 +86,8 @@ TIMED_FAULTS = (
     "partition",
     "broker_kill",
     "broker_power_cut",
+    "write_power_cut",
+    "locks_lost",
     "broker_freeze",
     "name_server_kill",
     "disk_slow",
@@ -95,6 +108,7 @@ _HIGHEST = {
     "partition": 4.0,
     "broker_kill": 2.0,
     "broker_power_cut": 2.0,
+    "write_power_cut": 8.0,
     "broker_freeze": 2.0,
     "name_server_kill": 2.0,
     "disk_slow": 3.0,
@@ -129,6 +143,31 @@ def draw_graceful_faults(dice: Dice) -> Faults:
         member_leave=2 + 6 * dice.random(),
         slow_listener=dice.choice((0.0, 0.05)),
     )
+
+
+def draw_prompt_faults(dice: Dice) -> Faults:
+    """Choose how often connections break and members come, go and die, with nothing else."""
+    return Faults(
+        reset=2 + 6 * dice.random(),
+        member_crash=2 + 2 * dice.random(),
+        member_join=2 + 4 * dice.random(),
+        member_leave=2 * dice.random(),
+    )
+
+
+def draw_lock_faults(dice: Dice) -> Faults:
+    """Choose how often a broker loses its locks while members come and go with slow listeners."""
+    return Faults(
+        locks_lost=4 + 4 * dice.random(),
+        member_join=6 + 4 * dice.random(),
+        member_leave=6 + 4 * dice.random(),
+        slow_listener=0.5,
+    )
+
+
+def draw_power_faults(dice: Dice) -> Faults:
+    """Choose how often brokers lose power while they write, with nothing else going wrong."""
+    return Faults(write_power_cut=30 + 30 * dice.random())
 
 
 def keep_only(faults: Faults, names: Iterable[str]) -> Faults:

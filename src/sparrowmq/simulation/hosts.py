@@ -66,7 +66,9 @@ SLOW_SYNC_MS_MAX = 6_000
 # Small files, so that a run passes their ends.
 LOG_FILE_SIZE = 32 * 1024
 QUEUE_FILE_SIZE = 20 * 20
+MESSAGE_BYTES_MAX = 4 * 1024
 _CONFIG_DIRECTORY = "config"
+_LOCKS_PATH = f"{_CONFIG_DIRECTORY}/{LOCKS_FILE}"
 
 T = TypeVar("T", bound=Struct)
 
@@ -157,6 +159,8 @@ class BrokerHost:
         # Sends back under way: what is finished once they are confirmed.
         self._backs: dict[tuple[Connection, int], Callable[[], None]] = {}
         self._has_stopped = False
+        # What is called when power goes, if it is to go while messages are written.
+        self._on_off: Callable[[], None] | None = None
 
     @property
     def host(self) -> str:
@@ -182,7 +186,7 @@ class BrokerHost:
                 index_slot_count=64,
                 index_entry_count=256,
                 consume_queue_file_size=QUEUE_FILE_SIZE,
-                message_bytes_max=1024,
+                message_bytes_max=MESSAGE_BYTES_MAX,
             ),
         )
         try:
@@ -247,6 +251,26 @@ class BrokerHost:
             self._run_partly(partial(self._write_tables, save))
         self.storage.lose_power()
 
+    def power_off_while_writing(self, on_off: Callable[[], None]) -> None:
+        """Cut the power soon after messages were appended while a sync ran; then call back."""
+        self._on_off = on_off
+
+    def keep_power(self) -> None:
+        """Forget what `power_off_while_writing` has planned."""
+        self._on_off = None
+
+    def _end_power(self, on_off: Callable[[], None]) -> None:
+        if self._on_off is on_off:
+            self.power_off()
+            on_off()
+
+    def forget_locks(self) -> None:
+        """Lose the table of locks, while no process runs, as RocketMQ's brokers do."""
+        for path in (_LOCKS_PATH, f"{_LOCKS_PATH}.bak"):
+            self.storage.remove(path)
+        self.storage.sync_directory(_CONFIG_DIRECTORY)
+        self._checkers.note_locks_lost(self.name, now_ms=self._timeline.now_ms)
+
     def _run_partly(self, work: Callable[[], None]) -> None:
         if self._dice.random() < 0.5:
             self.storage.syncs_left = self._dice.randrange(0, 4)
@@ -259,6 +283,7 @@ class BrokerHost:
             process.kill()
             self._work = self._save = None
             self._has_stopped = True
+            self.keep_power()
         return process
 
     # --- starting ---------------------------------------------------------------------------
@@ -320,6 +345,9 @@ class BrokerHost:
         if flush is not None:
             self._work = flush
             process.call_in(self._sync_ms(), partial(self._flush, flush))
+        if self._on_off is not None and self._waits_for_sync():
+            delay_ms = self._dice.randrange(0, 2 * SYNC_MS_MAX)
+            process.call_in(delay_ms, partial(self._end_power, self._on_off))
         save = broker.save_work(now_ms=now_ms)
         if save is not None:
             self._save = save
@@ -339,6 +367,10 @@ class BrokerHost:
             self._write_count = self.storage.write_count
             self._checkers.check_stored(self.name, self._store)
         self._checkers.check_commits(self.name, self._offset_tables(), now_ms=self._timeline.now_ms)
+
+    def _waits_for_sync(self) -> bool:
+        """Tell whether messages were appended that the running sync does not bring to the disk."""
+        return self._work is not None and self._store.appended_position > self._work.end_position
 
     def _sync_ms(self) -> int:
         return self._dice.randrange(1, SLOW_SYNC_MS_MAX if self.is_slow else SYNC_MS_MAX)

@@ -13,6 +13,8 @@ from sparrowmq.simulation.members import MemberHost
 
 _MINUTE_MS = 60_000
 MEMBERS_MAX = 6
+# From the end of a broker to its start, where members are to believe in their locks still.
+SOON_MS = 50
 
 
 class Injector:
@@ -125,13 +127,13 @@ class Injector:
         return self._dice.choice(running) if running else None
 
     def _restart_later(self, broker: BrokerHost) -> None:
-        def start() -> None:
-            if broker.process is None:
-                self._cluster.trace.add(f"{broker.name} starts")
-                broker.storage.is_failing = broker.storage.is_full = False
-                broker.start()
+        self._later(self._dice.choice((SOON_MS, 1_000, 20_000)), partial(self._start, broker))
 
-        self._later(self._dice.choice((50, 1_000, 20_000)), start)
+    def _start(self, broker: BrokerHost) -> None:
+        if broker.process is None:
+            self._cluster.trace.add(f"{broker.name} starts")
+            broker.storage.is_failing = broker.storage.is_full = False
+            broker.start()
 
     def _broker_kill(self) -> str | None:
         broker = self._draw_broker()
@@ -149,6 +151,30 @@ class Injector:
         broker.power_off()
         self._restart_later(broker)
         return f"{broker.name} loses power"
+
+    def _write_power_cut(self) -> str | None:
+        broker = self._draw_broker()
+        # Without sync flush a power cut may take anything.
+        if broker is None or not self._cluster.scenario.sync_flush:
+            return None
+
+        dice = self._dice
+
+        def note() -> None:
+            self._cluster.trace.add(f"{broker.name} loses power while it writes")
+            self._later(dice.choice((SOON_MS, 1_000)), partial(self._start, broker))
+
+        broker.power_off_while_writing(note)
+        return f"{broker.name} is to lose power while it writes"
+
+    def _locks_lost(self) -> str | None:
+        broker = self._draw_broker()
+        if broker is None or broker.storage.is_failing:
+            return None
+        broker.kill()
+        broker.forget_locks()
+        self._later(SOON_MS, partial(self._start, broker))
+        return f"{broker.name} is killed and loses its locks"
 
     def _broker_freeze(self) -> str | None:
         broker = self._draw_broker()

@@ -46,7 +46,7 @@ from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.simulation.trace import Trace
-from sparrowmq.simulation.workload import Workload, make_listener
+from sparrowmq.simulation.workload import RunningCalls, Workload, make_listener
 from sparrowmq.strategies.registry import strategy_from
 
 
@@ -77,17 +77,20 @@ class MemberHost:
         self.name = name
         self.client_id = config.client_id
         self.is_leaving = False
+        self.is_dark = False
         self.has_told_duplicate = False
         self._network = network
         self._checkers = checkers
         self._trace = trace
         # Calls of the listener under way, with their queues; and those whose queue was given up.
-        self._running: dict[object, MessageQueue] = {}
+        self._running: RunningCalls = {}
         self._forgiven: set[object] = set()
         self.process = Process(name, host, timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS)
         timestamp_ms = self.process.timestamp_ms()
         topics = (topic, retry_topic(config.group))
-        listener: Listener = make_listener(workload, self._running)  # type: ignore[assignment]
+        listener: Listener = make_listener(  # type: ignore[assignment]
+            workload, self._running, self.process.monotonic_ms
+        )
         self.subscriber = Subscriber(
             config=config,
             name_servers=NameServers((name_server,)),
@@ -148,13 +151,16 @@ class MemberHost:
 
     def power_off(self) -> None:
         """Take the machine away."""
+        self.is_dark = True
         self.process.kill()
         self._network.power_off(self.process)
 
     def check(self) -> None:
         """Check what concerns this member alone; call it after every event."""
         if self._running and self.process.is_alive:
-            running = [q for call, q in self._running.items() if call not in self._forgiven]
+            running = [
+                call.queue for key, call in self._running.items() if key not in self._forgiven
+            ]
             self._checkers.check_release(self.name, self.subscriber.member, running)
 
     def _serve(self, _: str, request: RemotingCommand) -> RemotingCommand | None:
@@ -177,9 +183,19 @@ class MemberHost:
             self.subscriber.member.connection_lost(names, self.process.monotonic_ms())
             self.subscriber.wake.set()
 
+    def _check_drain(self, queue: MessageQueue) -> None:
+        for call in self._running.values():
+            if call.queue == queue:
+                self._checkers.check_drain(
+                    self.name,
+                    queue,
+                    waited_ms=self.process.monotonic_ms() - call.begun_ms,
+                    bound_ms=self.subscriber.config.drain_timeout_ms,
+                )
+
     def _forgive(self, queue: MessageQueue) -> None:
         """Let the listener's calls of a queue go on although it is not held any more."""
-        self._forgiven.update(call for call, q in self._running.items() if q == queue)
+        self._forgiven.update(key for key, call in self._running.items() if call.queue == queue)
 
     def _tell(self, notice: Notice) -> None:
         if isinstance(notice, AssignmentChanged):
@@ -191,6 +207,7 @@ class MemberHost:
             self.has_told_duplicate = True
             self._trace.add(f"{self.name} is listed {notice.times_listed} times")
         elif isinstance(notice, DrainTimedOut):
+            self._check_drain(notice.queue)
             self._forgive(notice.queue)
             self._trace.add(f"{self.name} gave {_short(notice.queue)} up while its listener ran")
         elif isinstance(notice, QueueLost):

@@ -18,10 +18,14 @@ from sparrowmq.simulation.faults import (
     describe,
     draw_faults,
     draw_graceful_faults,
+    draw_lock_faults,
+    draw_power_faults,
+    draw_prompt_faults,
     keep_only,
 )
 from sparrowmq.simulation.injector import Injector
 from sparrowmq.simulation.timeline import START_MS
+from sparrowmq.simulation.workload import LISTENER_MS_MAX
 
 _DEFAULTS = ConsumerConfig(group="GID_any", client_id="any")
 # From the heal until every queue has exactly one owner for good. A member that is gone is forgotten
@@ -37,8 +41,8 @@ assert GRACEFUL_OWNERSHIP_BOUND_MS < _DEFAULTS.rebalance_interval_ms
 CONSUMPTION_BOUND_MS = 60_000 + 2 * _DEFAULTS.pull_timeout_ms
 # The share of runs that last longer than a silent member is kept in the group.
 _LONG_SHARE = 0.2
-# The share of runs in which members only come and go.
-_GRACEFUL_SHARE = 0.1
+# How long calls of the listener last, in different runs; all end before a drain's bound.
+_LISTENER_MS_MAX = (LISTENER_MS_MAX, LISTENER_MS_MAX, 300, 3_000)
 # The share of runs in which each queue is consumed in order.
 _ORDERLY_SHARE = 0.2
 # The share of runs whose strategy looks at who holds which queue.
@@ -47,6 +51,16 @@ _OWNERS_SHARE = 0.2
 LOOK_MS = 500
 # The share of runs whose members share one client id.
 _DUPLICATE_SHARE = 0.1
+# What goes wrong: in four of ten runs one kind of thing, often, so that its checks see much of it.
+FAULT_KINDS = (
+    draw_graceful_faults,
+    draw_prompt_faults,
+    draw_lock_faults,
+    draw_power_faults,
+    *6 * (draw_faults,),
+)
+# What each producer sends where brokers are to have much to write.
+BUSY_MESSAGE_COUNT = 150
 STRATEGIES = ("AVG", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
 
 
@@ -85,6 +99,7 @@ def draw_scenario(dice: Dice) -> Scenario:
     message_count = dice.randrange(20, 200)
     member_count = dice.randrange(1, 5)
     broker_count = 2 if dice.random() < 0.3 else 1
+    draw_kind = dice.choice(FAULT_KINDS)
     scenario = Scenario(
         broker_count=broker_count,
         queue_count=max(1, -(-dice.randrange(2, 9) // broker_count)),
@@ -99,9 +114,23 @@ def draw_scenario(dice: Dice) -> Scenario:
         consume_thread_count=dice.choice((1, 3, 20)),
         strategy=dice.choice(STRATEGIES),
         sync_flush=dice.random() < 0.8,
-        faults=draw_graceful_faults(dice) if dice.random() < _GRACEFUL_SHARE else draw_faults(dice),
+        faults=draw_kind(dice),
+        listener_ms_max=dice.choice(_LISTENER_MS_MAX),
     )
+    if draw_kind is draw_power_faults:
+        scenario = _with_much_to_write(scenario)
     return _with_duplicate_ids(scenario) if dice.random() < _DUPLICATE_SHARE else scenario
+
+
+def _with_much_to_write(scenario: Scenario) -> Scenario:
+    """Have brokers take many messages, and sync all of them."""
+    return replace(
+        scenario,
+        sync_flush=True,
+        producer_count=2,
+        message_count=BUSY_MESSAGE_COUNT,
+        pause_ms_max=4 * scenario.fault_ms // BUSY_MESSAGE_COUNT,
+    )
 
 
 def _with_duplicate_ids(scenario: Scenario) -> Scenario:

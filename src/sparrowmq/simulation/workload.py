@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from sparrowmq.calling.effects import Operation, sleep
+from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.send import send
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.errors import SparrowError
@@ -22,13 +24,28 @@ from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import Later
 from sparrowmq.simulation.faults import Faults
 
+# How long calls of a listener last, unless a run says otherwise.
 LISTENER_MS_MAX = 30
 # Longer than the bound within which a queue that is given up waits for its listeners.
 SLOW_MS_MAX = 14_000
-# Half of all messages come in bursts: so many at most follow one another without a pause.
+# Half of all messages come in bursts of so many at most, all of which are sent within this. A sync
+# lasts for some milliseconds, so several are appended while one runs.
 BURST_MAX = 12
+BURST_MS = 20
+# Some messages fill whole sectors of a disk, of which a power cut may keep any.
+BODY_SIZES = (0, 0, 0, 400, 3_000)
 # How often a message fails, at most, before it is consumed; a retry waits 10 s, then 30 s.
 FAILURES_MAX = 2
+
+
+class Running(NamedTuple):
+    """A call of a listener that has not ended: for which queue, since when."""
+
+    queue: MessageQueue
+    begun_ms: int
+
+
+RunningCalls: TypeAlias = dict[object, Running]
 
 
 class Workload:
@@ -36,11 +53,15 @@ class Workload:
 
     Args:
         faults: says how often listeners are slow or fail; `heal` ends that.
+        listener_ms_max: how long other calls of a listener last, at most.
     """
 
-    def __init__(self, checkers: Checkers, dice: Dice, faults: Faults) -> None:
+    def __init__(
+        self, checkers: Checkers, dice: Dice, faults: Faults, *, listener_ms_max: int
+    ) -> None:
         self._checkers = checkers
         self._dice = dice
+        self._listener_ms_max = listener_ms_max
         self._slow_share = faults.slow_listener
         self._failing_share = faults.failing_listener
         self._failures_left: dict[bytes, int] = {}
@@ -48,10 +69,16 @@ class Workload:
     def heal(self) -> None:
         """Let listeners be quick and succeed from now on."""
         self._slow_share = self._failing_share = 0.0
+        self._listener_ms_max = LISTENER_MS_MAX
         self._failures_left = dict.fromkeys(self._failures_left, 0)
 
     def listen(
-        self, running: dict[object, MessageQueue], messages: list[MessageExt], queue: MessageQueue
+        self,
+        running: RunningCalls,
+        messages: list[MessageExt],
+        queue: MessageQueue,
+        *,
+        now_ms: int,
     ) -> Later:
         """Be called as a listener.
 
@@ -59,18 +86,19 @@ class Workload:
             running: the member's calls under way; this one is in it until it ends.
             messages: the batch.
             queue: where the messages stand, the retry topic's included.
+            now_ms: the time.
         """
         self._checkers.note_delivered(queue, messages)
         call = object()
-        running[call] = queue
+        running[call] = Running(queue, now_ms)
         dice = self._dice
         is_slow = self._slow_share > 0 and dice.random() < self._slow_share
-        duration_ms = dice.randrange(0, SLOW_MS_MAX if is_slow else LISTENER_MS_MAX)
+        duration_ms = dice.randrange(0, SLOW_MS_MAX if is_slow else self._listener_ms_max)
         return Later(duration_ms, partial(self._finish, running, call, messages, queue))
 
     def _finish(
         self,
-        running: dict[object, MessageQueue],
+        running: RunningCalls,
         call: object,
         messages: list[MessageExt],
         queue: MessageQueue,
@@ -94,12 +122,12 @@ class Workload:
 
 
 def make_listener(
-    workload: Workload, running: dict[object, MessageQueue]
+    workload: Workload, running: RunningCalls, monotonic_ms: Callable[[], int]
 ) -> Callable[[list[MessageExt], ConsumeContext], Later]:
     """Return one member's listener."""
 
     def listener(messages: list[MessageExt], context: ConsumeContext) -> Later:
-        return workload.listen(running, messages, context.queue)
+        return workload.listen(running, messages, context.queue, now_ms=monotonic_ms())
 
     return listener
 
@@ -115,21 +143,35 @@ def produce(
     dice: Dice,
 ) -> Operation[int]:
     """Send messages, each with a body of its own; return how many were acknowledged."""
-    acked = left_in_burst = 0
-    for number in range(count):
-        if left_in_burst:
-            left_in_burst -= 1
-        else:
-            yield from sleep(dice.randrange(0, pause_ms_max))
-            left_in_burst = dice.choice((0, 0, 0, dice.randrange(1, BURST_MAX)))
-        body = f"{name}-{number}".encode()
-        key = f"k{number % 7}" if dice.random() < 0.2 else None
-        try:
-            result = yield from send(publisher, Message(topic, body, sharding_key=key))
-        except SparrowError:
-            # A user would send it again; here it may be lost, or stored and never confirmed.
-            continue
-        if result.status is SendStatus.SEND_OK:
-            acked += 1
-            checkers.note_acked(body, result.queue, result.queue_offset)
+    acked = sent = 0
+    while sent < count:
+        yield from sleep(dice.randrange(0, pause_ms_max))
+        burst = min(count - sent, dice.choice((1, 1, 1, dice.randrange(2, BURST_MAX + 1))))
+        sends = []
+        for number in range(sent, sent + burst):
+            body = f"{name}-{number}".encode()
+            size = dice.choice(BODY_SIZES)
+            key = f"k{number % 7}" if dice.random() < 0.2 else None
+            message = Message(topic, body.ljust(size, b"."), sharding_key=key)
+            delay_ms = 0 if burst == 1 else dice.randrange(0, BURST_MS)
+            sends.append(_send_one(publisher, message, checkers, delay_ms=delay_ms))
+        acked += sum((yield from gather(sends, name=f"burst of {name}")))
+        sent += burst
     return acked
+
+
+def _send_one(
+    publisher: Publisher, message: Message, checkers: Checkers, *, delay_ms: int
+) -> Operation[bool]:
+    """Send a message once; return whether it was acknowledged."""
+    yield from sleep(delay_ms)
+    checkers.note_sent(message.body)
+    try:
+        result = yield from send(publisher, message)
+    except SparrowError:
+        # A user would send it again; here it may be lost, or stored and never confirmed.
+        return False
+    if result.status is not SendStatus.SEND_OK:
+        return False
+    checkers.note_acked(message.body, result.queue, result.queue_offset)
+    return True
