@@ -180,11 +180,12 @@ class Bench:
             time.sleep(0.1)
             progress = query.lastProgress
         query.stop()
-        return statistics.median(
+        durations_ms: list[float] = [
             each["durationMs"]["triggerExecution"]
             for each in query.recentProgress
             if each["numInputRows"] == QUEUES and each["batchId"] >= FLOOR_WARM_UP
-        )
+        ]
+        return statistics.median(durations_ms)
 
     def sink(self, kind: str, options: dict[str, str], columns: list[str]) -> None:
         frame = self.spark.read.parquet(str(self.place / "rows")).selectExpr(*columns)

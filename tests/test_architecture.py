@@ -21,7 +21,7 @@ MODULE_LINES_MAX = 900
 
 def blocks(name: str) -> str:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    found = re.findall(rf"```{name}\n(.*?)```", text, re.S)
+    found: list[str] = re.findall(rf"```{name}\n(.*?)```", text, re.S)
     assert len(found) == 1, f"ARCHITECTURE.md has {len(found)} blocks named {name}"
     return found[0]
 

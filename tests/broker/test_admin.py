@@ -268,8 +268,12 @@ def test_connections_of_groups_are_listed(rig: Any) -> None:
     consumers = ask(rig, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="GID_c")
     producers = ask(rig, RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="GID_p")
 
-    for body_type, reply in ((ConsumerConnection, consumers), (ProducerConnection, producers)):
-        (found,) = decode_body(body_type, reply.body).connection_set
+    answers = (
+        decode_body(ConsumerConnection, consumers.body),
+        decode_body(ProducerConnection, producers.body),
+    )
+    for answer in answers:
+        (found,) = answer.connection_set
         assert ("a", connection.address, "PYTHON", 399) == (
             found.client_id,
             found.client_addr,

@@ -62,7 +62,8 @@ def beat(rig: Any, connection: Any, client_id: str, *topics: str, version: int =
     before = len(rig.outputs)
     reply = try_beat(rig, connection, client_id, *topics, version=version)
     assert 0 == reply.code, reply.remark
-    return rig.outputs[before + 1 :]
+    outputs: list[Any] = rig.outputs[before + 1 :]
+    return outputs
 
 
 def client_ids(rig: Any) -> list[str]:

@@ -26,7 +26,7 @@ def consumer(rig: Any) -> Connection:
     return connection
 
 
-def ask(rig: Any, tool: Connection, opaque: int = 7, **fields: str) -> list[Any]:
+def ask(rig: Any, tool: Connection, /, opaque: int = 7, **fields: Any) -> list[Any]:
     request = RemotingCommand(code=CODE, ext_fields={**FIELDS, **fields}, opaque=opaque)
     return list(rig.handle(tool, request))
 
@@ -86,7 +86,7 @@ def test_tool_that_goes_away_is_forgotten(rig: Any, consumer: Connection) -> Non
 
 @pytest.mark.parametrize("fields", [{"clientId": "b"}, {"consumerGroup": "GID_d"}])
 def test_consumer_that_is_not_there_is_an_error(
-    rig: Any, consumer: Connection, fields: dict[str, str]
+    rig: Any, consumer: Connection, fields: dict[str, Any]
 ) -> None:
     (reply,) = rig.replies(ask(rig, rig.connect(), **fields))
 

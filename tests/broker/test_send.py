@@ -79,8 +79,8 @@ def test_name_that_ends_in_wait_is_kept(rig: Any) -> None:
 def test_producer_waits_for_the_flush_and_readers_do_not_see_more(rig: Any) -> None:
     rig.holds_work = True
     connection = rig.connect()
-    fields = {"code": RequestCode.SEND_MESSAGE_V2, "body": b"x"}
-    command = RemotingCommand(ext_fields=_v2("T"), **fields)
+    code = RequestCode.SEND_MESSAGE_V2
+    command = RemotingCommand(code=code, ext_fields=_v2("T"), body=b"x")
 
     before = rig.handle(connection, command)
     seen_before = rig.records("T")

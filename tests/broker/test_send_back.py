@@ -8,7 +8,7 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.properties import parse_properties
 
 
-def send_back(rig: Any, position: int, *, version: int = 399, **fields: str) -> Any:
+def send_back(rig: Any, position: int, *, version: int = 399, **fields: Any) -> Any:
     header = {
         "offset": str(position),
         "group": "GID_c",
@@ -76,7 +76,7 @@ def test_level_asked_for_is_taken_and_bounded(rig: Any) -> None:
 @pytest.mark.parametrize(
     "fields", [{"delayLevel": "-1"}, {"maxReconsumeTimes": "0"}, {"maxReconsumeTimes": "-1"}]
 )
-def test_message_that_may_not_be_retried_is_a_dead_letter(rig: Any, fields: dict[str, str]) -> None:
+def test_message_that_may_not_be_retried_is_a_dead_letter(rig: Any, fields: dict[str, Any]) -> None:
     rig.send(rig.connect(), body=b"b")
 
     send_back(rig, 0, **fields)

@@ -49,7 +49,7 @@ PULL = {
 
 async def is_serving(live: Any) -> bool:
     reply = await live.call(live.broker, RequestCode.GET_BROKER_RUNTIME_INFO)
-    return reply.code == 0
+    return bool(reply.code == 0)
 
 
 async def test_created_topic_has_a_route_when_it_is_answered(live: Any) -> None:
@@ -236,7 +236,7 @@ async def test_reader_that_takes_nothing_is_cut_off_and_harms_nobody(live: Any) 
     for _ in range(8):
         await live.call(live.broker, RequestCode.SEND_MESSAGE_V2, SEND, body)
     peer = await live.connect(live.broker)
-    peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    peer.writer.transport.pause_reading()
     for opaque in range(200):
         command = RemotingCommand(code=RequestCode.PULL_MESSAGE, ext_fields=PULL, opaque=opaque)
         peer.writer.write(encode_frame(command))

@@ -102,8 +102,10 @@ class Stage:
                 producer.send(Message(TOPIC, b"x"), queue=queue)
 
     def leave(self) -> None:
-        for member in (*self._members, *self._twins):
+        for member in self._members:
             member.close()
+        for twin in self._twins:
+            twin.close()
         self._members.clear()
         self._twins.clear()
 
@@ -347,7 +349,8 @@ def test_watch_ends_with_ctrl_c_and_outlives_a_broker(stage: Stage) -> None:
             cluster.kill()
             assert process.stderr.readline().startswith("sparrowmq: ")
             cluster.start()
-            wait_until("seen again", lambda: '"group"' in process.stdout.readline())
+            stdout = process.stdout
+            wait_until("seen again", lambda: '"group"' in stdout.readline())
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=30)
         finally:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from sparrowmq import (
     AsyncProducer,
     LitePullConsumer,
     Message,
+    MessageExt,
     Producer,
     PushConsumer,
 )
@@ -54,11 +57,11 @@ def cluster(
 
 def test_messages_pass_by_every_client(cluster: EmbeddedCluster, trusting: ssl.SSLContext) -> None:
     bodies = [b"%d" % number for number in range(200)] + [bytes(1024 * 1024)]
-    settings = {"name_server": cluster.name_server, "tls": trusting}
+    settings: dict[str, Any] = {"name_server": cluster.name_server, "tls": trusting}
     consumed: list[bytes] = []
     lock = threading.Lock()
 
-    def take(messages, _context) -> None:
+    def take(messages: list[MessageExt], _context: Any) -> None:
         with lock:
             consumed.extend(message.body for message in messages)
 
@@ -81,9 +84,14 @@ def test_messages_pass_by_every_client(cluster: EmbeddedCluster, trusting: ssl.S
     assert [0, 0, 0, 0] == lag
 
 
-def take_messages(lite, count: int) -> list:
-    found: list = []
-    wait_until("all polled", lambda: found.extend(lite.poll()) or len(found) >= count)
+def take_messages(lite: LitePullConsumer, count: int) -> list[MessageExt]:
+    found: list[MessageExt] = []
+
+    def has_all() -> bool:
+        found.extend(lite.poll())
+        return len(found) >= count
+
+    wait_until("all polled", has_all)
     return found
 
 
@@ -186,7 +194,7 @@ def test_only_clients_with_a_certificate_pass_where_one_is_asked_for(
 
 
 def test_broker_registers_by_tls_at_a_name_server_of_its_own(
-    certificates: Certificates, trusting: ssl.SSLContext, tmp_path
+    certificates: Certificates, trusting: ssl.SSLContext, tmp_path: Path
 ) -> None:
     tls = (
         *("--tls-cert", str(certificates.server.path)),

@@ -494,8 +494,8 @@ def start_member(java: Java) -> Iterator[Callable[..., Lines]]:
     running: list[Lines] = []
 
     def start(language: str, cluster: Cluster, **options: object) -> Lines:
-        peer = {"java": java.peer, "python": java.python_peer}[language]
-        lines = peer("consume", nameServer=cluster.name_server, **options)
+        peers: dict[str, Callable[..., Lines]] = {"java": java.peer, "python": java.python_peer}
+        lines = peers[language]("consume", nameServer=cluster.name_server, **options)
         running.append(lines)
         lines.wait_for("started consumer", lambda: lines.named("started"))
         return lines

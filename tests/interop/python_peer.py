@@ -53,7 +53,12 @@ def create_topic(options: Mapping[str, str]) -> None:
 def produce(options: Mapping[str, str]) -> None:
     """Send `<prefix><number>`, `rate` a second, `count` in all or until standard input ends."""
     stopped = threading.Event()
-    threading.Thread(target=lambda: (wait_for_stop(), stopped.set()), daemon=True).start()
+
+    def stop() -> None:
+        wait_for_stop()
+        stopped.set()
+
+    threading.Thread(target=stop, daemon=True).start()
     prefix, period_s = options.get("prefix", "m-"), 1 / float(options.get("rate", "200"))
     number, count = 0, int(options.get("count", sys.maxsize))
     with Producer("GID_peer_producer", name_server=options["nameServer"]) as producer:

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,6 +30,9 @@ class Seen:
         with self._changed:
             self.bodies.update(message.body for message in messages)
             self._changed.notify_all()
+
+    def has(self, count: int) -> bool:
+        return len(self.bodies) >= count
 
     def wait_for(self, what: str, is_so: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
         with self._changed:
@@ -72,11 +76,9 @@ def test_joins_and_leaves_under_load_redeliver_nothing(cluster: Any) -> None:
         seen.wait_for("two share", lambda: is_shared(staying))
         for _ in range(ROUNDS):
             with make() as third:
-                seen.wait_for(
-                    "three share", lambda members=(*staying, third): is_shared([*members])
-                )
+                seen.wait_for("three share", partial(is_shared, [*staying, third]))
                 goal = len(sent) + 50
-                seen.wait_for("some work", lambda goal=goal: len(seen.bodies) >= goal)
+                seen.wait_for("some work", partial(seen.has, goal))
             seen.wait_for("two share", lambda: is_shared(staying))
         stop.set()
         load.join()

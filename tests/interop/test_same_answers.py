@@ -228,7 +228,7 @@ class Transcript:
     def _pulling(self) -> None:
         self._ask("pull", "one", 11, pull_fields(0, 0, subVersion=5))
         self._ask("pull two", "one", 11, pull_fields(0, 0, subVersion=5, maxMsgNums=2))
-        own = {"sysFlag": 4, "subscription": "B"}
+        own: dict[str, Any] = {"sysFlag": 4, "subscription": "B"}
         self._ask("pull one tag", "one", 11, pull_fields(0, 0, **own))
         own = {"sysFlag": 4, "subscription": "none"}
         self._ask("pull no tag", "one", 11, pull_fields(0, 0, **own))
@@ -242,7 +242,7 @@ class Transcript:
         self._ask("pull no topic", "one", 11, pull_fields(0, 0, topic="none"))
         self._ask("pull an unsubscribed topic", "one", 11, pull_fields(0, 0, topic="made"))
         self._ask("pull an unreadable topic", "one", 11, pull_fields(0, 0, topic="writeonly"))
-        sql = {"sysFlag": 4, "subscription": "a > 1", "expressionType": "SQL92"}
+        sql: dict[str, Any] = {"sysFlag": 4, "subscription": "a > 1", "expressionType": "SQL92"}
         self._ask("pull by SQL", "one", 11, pull_fields(0, 0, **sql))
         held = pull_fields(0, 3, subVersion=5, sysFlag=2, suspendTimeoutMillis=20_000)
         self._ask("pull that wakes", "one", 11, held, meanwhile=lambda: self._send_one("m3"))
@@ -339,7 +339,8 @@ class Transcript:
         return answer
 
     def _address(self, name: str) -> str:
-        return next(address for address, of in self._addresses.items() if of == name)
+        names: dict[str, str] = self._addresses
+        return next(address for address, of in names.items() if of == name)
 
     def _pushes(self, step: str, wire: str) -> None:
         self.answers[f"{step}: pushed to {wire}"] = [

@@ -10,6 +10,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ CUT_S = 150
 # Between SparrowMQ members on our broker.
 OWNED_AGAIN_S = 30
 RESTARTS = 3
+
+
+def has_sent_more(producer: Any, count: int) -> bool:
+    return len(producer.named("sent")) > count
 
 
 class Network:
@@ -192,7 +197,7 @@ def test_a_broker_restarted_under_load_loses_nothing_that_it_acknowledged(
             count = len(producer.named("sent"))
             wait_until(
                 "200 messages more",
-                lambda count=count: len(producer.named("sent")) > count + 200,
+                partial(has_sent_more, producer, count + 200),
                 timeout_s=60,
             )
             if restart < RESTARTS:

@@ -185,7 +185,7 @@ def test_a_shipped_package_reads_streams_and_writes(
 
 def test_an_executor_without_the_package_is_told_in_words(bare_python: Path) -> None:
     options = parse_options({"nameServer": "127.0.0.1:9876", "topic": "in"}, scope="batch")
-    packed = cloudpickle.dumps(RocketMQReader(options))
+    packed: bytes = cloudpickle.dumps(RocketMQReader(options))  # type: ignore[no-untyped-call]
     code = "import pickle, sys; pickle.loads(bytes.fromhex(sys.argv[1]))"
 
     answer = subprocess.run(

@@ -55,7 +55,8 @@ def start_apache(
 
 def produce_and_consume(name_server: str, tls: ssl.SSLContext) -> None:
     """Send by both faces, consume, and compare."""
-    topic, got = "tls-all", []
+    topic = "tls-all"
+    got: list[bytes] = []
     settings: dict[str, Any] = {"name_server": name_server, "tls": tls}
     # The last is longer than a TLS record and than what a socket takes at once.
     bodies = [b"m-%d" % number for number in range(COUNT)] + [bytes(2 * 1024 * 1024)]

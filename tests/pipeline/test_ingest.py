@@ -75,7 +75,9 @@ def settings_for(cluster: EmbeddedCluster, out: Path, **changes: object) -> Inge
 
 def read_table(out: Path) -> list[dict[str, object]]:
     table = ds.dataset(out / "table", format="parquet", partitioning="hive").to_table()
-    return table.select(["brokerName", "queueId", "queueOffset", "carrier", "date"]).to_pylist()
+    columns = ["brokerName", "queueId", "queueOffset", "carrier", "date"]
+    rows: list[dict[str, object]] = table.select(columns).to_pylist()
+    return rows
 
 
 def test_each_message_is_once_in_the_table_or_the_quarantine_after_a_crash(

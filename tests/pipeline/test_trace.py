@@ -22,11 +22,11 @@ def test_what_the_encoder_writes_comes_back(spark: SparkSession) -> None:
     tracer = Tracer(publisher=None, group="GID_c")  # type: ignore[arg-type]
     for number in range(3):
         names = {"group": "GID_c", "request_id": f"R{number}", "msg_id": f"M{number}"}
-        moment = {"timestamp_ms": 1_700_000_000_000 + number}
+        timestamp_ms = 1_700_000_000_000 + number
         tracer.add(
             [
                 published(
-                    **moment,
+                    timestamp_ms=timestamp_ms,
                     cost_ms=1,
                     region="DefaultRegion",
                     group="GID_p",
@@ -41,9 +41,19 @@ def test_what_the_encoder_writes_comes_back(spark: SparkSession) -> None:
                     is_success=number != 2,
                 ),
                 delivered(
-                    **names, **moment, region="DefaultRegion", reconsume_times=number, keys=("k",)
+                    **names,
+                    timestamp_ms=timestamp_ms,
+                    region="DefaultRegion",
+                    reconsume_times=number,
+                    keys=("k",),
                 ),
-                consumed(**names, **moment, cost_ms=1, keys=("k",), code=ConsumedCode.SUCCESS),
+                consumed(
+                    **names,
+                    timestamp_ms=timestamp_ms,
+                    cost_ms=1,
+                    keys=("k",),
+                    code=ConsumedCode.SUCCESS,
+                ),
             ]
         )
     taken = tracer.take()

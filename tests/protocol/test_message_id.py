@@ -22,7 +22,7 @@ from sparrowmq.protocol.message_id import (
 NOON_MS = 1_749_988_800_000
 
 
-def to_host(host: list[Any]) -> bytes:
+def to_host(host: tuple[str, int]) -> bytes:
     return bytes.fromhex(host[0]) + host[1].to_bytes(4, "big")
 
 

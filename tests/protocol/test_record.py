@@ -30,7 +30,7 @@ from sparrowmq.protocol.record import (
 )
 
 
-def to_host(host: list[Any]) -> bytes:
+def to_host(host: tuple[str, int]) -> bytes:
     return bytes.fromhex(host[0]) + host[1].to_bytes(4, "big")
 
 

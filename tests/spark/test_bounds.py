@@ -59,8 +59,10 @@ def test_a_new_queue_is_read_from_its_first_message() -> None:
         {A: 5}, {A: QueueBounds(0, 7), B: QueueBounds(0, 3)}, frozen=None, rows_max=None
     )
 
-    assert ({A: 7, B: 3}, []) == answer
-    assert [QueueRange(A, 5, 7), QueueRange(B, 0, 3)] == ranges_between({A: 5}, answer.offsets)
+    offsets, losses = answer
+    assert {A: 7, B: 3} == offsets
+    assert [] == losses
+    assert [QueueRange(A, 5, 7), QueueRange(B, 0, 3)] == ranges_between({A: 5}, offsets)
 
 
 def test_a_frozen_end_is_kept_and_new_queues_wait() -> None:
@@ -114,7 +116,8 @@ def test_every_query_with_a_frozen_end_comes_to_rest(
 def test_batches_read_each_offset_once_and_keep_their_limit(
     start: dict[MessageQueue, int], found: dict[MessageQueue, QueueBounds], rows_max: int
 ) -> None:
-    begin, read = dict(start), set()
+    begin = dict(start)
+    read: set[tuple[MessageQueue, int]] = set()
     for _ in range(200):
         end = choose_end(start, found, frozen=None, rows_max=rows_max).offsets
         if end == start:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.spark import java
 from sparrowmq.spark.java import JavaHome, find_java
 
 
@@ -103,7 +102,7 @@ def test_no_java_says_what_was_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     def refuse(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr(java.importlib, "import_module", refuse)
+    monkeypatch.setattr("importlib.import_module", refuse)
     old = make_java(tmp_path / "old", "11.0.2")
 
     with pytest.raises(ConfigError) as caught:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ BASE = {"nameServer": "127.0.0.1:9876", "topic": "T"}
 
 
 @pytest.mark.parametrize("parse", [parse_options, parse_sink_options])
-def test_namespace_is_an_option(parse) -> None:
+def test_namespace_is_an_option(parse: Callable[..., Any]) -> None:
     assert NO_NAMESPACE == parse(BASE, scope="batch").namespace
     assert Namespace("ns") == parse({**BASE, "namespace": "ns"}, scope="batch").namespace
     with pytest.raises(ConfigError, match="option 'namespace'"):
@@ -55,6 +55,7 @@ def test_requests_name_what_is_in_the_namespace() -> None:
 
     assert {"topic": "ns%T", "consumerGroup": "ns%G", "queueId": "0"} == requests[0]
     assert [{"topic": "TBW102", "consumerGroup": "TOOLS_CONSUMER"}, None] == requests[1:]
+    assert isinstance(of_child, Invoke)
     assert {"topic": "ns%U"} == of_child.request.ext_fields
 
 

@@ -61,7 +61,7 @@ def test_assign_names_the_topics() -> None:
     )
 
     assert ("T", "U") == options.topics
-    assert {MessageQueue("U", "b", 0), MessageQueue("T", "b", 1)} == options.assign
+    assert frozenset({MessageQueue("U", "b", 0), MessageQueue("T", "b", 1)}) == options.assign
 
 
 @pytest.mark.parametrize(

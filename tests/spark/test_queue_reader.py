@@ -103,7 +103,7 @@ def test_answers_that_do_not_go_on_alike_are_read_whole(
         fake_cluster.pulls_max = next(turn)
         return give(*args)
 
-    fake_cluster._pull = pull  # type: ignore[method-assign]
+    fake_cluster._pull = pull  # type: ignore[method-assign, assignment]
 
     assert [(0, n) for n in range(3, 299)] == read(cluster, options_of(fake_cluster), (0, 3, 299))
 

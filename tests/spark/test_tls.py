@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -41,7 +41,7 @@ def cluster(certificates: Certificates, tmp_path: Path) -> Iterator[EmbeddedClus
 
 
 @pytest.mark.parametrize("parse", [parse_options, parse_sink_options])
-def test_options_of_tls_are_taken_together(parse) -> None:
+def test_options_of_tls_are_taken_together(parse: Callable[..., Any]) -> None:
     given = {"useTLS": "true", "tlsCaFile": "ca.pem", "tlsCheckHostname": "false"}
 
     assert TlsFiles("ca.pem", None, None, False) == parse({**BASE, **given}, scope="batch").tls
@@ -50,7 +50,7 @@ def test_options_of_tls_are_taken_together(parse) -> None:
 
 
 @pytest.mark.parametrize("parse", [parse_options, parse_sink_options])
-def test_file_without_use_tls_is_refused(parse) -> None:
+def test_file_without_use_tls_is_refused(parse: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match="'tlsCaFile' needs option 'useTLS'"):
         parse({**BASE, "tlsCaFile": "ca.pem"}, scope="batch")
 

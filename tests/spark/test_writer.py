@@ -235,7 +235,8 @@ def test_wrong_options_are_one_clear_error(change: dict[str, str], words: str) -
 
 
 def test_the_tables_are_complete() -> None:
-    assert all(each.help for each in (*SINK_OPTIONS, *SINK_COLUMNS))
+    assert all(option.help for option in SINK_OPTIONS)
+    assert all(column.help for column in SINK_COLUMNS)
     with pytest.raises(ConfigError):
         check_columns({"body": "binary"}, topic=None)
 

@@ -156,6 +156,27 @@ def test_a_store_that_lost_nothing_says_so(storage: Any, new_record: Callable[..
     assert MessageStore(storage, CONFIG).load(timestamp_ms=1).describe_loss() is None
 
 
+@pytest.mark.parametrize("bit", [4, 20, 31, 40, 62, 63])
+def test_queue_offset_that_cannot_be_is_damage(
+    bit: int, storage: Any, new_record: Callable[..., Record]
+) -> None:
+    """Entries for all offsets before it would fill the memory, or the disk."""
+    config = replace(CONFIG, append_crc=False)
+    store = MessageStore(storage, config)
+    store.load(timestamp_ms=1)
+    for n in range(9):
+        store.put([new_record(b"%d" % n)], timestamp_ms=n)
+    size = store.appended_position // 9
+    store.close()
+    storage.remove("checkpoint")
+    storage.create("abort", size=0)
+    storage.inodes["commitlog/00000000000000000000"].data[3 * size + 27 - bit // 8] ^= 1 << bit % 8
+
+    with pytest.raises(CorruptRecord) as caught:
+        MessageStore(storage, config).load(timestamp_ms=1)
+    assert 3 * size == caught.value.position
+
+
 def test_salvage_cuts_the_log_at_the_damage(
     storage: Any, new_record: Callable[..., Record]
 ) -> None:

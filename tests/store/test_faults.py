@@ -79,7 +79,7 @@ def test_full_disk_at_every_byte_loses_nothing(
         store = MessageStore(storage, CONFIG)
         store.load(timestamp_ms=1)
         storage.bytes_left = left
-        stored = []
+        stored: list[bytes] = []
         for n in range(60):
             body = b"%d " % n + b"x" * (n * 7 % 300)
             put = store.put(new_record(body), timestamp_ms=1)

@@ -155,7 +155,7 @@ def build_machine(
 def test_store_agrees_with_a_list(
     new_storage: Callable[[], Any], new_record: Callable[..., Record]
 ) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         build_machine(new_storage, new_record),
         settings=settings(
             max_examples=150,

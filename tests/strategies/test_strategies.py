@@ -246,7 +246,7 @@ def groups(draw: st.DrawFn) -> tuple[list[MessageQueue], list[str]]:
     return sorted(queues, key=queue_order), sorted(members, key=java_order)
 
 
-EVERY_QUEUE_ONCE = [
+EVERY_QUEUE_ONCE: list[AllocateMessageQueueStrategy] = [
     AVG,
     CIRCLE,
     RING,

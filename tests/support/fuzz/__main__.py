@@ -78,8 +78,8 @@ def run_target(name: str, *, seconds: int, keeps: bool) -> bool:
         if keeps:
             best = directory / "best"
             write_files(best, [])
-            merge = [*command, "-merge=1", best, known, found]
-            subprocess.run(merge, check=True, capture_output=True)
+            merge = [*command, "-merge=1"]
+            subprocess.run([*merge, best, known, found], check=True, capture_output=True)
             kept = [path.read_bytes() for path in best.iterdir()]
         if keeps or failures:
             write_corpus(name, [*kept, *failures])

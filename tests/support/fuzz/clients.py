@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fuzz.inputs import choose, to_command
+from fuzz.inputs import choose, to_command, to_messages
 from hostile import HANG_UP, BrokerScript, NameServerScript
 from play import Play
 from sparrowmq.calling.effects import Operation
@@ -23,7 +23,6 @@ from sparrowmq.model import Message, MessageQueue
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.message_id import UniqIdGenerator
-from sparrowmq.protocol.record import decode_messages
 
 NAME_SERVER, BROKER = "ns:1", "a:1"
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -51,7 +50,7 @@ def _pull() -> Operation[Any]:
     result: PullResult = yield from pull(
         BROKER, make_pull_header("G", QUEUE, offset=5, count_max=32)
     )
-    decode_messages(result.records, broker_name="broker-a")
+    to_messages(result.records)
     return corrected_offset(5, result)
 
 

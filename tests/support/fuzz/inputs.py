@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+from sparrowmq.model import MessageExt
 from sparrowmq.protocol.codes import LanguageCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.protocol.record import decode_messages
 
 T = TypeVar("T")
 
@@ -33,6 +35,20 @@ def to_fields(data: bytes) -> dict[str, str]:
 def from_fields(fields: dict[str, str]) -> bytes:
     """Return the bytes of which `to_fields` makes these fields."""
     return "\x02".join(f"{name}\x01{value}" for name, value in fields.items()).encode()
+
+
+def to_messages(data: bytes) -> tuple[list[MessageExt], bool]:
+    """Return the messages of a pull's answer, and whether the answer holds nothing else."""
+    messages: list[MessageExt] = []
+    at = 0
+    while at < len(data):
+        found = decode_messages(data, broker_name="b", at=at)
+        messages += found.messages
+        if found.failure is not None:
+            return messages, False
+        assert found.end > at
+        at = found.end
+    return messages, True
 
 
 def to_command(code: int, data: bytes) -> RemotingCommand:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
-from fuzz.inputs import choose, to_text
+from fuzz.inputs import choose, to_messages, to_text
 from sparrowmq.errors import ConfigError, RemoteProtocolError
-from sparrowmq.protocol.record import decode_messages
 from sparrowmq.spark.columns import arrow_schema, decode_columns, find_starts
 from sparrowmq.spark.offsets import (
     decode_offsets,
@@ -21,25 +20,27 @@ SCHEMA = arrow_schema(["topic", "queueId", "queueOffset", "body", "tags", "store
 
 def check_columns(data: bytes) -> None:
     """Columns are those of the messages, or the answer is refused."""
-    decoded = decode_messages(data, broker_name="b")
+    messages, is_whole = to_messages(data)
+    unreadable: list[int] = []
+    rows: list[dict[str, object]] = []
     try:
-        batches = list(
-            decode_columns(
-                data, find_starts(data), schema=SCHEMA, broker_name="b", on_unreadable=_refuse
-            )
-        )
+        for batch in decode_columns(
+            data,
+            find_starts(data),
+            schema=SCHEMA,
+            broker_name="b",
+            on_unreadable=lambda at, _: unreadable.append(at),
+        ):
+            batch.validate(full=True)
+            rows += batch.to_pylist()
     except RemoteProtocolError:
         return
-    rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
-    if decoded.end == len(data) and decoded.failure is None:
-        assert rows == [
-            (m.topic, m.queue_id, m.queue_offset, m.body, m.tags, m.store_size)
-            for m in decoded.messages
+    if is_whole:
+        assert [] == unreadable
+        expected = [
+            (m.topic, m.queue_id, m.queue_offset, m.body, m.tags, m.store_size) for m in messages
         ]
-
-
-def _refuse(_: int, reason: str) -> None:
-    raise RemoteProtocolError(reason)
+        assert expected == [tuple(row.values()) for row in rows]
 
 
 def check_offsets_json(data: bytes) -> None:

@@ -12,7 +12,7 @@ from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.nameserver.name_server import PROCESSORS as NAME_SERVER_PROCESSORS
 from sparrowmq.nameserver.name_server import NameServer
 from sparrowmq.protocol.bodies import TopicConfig, TopicConfigTable
-from sparrowmq.serving.connections import Connection, Reply
+from sparrowmq.serving.connections import Connection, Output, Reply
 from sparrowmq.simulation.storage import SimulatedStorage
 from sparrowmq.store import MessageStore
 
@@ -38,7 +38,7 @@ def check_broker(data: bytes) -> None:
         timestamp_ms=0,
     )
     requests = data.split(REQUESTS_SEPARATOR, REQUESTS_MAX - 1)
-    outputs = []
+    outputs: list[Output] = []
     for opaque, request in enumerate(requests):
         code, rest = choose(request, BROKER_CODES)
         command = to_command(code, rest)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 from functools import cache, partial
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from fuzz.inputs import choose
 from sparrowmq.broker.broker import Broker, SavedTables
@@ -180,13 +182,17 @@ def check_checkpoint(data: bytes) -> None:
     _check_store(contents, keeps_all=True)
 
 
-_TABLES = (
+_TABLES: tuple[tuple[str, type[Struct]], ...] = (
     ("topics", TopicConfigTable),
     ("groups", SubscriptionGroupTable),
     ("offsets", ConsumerOffsetTable),
     ("delays", DelayOffsetTable),
     ("locks", LockTable),
 )
+
+
+def _saved(name: str, table: Any) -> SavedTables:
+    return SavedTables()._replace(**{name: table})
 
 
 def check_config_files(data: bytes) -> None:
@@ -203,7 +209,7 @@ def check_config_files(data: bytes) -> None:
         BrokerConfig(address="127.0.0.1:10911"),
         store,
         random_below=lambda count: count - 1,
-        saved=SavedTables(**{name: table}),
+        saved=_saved(name, table),
         now_ms=0,
         timestamp_ms=0,
     )

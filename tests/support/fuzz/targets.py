@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fuzz import clients, pipeline, servers, stores, wire
 from fuzz.inputs import from_command, from_fields
 from golden import Case, GoldenDirectory
+from sparrowmq.model import CompressionType
 from sparrowmq.protocol.codes import LanguageCode
 from sparrowmq.protocol.command import RemotingCommand
 
@@ -112,6 +113,9 @@ TARGETS = {
     "body": Target(wire.check_body, _body_seeds),
     "register_body": Target(wire.check_register_body, _register_seeds),
     "record": Target(wire.check_record, _hex("message.jsonl", "encodedHex", "msg-", "multi-")),
+    "compressed_body": Target(
+        wire.check_compressed_body, _fixed(*map(wire.compressed_seed, CompressionType))
+    ),
     "batch": Target(wire.check_batch, _hex("message.jsonl", "encodedHex", "batch-")),
     "properties": Target(wire.check_properties, _texts("properties.jsonl", "string")),
     "subscription": Target(wire.check_subscription, _texts("tags.jsonl", "subString", "sub-"), 256),
