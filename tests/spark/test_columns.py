@@ -81,14 +81,14 @@ def records(draw: st.DrawFn) -> bytes:
     return bytes(_to_v2(encoded) if draw(st.booleans()) else encoded)
 
 
-def _to_v2(record: bytearray) -> bytearray:
+def _to_v2(record: bytes) -> bytearray:
     """Rewrite a record with a topic length of two bytes."""
     born = 20 if record[39] & 0x10 else 8
     store = 20 if record[39] & 0x20 else 8
     body_at = 72 + born + store
     (body_size,) = struct.unpack_from(">i", record, body_at - 4)
     at = body_at + body_size
-    wide = record[:at] + b"\x00" + record[at:]
+    wide = bytearray(record[:at] + b"\x00" + record[at:])
     struct.pack_into(">iI", wide, 0, len(wide), MAGIC_V2)
     return wide
 
@@ -182,7 +182,9 @@ def test_columns_equal_the_messages_java_wrote(case: dict[str, Any]) -> None:
 
 
 def test_properties_that_are_not_utf_8_are_read_as_java_reads_them() -> None:
-    record = encode_record(Record(topic="T", queue_id=0, body=b"b", properties="KEYS\x01ab"))
+    record = bytearray(
+        encode_record(Record(topic="T", queue_id=0, body=b"b", properties="KEYS\x01ab"))
+    )
     record[-1] = 0xFF
 
     (row,) = decode_all(bytes(record))

@@ -63,7 +63,7 @@ def poisoned(fake_cluster: FakeCluster) -> FakeCluster:
     return fake_cluster
 
 
-def read(name_server: str, count: int, **given: str) -> list[tuple[int, bytes]]:
+def read(name_server: str, count: int, **given: str) -> list[tuple[Any, ...]]:
     """Return offset and body of the messages read of the queue."""
     options = parse_options(
         {"nameServer": name_server, "topic": "T", "columns": "queueOffset,body", **given},

@@ -165,7 +165,7 @@ def test_queue_offset_that_cannot_be_is_damage(
     store = MessageStore(storage, config)
     store.load(timestamp_ms=1)
     for n in range(9):
-        store.put([new_record(b"%d" % n)], timestamp_ms=n)
+        store.put(new_record(b"%d" % n), timestamp_ms=n)
     size = store.appended_position // 9
     store.close()
     storage.remove("checkpoint")

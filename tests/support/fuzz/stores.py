@@ -33,7 +33,12 @@ from sparrowmq.store.checkpoint import (
 )
 from sparrowmq.store.config_file import read_config
 
-CONFIG = StoreConfig(commit_log_file_size=2_048, consume_queue_file_size=200)
+CONFIG = StoreConfig(
+    commit_log_file_size=2_048,
+    consume_queue_file_size=200,
+    index_slot_count=16,
+    index_entry_count=64,
+)
 MESSAGE_COUNT = 24
 _PATCH_HEAD = 3
 
