@@ -20,7 +20,7 @@ from sparrowmq.report import Check
 
 def _group(name: str, **client_ids: str) -> o.GroupFigure:
     first, *_, second = client_ids
-    owned = (
+    owned: tuple[tuple[int, int, int, list[str]], ...] = (
         (0, 1_000, 20_000, [first]),
         (1, 1_000, 9_000, [second]),
         (1, 9_000, 9_500, []),

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -45,12 +46,15 @@ def test_a_replayed_batch_that_is_whole_is_left_alone(spark: SparkSession, tmp_p
     def files() -> list[tuple[str, int]]:
         return sorted((str(p), p.stat().st_mtime_ns) for p in table.rglob("*.parquet"))
 
+    # None removes the property, which the annotation leaves out.
+    set_property: Callable[[str, Any], None] = spark.sparkContext.setLocalProperty
+
     def write(query_id: str | None) -> None:
-        spark.sparkContext.setLocalProperty("sql.streaming.queryId", query_id)
+        set_property("sql.streaming.queryId", query_id)
         try:
             write_batch_parquet(frame, 0, str(table), ["month"])
         finally:
-            spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
+            set_property("sql.streaming.queryId", None)
 
     write("query-1")
     first = files()
