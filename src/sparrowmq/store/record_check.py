@@ -157,11 +157,9 @@ class RecordChecker:
             (body_size,) = _INT.unpack_from(buffer, body_at - 4)
         topic_at = topic_field_at = body_at + body_size
         topic_length_size = 1 if magic == MAGIC_V1 else 2
-        if body_size < 0 or topic_at + topic_length_size > end or queue_id < 0:
-            return None
-        # More messages than the log has room for before this one: without a checksum of the whole,
-        # one flipped bit would have recovery write entries until the memory is full.
-        if not 0 <= queue_offset <= position // RECORD_SIZE_MIN:
+        # Recovery writes an entry for every offset before this one: so many records must fit there.
+        can_be = queue_id >= 0 and 0 <= queue_offset <= position // RECORD_SIZE_MIN
+        if body_size < 0 or topic_at + topic_length_size > end or not can_be:
             return None
         if topic_length_size == 1:
             topic_size = buffer[topic_at]
