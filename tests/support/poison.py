@@ -14,8 +14,11 @@ TIMEOUT_MS = 5_000
 
 def send_stored(
     address: str, queue: MessageQueue, body: bytes, *, sys_flag: int = COMPRESSED, msg_id: str = ""
-) -> None:
-    """Send a message whose body is stored as it is given, whatever the sys flag says of it."""
+) -> str:
+    """Send a message whose body is stored as it is given, whatever the sys flag says of it.
+
+    Returns: the id that its broker gave.
+    """
     header = SendMessageRequestHeaderV2(
         producer_group="GID_poison",
         topic=queue.topic,
@@ -29,6 +32,7 @@ def send_stored(
         reconsume_times=0,
     )
     with BlockingDriver() as driver:
-        driver.run(
+        reply = driver.run(
             ask(address, RequestCode.SEND_MESSAGE_V2, header, body=body, timeout_ms=TIMEOUT_MS)
         )
+    return (reply.ext_fields or {})["msgId"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from poison import send_stored
 from sparrowmq import (
     Admin,
     AsyncPushConsumer,
@@ -17,6 +18,7 @@ from sparrowmq import (
     LitePullConsumer,
     Message,
     MessageExt,
+    MessageQueue,
     Producer,
     PushConsumer,
 )
@@ -160,6 +162,19 @@ async def test_asyncio_face_answers_by_its_listener(
 
     assert isinstance(result, ConsumeMessageDirectlyResult)
     assert ("CR_SUCCESS", [b"old"]) == (result.consume_result, got)
+
+
+def test_a_message_that_cannot_be_read_is_refused_with_the_reason(
+    cluster: EmbeddedCluster, start: Any, topic: str
+) -> None:
+    listener = Listener(lambda _: None)
+    consumer = start(listener, orderly=False)
+    poison = send_stored(cluster.broker, MessageQueue(topic, "broker-a", 0), b"no zlib stream")
+
+    told = ask(cluster, consumer.group, client_id=consumer.client_id, msg_id=poison)
+
+    assert "the message cannot be read: its body is no zlib stream" in str(told)
+    assert [] == listener.messages
 
 
 def test_consumer_that_polls_has_no_listener_to_ask(
