@@ -34,6 +34,9 @@ if TYPE_CHECKING:
         UnreadablePolicy,
     )
 
+# The one place of the version; the package's metadata comes from here.
+__version__ = "0.1.0"
+
 __all__ = [
     "Admin",
     "AsyncAdmin",

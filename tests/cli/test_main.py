@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
+
+import sparrowmq
 
 pytestmark = pytest.mark.slow
 
@@ -41,9 +44,23 @@ def test_missing_package_is_one_line_that_says_what_to_install(
     assert (1, "", f"sparrowmq: {words}\n") == (found.returncode, found.stdout, found.stderr)
 
 
-def test_help_lists_what_the_installed_packages_allow() -> None:
-    found = run([], "--help")
+def test_help_lists_every_command_and_imports_none_of_them() -> None:
+    found = run(["pyspark", "rich.console", "msgspec", "asyncio"], "--help")
 
     assert (0, "") == (found.returncode, found.stderr)
     names = ["up", "nameserver", "broker", "demo", "pipeline", "rebalance", "snapshot"]
     assert [] == [name for name in names if f"  {name} " not in found.stdout]
+
+
+def test_a_mistyped_command_is_answered_by_the_nearest() -> None:
+    found = run([], "rebalence")
+
+    assert 2 == found.returncode
+    assert "No such command 'rebalence'. Did you mean 'rebalance'?" in found.stderr
+
+
+def test_version_is_that_of_the_package() -> None:
+    found = run([], "--version")
+
+    assert f"sparrowmq {sparrowmq.__version__}\n" == found.stdout
+    assert sparrowmq.__version__ == version("sparrowmq")

@@ -43,7 +43,7 @@ COMMAND = [sys.executable, "-m", "sparrowmq.cli.main", "rebalance"]
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(build_app(["rebalance"]), ["rebalance", *arguments])
+    return CliRunner().invoke(build_app(), ["rebalance", *arguments])
 
 
 class Stage:

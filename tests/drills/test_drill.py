@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def drill(kind: str) -> Any:
-    result = CliRunner().invoke(build_app(["rebalance"]), ["rebalance", "drill", kind, "--json"])
+    result = CliRunner().invoke(build_app(), ["rebalance", "drill", kind, "--json"])
     assert 0 == result.exit_code, result.stderr
     assert set() == member_processes()
     return json.loads(result.stdout)

@@ -27,7 +27,7 @@ JavaConsumer = Callable[..., Any]
 
 
 def run(cluster: Any, *arguments: str) -> Result:
-    app = build_app(["rebalance"])
+    app = build_app()
     at = ["--nameserver", cluster.name_server, "--timeout", "10"]
     return CliRunner().invoke(app, ["rebalance", *arguments, *at])
 

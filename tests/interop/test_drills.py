@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
 
 def drill(kind: str) -> Any:
-    result = CliRunner().invoke(build_app(["rebalance"]), ["rebalance", "drill", kind, "--json"])
+    result = CliRunner().invoke(build_app(), ["rebalance", "drill", kind, "--json"])
     assert 0 == result.exit_code, result.stderr
     return json.loads(result.stdout)
 

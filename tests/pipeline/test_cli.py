@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(build_app(["pipeline"]), ["pipeline", *arguments])
+    result = CliRunner().invoke(build_app(), ["pipeline", *arguments])
     return result.exit_code, result.stdout, result.stderr
 
 

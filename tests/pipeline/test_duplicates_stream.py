@@ -150,7 +150,7 @@ def test_command_follows_until_a_signal_and_reports(spark: SparkSession, tmp_pat
     watcher.start()
     arguments = ["--consumed", f"{consumed}/*.jsonl", "--follow", "0.2", "--delay", "60", "--json"]
     result = CliRunner().invoke(
-        build_app(["pipeline"]), ["pipeline", "duplicates", *arguments, "--out", str(out)]
+        build_app(), ["pipeline", "duplicates", *arguments, "--out", str(out)]
     )
     watcher.join()
 

@@ -230,7 +230,7 @@ def test_following_goes_on_until_a_signal_and_again_where_it_stopped(
         arguments = ["-n", cluster.name_server, "-t", "followed", "--follow", "0.2"]
         watcher.start()
         result = CliRunner().invoke(
-            build_app(["pipeline"]), ["pipeline", "ingest", *arguments, "--out", str(out)]
+            build_app(), ["pipeline", "ingest", *arguments, "--out", str(out)]
         )
         watcher.join()
 

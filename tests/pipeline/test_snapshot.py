@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow]
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(build_app(["snapshot"]), ["snapshot", *arguments])
+    result = CliRunner().invoke(build_app(), ["snapshot", *arguments])
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -1,69 +1,113 @@
-"""The command `sparrowmq` (and `smq`): one subcommand for each thing to run."""
+"""The command `sparrowmq` (and `smq`): one subcommand for each thing to run.
+
+A subcommand's module is imported once somebody asks for it: the list of all is a table, so that
+`--help` and servers start without what the others need.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING
+from collections import UserDict
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import typer
 
-# Subcommands by name, each with its module. The late ones are imported only if they are asked for:
-# they need further packages, and servers should start soon.
-_SERVERS = dict.fromkeys(("up", "nameserver", "broker"), "sparrowmq.cli.up")
-_LATE = {
-    "demo": "sparrowmq.cli.demo",
-    "pipeline": "sparrowmq.cli.pipeline",
-    "rebalance": "sparrowmq.cli.rebalance",
-    "snapshot": "sparrowmq.cli.snapshot",
+
+class _Command(NamedTuple):
+    """A subcommand: where it is, what the list says of it, the extras that bring what it needs."""
+
+    module: str
+    summary: str
+    extras: str = "cli"
+
+
+_COMMANDS = {
+    "up": _Command("sparrowmq.cli.up", "Run a name server and a broker in one process."),
+    "nameserver": _Command("sparrowmq.cli.up", "Run a name server."),
+    "broker": _Command("sparrowmq.cli.up", "Run a broker."),
+    "rebalance": _Command(
+        "sparrowmq.cli.rebalance",
+        "Who owns which queue of a consumer group, why, and what is wrong.",
+    ),
+    "snapshot": _Command(
+        "sparrowmq.cli.snapshot", "Write what a cluster says of itself as tables.", "cli,spark"
+    ),
+    "pipeline": _Command(
+        "sparrowmq.cli.pipeline",
+        "Jobs on Spark: ingest topics, and look into backlog, duplicates and balance.",
+        "cli,spark",
+    ),
+    "demo": _Command(
+        "sparrowmq.cli.demo", "Balance two groups over real flights, and read them.", "demo"
+    ),
 }
-_MODULES = {**_SERVERS, **_LATE}
-# The extras that bring what a subcommand needs; all others need `cli` alone.
-_EXTRAS = {"demo": "demo", "pipeline": "cli,spark", "snapshot": "cli,spark"}
 
 
-def build_app(arguments: list[str]) -> typer.Typer:
-    """Make the application, with the subcommand that is asked for, or with all.
+class _LateCommands(UserDict[str, Any]):
+    """The subcommands by name, each made when it is looked up."""
 
-    Raises: ModuleNotFoundError if a package is missing that it needs.
-    """
+    def __getitem__(self, name: str) -> Any:
+        import typer
+
+        found = getattr(importlib.import_module(_COMMANDS[name].module), name)
+        if isinstance(found, typer.Typer):
+            return typer.main.get_group(found)
+        alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+        alone.command(name)(found)
+        return typer.main.get_command(alone)
+
+
+def build_app() -> typer.Typer:
+    """Make the application. Raises: ModuleNotFoundError without typer."""
     import typer
+    from typer.core import TyperGroup
+
+    class Commands(TyperGroup):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            self.commands = _LateCommands(_COMMANDS)
+
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, each.summary) for name, each in _COMMANDS.items()])
 
     app = typer.Typer(
         name="sparrowmq",
-        help="Apache RocketMQ for Python: broker, client, load balancing, Spark data source.",
+        cls=Commands,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    asked = arguments[0] if arguments and arguments[0] in _MODULES else None
-    # The servers are always there: an application with one command would take its name for an
-    # argument of it.
-    for name in dict.fromkeys((*_SERVERS, asked) if asked else _MODULES):
-        try:
-            found = getattr(importlib.import_module(_MODULES[name]), name)
-        except ModuleNotFoundError:
-            if asked:
-                raise
-            continue
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name)
-        else:
-            app.command(name)(found)
+
+    def print_version(is_asked: bool) -> None:
+        if is_asked:
+            typer.echo(f"sparrowmq {metadata.version('sparrowmq')}")
+            raise typer.Exit
+
+    @app.callback()
+    def sparrowmq(
+        version: bool = typer.Option(
+            False, "--version", callback=print_version, is_eager=True, help="Show the version."
+        ),
+    ) -> None:
+        """Apache RocketMQ for Python: broker, client, load balancing, Spark data source."""
+
     return app
 
 
 def main() -> None:
     """Run the command line."""
     try:
-        build_app(sys.argv[1:])()
+        build_app()()
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "sparrowmq"):
             raise
-        extras = _EXTRAS.get(next(iter(sys.argv[1:]), ""), "cli")
+        asked = _COMMANDS.get(next(iter(sys.argv[1:]), ""))
+        extras = "cli" if asked is None else asked.extras
         sys.exit(f"sparrowmq: {missing} is not installed; pip install 'sparrowmq[{extras}]'")
 
 
