@@ -55,7 +55,7 @@ soak-spark: setup
 	  tests/interop/test_spark_kills.py tests/interop/test_spark_sink_kills.py
 
 # Inputs that break a decoder: MINUTES for each of TARGETS, which are all if none is named. An input
-# that fails is kept in tests/fuzz/corpora, which `make test` replays. Linux on x86-64 alone.
+# that fails is kept in tests/fuzz/failures, which `make test` replays. Linux on x86-64 alone.
 fuzz: .venv/fuzz-ready
 	PYTHONPATH=tests/support $(BIN)/python -m fuzz $(TARGETS) --minutes $(MINUTES)
 

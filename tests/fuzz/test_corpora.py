@@ -8,7 +8,7 @@ from itertools import islice
 
 import pytest
 
-from fuzz.corpora import read_corpus
+from fuzz.corpora import CORPORA, FAILURES, read_inputs
 from fuzz.targets import TARGETS, Target
 from golden import GoldenDirectory
 
@@ -37,7 +37,11 @@ def measure_bytes(target: Target, data: bytes) -> int:
 @pytest.mark.parametrize("name", TARGETS)
 def test_target_holds_for_every_kept_input(name: str, golden: GoldenDirectory) -> None:
     target = TARGETS[name]
-    inputs = [*islice(target.seeds(golden), SEEDS_REPLAYED), *read_corpus(name)]
+    inputs = [
+        *islice(target.seeds(golden), SEEDS_REPLAYED),
+        *read_inputs(CORPORA, name),
+        *read_inputs(FAILURES, name),
+    ]
     assert inputs
     # What is made once, at the first use, is not the input's.
     target.check(inputs[0])

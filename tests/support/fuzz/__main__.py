@@ -1,14 +1,15 @@
 """Look for inputs on which a target fails: `python -m fuzz [TARGET ...] --minutes 10`.
 
 Atheris changes inputs and keeps those that reach new lines. Each target runs in a process of its
-own, from golden vectors and the inputs kept so far. An input that fails is kept among these, so
-that the tests fail until the fault is mended; of the others `--keep` keeps the fewest that reach
-what all reach.
+own, from golden vectors and the inputs kept so far. An input that fails is kept for good, so that
+the tests fail until the fault is mended; of the others `--keep` keeps the fewest that reach what
+all reach.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 from hashlib import sha256
@@ -39,17 +40,18 @@ def main() -> int:
         if not run_target(name, seconds=round(60 * options.minutes), keeps=options.keep)
     ]
     if failed:
-        print(f"failed: {', '.join(failed)}; the inputs were added to tests/fuzz/corpora")
+        print(f"failed: {', '.join(failed)}; the inputs were added to tests/fuzz/failures")
     return 1 if failed else 0
 
 
 def run_target(name: str, *, seconds: int, keeps: bool) -> bool:
     """Fuzz one target; tell whether no input failed."""
-    from fuzz.corpora import read_corpus, write_corpus
+    from fuzz.corpora import CORPORA, FAILURES, read_inputs, write_inputs
     from fuzz.targets import TARGETS
     from golden import GoldenDirectory
 
-    target, kept = TARGETS[name], read_corpus(name)
+    target = TARGETS[name]
+    kept = [*read_inputs(CORPORA, name), *read_inputs(FAILURES, name)]
     with TemporaryDirectory(prefix="fuzz-") as temporary:
         directory = Path(temporary)
         seeds = [bytes(seed) for seed in target.seeds(GoldenDirectory(ROOT / "tests" / "golden"))]
@@ -63,7 +65,8 @@ def run_target(name: str, *, seconds: int, keeps: bool) -> bool:
             f"-max_len={target.input_bytes_max}",
         ]
         print(f"{name}: {len(seeds)} seeds, {len(kept)} kept, {seconds} s", flush=True)
-        command = [sys.executable, "-m", "fuzz.atheris_run", name, *options]
+        program = write_program(directory / "run", name)
+        command: list[str | Path] = [program, *options]
         limits = [f"-max_total_time={seconds}"]
         run = subprocess.run(
             [*command, *limits, found, known],
@@ -78,12 +81,20 @@ def run_target(name: str, *, seconds: int, keeps: bool) -> bool:
         if keeps:
             best = directory / "best"
             write_files(best, [])
-            merge = [*command, "-merge=1"]
-            subprocess.run([*merge, best, known, found], check=True, capture_output=True)
-            kept = [path.read_bytes() for path in best.iterdir()]
-        if keeps or failures:
-            write_corpus(name, [*kept, *failures])
+            merge = [*command, "-merge=1", best, known, found]
+            subprocess.run(merge, check=True, capture_output=True)
+            write_inputs(CORPORA, name, [path.read_bytes() for path in best.iterdir()])
+        if failures:
+            write_inputs(FAILURES, name, [*read_inputs(FAILURES, name), *failures])
     return run.returncode == 0
+
+
+def write_program(path: Path, name: str) -> Path:
+    """Write a program that runs a target."""
+    run = shlex.join([sys.executable, "-m", "fuzz.atheris_run", str(path), name])
+    path.write_text(f'#!/bin/sh\nexec {run} "$@"\n')
+    path.chmod(0o700)
+    return path
 
 
 def summary(log: str) -> str:

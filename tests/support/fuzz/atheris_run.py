@@ -1,4 +1,7 @@
-"""Run one target under Atheris: `python -m fuzz.atheris_run TARGET [LIBFUZZER_OPTION ...]`."""
+"""Run one target under Atheris: `python -m fuzz.atheris_run COMMAND TARGET [LIBFUZZER_OPTION ...]`.
+
+libFuzzer merges corpora in processes that it starts by COMMAND, a program that runs this module.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,6 @@ import atheris
 with atheris.instrument_imports(include=["sparrowmq"]):
     from fuzz.targets import TARGETS
 
-name = sys.argv.pop(1)
-atheris.Setup(sys.argv, TARGETS[name].check)
+_, command, name, *options = sys.argv
+atheris.Setup([command, *options], TARGETS[name].check)
 atheris.Fuzz()
