@@ -9,13 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.acl import is_signature_valid
 from sparrowmq.protocol.bodies import (
     BrokerData,
     ConsumerOffsetTable,
     QueueData,
     TopicList,
+    TopicOffset,
     TopicRouteData,
+    TopicStatsTable,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -57,6 +60,10 @@ class FakeCluster:
         self.pulls_max = 2048
         self.same_codes: set[str] = set()
         self.pull_count = 0
+        self.request_codes: list[int] = []
+        self.table_refusal: int | None = None
+        # More queues than this are no part of a topic's table: they can only be read.
+        self.table_queues_max = 1 << 31
         self.signatures: list[bool] = []
         self._loop = asyncio.new_event_loop()
         self._server = RemotingServer(self)
@@ -109,6 +116,7 @@ class FakeCluster:
 
     def _reply(self, request: RemotingCommand) -> RemotingCommand | None:
         fields = dict(request.ext_fields or {})
+        self.request_codes.append(request.code)
         self.signatures.append(
             "Signature" in fields and is_signature_valid(fields, request.body, secret_key="hush")
         )
@@ -122,6 +130,8 @@ class FakeCluster:
                 table.setdefault(f"{name}@{group}", {})[number] = offset
             return response_to(request, body=encode_body(ConsumerOffsetTable(offset_table=table)))
         topic = self.topics.get(fields["topic"], {})
+        if request.code == RequestCode.GET_TOPIC_STATS_INFO:
+            return self._stats(request, fields["topic"], topic)
         queue_id = int(fields["queueId"])
         # One port stands for every broker: the queue's number tells which is meant.
         found = [queue for (_, number), queue in sorted(topic.items()) if number == queue_id]
@@ -151,6 +161,20 @@ class FakeCluster:
         assert is_min or request.code == RequestCode.GET_MAX_OFFSET
         offset = queue.min_offset if is_min else queue.max_offset
         return response_to(request, ext_fields={"offset": str(offset)})
+
+    def _stats(
+        self, request: RemotingCommand, name: str, topic: dict[tuple[str, int], FakeQueue]
+    ) -> RemotingCommand:
+        if self.table_refusal is not None:
+            return response_to(request, self.table_refusal, remark="not for you")
+        table = {
+            MessageQueue(name, broker, number): TopicOffset(
+                min_offset=queue.min_offset, max_offset=queue.max_offset
+            )
+            for (broker, number), queue in topic.items()
+            if number < self.table_queues_max
+        }
+        return response_to(request, body=encode_body(TopicStatsTable(offset_table=table)))
 
     def _route(self, request: RemotingCommand, topic: str) -> RemotingCommand:
         queues = self.topics.get(topic)

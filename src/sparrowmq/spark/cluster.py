@@ -16,7 +16,7 @@ from sparrowmq.calling.effects import Operation, now, sleep
 from sparrowmq.calling.tls import client_context
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.gather import gather
-from sparrowmq.client.operations.offsets import max_offset, min_offset, update_offset
+from sparrowmq.client.operations.offsets import max_offset, min_offset, topic_bounds, update_offset
 from sparrowmq.client.operations.request import ask_name_servers, decode_answer
 from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.route_cache import RouteCache
@@ -49,6 +49,16 @@ _PASSING_CODES = frozenset(
         ResponseCode.SYSTEM_ERROR,
         ResponseCode.SYSTEM_BUSY,
         ResponseCode.SERVICE_NOT_AVAILABLE,
+    }
+)
+
+
+# A broker that gives no table of a topic may still answer for its queues.
+_NO_TABLE_CODES = frozenset(
+    {
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        ResponseCode.TOPIC_NOT_EXIST,
     }
 )
 
@@ -177,12 +187,17 @@ class Cluster:
         Raises: TopicRouteNotFound, ConnectFailed, BrokerError.
         """
         now_ms = yield from now()
-        for topic in sorted(topics):
-            route = self._routes.find(topic)
-            if route is None or now_ms - route.fetched_ms > age_ms_max:
-                yield from refresh_route(
-                    self._routes, self.name_servers, topic, timeout_ms=self.request_timeout_ms
-                )
+        known = {topic: self._routes.find(topic) for topic in sorted(topics)}
+        asked = [
+            refresh_route(
+                self._routes, self.name_servers, topic, timeout_ms=self.request_timeout_ms
+            )
+            for topic, route in known.items()
+            if route is None or now_ms - route.fetched_ms > age_ms_max
+        ]
+        # One at a time finds a name server that answers; the others follow it.
+        yield from gather(asked[:1], name="route")
+        yield from gather(asked[1:], name="routes")
 
     def find_queues(self, topics: Collection[str]) -> frozenset[MessageQueue]:
         """Return the readable queues of topics, by the routes known."""
@@ -192,20 +207,49 @@ class Cluster:
     def fetch_bounds(
         self, queues: Collection[MessageQueue]
     ) -> Operation[dict[MessageQueue, QueueBounds]]:
-        """Ask the brokers what queues hold."""
-        ordered = sorted(queues)
-        timeout_ms = self.request_timeout_ms
-        asked: list[Operation[int]] = []
-        for queue in ordered:
-            address = self.address(queue.broker_name)
-            asked.append(min_offset(address, queue, timeout_ms=timeout_ms))
-            asked.append(max_offset(address, queue, timeout_ms=timeout_ms))
-        answers = yield from gather(asked, name="bounds")
+        """Ask the brokers what queues hold: one request for each topic of a broker.
+
+        Queues that the answer leaves out are asked for one by one, and so are all queues of a
+        topic whose table a broker does not give.
+        """
+        by_topic: dict[tuple[str, str], list[MessageQueue]] = {}
+        for queue in sorted(queues):
+            by_topic.setdefault((queue.topic, queue.broker_name), []).append(queue)
+        tables = yield from gather(
+            [self._fetch_table(topic, broker_name) for topic, broker_name in by_topic],
+            name="tables of bounds",
+        )
+        found: dict[MessageQueue, tuple[int, int]] = {}
+        left: list[MessageQueue] = []
+        for mine, table in zip(by_topic.values(), tables, strict=True):
+            found.update((q, table[q.queue_id]) for q in mine if q.queue_id in table)
+            left += [queue for queue in mine if queue.queue_id not in table]
+        one_by_one = yield from gather([self._fetch_bounds(q) for q in left], name="bounds")
+        found.update(zip(left, one_by_one, strict=True))
+        # A queue whose messages were all deleted begins where it ends.
         return {
-            # A queue whose messages were all deleted begins where it ends.
-            queue: QueueBounds(min(low, high), high)
-            for queue, low, high in zip(ordered, answers[::2], answers[1::2], strict=True)
+            queue: QueueBounds(min(low, high), high) for queue, (low, high) in sorted(found.items())
         }
+
+    def _fetch_table(self, topic: str, broker_name: str) -> Operation[dict[int, tuple[int, int]]]:
+        address = self.address(broker_name)
+        timeout_ms = self.request_timeout_ms
+        try:
+            return (
+                yield from topic_bounds(
+                    address, topic, broker_name=broker_name, timeout_ms=timeout_ms
+                )
+            )
+        except BrokerError as error:
+            if error.code not in _NO_TABLE_CODES:
+                raise
+            return {}
+
+    def _fetch_bounds(self, queue: MessageQueue) -> Operation[tuple[int, int]]:
+        address = self.address(queue.broker_name)
+        low = yield from min_offset(address, queue, timeout_ms=self.request_timeout_ms)
+        high = yield from max_offset(address, queue, timeout_ms=self.request_timeout_ms)
+        return low, high
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Operation[None]:
         """Commit offsets of a group to the brokers."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparrowmq.calling.effects import Operation
-from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask
+from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask, decode_answer
 from sparrowmq.errors import BrokerError, RemoteProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import OFFSET_MAX
-from sparrowmq.protocol.bodies import ConsumerOffsetTable, decode_body
+from sparrowmq.protocol.bodies import ConsumerOffsetTable, TopicStatsTable, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import (
     GetEarliestMsgStoretimeRequestHeader,
@@ -23,6 +23,7 @@ from sparrowmq.protocol.headers import (
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
+    GetTopicStatsInfoRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     SearchOffsetRequestHeader,
@@ -107,6 +108,28 @@ def min_offset(
     return _check(
         decode_header(GetMinOffsetResponseHeader, reply.ext_fields).offset, queue, address
     )
+
+
+def topic_bounds(
+    address: str, topic: str, *, broker_name: str, timeout_ms: int = INVOKE_TIMEOUT_MS
+) -> Operation[dict[int, tuple[int, int]]]:
+    """Return where each queue of a topic begins and ends, by queue id, with one request.
+
+    A broker answers for the queues that can be written; `min_offset` and `max_offset` ask for one
+    that can only be read.
+    """
+    header = GetTopicStatsInfoRequestHeader(topic=topic)
+    code = RequestCode.GET_TOPIC_STATS_INFO
+    reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
+    table = decode_answer(TopicStatsTable, reply, address).offset_table
+    return {
+        queue.queue_id: (
+            _check(found.min_offset, queue, address),
+            _check(found.max_offset, queue, address),
+        )
+        for queue, found in table.items()
+        if queue.broker_name == broker_name
+    }
 
 
 def search_offset(

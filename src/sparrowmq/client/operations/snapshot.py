@@ -22,6 +22,7 @@ from sparrowmq.client.operations.membership import (
     is_silence,
     running_info,
 )
+from sparrowmq.client.operations.offsets import topic_bounds
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import find_cluster, read_route
 from sparrowmq.doctor.snapshot import (
@@ -53,14 +54,12 @@ from sparrowmq.protocol.bodies import (
     SubscriptionData,
     SubscriptionGroupTable,
     TopicRouteData,
-    TopicStatsTable,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumeStatsRequestHeader,
     GetRouteInfoRequestHeader,
-    GetTopicStatsInfoRequestHeader,
 )
 from sparrowmq.protocol.wire_names import wire_names
 
@@ -382,19 +381,17 @@ def _surplus_offsets(
         if broker.broker_name not in has_surplus or not broker.broker_addrs:
             continue
         address = broker.broker_addrs[min(broker.broker_addrs)]
-        header = GetTopicStatsInfoRequestHeader(topic=topic)
+        name = broker.broker_name
         try:
-            code = RequestCode.GET_TOPIC_STATS_INFO
-            reply = yield from ask(address, code, header, timeout_ms=directory.timeout_ms)
-            table = decode_answer(TopicStatsTable, reply, address).offset_table
+            bounds = yield from topic_bounds(
+                address, topic, broker_name=name, timeout_ms=directory.timeout_ms
+            )
         except SparrowError:
             continue
         found += [
-            (queue, at.max_offset - at.min_offset)
-            for queue, at in table.items()
-            if queue.broker_name == broker.broker_name
-            and queue.queue_id >= read_count[queue.broker_name]
-            and at.max_offset > at.min_offset
+            (MessageQueue(topic, name, queue_id), high - low)
+            for queue_id, (low, high) in bounds.items()
+            if queue_id >= read_count[name] and high > low
         ]
     return tuple(sorted(found))
 
