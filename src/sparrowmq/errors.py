@@ -135,6 +135,14 @@ class BrokerError(SparrowError):
         self.remark = remark
         self.address = address
 
+    @property
+    def is_denial(self) -> bool:
+        """Whether access control refuses who asks, which no further attempt changes.
+
+        Apache's brokers of 4.x answer SYSTEM_ERROR then, and name the exception.
+        """
+        return "AclException" in self.remark
+
 
 class SendFailed(SparrowError):
     """Every attempt to send a message failed; the last error is the cause.

@@ -61,6 +61,8 @@ class FakeCluster:
         self.same_codes: set[str] = set()
         self.pull_count = 0
         self.request_codes: list[int] = []
+        # Of scripted answers.
+        self.remark = "scripted"
         self.table_refusal: int | None = None
         # More queues than this are no part of a topic's table: they can only be read.
         self.table_queues_max = 1 << 31
@@ -227,6 +229,7 @@ class FakeCluster:
         return response_to(
             request,
             code,
+            remark=self.remark if scripted else None,
             body=body or None,
             ext_fields={
                 "suggestWhichBrokerId": "0",

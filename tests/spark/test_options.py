@@ -6,6 +6,7 @@ import pytest
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
+from sparrowmq.spark import option_table
 from sparrowmq.spark.bounds import OffsetChoice, TimestampChoice
 from sparrowmq.spark.offsets import EARLIEST, LATEST
 from sparrowmq.spark.options import OPTIONS, parse_options
@@ -32,7 +33,8 @@ def test_defaults() -> None:
     assert ("127.0.0.1:9876",) == options.name_servers
     assert ("flights",) == options.topics
     assert PROFILES["default"] == options.columns
-    assert options.starting is None
+    assert OffsetChoice(LATEST) == options.starting
+    assert OffsetChoice(EARLIEST) == parse_options(GOOD, scope="batch").starting
     assert OffsetChoice(LATEST) == options.ending
     assert options.fail_on_data_loss
     assert options.max_offsets_per_trigger is None
@@ -104,11 +106,39 @@ def test_assign_names_the_topics() -> None:
         ({"filterType": "SQL92", "subExpression": "a >"}, "wrong at character 4, the end"),
         ({"filterType": "sql92"}, "'subExpression' must be a condition"),
         ({"accessKey": "a"}, "both options 'accessKey' and 'secretKey'"),
-        ({"maxOffsetsPerTrigger": "5"}, "is for a stream, this is a batch"),
+        ({"maxOffsetsPerTrigger": "5"}, "is for a stream; this is a batch"),
     ],
 )
 def test_wrong_option_is_one_clear_error(change: dict[str, str], words: str) -> None:
     assert words in error_of({**GOOD, **change})
+
+
+@pytest.mark.parametrize(
+    "name", [option.name for option in OPTIONS if option_table.STORE not in option.applies_to]
+)
+def test_no_option_is_given_with_a_store_directory_and_ignored(name: str) -> None:
+    told = error_of({"storePath": "/data", "topic": "T", name: "1"})
+
+    assert told.startswith(f"option {name!r} is for a ")
+    assert told.endswith("this is a batch from option 'storePath'")
+
+
+def test_options_of_a_store_directory_alone_are_refused_for_brokers() -> None:
+    assert "is for a batch from option 'storePath'" in error_of({**GOOD, "brokerName": "b"})
+    assert "this is a stream" in error_of({"storePath": "/data", "topic": "T"}, "stream")
+    with_group = {"storePath": "/data", "topic": "T", "startingOffsets": "group"}
+    assert "'group', which needs a broker" in error_of(with_group)
+
+
+def test_a_pattern_matches_whole_names_and_no_hidden_ones() -> None:
+    def chosen(pattern: str) -> list[str]:
+        options = parse_options({"nameServer": "a:1", "topicPattern": pattern}, scope="batch")
+        names = ["orders", "my-orders", "%RETRY%orders", "RMQ_SYS_TRACE_TOPIC"]
+        return [name for name in names if options.matches(name)]
+
+    assert ["orders"] == chosen("orders")
+    assert ["orders", "my-orders"] == chosen(".*")
+    assert ["%RETRY%orders"] == chosen("%.*")
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
@@ -178,8 +208,8 @@ def test_the_reference_describes_every_option_and_column() -> None:
 
     for option in OPTIONS:
         default = "–" if option.default is None else f"`{option.default}`"
-        scopes = ", ".join(option.scopes)
-        assert f"| `{option.name}` | {scopes} | {default} | {option.help} |" in rows
+        applies_to = ", ".join(option.applies_to)
+        assert f"| `{option.name}` | {applies_to} | {default} | {option.help} |" in rows
     for column in COLUMNS:
         assert f"| `{column.name}` | `{column.ddl}` | {column.help} |" in rows
     for name, columns in PROFILES.items():

@@ -159,6 +159,20 @@ def test_no_permission_is_not_asked_again(fake_cluster: FakeCluster, cluster: Cl
     assert 1 == fake_cluster.pull_count
 
 
+def test_access_control_that_refuses_who_asks_is_not_asked_again(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    fake_cluster.append("T", 0, 10)
+    # As Apache's brokers of 4.x answer.
+    fake_cluster.remark = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured"
+    fake_cluster.answers = [(ResponseCode.SYSTEM_ERROR, 0)]
+
+    with pytest.raises(BrokerError, match="No accessKey"):
+        read(cluster, options_of(fake_cluster), (0, 0, 10))
+
+    assert 1 == fake_cluster.pull_count
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [

@@ -157,11 +157,14 @@ def test_delayed_rows_wait(cluster: EmbeddedCluster) -> None:
         ({"body": [b"x" * (4 * 1024 * 1024 + 1)]}, "has 4194305 bytes; it must have 1 to 4194304"),
         (
             {"body": [b"x"], "tags": ["a\x01b"]},
-            "the TAGS of some row, 'a\\x01b', has the character",
+            "the TAGS of row 0, 'a\\x01b', has the character",
         ),
-        ({"body": [b"x"], "properties": [[("KEYS", "k")]]}, "property 'KEYS' is RocketMQ's own"),
+        (
+            {"body": [b"x"], "properties": [[("KEYS", "k")]]},
+            "property 'KEYS' of row 0 is RocketMQ's own",
+        ),
         ({"body": [b"x"], "properties": [[("p", "y" * 40_000)]]}, "32767 is the most"),
-        ({"body": [b"x"], "topic": [None]}, "a row's topic is null"),
+        ({"body": [b"x"], "topic": [None]}, "the topic of row 0 is null"),
         ({"body": [b"x"], "topic": ["SCHEDULE_TOPIC_XXXX"]}, "nobody may send to it"),
         ({"body": [b"x"], "topic": ["a b"]}, "'a b'"),
         ({"body": [b"x"], "delayTimeLevel": [19], "topic": ["out"]}, "delay_level is 19"),
@@ -178,6 +181,27 @@ def test_a_row_that_cannot_be_sent_is_one_clear_error(
 
     assert isinstance(caught.value, UsageError | ConfigError | SendFailed)
     assert words in str(caught.value)
+
+
+def test_a_rows_number_counts_in_the_input_and_not_in_an_arrow_batch(
+    cluster: EmbeddedCluster,
+) -> None:
+    options = parse_sink_options({"nameServer": cluster.name_server, "topic": "out"}, scope="batch")
+    good = rows_of(body=[b"x"] * 3)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"body": [b"x", None]}, "the body of row 4 is null"),
+        ({"body": [b"x", b"y"], "tags": ["t", "\x02"]}, "the TAGS of row 4, "),
+        (
+            {"body": [b"x", b"y"], "properties": [[("a", "b"), ("c", "d")], [("e", "\x01")]]},
+            "a property of row 4, ",
+        ),
+        ({"body": [b"x", b"y"], "properties": [None, [("KEYS", "k")]]}, "'KEYS' of row 4 is"),
+    ]
+    for columns, words in wrong:
+        with pytest.raises(UsageError) as caught:
+            writer.write_rows(connect(options), options, [good, rows_of(**columns)])
+
+        assert words in str(caught.value)
 
 
 def test_encoded_rows_are_what_the_protocol_reads() -> None:

@@ -8,11 +8,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sparrowmq.calling.effects import Operation
-from sparrowmq.spark.bounds import Answer, OffsetChoice, ranges_between, resolve_choice
+from sparrowmq.spark.bounds import OffsetChoice, ranges_between
 from sparrowmq.spark.cluster import Cluster, connect
 from sparrowmq.spark.discovery import Discovery, discover
-from sparrowmq.spark.failures import check_order, clear, report_losses
-from sparrowmq.spark.offsets import EARLIEST
+from sparrowmq.spark.failures import clear, settle
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
 from sparrowmq.spark.positions import find_offsets
@@ -40,11 +39,9 @@ class RocketMQReader(DataSourceReader):
         """
         options = self._options
         cluster = connect(options)
-        found, start, end = cluster.run(_find_edges(cluster, options))
-        report_losses([*start.losses, *end.losses], fail=options.fail_on_data_loss)
-        check_order(start.offsets, end.offsets)
-        ranges = ranges_between(start.offsets, end.offsets)
-        return make_partitions(options, ranges, found.queues)
+        found, choices = cluster.run(_find_edges(cluster, options))
+        start, end = settle(choices, found.bounds, fail=options.fail_on_data_loss)
+        return make_partitions(options, ranges_between(start, end), found.queues)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in an executor."""
@@ -53,10 +50,10 @@ class RocketMQReader(DataSourceReader):
 
 def _find_edges(
     cluster: Cluster, options: SourceOptions
-) -> Operation[tuple[Discovery, Answer, Answer]]:
+) -> Operation[tuple[Discovery, list[OffsetChoice]]]:
     found = yield from discover(cluster, options)
-    bounds, group = found.bounds, options.group
-    starting = options.starting or OffsetChoice(EARLIEST)
-    start = yield from find_offsets(cluster, starting, bounds, group=group)
-    end = yield from find_offsets(cluster, options.ending, bounds, group=group)
-    return found, resolve_choice(start, bounds), resolve_choice(end, bounds)
+    choices = []
+    for choice in (options.starting, options.ending):
+        offsets = yield from find_offsets(cluster, choice, found.bounds, group=options.group)
+        choices.append(offsets)
+    return found, choices

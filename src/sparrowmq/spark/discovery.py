@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -72,12 +71,7 @@ def _find_topics(
     if pattern is None:
         return options.topics
     names = yield from cluster.list_topics()
-    has_hidden = pattern.startswith("%")
-    topics = [
-        name
-        for name in names
-        if (has_hidden or not name.startswith("%")) and re.fullmatch(pattern, name)
-    ]
+    topics = [name for name in names if options.matches(name)]
     if not topics and not is_expected:
         raise ConfigError(
             f"no topic matches option 'topicPattern', {pattern!r}; "

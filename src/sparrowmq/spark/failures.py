@@ -12,21 +12,22 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
 from sparrowmq.errors import BrokerError, ConfigError, SparrowError
+from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.codes import ResponseCode
-from sparrowmq.spark.bounds import Loss, Offsets
+from sparrowmq.spark.bounds import Bounds, Loss, OffsetChoice, resolve_choice
 
 _LOG = logging.getLogger("sparrowmq.spark")
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
-# What to try after an answer whose remark does not say.
-_HINTS: dict[int, str] = {
-    ResponseCode.NO_PERMISSION: "; see the permissions of the topic and the group, and whether the "
-    "broker wants options accessKey and secretKey",
-}
+# What to try after a refusal whose remark does not say.
+_HINT = (
+    "; see the permissions of the topic and the group, and whether the broker wants options "
+    "accessKey and secretKey"
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,7 +60,10 @@ def as_clear(error: SparrowError) -> RocketMQError:
         os.environ[_HIDE_TRACEBACK] = "1"
     if isinstance(error, RocketMQError):
         return error
-    hint = _HINTS.get(error.code, "") if isinstance(error, BrokerError) else ""
+    is_refused = isinstance(error, BrokerError) and (
+        error.is_denial or error.code == ResponseCode.NO_PERMISSION
+    )
+    hint = _HINT if is_refused else ""
     return RocketMQError(f"sparrowmq: {error}{hint}")
 
 
@@ -82,14 +86,24 @@ def report_losses(losses: Iterable[Loss], *, fail: bool) -> None:
     )
 
 
-def check_order(start: Offsets, end: Offsets) -> None:
-    """Raise a ConfigError if a batch is to begin behind its end."""
+def settle(
+    choices: Sequence[OffsetChoice], bounds: Bounds, *, fail: bool
+) -> list[dict[MessageQueue, int]]:
+    """Turn where a read begins, and perhaps where it ends, into one offset for each queue.
+
+    Raises: DataLossError as `report_losses`; ConfigError if a queue begins behind its end, or is
+        not there.
+    """
+    answers = [resolve_choice(choice, bounds) for choice in choices]
+    report_losses([loss for answer in answers for loss in answer.losses], fail=fail)
+    start, end = answers[0].offsets, answers[-1].offsets
     for queue in sorted(start):
         if start[queue] > end[queue]:
             raise ConfigError(
                 f"queue {queue.topic}/{queue.broker_name}/{queue.queue_id}: startingOffsets "
                 f"{start[queue]} lies behind endingOffsets {end[queue]}"
             )
+    return [answer.offsets for answer in answers]
 
 
 def _is_spark_worker() -> bool:

@@ -15,6 +15,14 @@ from typing import Any, NamedTuple
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import check_topic
 
+BATCH, STREAM, STORE = "batch", "stream", "store"
+# What each of them is, in errors.
+_NAMES = {
+    BATCH: "a batch from brokers",
+    STREAM: "a stream",
+    STORE: "a batch from option 'storePath'",
+}
+
 
 class Option(NamedTuple):
     """A row of a table.
@@ -24,7 +32,8 @@ class Option(NamedTuple):
         default: as users would write it, or None where there is none.
         parse: from text to value; raises ConfigError or ValueError.
         help: one sentence.
-        scopes: "batch", "stream", or both.
+        applies_to: of BATCH, STREAM and STORE, a batch from a store directory; given elsewhere it
+            is an error, for it would be ignored.
         is_secret: whether no error may show its value.
     """
 
@@ -32,7 +41,7 @@ class Option(NamedTuple):
     default: str | None
     parse: Callable[[str], Any]
     help: str
-    scopes: tuple[str, ...] = ("batch", "stream")
+    applies_to: tuple[str, ...] = (BATCH, STREAM)
     is_secret: bool = False
 
 
@@ -44,7 +53,7 @@ def parse_given(
     Args:
         table: every option there is.
         options: as Spark hands them over; names in any case.
-        scope: "batch" or "stream", or "any" while Spark does not yet say which.
+        scope: BATCH, STREAM or STORE, or "any" while Spark does not yet say which.
 
     Raises: ConfigError naming the option, its value and what is allowed.
     """
@@ -54,9 +63,9 @@ def parse_given(
         option = by_lower_name.get(name.lower())
         if option is None:
             raise ConfigError(_unknown(name, by_lower_name))
-        if scope != "any" and scope not in option.scopes:
-            (other,) = option.scopes
-            raise ConfigError(f"option {option.name!r} is for a {other}, this is a {scope}")
+        if scope != "any" and scope not in option.applies_to:
+            others = " and ".join(_NAMES[each] for each in option.applies_to)
+            raise ConfigError(f"option {option.name!r} is for {others}; this is {_NAMES[scope]}")
         given[option.name] = _parse_value(option, text)
     return given
 

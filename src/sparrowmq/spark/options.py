@@ -7,6 +7,7 @@ holds plain values only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, LocalProtocolError
 from sparrowmq.model import MessageQueue, UnreadablePolicy
-from sparrowmq.model.names import check_group
+from sparrowmq.model.names import check_group, is_system_topic
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace, check_namespace
 from sparrowmq.protocol.sql92 import parse_condition
 from sparrowmq.protocol.subscription import (
@@ -23,7 +24,7 @@ from sparrowmq.protocol.subscription import (
     SUBSCRIBE_ALL,
     parse_subscription,
 )
-from sparrowmq.spark import schema
+from sparrowmq.spark import option_table, schema
 from sparrowmq.spark.bounds import GroupChoice, OffsetChoice, StartChoice, TimestampChoice
 from sparrowmq.spark.offsets import (
     EARLIEST,
@@ -45,7 +46,7 @@ from sparrowmq.spark.option_table import (
     parse_whole,
     with_defaults,
 )
-from sparrowmq.spark.tls_options import TLS_OPTIONS, USE_TLS, TlsFiles, take_tls
+from sparrowmq.spark.tls_options import TLS_OPTIONS, TlsFiles, take_tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class SourceOptions:
     topics: tuple[str, ...]
     topic_pattern: str | None
     assign: frozenset[MessageQueue] | None
-    starting: StartChoice | None
+    starting: StartChoice
     ending: StartChoice
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
@@ -89,6 +90,16 @@ class SourceOptions:
     def is_filtered(self) -> bool:
         """Whether brokers leave messages out."""
         return self.sub_expression != SUBSCRIBE_ALL
+
+    def matches(self, topic: str) -> bool:
+        """Return whether `topicPattern`, which is given, chooses a topic.
+
+        It chooses none of RocketMQ's own; retry and dead letter topics only if it begins with %.
+        """
+        pattern = self.topic_pattern
+        assert pattern is not None
+        is_hidden = is_system_topic(topic) or (topic[:1] == "%" and pattern[:1] != "%")
+        return not is_hidden and re.fullmatch(pattern, topic) is not None
 
     @property
     def tags(self) -> frozenset[str] | None:
@@ -154,8 +165,10 @@ def _parse_policy(text: str) -> UnreadablePolicy:
 
 
 _COUNT_MAX = 2**63 - 1
-_BATCH = ("batch",)
-_STREAM = ("stream",)
+_STREAM = (option_table.STREAM,)
+_EVERYWHERE = (option_table.BATCH, option_table.STREAM, option_table.STORE)
+_BATCHES = (option_table.BATCH, option_table.STORE)
+_STORE = (option_table.STORE,)
 
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -170,20 +183,21 @@ OPTIONS: tuple[Option, ...] = (
         parse_text,
         "read the files of this store directory instead, ours or Apache's, and ask no broker; "
         "every machine that reads must have it",
-        _BATCH,
+        _STORE,
     ),
     Option(
         "brokerName",
         "broker-a",
         parse_text,
         "whose store it is: what the column brokerName and offsets by queue say",
-        _BATCH,
+        _STORE,
     ),
     Option(
         "topic",
         None,
         parse_topics,
         "topics to read, joined by ','; this, topicPattern or assign",
+        _EVERYWHERE,
     ),
     Option(
         "topicPattern",
@@ -191,9 +205,14 @@ OPTIONS: tuple[Option, ...] = (
         parse_pattern,
         "a regular expression that matches the whole names of the topics to read; RocketMQ's own "
         "topics are left out, and retry and dead-letter topics unless it begins with %",
+        _EVERYWHERE,
     ),
     Option(
-        "assign", None, parse_queues, 'exact queues, {"topic": {"broker": [0, 1]}}; this or topic'
+        "assign",
+        None,
+        parse_queues,
+        'exact queues, {"topic": {"broker": [0, 1]}}; this or topic',
+        _EVERYWHERE,
     ),
     Option(
         "startingOffsets",
@@ -203,6 +222,7 @@ OPTIONS: tuple[Option, ...] = (
         "checkpoint), group (what the group has committed, else earliest), group-or-latest, or "
         'JSON {"topic": {"broker": {"0": 17}}} with -2 for earliest and -1 for latest; a queue '
         "that the JSON does not name begins at earliest",
+        _EVERYWHERE,
     ),
     Option(
         "startingTimestamp",
@@ -210,6 +230,7 @@ OPTIONS: tuple[Option, ...] = (
         _parse_timestamp(LATEST),
         "begin at the first message stored at or after this time: milliseconds since 1970, or "
         "ISO 8601; a queue without one begins at its end",
+        _EVERYWHERE,
     ),
     Option(
         "startingOffsetsByTimestamp",
@@ -217,6 +238,7 @@ OPTIONS: tuple[Option, ...] = (
         _parse_timestamps(EARLIEST),
         'the same by queue, JSON {"topic": {"broker": {"0": 1767225600000}}}; a queue that the '
         "JSON does not name begins at earliest",
+        _EVERYWHERE,
     ),
     Option(
         "endingOffsets",
@@ -224,21 +246,21 @@ OPTIONS: tuple[Option, ...] = (
         _parse_end,
         "where a batch ends: latest (default), or JSON; a queue that the JSON does not name ends "
         "at latest",
-        _BATCH,
+        _BATCHES,
     ),
     Option(
         "endingTimestamp",
         None,
         _parse_timestamp(LATEST),
         "end before the first message stored at or after this time",
-        _BATCH,
+        _BATCHES,
     ),
     Option(
         "endingOffsetsByTimestamp",
         None,
         _parse_timestamps(LATEST),
         "the same by queue, as JSON; a queue that the JSON does not name ends at latest",
-        _BATCH,
+        _BATCHES,
     ),
     Option(
         "maxOffsetsPerTrigger",
@@ -274,6 +296,7 @@ OPTIONS: tuple[Option, ...] = (
         "0",
         parse_whole(0, 100_000),
         "at least so many Spark partitions; queues are split where there are fewer",
+        _EVERYWHERE,
     ),
     Option(
         "maxRecordsPerPartition",
@@ -292,6 +315,7 @@ OPTIONS: tuple[Option, ...] = (
         "true",
         parse_bool,
         "fail when messages are gone before they were read; false skips them with a warning",
+        _EVERYWHERE,
     ),
     Option(
         "unreadablePolicy",
@@ -300,30 +324,35 @@ OPTIONS: tuple[Option, ...] = (
         "what becomes of a message whose body cannot be read (compressed by what is not installed, "
         "damaged, or larger than 16 MiB once inflated): stop fails, skip leaves it out with a "
         "warning, dead-letter has the broker put it among the dead letters of the group",
+        _EVERYWHERE,
     ),
     Option(
         "profile",
         "default",
         schema.parse_profile,
         "which columns: " + ", ".join(schema.PROFILES),
+        _EVERYWHERE,
     ),
     Option(
         "columns",
         None,
         schema.parse_columns,
         "the columns by name, joined by ','; instead of profile",
+        _EVERYWHERE,
     ),
     Option(
         "subExpression",
         SUBSCRIBE_ALL,
         _parse_filter,
         "which messages brokers give: *, tags such as TagA || TagB, or an SQL92 condition",
+        _EVERYWHERE,
     ),
     Option(
         "filterType",
         EXPRESSION_TYPE_TAG,
         parse_choice((EXPRESSION_TYPE_TAG, EXPRESSION_TYPE_SQL92)),
         "what subExpression is: TAG or SQL92, which a broker must be configured for",
+        _EVERYWHERE,
     ),
     Option(
         "group",
@@ -391,12 +420,15 @@ def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
 
     Raises: ConfigError naming the option, its value and what is allowed.
     """
+    if scope == option_table.BATCH and "storepath" in map(str.lower, options):
+        scope = option_table.STORE
     given = parse_given(OPTIONS, options, scope=scope)
     _check_together(given)
     values = with_defaults(OPTIONS, given)
     assign: frozenset[MessageQueue] | None = values["assign"]
     topics = values.pop("topic") or tuple(sorted({queue.topic for queue in assign or ()}))
-    starting = _take_choice(values, "starting")
+    beginning = OffsetChoice(LATEST if scope == option_table.STREAM else EARLIEST)
+    starting = _take_choice(values, "starting") or beginning
     ending = _take_choice(values, "ending")
     return SourceOptions(
         name_servers=values.pop("name_server") or (),
@@ -424,18 +456,11 @@ def _check_place(given: Mapping[str, Any]) -> None:
             raise ConfigError(
                 'option \'nameServer\' is missing; write .option("nameServer", "host:9876")'
             )
-        if "brokerName" in given:
-            raise ConfigError(
-                "option 'brokerName' says whose store 'storePath' is, which is missing"
-            )
         return
-    useless = [
-        name for name in ("nameServer", "group", "accessKey", "namespace", USE_TLS) if name in given
-    ]
-    if useless:
-        raise ConfigError(f"option {useless[0]!r} is for brokers; with 'storePath' none is asked")
     if given.get("filterType") == EXPRESSION_TYPE_SQL92:
         raise ConfigError("option 'filterType' is 'SQL92', which needs a broker; leave it out")
+    if isinstance(given.get("startingOffsets"), GroupChoice):
+        raise ConfigError("option 'startingOffsets' is 'group', which needs a broker; leave it out")
 
 
 def _check_together(given: Mapping[str, Any]) -> None:

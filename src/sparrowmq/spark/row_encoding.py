@@ -19,6 +19,7 @@ Source: MessageDecoder.encodeMessage.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -62,7 +63,11 @@ class EncodedRows(NamedTuple):
 
 
 def encode_rows(
-    batch: pa.RecordBatch, msg_ids: pa.Array, *, write_ids: WriteIds | None = None
+    batch: pa.RecordBatch,
+    msg_ids: pa.Array,
+    *,
+    write_ids: WriteIds | None = None,
+    first_row: int = 0,
 ) -> EncodedRows:
     """Encode rows.
 
@@ -70,13 +75,14 @@ def encode_rows(
         batch: columns of SINK_COLUMNS.
         msg_ids: the id of each message.
         write_ids: what gives the rows the property WRITE_ID; None for no such property.
+        first_row: the number of the first row in the task's input.
 
-    Raises: UsageError naming the row's number in its batch and what is wrong with it.
+    Raises: UsageError naming the row's number in the input, and what is wrong with it.
     """
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     bodies = columns["body"].cast(pa.binary())
-    _check_bodies(bodies)
-    own = _encode_own(columns)
+    _check_bodies(bodies, first_row)
+    own = _encode_own(columns, first_row)
     ids = [_property(PROPERTY_UNIQ_KEY, msg_ids)]
     if write_ids is not None:
         ids.append(_property(PROPERTY_WRITE_ID, write_ids.of_rows(columns, own, bodies)))
@@ -85,7 +91,7 @@ def encode_rows(
     if len(property_sizes) and property_sizes.max() > PROPERTIES_BYTES_MAX:
         row = int(property_sizes.argmax())
         raise UsageError(
-            f"the properties of row {row} have {property_sizes[row]} bytes; "
+            f"the properties of row {first_row + row} have {property_sizes[row]} bytes; "
             f"{PROPERTIES_BYTES_MAX} is the most"
         )
     body_sizes = np.asarray(pc.call_function("binary_length", [bodies]))
@@ -114,25 +120,27 @@ def _join(*parts: pa.Array | pa.Scalar) -> pa.Array:
     return pc.call_function("binary_join_element_wise", [*parts, pa.scalar(b"", pa.binary())])
 
 
-def _check_bodies(bodies: pa.Array) -> None:
+def _check_bodies(bodies: pa.Array, first_row: int) -> None:
     sizes = np.asarray(pc.call_function("binary_length", [bodies]).fill_null(0))
     wrong = np.flatnonzero((sizes == 0) | (sizes > BODY_BYTES_MAX))
     if len(wrong):
         row = int(wrong[0])
         what = "is null" if not bodies[row].is_valid else f"has {sizes[row]} bytes"
-        raise UsageError(f"the body of row {row} {what}; it must have 1 to {BODY_BYTES_MAX} bytes")
+        raise UsageError(
+            f"the body of row {first_row + row} {what}; it must have 1 to {BODY_BYTES_MAX} bytes"
+        )
 
 
-def _encode_own(columns: dict[str, pa.Array]) -> pa.Array:
+def _encode_own(columns: dict[str, pa.Array], first_row: int) -> pa.Array:
     """Return the properties that the rows bring along."""
     fragments = []
     for column, name in _PROPERTY_OF.items():
         if column in columns:
             values = _join_keys(columns[column]) if column == "keys" else columns[column]
-            _refuse_separators(values, f"the {name} of")
+            _refuse_separators(values, f"the {name}", lambda at: first_row + at)
             fragments.append(_property(name, values))
     if "properties" in columns:
-        fragments.append(_join_map(columns["properties"]))
+        fragments.append(_join_map(columns["properties"], first_row))
     if not fragments:
         return pa.repeat(pa.scalar(b"", pa.binary()), len(columns["body"]))
     return _join(*fragments) if len(fragments) > 1 else fragments[0]
@@ -156,17 +164,22 @@ def _join_keys(keys: pa.Array) -> pa.Array:
     return pc.call_function("binary_join", [texts, pa.scalar(" ", pa.string())])
 
 
-def _join_map(maps: pa.MapArray) -> pa.Array:
+def _join_map(maps: pa.MapArray, first_row: int) -> pa.Array:
     names, values = maps.keys, maps.items
-    _refuse_separators(names, "a property's name of")
-    _refuse_separators(values, "a property of")
+
+    def row_of(at: int) -> int:
+        begins = np.asarray(maps.offsets) - maps.offsets[0].as_py()
+        return first_row + int(np.searchsorted(begins, at, side="right")) - 1
+
+    _refuse_separators(names, "a property's name", row_of)
+    _refuse_separators(values, "a property", row_of)
     reserved = pa.array(sorted({*RESERVED_PROPERTIES, PROPERTY_WRITE_ID}), type=pa.string())
     found = pc.call_function("is_in", [names], options=pc.SetLookupOptions(reserved))
     if pc.call_function("any", [found]).as_py():
-        name = names.filter(found)[0].as_py()
+        at = int(np.flatnonzero(np.asarray(found.fill_null(False)))[0])
         raise UsageError(
-            f"property {name!r} is RocketMQ's own; leave it out of column 'properties', and give "
-            f"tags and keys as columns"
+            f"property {names[at].as_py()!r} of row {row_of(at)} is RocketMQ's own; leave it out "
+            f"of column 'properties', and give tags and keys as columns"
         )
     blank = pa.scalar(b"", pa.binary())
     pairs = pc.call_function(
@@ -185,14 +198,15 @@ def _join_map(maps: pa.MapArray) -> pa.Array:
     return pc.call_function("if_else", [maps.is_valid(), joined, blank])
 
 
-def _refuse_separators(values: pa.Array, what: str) -> None:
+def _refuse_separators(values: pa.Array, what: str, row_of: Callable[[int], int]) -> None:
+    """Raise a UsageError for a text that would break properties apart, with the text's row."""
     if not pa.types.is_string(values.type):
         return
     options = pc.MatchSubstringOptions(_SEPARATORS)
     found = pc.call_function("match_substring_regex", [values], options=options)
     if pc.call_function("any", [found]).as_py():
-        text = values.filter(found.fill_null(False))[0].as_py()
+        at = int(np.flatnonzero(np.asarray(found.fill_null(False)))[0])
         raise UsageError(
-            f"{what} some row, {text[:80]!r}, has the character 1 or 2, which RocketMQ puts "
-            f"between properties; replace it"
+            f"{what} of row {row_of(at)}, {values[at].as_py()[:80]!r}, has the character 1 or 2, "
+            f"which RocketMQ puts between properties; replace it"
         )

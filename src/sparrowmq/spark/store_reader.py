@@ -8,7 +8,6 @@ against its entry, so that a task gives all of its messages or fails.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,7 +27,6 @@ from sparrowmq.errors import (
     UnreadableMessage,
 )
 from sparrowmq.model import MessageQueue
-from sparrowmq.model.names import is_system_topic
 from sparrowmq.protocol.record import POSITION_AT, QUEUE_OFFSET_AT
 from sparrowmq.spark.bounds import (
     Loss,
@@ -36,7 +34,6 @@ from sparrowmq.spark.bounds import (
     StartChoice,
     TimestampChoice,
     ranges_between,
-    resolve_choice,
 )
 from sparrowmq.spark.columns import (
     Ints,
@@ -46,7 +43,7 @@ from sparrowmq.spark.columns import (
     select_tags,
     store_timestamps_ms,
 )
-from sparrowmq.spark.failures import as_clear, check_order, clear, report_losses
+from sparrowmq.spark.failures import as_clear, clear, report_losses, settle
 from sparrowmq.spark.offsets import EARLIEST, number_queues
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import RangesPartition
@@ -89,14 +86,12 @@ class StoreReader(DataSourceReader):
         wanted = _choose(queues, options)
         stored = {queue: files.queue(queue.topic, queue.queue_id) for queue in wanted}
         bounds = {queue: each.bounds for queue, each in stored.items()}
-        starting = _find_offsets(files, options.starting or OffsetChoice(EARLIEST), stored)
-        start = resolve_choice(starting, bounds)
-        end = resolve_choice(_find_offsets(files, options.ending, stored), bounds)
-        report_losses([*start.losses, *end.losses], fail=options.fail_on_data_loss)
-        check_order(start.offsets, end.offsets)
+        choices = [
+            _find_offsets(files, choice, stored) for choice in (options.starting, options.ending)
+        ]
+        start, end = settle(choices, bounds, fail=options.fail_on_data_loss)
         numbers = number_queues(queues)
-        ranges = ranges_between(start.offsets, end.offsets)
-        plan = plan_log(stored, ranges, partitions_min=options.min_partitions)
+        plan = plan_log(stored, ranges_between(start, end), partitions_min=options.min_partitions)
         return [
             RangesPartition([(each, numbers[each.queue]) for each in part]) for part in plan
         ] or [RangesPartition([])]
@@ -118,14 +113,7 @@ def _open(options: SourceOptions) -> StoreFiles:
 def _find_queues(files: StoreFiles, options: SourceOptions) -> list[MessageQueue]:
     topics: Sequence[str] = options.topics
     if options.topic_pattern is not None:
-        pattern = options.topic_pattern
-        topics = [
-            topic
-            for topic in files.topics()
-            if not is_system_topic(topic)
-            and (pattern.startswith("%") or not topic.startswith("%"))
-            and re.fullmatch(pattern, topic)
-        ]
+        topics = [topic for topic in files.topics() if options.matches(topic)]
     queues = [
         MessageQueue(topic, options.broker_name, queue_id)
         for topic in topics

@@ -28,16 +28,14 @@ from sparrowmq.calling import clock
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import (
-    OffsetChoice,
     QueueBounds,
     choose_end,
     ranges_between,
-    resolve_choice,
 )
 from sparrowmq.spark.cluster import BOUNDS_AGE_MS_MAX, ROUTE_AGE_MS_MAX, Patience, connect
 from sparrowmq.spark.discovery import NO_PATIENCE, Discovery, discover
-from sparrowmq.spark.failures import clear, report_losses
-from sparrowmq.spark.offsets import LATEST, OffsetsJson, decode_offsets, encode_offsets
+from sparrowmq.spark.failures import clear, report_losses, settle
+from sparrowmq.spark.offsets import OffsetsJson, decode_offsets, encode_offsets
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
 from sparrowmq.spark.positions import find_offsets, sample_sizes
@@ -69,11 +67,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Resolve where to begin; asked only for a query without a checkpoint."""
         options = self._options
         cluster, bounds = connect(options), self._discover({}).bounds
-        choice = options.starting or OffsetChoice(LATEST)
-        offsets = cluster.run(find_offsets(cluster, choice, bounds, group=options.group))
-        answer = resolve_choice(offsets, bounds)
-        report_losses(answer.losses, fail=options.fail_on_data_loss)
-        return encode_offsets(answer.offsets)
+        choice = cluster.run(find_offsets(cluster, options.starting, bounds, group=options.group))
+        (offsets,) = settle([choice], bounds, fail=options.fail_on_data_loss)
+        return encode_offsets(offsets)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of a micro-batch in Spark's words, which know no two at once."""

@@ -180,7 +180,7 @@ def write_rows(
         for whole in batches:
             for begin in range(0, len(whole), _ROWS_MAX):
                 batch = whole.slice(begin, _ROWS_MAX)
-                requests = list(_requests(sender, batch))
+                requests = list(_requests(sender, batch, first_row=count))
                 cluster.run(_send_all(requests, in_flight_max=options.max_in_flight))
                 count += len(batch)
     finally:
@@ -235,18 +235,18 @@ def _await_first(under_way: deque[tuple[MessageQueue | None, Task]]) -> Operatio
         )
 
 
-def _requests(sender: _Sender, batch: pa.RecordBatch) -> Iterator[_Request]:
-    """Yield what is to be sent of a batch."""
+def _requests(sender: _Sender, batch: pa.RecordBatch, *, first_row: int) -> Iterator[_Request]:
+    """Yield what is to be sent of a batch, whose first row has this number in the task's input."""
     publisher = sender.publisher
     timestamp_ms = clock.timestamp_ms()
     msg_ids = pa.array(publisher.ids.next_ids(timestamp_ms, len(batch)))
-    encoded = encode_rows(batch, msg_ids, write_ids=sender.write_ids)
+    encoded = encode_rows(batch, msg_ids, write_ids=sender.write_ids, first_row=first_row)
     sizes = np.asarray(pc.call_function("binary_length", [encoded.entries]))
     is_single = sizes > REQUEST_BYTES_MAX
     delays = _column(batch, "delayTimeLevel")
     if delays is not None:
         is_single |= np.asarray(delays.fill_null(0)) != 0
-    for topic, queue, indices in _targets(sender, batch):
+    for topic, queue, indices in _targets(sender, batch, first_row=first_row):
         alone = is_single[indices] | topic.startswith(_SINGLE_PREFIXES)
         for run in np.split(indices, np.flatnonzero(alone[1:] != alone[:-1]) + 1):
             if alone[np.searchsorted(indices, run[0])]:
@@ -301,14 +301,15 @@ def _message(batch: pa.RecordBatch, encoded: EncodedRows, row: int, topic: str) 
 
 
 def _targets(
-    sender: _Sender, batch: pa.RecordBatch
+    sender: _Sender, batch: pa.RecordBatch, *, first_row: int
 ) -> Iterator[tuple[str, MessageQueue | None, Any]]:
     """Yield topic, queue and row numbers of the rows that go to one queue, or to any."""
     topics = _column(batch, "topic")
     default = pa.scalar(sender.options.topic, pa.string())
     topics = pa.repeat(default, len(batch)) if topics is None else topics.fill_null(default)
     if topics.null_count:
-        raise UsageError("a row's topic is null, and option 'topic' is not given")
+        row = first_row + int(np.flatnonzero(np.asarray(topics.is_null()))[0])
+        raise UsageError(f"the topic of row {row} is null, and option 'topic' is not given")
     names = ("shardingKey", "brokerName", "queueId")
     others = [_column(batch, name) for name in names]
     if all(column is None for column in others) and len(topics.unique()) == 1:

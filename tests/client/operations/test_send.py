@@ -48,6 +48,7 @@ class Servers:
         self.queues = queues
         self.perm = perm
         self.failures: dict[str, list[Exception | int]] = {}
+        self.remark = "said"
         self.sent: list[tuple[str, RemotingCommand]] = []
 
     def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
@@ -62,7 +63,7 @@ class Servers:
         if isinstance(failure, Exception):
             raise failure
         answer = {"msgId": "OFFSET_ID", "queueId": fields["e"], "queueOffset": "7"}
-        return response_to(request, failure, remark="said", ext_fields=answer)
+        return response_to(request, failure, remark=self.remark, ext_fields=answer)
 
     def route(self, request: RemotingCommand, topic: str) -> RemotingCommand:
         brokers = self.topics.get(topic)
@@ -198,6 +199,30 @@ def test_refusal_for_good_is_not_repeated(play: Callable) -> None:
         play(servers)(send(make_publisher(), Message("T", b"x")))
 
     assert (13, "said") == (caught.value.code, caught.value.remark)
+    assert 1 == len(servers.sent)
+
+
+def test_a_broker_that_forbids_is_not_asked_again_where_no_other_may_be(play: Callable) -> None:
+    alone, several = Servers("a"), Servers("a", "b")
+    alone.failures = {"a:1": [ResponseCode.NO_PERMISSION]}
+    several.failures = {"a:1": [ResponseCode.NO_PERMISSION], "b:1": [ResponseCode.NO_PERMISSION]}
+
+    with pytest.raises(BrokerError):
+        play(alone)(send(make_publisher(), Message("T", b"x")))
+    with pytest.raises(SendFailed):
+        play(several)(send(make_publisher(retry_times=1), Message("T", b"x")))
+
+    assert (1, 2) == (len(alone.sent), len(several.sent))
+
+
+def test_access_control_that_refuses_who_asks_is_believed_at_once(play: Callable) -> None:
+    servers = Servers("a", "b")
+    servers.remark = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured"
+    servers.failures = {"a:1": [ResponseCode.SYSTEM_ERROR], "b:1": [ResponseCode.SYSTEM_ERROR]}
+
+    with pytest.raises(BrokerError, match="No accessKey is configured"):
+        play(servers)(send(make_publisher(), Message("T", b"x")))
+
     assert 1 == len(servers.sent)
 
 

@@ -241,9 +241,11 @@ def _attempt(
         yield from spawn(_heartbeat(publisher, topic), name=f"heartbeat of {config.group}")
     tried: list[str] = []
     failure: SparrowError | None = None
+    # Whether no other broker may take it.
+    is_alone = False
     for attempt in range(1 + config.retry_times):
         if attempt:
-            if queue is not None or key or _has_one_broker(publisher, topic):
+            if is_alone:
                 # Nobody else can take it: give the broker a moment, it may be restarting.
                 pause_ms = RETRY_FIRST_MS << min(attempt - 1, RETRY_DOUBLINGS_MAX)
                 yield Sleep(max(0, min(pause_ms, deadline_ms - now_ms)))
@@ -257,6 +259,7 @@ def _attempt(
         )
         avoid = tried[-1] if tried else None
         target = _choose(publisher, route, queue, key, avoid=avoid)
+        is_alone = queue is not None or bool(key) or _has_one_broker(publisher, topic)
         tried.append(target.broker_name)
         _set_queue(request, target)
         try:
@@ -271,7 +274,9 @@ def _attempt(
             queue_of_user = config.namespace.unwrap_queue(target)
             return _result_of(reply, status, queue_of_user, msg_id)
         failure = error_of(reply, address)
-        if reply.code not in _RETRIED_CODES:
+        # Differs from RocketMQ: a broker that forbids is not asked again where no other may be.
+        is_forbidden = reply.code == ResponseCode.NO_PERMISSION and is_alone
+        if reply.code not in _RETRIED_CODES or failure.is_denial or is_forbidden:
             raise failure
         now_ms = yield Now()
     raise SendFailed(
