@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
+from sparrowmq.broker.processors.admin import STATS_QUEUES_PER_STEP
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
     BrokerStatsData,
@@ -14,6 +16,7 @@ from sparrowmq.protocol.bodies import (
     GroupList,
     KVTable,
     ProducerConnection,
+    SubscriptionGroupConfig,
     SubscriptionGroupTable,
     TopicConfig,
     TopicConfigTable,
@@ -24,6 +27,7 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RESPONSE_FLAG, RemotingCommand
 from sparrowmq.protocol.record import decode_record
+from sparrowmq.serving.connections import Produce, Reply
 
 CREATE = {
     "topic": "new",
@@ -237,6 +241,48 @@ def test_every_groups_progress_is_told_at_once(rig: Any) -> None:
     assert (3, 2) == (first.broker_offset, first.consumer_offset)
     assert (1, 0) == (every.total_diff, ordered.total_diff)
     assert [[]] == [g["GID_c"] for g in ordered.consume_stats_list if "GID_c" in g]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.GET_BROKER_CONSUME_STATS,
+    ],
+)
+def test_stats_of_many_queues_let_others_be_served_in_between(rig: Any, code: int) -> None:
+    rig.create_topic("Wide", 2_000)
+    heartbeat(rig, rig.connect())
+    rig.broker.state.offsets.commit("GID_c", "Wide", 0, offset=0)
+    fields = {"topic": "Wide", "consumerGroup": "GID_c", "isOrder": "false"}
+    command = RemotingCommand(code=code, ext_fields=fields)
+
+    (output,) = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
+    steps = 0
+    while isinstance(output, Produce):
+        (output,) = output.make()
+        steps += 1
+
+    assert 2_000 // STATS_QUEUES_PER_STEP < steps
+    assert isinstance(output, Reply)
+    assert 2_000 == (output.command.body or b"").count(b'"topic":"Wide"')
+
+
+def test_progress_of_many_groups_is_found_in_linear_time(rig: Any) -> None:
+    def seconds(count: int) -> float:
+        for number in range(count):
+            name = f"GID_{number}"
+            rig.broker.state.put_group(SubscriptionGroupConfig(group_name=name), timestamp_ms=0)
+            rig.broker.state.offsets.commit(name, f"Absent{number}", 0, offset=1)
+        begin = time.process_time()
+        ask(rig, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
+        return time.process_time() - begin
+
+    few, many = seconds(1_000), seconds(8_000)
+
+    # Eight times as many; looking for each group at every offset took 64 times as long.
+    assert many < 30 * few
 
 
 def test_stats_of_a_topic_and_of_a_group_in_it(rig: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.broker.message_filter import EXAMINED_COUNT_MAX
+from sparrowmq.broker.message_filter import EXAMINATION_COST_MAX, EXAMINED_COUNT_MAX
 from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.record import decode_messages
@@ -293,6 +293,20 @@ def test_one_pull_examines_a_bounded_number_of_messages(rig: Any) -> None:
 
     assert (ResponseCode.PULL_RETRY_IMMEDIATELY, str(EXAMINED_COUNT_MAX)) == (first.code, offset)
     assert [b"%d" % EXAMINED_COUNT_MAX] == bodies(second)
+
+
+def test_one_pull_with_a_long_condition_examines_fewer_messages(rig: Any) -> None:
+    connection = rig.connect()
+    send_numbers(rig, connection, range(200))
+    condition = " OR ".join(["n<-1"] * 500)
+    fields = {"expressionType": "SQL92", "subscription": condition}
+    examined = EXAMINATION_COST_MAX // (4 * len(condition))
+
+    (reply,) = rig.replies(rig.pull(connection, **fields))
+
+    assert ResponseCode.PULL_RETRY_IMMEDIATELY == reply.code
+    assert examined <= int(reply.ext_fields["nextBeginOffset"]) <= examined + 1
+    assert examined < 200
 
 
 def test_held_pull_with_a_condition_waits_for_a_message_that_fulfils_it(rig: Any) -> None:

@@ -60,6 +60,15 @@ class ConsumerOffsets:
         suffix = _SEPARATOR + group
         return sorted(k.removesuffix(suffix) for k in self._offsets if k.endswith(suffix))
 
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """Return the topics of which each group has committed offsets."""
+        topics: dict[str, list[str]] = {}
+        for key in self._offsets:
+            # A topic has no separator in its name, and neither has a group.
+            topic, _, group = key.partition(_SEPARATOR)
+            topics.setdefault(group, []).append(topic)
+        return topics
+
     def queues(self, group: str, topic: str) -> Mapping[int, int]:
         """Return the offsets of one group in one topic, by queue id."""
         return self._offsets.get(f"{topic}{_SEPARATOR}{group}", {})

@@ -26,6 +26,10 @@ from sparrowmq.store.results import GetResult, GetStatus
 
 # GetMessageResult: how many messages one filtered pull looks at (maxFilterMessageCount / 20).
 EXAMINED_COUNT_MAX = 800
+# What that may cost, some 40 ms at most: a character of a message's properties counts 1, and one of
+# the condition, for each message, 4. So a condition of 4,096 characters looks at 48 messages.
+EXAMINATION_COST_MAX = 800_000
+_CONDITION_CHARACTER_COST = 4
 
 
 class MessageFilter(NamedTuple):
@@ -58,13 +62,14 @@ def keep_matching(
     """Leave out the messages that a condition does not want.
 
     The answer ends before the first wanted message that does not fit `count_max` or `bytes_max`;
-    one message always fits.
+    one message always fits. It also ends where `EXAMINATION_COST_MAX` is reached.
     """
     if result.status is not GetStatus.FOUND:
         return result
     kept: list[memoryview] = []
     records, at, total = memoryview(result.records), 0, 0
-    next_offset = result.next_offset
+    next_offset, cost = result.next_offset, 0
+    condition_cost = _CONDITION_CHARACTER_COST * len(condition.text)
     while at < len(records):
         try:
             record = decode_record(records, at, check_crc=False)
@@ -72,6 +77,10 @@ def keep_matching(
             # Whoever reads it stops there too.
             kept.append(records[at:])
             break
+        if cost > EXAMINATION_COST_MAX:
+            next_offset = record.queue_offset
+            break
+        cost += condition_cost + len(record.properties)
         if condition.matches(parse_properties(record.properties)):
             if kept and (len(kept) == count_max or total + record.size > bytes_max):
                 next_offset = record.queue_offset

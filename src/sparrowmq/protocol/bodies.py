@@ -35,9 +35,10 @@ PERM_INHERIT = 0x1
 PLAIN_MARKS_MAX = 65_536
 # Of a body with an entry for each topic or group: 65,536 of them.
 _TOPICS_MARKS_MAX = 1_048_576
-# Of a body with an entry for each queue, which only clients and tools read: 18,000 queues, in a
-# second.
+# Of a body with an entry for each queue, which only clients read: 18,000 queues, in a second.
 _QUEUES_MARKS_MAX = 262_144
+# And one which only tools read: 65,536 queues.
+_STATS_MARKS_MAX = 1_048_576
 
 B = TypeVar("B", bound=Struct)
 
@@ -340,7 +341,7 @@ class OffsetWrapper(Struct, frozen=True, kw_only=True, rename=wire_names()):
 class ConsumeStats(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """A group's progress."""
 
-    __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
+    __marks_max__: ClassVar[int] = _STATS_MARKS_MAX
     offset_table: dict[MessageQueue, OffsetWrapper] = {}
     consume_tps: float = 0.0
 
@@ -364,7 +365,7 @@ class BrokerStatsData(Struct, frozen=True, kw_only=True, rename=wire_names()):
 class ConsumeStatsList(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """GET_BROKER_CONSUME_STATS: of each group, its progress in each of its topics."""
 
-    __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
+    __marks_max__: ClassVar[int] = _STATS_MARKS_MAX
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
     broker_addr: str | None = None
     total_diff: Int64 = 0
@@ -381,7 +382,7 @@ class TopicOffset(Struct, frozen=True, kw_only=True, rename=wire_names()):
 class TopicStatsTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """Where the queues of a topic begin and end."""
 
-    __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
+    __marks_max__: ClassVar[int] = _STATS_MARKS_MAX
     offset_table: dict[MessageQueue, TopicOffset] = {}
 
 

@@ -22,9 +22,10 @@ import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, TypeAlias, get_args, get_origin
+from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import inspect
 
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.model import MessageQueue
@@ -390,6 +391,7 @@ def dumps(value: Any, *, pretty: bool = False) -> bytes:
     return b"".join(parts)
 
 
+_INTS = {int}
 _Write: TypeAlias = Callable[[bytes], None]
 
 
@@ -409,6 +411,10 @@ def _write(value: Any, write: _Write, line: bytes | None) -> None:
     elif isinstance(value, float):
         write(_number_text(value))
     elif isinstance(value, dict):
+        if line is None and _INTS == set(map(type, value)) == set(map(type, value.values())):
+            # Offsets by queue id, of which a table may have hundreds of thousands.
+            write(b"{%b}" % b",".join([b"%d:%d" % item for item in value.items()]))
+            return
         members = [(_key_text(key), item) for key, item in value.items()]
         _write_object(members, write, line)
     elif isinstance(value, (set, frozenset)):
@@ -416,22 +422,34 @@ def _write(value: Any, write: _Write, line: bytes | None) -> None:
     elif isinstance(value, (list, tuple)):
         _write_array(value, write, line)
     elif isinstance(value, msgspec.Struct):
-        if line is None and _is_flat(type(value)):
-            write(_flat_text(value))
-        else:
+        nullable = _nullable_fields(type(value)) if line is None else None
+        if nullable is None or any(getattr(value, name) is None for name in nullable):
             _write_object(_struct_members(value), write, line)
+        else:
+            write(_flat_text(value))
     else:
         raise LocalProtocolError(f"JSON cannot carry a {type(value).__name__}: {value!r}")
 
 
+_FLAT = (inspect.StrType, inspect.IntType, inspect.BoolType, inspect.NoneType)
+
+
 @cache
-def _is_flat(struct_type: type[msgspec.Struct]) -> bool:
-    """Tell whether plain JSON is what the dialect has for such a Struct: all texts and integers."""
-    return not hasattr(struct_type, "__wire_unknown__") and all(
-        field.type in (str, int, bool)
-        or (get_origin(field.type) is Annotated and get_args(field.type)[0] is int)
-        for field in msgspec.structs.fields(struct_type)
-    )
+def _nullable_fields(struct_type: type[msgspec.Struct]) -> tuple[str, ...] | None:
+    """Return the fields that may be None; None if other things than texts and integers are there.
+
+    A Struct without them, and with none of those None, is in the dialect what it is in JSON.
+    """
+    found = inspect.type_info(struct_type)
+    assert isinstance(found, inspect.StructType)
+    nullable: list[str] = []
+    for field in found.fields:
+        kinds = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
+        if not all(isinstance(kind, _FLAT) for kind in kinds):
+            return None
+        if any(isinstance(kind, inspect.NoneType) for kind in kinds):
+            nullable.append(field.name)
+    return tuple(nullable)
 
 
 def _flat_text(value: msgspec.Struct) -> bytes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from sparrowmq.errors import ProtocolError, StoreError
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.serving.connections import Connection, Fact, Output, Reply
+from sparrowmq.serving.connections import Connection, Fact, Output, Produce, Reply
 
 # FAQUrl.suggestTodo's suffix, which clients print and some match.
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
@@ -49,6 +49,9 @@ class Refusal(Exception):
         self.facts = facts
 
 
+_ANSWERED = (Refusal, ProtocolError, StoreError, OSError)
+
+
 def answer(
     request: Request,
     code: int = ResponseCode.SUCCESS,
@@ -82,10 +85,36 @@ def serve(
                 f" request type {command.code} not supported",
             )
         return processor(state, request)
-    except Refusal as refusal:
-        outputs = answer(
-            request, refusal.code, remark=refusal.remark, ext_fields=refusal.ext_fields
-        )
-        return [*outputs, *refusal.facts]
-    except (ProtocolError, StoreError, OSError) as error:
+    except _ANSWERED as error:
+        return _answer_error(request, error)
+
+
+def answer_in_steps(
+    request: Request, steps: Generator[None, None, Sequence[Output]]
+) -> Sequence[Output]:
+    """Have an answer made that takes long, a step at a time; other requests are served in between.
+
+    Args:
+        request: what is answered.
+        steps: yields where others may go first, and returns the outputs. What it reads may have
+            changed at each of these places. Its errors become answers.
+    """
+
+    def step() -> Sequence[Output]:
+        try:
+            next(steps)
+        except StopIteration as end:
+            outputs: Sequence[Output] = end.value
+            return outputs
+        except _ANSWERED as error:
+            return _answer_error(request, error)
+        return [Produce(request.connection, step)]
+
+    return [Produce(request.connection, step)]
+
+
+def _answer_error(request: Request, error: Exception) -> Sequence[Output]:
+    if not isinstance(error, Refusal):
         return answer(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
+    outputs = answer(request, error.code, remark=error.remark, ext_fields=error.ext_fields)
+    return [*outputs, *error.facts]

@@ -5,7 +5,8 @@ Source: AdminBrokerProcessor.java.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from typing import TypeAlias
 
 from sparrowmq.broker.consumer_groups import Member
 from sparrowmq.broker.rates import Added
@@ -50,7 +51,12 @@ from sparrowmq.protocol.headers import (
     decode_header,
 )
 from sparrowmq.serving.connections import Connection, Output, Reply
-from sparrowmq.serving.requests import Refusal, Request, answer
+from sparrowmq.serving.requests import Refusal, Request, answer, answer_in_steps
+
+# Queues looked up before others are served: some milliseconds.
+STATS_QUEUES_PER_STEP = 256
+
+Steps: TypeAlias = Generator[None, None, Sequence[Output]]
 
 
 def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -162,15 +168,22 @@ def topic_stats(state: BrokerState, request: Request) -> Sequence[Output]:
     topic = state.topics.find(header.topic)
     if topic is None:
         raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+    return answer_in_steps(request, _topic_stats(state, request, topic))
+
+
+def _topic_stats(state: BrokerState, request: Request, topic: TopicConfig) -> Steps:
+    name = topic.topic_name
     table: dict[MessageQueue, TopicOffset] = {}
     for queue_id in range(topic.write_queue_nums):
-        low = max(0, state.store.min_offset(header.topic, queue_id))
-        high = max(0, state.store.max_offset(header.topic, queue_id))
-        table[MessageQueue(header.topic, state.config.broker_name, queue_id)] = TopicOffset(
+        low = max(0, state.store.min_offset(name, queue_id))
+        high = max(0, state.store.max_offset(name, queue_id))
+        table[MessageQueue(name, state.config.broker_name, queue_id)] = TopicOffset(
             min_offset=low,
             max_offset=high,
-            last_update_timestamp_ms=_store_time(state, header.topic, queue_id, high - 1),
+            last_update_timestamp_ms=_store_time(state, name, queue_id, high - 1),
         )
+        if queue_id % STATS_QUEUES_PER_STEP == 0:
+            yield
     return answer(request, body=encode_body(TopicStatsTable(offset_table=table)))
 
 
@@ -179,13 +192,21 @@ def consume_stats(state: BrokerState, request: Request) -> Sequence[Output]:
     header = decode_header(GetConsumeStatsRequestHeader, request.command.ext_fields)
     group = header.consumer_group
     topics = [header.topic] if header.topic else _topics_of_group(state, group)
+    return answer_in_steps(request, _consume_stats(state, request, group, topics))
+
+
+def _consume_stats(
+    state: BrokerState, request: Request, group: str, topics: Sequence[str]
+) -> Steps:
     table: dict[MessageQueue, OffsetWrapper] = {}
     for name in topics:
-        table |= _progress(state, group, name)
+        table |= yield from _progress(state, group, name)
     return answer(request, body=encode_body(ConsumeStats(offset_table=table)))
 
 
-def _progress(state: BrokerState, group: str, topic: str) -> dict[MessageQueue, OffsetWrapper]:
+def _progress(
+    state: BrokerState, group: str, topic: str
+) -> Generator[None, None, dict[MessageQueue, OffsetWrapper]]:
     """Return how far a group is in each queue of a topic; nothing of an unknown topic."""
     known = state.topics.find(topic)
     table: dict[MessageQueue, OffsetWrapper] = {}
@@ -196,20 +217,28 @@ def _progress(state: BrokerState, group: str, topic: str) -> dict[MessageQueue, 
             consumer_offset=committed,
             last_timestamp_ms=_store_time(state, topic, queue_id, committed - 1),
         )
+        if queue_id % STATS_QUEUES_PER_STEP == 0:
+            yield
     return table
 
 
 def broker_consume_stats(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with how far every group is in each topic that it has offsets in."""
     header = decode_header(GetConsumeStatsInBrokerHeader, request.command.ext_fields)
+    steps = _broker_consume_stats(state, request, is_order=header.is_order)
+    return answer_in_steps(request, steps)
+
+
+def _broker_consume_stats(state: BrokerState, request: Request, *, is_order: bool) -> Steps:
     groups: list[dict[str, list[ConsumeStats]]] = []
     total_diff = 0
+    topics_by_group = state.offsets.topics_by_group()
     for group in sorted(state.groups.table().subscription_group_table):
         stats = []
-        for name in sorted(state.offsets.topics_of_group(group)):
+        for name in sorted(topics_by_group.get(group, ())):
             topic = state.topics.find(name)
-            if topic is not None and (topic.order or not header.is_order):
-                table = _progress(state, group, name)
+            if topic is not None and (topic.order or not is_order):
+                table = yield from _progress(state, group, name)
                 total_diff += sum(
                     at.broker_offset - (at.consumer_offset or 0) for at in table.values()
                 )
