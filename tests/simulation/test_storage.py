@@ -66,8 +66,7 @@ def test_killed_process_loses_nothing_that_it_wrote(dice: Dice) -> None:
     storage.create("f", size=4).write(0, b"abcd")
     with pytest.raises(StoreError):
         storage.lock()
-    storage.stop_process()
-    storage.lock()
+    storage.kill().lock()
 
     assert b"abcd" == storage.open("f").read(0, 4)
 
@@ -93,7 +92,7 @@ def test_full_disk_has_room_only_where_sectors_are_written_already(dice: Dice) -
 def test_failing_disk_syncs_nothing(dice: Dice) -> None:
     storage = SimulatedStorage(dice)
     file = storage.create("f", size=1)
-    storage.is_failing = True
+    storage.fail()
     with pytest.raises(OSError, match="the disk does not answer") as caught:
         file.sync()
 
@@ -103,7 +102,7 @@ def test_failing_disk_syncs_nothing(dice: Dice) -> None:
 def test_power_may_go_in_the_midst_of_several_syncs(dice: Dice) -> None:
     storage = SimulatedStorage(dice)
     first, second = storage.create("f", size=1), storage.create("g", size=1)
-    storage.syncs_left = 1
+    storage.changes_left = 1
     first.sync()
 
     with pytest.raises(PowerCut):

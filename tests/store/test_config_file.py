@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sparrowmq.errors import StoreError
+from sparrowmq.simulation.storage import PowerCut
 from sparrowmq.store.config_file import read_config, write_config
 from sparrowmq.store.file_storage import FileStorage
 
@@ -40,23 +41,23 @@ def test_backup_stands_in_for_what_cannot_be_understood(damage: bytes, tmp_path:
 
 
 def test_power_cut_at_any_step_leaves_old_or_new(
-    new_storage: Callable[[], Any], power_cut: type[BaseException]
+    new_storage: Callable[..., Any],
 ) -> None:
     reached = set()
     for seed in range(200):
         rng = Random(seed)
-        storage = new_storage()
+        storage = new_storage(rng)
         write_config(storage, PATH, b"0" * 700)
         write_config(storage, PATH, b"1" * 900)
-        storage.operations_left = rng.randrange(8)
-        storage.cut_rng = rng
+        storage.changes_left = rng.randrange(8)
         is_written = False
         try:
             write_config(storage, PATH, b"2" * 1100)
             is_written = True
-        except power_cut:
+        except PowerCut:
             pass
-        storage = storage.lose_power(rng) if rng.random() < 0.7 else storage.kill()
+        storage.changes_left = None
+        storage.lose_power() if rng.random() < 0.7 else storage.kill()
 
         content = read_config(storage, PATH, bytes)
         assert content in ((b"2" * 1100,) if is_written else (b"1" * 900, b"2" * 1100)), seed

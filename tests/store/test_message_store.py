@@ -196,10 +196,10 @@ def test_contiguous_records_are_one_read_of_the_log(
     for n in range(9):
         store.put(new_record(b"%d" % n), timestamp_ms=1)
     flush(store)
-    before = storage.reads
+    before = storage.read_count
 
     assert 9 == store.get("T", 0, queue_offset=0, count_max=32, bytes_max=9999).count
-    assert 2 == storage.reads - before
+    assert 2 == storage.read_count - before
 
 
 def test_get_by_tags_skips_others_and_goes_past_them(

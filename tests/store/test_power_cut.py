@@ -11,6 +11,7 @@ import pytest
 
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.simulation.storage import PowerCut
 from sparrowmq.store import FlushMode, FlushWork, MessageStore, PutStatus, StoreConfig
 
 SEEDS = 300
@@ -140,18 +141,16 @@ def work(store: MessageStore, life: Life, rng: Random, make: Callable[..., Recor
 @pytest.mark.parametrize("block", range(10))
 def test_power_cut_loses_nothing_acknowledged_or_seen(
     block: int,
-    new_storage: Callable[[], Any],
+    new_storage: Callable[..., Any],
     new_record: Callable[..., Record],
-    power_cut: type[BaseException],
 ) -> None:
     reached = set()
     for seed in range(block * SEEDS // 10, (block + 1) * SEEDS // 10):
         rng = Random(seed)
         config = config_for(rng)
-        storage, life = new_storage(), Life()
+        storage, life = new_storage(rng), Life()
         for _ in range(CUTS_PER_SEED):
-            storage.operations_left = rng.randrange(200)
-            storage.cut_rng = rng
+            storage.changes_left = rng.randrange(200)
             store = MessageStore(storage, config)
             try:
                 report = store.load(timestamp_ms=1)
@@ -160,9 +159,9 @@ def test_power_cut_loses_nothing_acknowledged_or_seen(
                 reached.update(["rewritten"] if report.rewritten_queues else [])
                 assert report.lost_synced_bytes == 0, seed
                 work(store, life, rng, new_record)
-            except power_cut:
-                storage = storage.lose_power(rng) if rng.random() < 0.8 else storage.kill()
-        storage.operations_left = None
+            except PowerCut:
+                storage.lose_power() if rng.random() < 0.8 else storage.kill()
+        storage.changes_left = None
         store = MessageStore(storage, config)
         store.load(timestamp_ms=1)
         check_life(store, life, seed)

@@ -172,7 +172,7 @@ def test_a_cut_off_record_never_comes_back(
     new = new_record(b"n", queue_id=0)
     store.put(new, timestamp_ms=4)
     flush(store)
-    storage = storage.lose_power(Random(1))
+    storage.lose_power()
 
     store = MessageStore(storage, CONFIG)
     store.load(timestamp_ms=5)

@@ -328,7 +328,8 @@ class Cluster:
             if broker.storage.is_failing:
                 broker.kill()
             broker.keep_power()
-            broker.is_slow = broker.storage.is_full = broker.storage.is_failing = False
+            broker.is_slow = False
+            broker.storage.mend()
             if broker.process is None:
                 broker.start()
             elif broker.process.is_frozen:

@@ -236,7 +236,7 @@ class BrokerHost:
         if self.storage.is_failing:
             self.storage.lose_power()
         else:
-            self.storage.stop_process()
+            self.storage.kill()
 
     def power_off(self) -> None:
         """Cut the power, maybe in the midst of a sync."""
@@ -273,7 +273,7 @@ class BrokerHost:
 
     def _run_partly(self, work: Callable[[], None]) -> None:
         if self._dice.random() < 0.5:
-            self.storage.syncs_left = self._dice.randrange(0, 4)
+            self.storage.changes_left = self._dice.randrange(0, 4)
             with suppress(PowerCut, OSError):
                 work()
 

@@ -132,7 +132,7 @@ class Injector:
     def _start(self, broker: BrokerHost) -> None:
         if broker.process is None:
             self._cluster.trace.add(f"{broker.name} starts")
-            broker.storage.is_failing = broker.storage.is_full = False
+            broker.storage.mend()
             broker.start()
 
     def _broker_kill(self) -> str | None:
@@ -227,7 +227,7 @@ class Injector:
         broker = self._draw_broker()
         if broker is None or not self._cluster.scenario.sync_flush or broker.storage.is_failing:
             return None
-        broker.storage.is_failing = True
+        broker.storage.fail()
 
         def replace() -> None:
             if broker.process is not None:

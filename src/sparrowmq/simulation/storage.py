@@ -1,12 +1,14 @@
-"""A disk in memory: it is slow, fails, is full, and forgets what was not synced at a power cut.
+"""A disk in memory: it fails, is full, and forgets what was not synced at a power cut.
 
 What a program wrote and what the disk has are kept apart, sector by sector and name by name. A
-sync brings the one to the other; a power cut leaves any part of the difference.
+sync brings the one to the other; a power cut leaves any part of the difference. The simulation's
+brokers and the tests of the store run on it.
 """
 
 from __future__ import annotations
 
 import errno
+from typing import Self
 
 from sparrowmq.errors import StoreError
 from sparrowmq.simulation.dice import Dice
@@ -15,11 +17,11 @@ from sparrowmq.store.storage import Bytes, StorageFile, parent_directory
 SECTOR_SIZE = 512
 
 
-class PowerCut(Exception):
-    """Power goes in the midst of work on the disk."""
+class PowerCut(BaseException):
+    """Power goes in the midst of work on the disk; no program that loses power can handle that."""
 
 
-class _Content:
+class Inode:
     """One file's bytes: as written, and as the disk has them."""
 
     def __init__(self, size: int) -> None:
@@ -29,7 +31,14 @@ class _Content:
         # Sectors that have room on the disk; the others are holes.
         self.allocated: set[int] = set()
 
+    def replace(self, data: bytes) -> None:
+        """Have the disk itself hold something else."""
+        self.data[:] = data
+        self.durable[:] = data
+        self.dirty.clear()
+
     def touch(self, begin: int, end: int) -> None:
+        """Note that these bytes were written."""
         sectors = range(begin // SECTOR_SIZE, -(-end // SECTOR_SIZE))
         self.dirty.update(sectors)
         self.allocated.update(sectors)
@@ -42,42 +51,38 @@ class _Content:
         return end - begin
 
     def sync(self) -> None:
+        """Have the disk hold what was written."""
         self._persist(sorted(self.dirty))
         self.dirty.clear()
 
     def lose_power(self, dice: Dice) -> None:
         """Keep some of what was not synced."""
+        if len(self.durable) != len(self.data) and dice.random() < 0.5:
+            # The size had not reached the disk.
+            _resize(self.data, len(self.durable))
         share = dice.choice((0.0, 0.5, 0.9, 1.0))
-        has_size = len(self.durable) == len(self.data) or dice.random() < 0.5
-        kept = [sector for sector in sorted(self.dirty) if dice.random() < share]
-        if has_size:
-            self._persist(kept)
-        else:
-            last = len(self.durable) // SECTOR_SIZE
-            for sector in kept:
-                if sector < last:
-                    self._copy(sector)
+        self._persist([sector for sector in sorted(self.dirty) if dice.random() < share])
         self.data = bytearray(self.durable)
         self.dirty = set()
 
     def _persist(self, sectors: list[int]) -> None:
-        size = len(self.data)
-        del self.durable[size:]
-        self.durable.extend(bytes(size - len(self.durable)))
+        _resize(self.durable, len(self.data))
         for sector in sectors:
-            self._copy(sector)
+            begin = sector * SECTOR_SIZE
+            self.durable[begin : begin + SECTOR_SIZE] = self.data[begin : begin + SECTOR_SIZE]
 
-    def _copy(self, sector: int) -> None:
-        begin = sector * SECTOR_SIZE
-        self.durable[begin : begin + SECTOR_SIZE] = self.data[begin : begin + SECTOR_SIZE]
+
+def _resize(data: bytearray, size: int) -> None:
+    del data[size:]
+    data.extend(bytes(size - len(data)))
 
 
 class SimulatedFile:
     """A file of a `SimulatedStorage`."""
 
-    def __init__(self, storage: SimulatedStorage, path: str, content: _Content) -> None:
+    def __init__(self, storage: SimulatedStorage, path: str, inode: Inode) -> None:
         self._storage = storage
-        self._content = content
+        self._inode = inode
         self._path = path
 
     @property
@@ -88,46 +93,44 @@ class SimulatedFile:
     @property
     def size(self) -> int:
         """The size in bytes."""
-        return len(self._content.data)
+        return len(self._inode.data)
 
     def read(self, position: int, size: int) -> bytes:
         """Return bytes as written."""
-        return bytes(self._content.data[position : position + size])
+        self._storage.read_count += 1
+        return bytes(self._inode.data[position : position + size])
 
     def write(self, position: int, data: Bytes) -> None:
-        """Write bytes, or a part of them where the disk is full."""
+        """Write bytes, or a part of them where the disk is full or power goes."""
         assert position + len(data) <= self.size
-        storage, count = self._storage, len(data)
-        storage.write_count += 1
-        if storage.is_full:
-            count = self._content.room(position, position + count)
-        self._content.data[position : position + count] = data[:count]
-        self._content.touch(position, position + count)
-        if count < len(data):
-            raise OSError(errno.ENOSPC, "no space left on this disk")
+        count, failure = self._storage.begin_write(self._inode, position, len(data))
+        self._inode.data[position : position + count] = data[:count]
+        self._inode.touch(position, position + count)
+        if failure is not None:
+            raise failure
 
     def zero_from(self, position: int) -> None:
         """Make the rest zero."""
-        self._content.data[position:] = bytes(self.size - position)
-        self._content.touch(position, self.size)
+        self._storage.begin_change()
+        self._inode.data[position:] = bytes(self.size - position)
+        self._inode.touch(position, self.size)
 
     def resize(self, size: int) -> None:
         """Cut or extend."""
-        data = self._content.data
-        self._content.touch(min(size, len(data)), max(size, len(data)))
-        del data[size:]
-        data.extend(bytes(size - len(data)))
+        self._storage.begin_change()
+        self._inode.touch(min(size, self.size), max(size, self.size))
+        _resize(self._inode.data, size)
 
     def next_data(self, position: int) -> int | None:
         """Return where the next byte other than zero is."""
-        rest = bytes(self._content.data[position:])
+        rest = bytes(self._inode.data[position:])
         stripped = rest.lstrip(b"\0")
         return position + len(rest) - len(stripped) if stripped else None
 
     def sync(self) -> None:
         """Bring the content to the disk."""
-        self._storage.count_sync()
-        self._content.sync()
+        self._storage.begin_sync()
+        self._inode.sync()
 
     def close(self) -> None:
         """Do nothing: there is no descriptor."""
@@ -136,60 +139,112 @@ class SimulatedFile:
 class SimulatedStorage:
     """A disk.
 
+    Args:
+        dice: decides what a power cut leaves.
+
     Attributes:
+        inodes: the files by path.
         is_full: what needs another sector raises ENOSPC, after a part of the bytes.
-        is_failing: syncs raise EIO.
-        syncs_left: power goes when so many syncs are done; None for never.
+        bytes_left: the disk takes so many bytes more, then a write does a part and raises ENOSPC.
+        sync_error: raised by every sync, unless it is None.
+        changes_left: power goes after so many changes, in the midst of the next; None for never.
         write_count: how many writes there were.
+        read_count: how many reads there were.
     """
 
     def __init__(self, dice: Dice) -> None:
         self._dice = dice
-        self._contents: dict[str, _Content] = {}
-        self._durable_names: dict[str, _Content] = {}
+        self.inodes: dict[str, Inode] = {}
+        self._durable_names: dict[str, Inode] = {}
         # Each reaches the disk as a whole or not at all: a rename is two names.
-        self._name_changes: list[dict[str, _Content | None]] = []
+        self._name_changes: list[dict[str, Inode | None]] = []
         self._is_locked = False
         self.is_full = False
-        self.is_failing = False
-        self.syncs_left: int | None = None
+        self.bytes_left: int | None = None
+        self.sync_error: OSError | None = None
+        self.changes_left: int | None = None
         self.write_count = 0
+        self.read_count = 0
 
     # --- faults -----------------------------------------------------------------------------
 
-    def count_sync(self) -> None:
-        """Let a sync begin, or not. For `SimulatedFile`."""
-        if self.syncs_left is not None:
-            self.syncs_left -= 1
-            if self.syncs_left < 0:
+    def begin_change(self) -> None:
+        """Let a change begin, unless power goes. For `SimulatedFile`."""
+        if self.changes_left is not None:
+            self.changes_left -= 1
+            if self.changes_left < 0:
                 raise PowerCut
-        if self.is_failing:
-            raise OSError(errno.EIO, "the disk does not answer")
 
-    def stop_process(self) -> None:
+    def begin_write(
+        self, inode: Inode, position: int, size: int
+    ) -> tuple[int, OSError | PowerCut | None]:
+        """Return how many bytes of a write are done, and why not all. For `SimulatedFile`."""
+        self.write_count += 1
+        if self.changes_left == 0:
+            # Power goes while the bytes are on their way; a sector is written as a whole.
+            self.changes_left = -1
+            end = position + self._dice.randrange(0, size)
+            return max(0, end - end % SECTOR_SIZE - position), PowerCut()
+        self.begin_change()
+        count = inode.room(position, position + size) if self.is_full else size
+        if self.bytes_left is not None:
+            count = min(count, self.bytes_left)
+            self.bytes_left -= count
+        return count, _no_space() if count < size else None
+
+    def begin_sync(self) -> None:
+        """Let a sync begin, or not. For `SimulatedFile`."""
+        self.begin_change()
+        if self.sync_error is not None:
+            raise self.sync_error
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether syncs fail."""
+        return self.sync_error is not None
+
+    def fail(self) -> None:
+        """Let every sync fail from now on, as a broken disk does."""
+        self.sync_error = OSError(errno.EIO, "the disk does not answer")
+
+    def mend(self) -> None:
+        """Let the disk work and have room again."""
+        self.sync_error, self.is_full, self.bytes_left = None, False, None
+
+    def kill(self) -> Self:
         """Let go of what a killed process held; everything it wrote is still there."""
         self._is_locked = False
-        self.syncs_left = None
+        self.changes_left = None
+        return self
 
-    def lose_power(self) -> None:
+    def lose_power(self) -> Self:
         """Become what the machine finds when power is back."""
-        self.stop_process()
+        self.kill()
         names = dict(self._durable_names)
         for change in self._name_changes:
             if self._dice.random() < 0.5:
                 _apply(names, change)
         for path in sorted(names):
             names[path].lose_power(self._dice)
-        self._contents = dict(names)
+        self.inodes = dict(names)
         self._durable_names = dict(names)
         self._name_changes = []
+        return self
+
+    def copy(self) -> SimulatedStorage:
+        """Return another disk with the same content, all of it durable."""
+        other = SimulatedStorage(self._dice)
+        for path, inode in self.inodes.items():
+            copied = other.inodes[path] = other._durable_names[path] = Inode(0)
+            copied.replace(bytes(inode.data))
+        return other
 
     # --- Storage ----------------------------------------------------------------------------
 
     def lock(self) -> None:
         """Take the tree for one store."""
         if self._is_locked:
-            raise StoreError("another store has this disk")
+            raise StoreError("this disk is in use")
         self._is_locked = True
 
     def unlock(self) -> None:
@@ -199,43 +254,46 @@ class SimulatedStorage:
     def list_names(self, directory: str) -> list[str]:
         """Return the sorted names in a directory."""
         prefix = f"{directory}/" if directory else ""
-        below = [path[len(prefix) :] for path in self._contents if path.startswith(prefix)]
+        below = [path[len(prefix) :] for path in self.inodes if path.startswith(prefix)]
         return sorted({name.partition("/")[0] for name in below})
 
     def has(self, path: str) -> bool:
         """Tell whether there is a file or directory."""
-        return path in self._contents or any(p.startswith(f"{path}/") for p in self._contents)
+        return path in self.inodes or any(p.startswith(f"{path}/") for p in self.inodes)
 
     def create(self, path: str, *, size: int, pinned: bool = False) -> StorageFile:
         """Create a file of zeros."""
         del pinned
         if self.is_full and size:
-            raise OSError(errno.ENOSPC, "no space left on this disk")
-        content = _Content(size)
+            raise _no_space()
+        self.begin_change()
+        inode = Inode(size)
         # Zeros need no writing: only the size has to reach the disk.
-        self._name({path: content})
-        return SimulatedFile(self, path, content)
+        self._name({path: inode})
+        return SimulatedFile(self, path, inode)
 
     def open(self, path: str, *, pinned: bool = False) -> StorageFile:
         """Open a file."""
         del pinned
-        content = self._contents.get(path)
-        if content is None:
+        inode = self.inodes.get(path)
+        if inode is None:
             raise FileNotFoundError(path)
-        return SimulatedFile(self, path, content)
+        return SimulatedFile(self, path, inode)
 
     def remove(self, path: str) -> None:
         """Remove a file."""
-        if path in self._contents:
+        self.begin_change()
+        if path in self.inodes:
             self._name({path: None})
 
     def rename(self, old_path: str, new_path: str) -> None:
         """Give a file another name."""
-        self._name({new_path: self._contents[old_path], old_path: None})
+        self.begin_change()
+        self._name({new_path: self.inodes[old_path], old_path: None})
 
     def sync_directory(self, path: str) -> None:
         """Bring the names of a directory, and of those above it, to the disk."""
-        self.count_sync()
+        self.begin_sync()
         above = {path}
         while path:
             path = parent_directory(path)
@@ -248,14 +306,18 @@ class SimulatedStorage:
                 left.append(change)
         self._name_changes = left
 
-    def _name(self, change: dict[str, _Content | None]) -> None:
-        _apply(self._contents, change)
+    def _name(self, change: dict[str, Inode | None]) -> None:
+        _apply(self.inodes, change)
         self._name_changes.append(change)
 
 
-def _apply(names: dict[str, _Content], change: dict[str, _Content | None]) -> None:
-    for path, content in change.items():
-        if content is None:
+def _apply(names: dict[str, Inode], change: dict[str, Inode | None]) -> None:
+    for path, inode in change.items():
+        if inode is None:
             names.pop(path, None)
         else:
-            names[path] = content
+            names[path] = inode
+
+
+def _no_space() -> OSError:
+    return OSError(errno.ENOSPC, "no space left on this disk")
