@@ -1,0 +1,27 @@
+"""The page on limits says what the code says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sparrowmq.broker import message_filter, pull_hold
+from sparrowmq.protocol import bodies, fastjson, framing
+from sparrowmq.serving import descriptors
+from sparrowmq.serving.limits import ServerLimits
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "server-limits.md"
+PLACES = (ServerLimits(), descriptors, framing, pull_hold, bodies, fastjson, message_filter)
+
+
+def test_page_names_the_bounds_as_they_are() -> None:
+    rows = re.findall(r"^\|.*\(`(\w+)`\) \| ([\d,]+) \|", PAGE.read_text(), re.M)
+    documented = {name: int(value.replace(",", "")) for name, value in rows}
+
+    actual = {
+        name: next(getattr(place, name) for place in PLACES if hasattr(place, name))
+        for name in documented
+    }
+
+    assert len(documented) == 14
+    assert actual == documented
