@@ -6,7 +6,6 @@ be left over.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import socket
@@ -18,49 +17,10 @@ import pytest
 import uvloop
 
 from frame_server import FrameServer, Handler, echo
-from sparrowmq.calling.async_driver import AsyncDriver
-from sparrowmq.calling.blocking_driver import BlockingDriver
+from harness import Harness
 
 # libuv opens a pipe for signals once in a process; have that done before descriptors are counted.
 uvloop.new_event_loop().close()
-
-
-class Harness:
-    """A driver, and the way to run an operation on it from a plain test function."""
-
-    def __init__(self, kind: str, **settings: Any) -> None:
-        self.kind = kind
-        self.is_blocking = kind == "blocking"
-        self._runner: asyncio.Runner | None = None
-        self.driver: Any
-        if self.is_blocking:
-            self.driver = BlockingDriver(**settings)
-            return
-        factory = uvloop.new_event_loop if kind == "uvloop" else None
-        self._runner = asyncio.Runner(loop_factory=factory)
-        self.driver = AsyncDriver(**settings)
-
-    def run(self, operation: Any) -> Any:
-        if self._runner is None:
-            return self.driver.run(operation)
-        return self._runner.run(self.driver.run(operation))
-
-    def call_soon_threadsafe(self, function: Callable[[], Any]) -> None:
-        if self._runner is None:
-            self.driver.call_soon_threadsafe(function)
-        else:
-            self._runner.get_loop().call_soon_threadsafe(function)
-
-    def close_driver(self) -> None:
-        if self._runner is None:
-            self.driver.close()
-        else:
-            self._runner.run(self.driver.aclose())
-
-    def close(self) -> None:
-        self.close_driver()
-        if self._runner is not None:
-            self._runner.close()
 
 
 def count_descriptors() -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
+from frame_server import FrameServer
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.effects import Cancelled, Event, call, cancel, invoke, join, now, spawn, wait
 from sparrowmq.errors import UsageError
@@ -29,7 +30,9 @@ def ask(address: str, body: bytes) -> Any:
     return answer.body
 
 
-async def test_callers_share_one_connection(driver, serve) -> None:
+async def test_callers_share_one_connection(
+    driver: AsyncDriver, serve: Callable[..., FrameServer]
+) -> None:
     server = serve()
     bodies = [b"%d" % number for number in range(200)]
 
@@ -40,14 +43,14 @@ async def test_callers_share_one_connection(driver, serve) -> None:
     await driver.aclose()
 
 
-async def test_operation_that_never_waits_returns_at_once(driver) -> None:
+async def test_operation_that_never_waits_returns_at_once(driver: AsyncDriver) -> None:
     instant = driver.run(now())
 
     with pytest.raises(StopIteration):
         instant.send(None)
 
 
-async def test_cancelled_caller_cancels_its_operation(driver) -> None:
+async def test_cancelled_caller_cancels_its_operation(driver: AsyncDriver) -> None:
     ended = asyncio.Event()
     begun = asyncio.Event()
 
@@ -68,7 +71,7 @@ async def test_cancelled_caller_cancels_its_operation(driver) -> None:
     await ended.wait()
 
 
-async def test_event_set_by_other_code_on_the_loop_ends_a_wait(driver) -> None:
+async def test_event_set_by_other_code_on_the_loop_ends_a_wait(driver: AsyncDriver) -> None:
     event = Event()
     waiting = asyncio.create_task(driver.run(wait(event, timeout_ms=LONG_MS)))
     await asyncio.sleep(0)
@@ -91,13 +94,15 @@ class Adder:
 
 
 @pytest.mark.parametrize("function", [add, partial(add, right=2), Adder()])
-async def test_coroutine_function_is_awaited_on_the_loop(driver, function) -> None:
+async def test_coroutine_function_is_awaited_on_the_loop(
+    driver: AsyncDriver, function: Any
+) -> None:
     args = (5,) if isinstance(function, partial) else (5, 2)
 
     assert 7 == await driver.run(call(function, *args))
 
 
-async def test_coroutine_functions_error_is_raised(driver) -> None:
+async def test_coroutine_functions_error_is_raised(driver: AsyncDriver) -> None:
     async def fails() -> None:
         raise KeyError("k")
 
@@ -105,7 +110,7 @@ async def test_coroutine_functions_error_is_raised(driver) -> None:
         await driver.run(call(fails))
 
 
-async def test_cancel_cancels_a_coroutine_call(driver) -> None:
+async def test_cancel_cancels_a_coroutine_call(driver: AsyncDriver) -> None:
     cancelled = asyncio.Event()
     begun = asyncio.Event()
 
@@ -127,7 +132,7 @@ async def test_cancel_cancels_a_coroutine_call(driver) -> None:
     await cancelled.wait()
 
 
-async def test_spawned_task_runs_beside_the_loop(driver) -> None:
+async def test_spawned_task_runs_beside_the_loop(driver: AsyncDriver) -> None:
     ran = asyncio.Event()
 
     async def note() -> None:

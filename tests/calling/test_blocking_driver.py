@@ -6,10 +6,12 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
+from frame_server import FrameServer, Peer
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import Cancelled, Event, call, invoke, now, sleep, spawn, wait
 from sparrowmq.errors import InvokeTimeout, UsageError
@@ -58,23 +60,27 @@ def signals(event: threading.Event) -> Any:
     yield from wait(Event())
 
 
-def test_threads_share_the_driver_and_its_connection(blocking, serve) -> None:
+def test_threads_share_the_driver_and_its_connection(
+    blocking: BlockingDriver, serve: Callable[..., FrameServer]
+) -> None:
     server = serve()
 
     def ask_often(number: int) -> list[bytes]:
         return [blocking.run(ask(server.address, b"%d-%d" % (number, i))) for i in range(50)]
 
-    threads = [Result(lambda number=number: ask_often(number)) for number in range(8)]
+    threads = [Result(partial(ask_often, number)) for number in range(8)]
 
     for number, thread in enumerate(threads):
         assert [b"%d-%d" % (number, i) for i in range(50)] == thread.join()
     assert 1 == server.connection_count
 
 
-def test_calls_of_several_threads_overlap(blocking, serve) -> None:
+def test_calls_of_several_threads_overlap(
+    blocking: BlockingDriver, serve: Callable[..., FrameServer]
+) -> None:
     kept = []
 
-    def answer_when_all_came(peer, command) -> None:
+    def answer_when_all_came(peer: Peer, command: RemotingCommand) -> None:
         kept.append(command)
         if len(kept) == 4:
             for earlier in kept:
@@ -87,7 +93,9 @@ def test_calls_of_several_threads_overlap(blocking, serve) -> None:
     assert [b"x"] * 4 == [thread.join() for thread in threads]
 
 
-def test_served_driver_runs_tasks_and_calls_of_other_threads(blocking, serve) -> None:
+def test_served_driver_runs_tasks_and_calls_of_other_threads(
+    blocking: BlockingDriver, serve: Callable[..., FrameServer]
+) -> None:
     server = serve()
     stop = Event()
     serving = Result(lambda: blocking.serve_until(stop))
@@ -103,7 +111,7 @@ def test_served_driver_runs_tasks_and_calls_of_other_threads(blocking, serve) ->
     assert task.name == "spawned"
 
 
-def test_cancel_from_another_thread_ends_a_task(blocking) -> None:
+def test_cancel_from_another_thread_ends_a_task(blocking: BlockingDriver) -> None:
     ended = threading.Event()
     begun = threading.Event()
 
@@ -126,7 +134,7 @@ def test_cancel_from_another_thread_ends_a_task(blocking) -> None:
     serving.join()
 
 
-def test_spawned_task_runs_when_somebody_leads(blocking) -> None:
+def test_spawned_task_runs_when_somebody_leads(blocking: BlockingDriver) -> None:
     ran: list[int] = []
 
     def operation() -> Any:
@@ -140,7 +148,7 @@ def test_spawned_task_runs_when_somebody_leads(blocking) -> None:
     assert [1] == ran
 
 
-def test_spawn_from_within_an_operation_needs_no_other_wake(blocking) -> None:
+def test_spawn_from_within_an_operation_needs_no_other_wake(blocking: BlockingDriver) -> None:
     stop = Event()
 
     def stopper() -> Any:
@@ -154,7 +162,9 @@ def test_spawn_from_within_an_operation_needs_no_other_wake(blocking) -> None:
     assert blocking.run(operation())
 
 
-def test_failing_callback_is_logged_and_stops_nothing(blocking, caplog) -> None:
+def test_failing_callback_is_logged_and_stops_nothing(
+    blocking: BlockingDriver, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail() -> None:
         raise ValueError("from a callback")
 
@@ -164,7 +174,7 @@ def test_failing_callback_is_logged_and_stops_nothing(blocking, caplog) -> None:
     assert "from a callback" in caplog.text
 
 
-def test_time_out_bounds_the_whole_operation_and_cancels_it(blocking) -> None:
+def test_time_out_bounds_the_whole_operation_and_cancels_it(blocking: BlockingDriver) -> None:
     ended: list[str] = []
 
     def operation() -> Any:
@@ -181,7 +191,7 @@ def test_time_out_bounds_the_whole_operation_and_cancels_it(blocking) -> None:
     assert 5 == blocking.run(call(int, "5"), timeout_ms=LONG_MS)
 
 
-def test_run_within_the_driver_is_refused(blocking) -> None:
+def test_run_within_the_driver_is_refused(blocking: BlockingDriver) -> None:
     def operation() -> Any:
         yield from sleep(0)
         blocking.run(now())
@@ -190,7 +200,7 @@ def test_run_within_the_driver_is_refused(blocking) -> None:
         blocking.run(operation())
 
 
-def test_close_within_the_driver_is_refused(blocking) -> None:
+def test_close_within_the_driver_is_refused(blocking: BlockingDriver) -> None:
     def operation() -> Any:
         yield from sleep(0)
         blocking.close()
@@ -202,9 +212,7 @@ def test_close_within_the_driver_is_refused(blocking) -> None:
 def test_close_ends_the_calls_of_all_other_threads(no_leaks: None) -> None:
     driver = BlockingDriver()
     begun = [threading.Event() for _ in range(3)]
-    threads = [
-        Result(lambda event=event: driver.run(signals(event), name="for ever")) for event in begun
-    ]
+    threads = [Result(partial(driver.run, signals(event), name="for ever")) for event in begun]
     for event in begun:
         assert event.wait(PATIENCE_S)
 
@@ -217,7 +225,7 @@ def test_close_ends_the_calls_of_all_other_threads(no_leaks: None) -> None:
 
 
 def test_close_that_waits_in_vain_is_left_to_the_thread_that_leads(
-    serve, no_leaks: None, caplog: pytest.LogCaptureFixture
+    serve: Callable[..., FrameServer], no_leaks: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What an operation computes cannot be broken off; its connections go when it ends."""
     driver, server = BlockingDriver(), serve()
@@ -249,7 +257,7 @@ def test_close_drops_what_threads_hand_over_later(no_leaks: None) -> None:
         driver.spawn(now(), name="late")
 
 
-def test_signal_handler_wakes_the_driver(blocking) -> None:
+def test_signal_handler_wakes_the_driver(blocking: BlockingDriver) -> None:
     stop = Event()
     previous = signal.signal(signal.SIGUSR1, lambda *_: blocking.call_soon_threadsafe(stop.set))
 
@@ -263,7 +271,9 @@ def test_signal_handler_wakes_the_driver(blocking) -> None:
         signal.signal(signal.SIGUSR1, previous)
 
 
-def test_interrupt_cancels_the_operation_and_the_driver_goes_on(blocking, serve) -> None:
+def test_interrupt_cancels_the_operation_and_the_driver_goes_on(
+    blocking: BlockingDriver, serve: Callable[..., FrameServer]
+) -> None:
     server = serve()
     ended: list[str] = []
 
@@ -289,7 +299,7 @@ def test_interrupt_cancels_the_operation_and_the_driver_goes_on(blocking, serve)
     assert b"z" == blocking.run(ask(server.address, b"z"))
 
 
-def test_lead_passes_to_a_thread_that_still_waits(blocking) -> None:
+def test_lead_passes_to_a_thread_that_still_waits(blocking: BlockingDriver) -> None:
     stop, second_runs = Event(), threading.Event()
 
     def lead() -> Any:
@@ -313,7 +323,9 @@ def test_lead_passes_to_a_thread_that_still_waits(blocking) -> None:
     assert own == led_by
 
 
-def test_connection_closed_between_two_calls_is_made_anew(serve, no_leaks: None) -> None:
+def test_connection_closed_between_two_calls_is_made_anew(
+    serve: Callable[..., FrameServer], no_leaks: None
+) -> None:
     lost: list[str] = []
     server = serve()
     with BlockingDriver(on_connection_lost=lost.append) as driver:
@@ -328,7 +340,7 @@ def test_connection_closed_between_two_calls_is_made_anew(serve, no_leaks: None)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_driver_of_the_parent_is_refused_after_a_fork(blocking) -> None:
+def test_driver_of_the_parent_is_refused_after_a_fork(blocking: BlockingDriver) -> None:
     pid = os.fork()
     if pid == 0:
         try:

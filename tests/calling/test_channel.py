@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparrowmq.calling.channel import IDLE_MS, Channel
-from sparrowmq.calling.effects import Effect, Operation, invoke, oneway
+from sparrowmq.calling.effects import Effect, Invoke, Oneway, Operation, invoke, oneway
 from sparrowmq.calling.scheduler import OperationTask, Scheduler
 from sparrowmq.errors import ConnectFailed, ConnectionLost, RemoteProtocolError, TooManyInFlight
 from sparrowmq.protocol.command import RemotingCommand, response_to
@@ -55,6 +55,7 @@ class World:
 
     def run(self) -> None:
         def carry(task: OperationTask, effect: Effect) -> None:
+            assert isinstance(effect, Invoke | Oneway)
             self.channel.submit(task, effect, self.scheduler)
 
         while True:

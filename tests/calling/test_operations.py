@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from frame_server import FrameServer, Handler, Peer
+from harness import Harness
 from sparrowmq.calling.effects import (
     Cancelled,
     Event,
@@ -72,7 +75,7 @@ def together(operations: list[Any]) -> Any:
 # Invoke.
 
 
-def test_invoke_returns_the_answer(driver, serve) -> None:
+def test_invoke_returns_the_answer(driver: Harness, serve: Callable[..., FrameServer]) -> None:
     server = serve()
 
     answer = driver.run(invoke(server.address, request(body=b"hello"), timeout_ms=LONG_MS))
@@ -80,10 +83,12 @@ def test_invoke_returns_the_answer(driver, serve) -> None:
     assert (0, b"hello", True) == (answer.code, answer.body, answer.is_response)
 
 
-def test_answers_in_any_order_reach_their_own_tasks(driver, serve) -> None:
+def test_answers_in_any_order_reach_their_own_tasks(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
     kept = []
 
-    def answer_in_reverse(peer, command) -> None:
+    def answer_in_reverse(peer: Peer, command: RemotingCommand) -> None:
         kept.append(command)
         if len(kept) == 5:
             for earlier in reversed(kept):
@@ -98,7 +103,9 @@ def test_answers_in_any_order_reach_their_own_tasks(driver, serve) -> None:
     assert 1 == server.connection_count
 
 
-def test_hundreds_of_tasks_share_one_connection(driver, serve) -> None:
+def test_hundreds_of_tasks_share_one_connection(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
     server = serve()
     bodies = [b"%d" % number for number in range(500)]
 
@@ -108,7 +115,9 @@ def test_hundreds_of_tasks_share_one_connection(driver, serve) -> None:
     assert 1 == server.connection_count
 
 
-def test_connection_is_kept_between_operations(driver, serve) -> None:
+def test_connection_is_kept_between_operations(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
     server = serve()
 
     assert b"1" == driver.run(ask(server.address, b"1"))
@@ -116,7 +125,7 @@ def test_connection_is_kept_between_operations(driver, serve) -> None:
     assert 1 == server.connection_count
 
 
-def test_large_bodies_travel_both_ways(driver, serve) -> None:
+def test_large_bodies_travel_both_ways(driver: Harness, serve: Callable[..., FrameServer]) -> None:
     server = serve()
     body = bytes(range(256)) * 16_384
 
@@ -125,8 +134,8 @@ def test_large_bodies_travel_both_ways(driver, serve) -> None:
     assert [body] * 3 == answers
 
 
-def test_answer_may_come_byte_by_byte(driver, serve) -> None:
-    def answer_slowly(peer, command) -> None:
+def test_answer_may_come_byte_by_byte(driver: Harness, serve: Callable[..., FrameServer]) -> None:
+    def answer_slowly(peer: Peer, command: RemotingCommand) -> None:
         for byte in encode_frame(response_to(command, body=b"slow")):
             peer.send(bytes([byte]))
 
@@ -135,7 +144,7 @@ def test_answer_may_come_byte_by_byte(driver, serve) -> None:
     assert b"slow" == driver.run(ask(server.address))
 
 
-def test_refused_connection_names_address_and_remedy(driver, free_port) -> None:
+def test_refused_connection_names_address_and_remedy(driver: Harness, free_port: int) -> None:
     address = f"127.0.0.1:{free_port}"
 
     error = driver.run(failure_of(ask(address)))
@@ -154,20 +163,22 @@ def test_refused_connection_names_address_and_remedy(driver, free_port) -> None:
         ("127.0.0.1:0", "port '0' is not between 1 and 65535"),
     ],
 )
-def test_malformed_address_is_a_failed_connection(driver, address, reason) -> None:
+def test_malformed_address_is_a_failed_connection(
+    driver: Harness, address: str, reason: str
+) -> None:
     error = driver.run(failure_of(ask(address)))
 
     assert ConnectFailed is type(error)
     assert reason in str(error)
 
 
-def test_host_name_that_cannot_exist_is_a_failed_connection(driver) -> None:
+def test_host_name_that_cannot_exist_is_a_failed_connection(driver: Harness) -> None:
     error = driver.run(failure_of(ask("x" * 64 + ".test:9876")))
 
     assert ConnectFailed is type(error)
 
 
-def test_names_are_looked_up(driver, serve) -> None:
+def test_names_are_looked_up(driver: Harness, serve: Callable[..., FrameServer]) -> None:
     server = serve()
 
     # The first is known without asking; the second only `getaddrinfo` understands.
@@ -175,7 +186,7 @@ def test_names_are_looked_up(driver, serve) -> None:
     assert b"2" == driver.run(ask(f"127.1:{server.port}", b"2"))
 
 
-def test_address_may_be_of_ip_version_6(driver, serve) -> None:
+def test_address_may_be_of_ip_version_6(driver: Harness, serve: Callable[..., FrameServer]) -> None:
     try:
         server = serve(host="::1")
     except OSError:
@@ -184,15 +195,19 @@ def test_address_may_be_of_ip_version_6(driver, serve) -> None:
     assert b"6" == driver.run(ask(f"[::1]:{server.port}", b"6"))
 
 
-def test_connecting_is_tried_anew_after_a_failure(driver, serve, free_port) -> None:
+def test_connecting_is_tried_anew_after_a_failure(
+    driver: Harness, serve: Callable[..., FrameServer], free_port: int
+) -> None:
     server = serve()
 
     assert ConnectFailed is type(driver.run(failure_of(ask(f"127.0.0.1:{free_port}"))))
     assert b"x" == driver.run(ask(server.address, b"x"))
 
 
-def test_peer_that_closes_in_the_middle_of_an_answer_loses_the_connection(driver, serve) -> None:
-    def answer_half(peer, command) -> None:
+def test_peer_that_closes_in_the_middle_of_an_answer_loses_the_connection(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
+    def answer_half(peer: Peer, command: RemotingCommand) -> None:
         if command.body == b"half":
             peer.send(encode_frame(response_to(command, body=b"hidden"))[:-3])
             peer.close()
@@ -209,10 +224,10 @@ def test_peer_that_closes_in_the_middle_of_an_answer_loses_the_connection(driver
     assert b"whole" == driver.run(ask(server.address))
 
 
-def test_reset_fails_every_waiting_task(driver, serve) -> None:
+def test_reset_fails_every_waiting_task(driver: Harness, serve: Callable[..., FrameServer]) -> None:
     count = 0
 
-    def reset_at_third(peer, _) -> None:
+    def reset_at_third(peer: Peer, _: RemotingCommand) -> None:
         nonlocal count
         count += 1
         if count == 3:
@@ -225,7 +240,9 @@ def test_reset_fails_every_waiting_task(driver, serve) -> None:
     assert [ConnectionLost] * 3 == [type(error) for error in errors]
 
 
-def test_bytes_that_are_no_frame_lose_the_connection(driver, serve) -> None:
+def test_bytes_that_are_no_frame_lose_the_connection(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
     server = serve(lambda peer, _: peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
 
     error = driver.run(failure_of(ask(server.address)))
@@ -234,10 +251,12 @@ def test_bytes_that_are_no_frame_lose_the_connection(driver, serve) -> None:
     assert isinstance(error.__cause__, RemoteProtocolError)
 
 
-def test_time_out_keeps_the_connection_and_drops_the_late_answer(driver, serve) -> None:
+def test_time_out_keeps_the_connection_and_drops_the_late_answer(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
     kept = []
 
-    def answer_late(peer, command) -> None:
+    def answer_late(peer: Peer, command: RemotingCommand) -> None:
         if command.body == b"late":
             kept.append(command)
             return
@@ -257,7 +276,9 @@ def test_time_out_keeps_the_connection_and_drops_the_late_answer(driver, serve) 
     assert 1 == server.connection_count
 
 
-def test_request_that_cannot_be_encoded_fails_alone(driver, serve) -> None:
+def test_request_that_cannot_be_encoded_fails_alone(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
     server = serve()
     too_large = bytes(17 * 1024 * 1024)
 
@@ -270,7 +291,9 @@ def test_request_that_cannot_be_encoded_fails_alone(driver, serve) -> None:
     assert b"2" == driver.run(ask(server.address, b"2"))
 
 
-def test_peer_that_does_not_read_bounds_what_is_buffered(driver, serve) -> None:
+def test_peer_that_does_not_read_bounds_what_is_buffered(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
     reads = threading.Event()
     server = serve(reads=reads)
     megabyte = bytes(1024 * 1024)
@@ -286,7 +309,9 @@ def test_peer_that_does_not_read_bounds_what_is_buffered(driver, serve) -> None:
     assert unwritten >= 30
 
 
-def test_requests_wait_for_room_in_the_buffer(driver, serve) -> None:
+def test_requests_wait_for_room_in_the_buffer(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
     reads = threading.Event()
     server = serve(reads=reads)
     megabyte = bytes(1024 * 1024)
@@ -304,11 +329,13 @@ def test_requests_wait_for_room_in_the_buffer(driver, serve) -> None:
 # One-way.
 
 
-def test_oneway_is_written_and_not_answered(driver, serve) -> None:
+def test_oneway_is_written_and_not_answered(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
     seen = []
     arrived = threading.Event()
 
-    def note(peer, command) -> None:
+    def note(peer: Peer, command: RemotingCommand) -> None:
         seen.append((command.code, command.is_oneway))
         arrived.set()
 
@@ -319,13 +346,15 @@ def test_oneway_is_written_and_not_answered(driver, serve) -> None:
     assert [(35, True)] == seen
 
 
-def test_oneway_to_nobody_fails(driver, free_port) -> None:
+def test_oneway_to_nobody_fails(driver: Harness, free_port: int) -> None:
     error = driver.run(failure_of(oneway(f"127.0.0.1:{free_port}", request(), timeout_ms=LONG_MS)))
 
     assert ConnectFailed is type(error)
 
 
-def test_oneways_to_a_peer_that_does_not_read_time_out(driver, serve) -> None:
+def test_oneways_to_a_peer_that_does_not_read_time_out(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
     server = serve(reads=threading.Event())
     body = bytes(4 * 1024 * 1024)
     driver.run(oneway(server.address, request(), timeout_ms=LONG_MS))
@@ -342,10 +371,12 @@ def test_oneways_to_a_peer_that_does_not_read_time_out(driver, serve) -> None:
 # Requests of the peer.
 
 
-def push_then_reply(push: RemotingCommand, answers: list[RemotingCommand], got: threading.Event):
+def push_then_reply(
+    push: RemotingCommand, answers: list[RemotingCommand], got: threading.Event
+) -> Handler:
     """Handle a request by pushing one to the client first."""
 
-    def handle(peer, command) -> None:
+    def handle(peer: Peer, command: RemotingCommand) -> None:
         if command.is_response:
             answers.append(command)
             got.set()
@@ -356,7 +387,9 @@ def push_then_reply(push: RemotingCommand, answers: list[RemotingCommand], got: 
     return handle
 
 
-def test_request_of_the_peer_is_answered(make_driver, serve) -> None:
+def test_request_of_the_peer_is_answered(
+    make_driver: Callable[..., Harness], serve: Callable[..., FrameServer]
+) -> None:
     seen = []
     answers: list[RemotingCommand] = []
     got = threading.Event()
@@ -374,7 +407,9 @@ def test_request_of_the_peer_is_answered(make_driver, serve) -> None:
     assert [(77, 0, b"running")] == [(a.opaque, a.code, a.body) for a in answers]
 
 
-def test_oneway_request_of_the_peer_is_not_answered(make_driver, serve) -> None:
+def test_oneway_request_of_the_peer_is_not_answered(
+    make_driver: Callable[..., Harness], serve: Callable[..., FrameServer]
+) -> None:
     answers: list[RemotingCommand] = []
     got = threading.Event()
     server = serve(push_then_reply(RemotingCommand(code=40, flag=2), answers, got))
@@ -385,7 +420,9 @@ def test_oneway_request_of_the_peer_is_not_answered(make_driver, serve) -> None:
     assert [] == answers
 
 
-def test_request_of_the_peer_without_a_handler_is_not_supported(driver, serve) -> None:
+def test_request_of_the_peer_without_a_handler_is_not_supported(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
     answers: list[RemotingCommand] = []
     got = threading.Event()
     server = serve(push_then_reply(RemotingCommand(code=999, opaque=5), answers, got))
@@ -397,7 +434,9 @@ def test_request_of_the_peer_without_a_handler_is_not_supported(driver, serve) -
 
 
 def test_handler_that_fails_answers_an_error_and_keeps_the_connection(
-    make_driver, serve, caplog
+    make_driver: Callable[..., Harness],
+    serve: Callable[..., FrameServer],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     answers: list[RemotingCommand] = []
     got = threading.Event()
@@ -417,7 +456,9 @@ def test_handler_that_fails_answers_an_error_and_keeps_the_connection(
     assert "request 307" in caplog.text
 
 
-def test_lost_connection_is_told_once(make_driver, serve) -> None:
+def test_lost_connection_is_told_once(
+    make_driver: Callable[..., Harness], serve: Callable[..., FrameServer]
+) -> None:
     lost: list[str] = []
     server = serve(lambda peer, _: peer.close())
     driver = make_driver(on_connection_lost=lost.append)
@@ -427,7 +468,9 @@ def test_lost_connection_is_told_once(make_driver, serve) -> None:
     assert [server.address] == lost
 
 
-def test_failed_connect_and_close_are_no_lost_connections(make_driver, serve, free_port) -> None:
+def test_failed_connect_and_close_are_no_lost_connections(
+    make_driver: Callable[..., Harness], serve: Callable[..., FrameServer], free_port: int
+) -> None:
     lost: list[str] = []
     server = serve()
     driver = make_driver(on_connection_lost=lost.append)
@@ -452,7 +495,7 @@ def fails(error: Exception) -> Any:
     raise error
 
 
-def test_join_returns_the_result_whenever_it_comes(driver) -> None:
+def test_join_returns_the_result_whenever_it_comes(driver: Harness) -> None:
     def operation() -> Any:
         task = yield from spawn(returns(5), name="five")
         early = yield from join(task)
@@ -462,7 +505,7 @@ def test_join_returns_the_result_whenever_it_comes(driver) -> None:
     assert (5, 5, True, "five") == driver.run(operation())
 
 
-def test_join_raises_the_error(driver) -> None:
+def test_join_raises_the_error(driver: Harness) -> None:
     def operation() -> Any:
         task = yield from spawn(fails(KeyError("k")), name="fails")
         first = yield from failure_of(join(task))
@@ -472,7 +515,7 @@ def test_join_raises_the_error(driver) -> None:
     assert (True, KeyError) == driver.run(operation())
 
 
-def test_join_gives_up_after_its_time(driver) -> None:
+def test_join_gives_up_after_its_time(driver: Harness) -> None:
     event = Event()
 
     def operation() -> Any:
@@ -485,7 +528,7 @@ def test_join_gives_up_after_its_time(driver) -> None:
     assert expected == driver.run(operation())
 
 
-def test_joining_oneself_or_a_stranger_is_a_mistake(driver) -> None:
+def test_joining_oneself_or_a_stranger_is_a_mistake(driver: Harness) -> None:
     tasks: list[Any] = []
 
     def itself() -> Any:
@@ -501,14 +544,16 @@ def test_joining_oneself_or_a_stranger_is_a_mistake(driver) -> None:
     assert (UsageError, UsageError) == driver.run(operation())
 
 
-def test_what_is_no_effect_is_a_mistake(driver) -> None:
+def test_what_is_no_effect_is_a_mistake(driver: Harness) -> None:
     def operation() -> Any:
         yield "no effect"
 
     assert UsageError is type(driver.run(failure_of(operation())))
 
 
-def test_error_that_nobody_joins_is_logged_at_close(driver, caplog) -> None:
+def test_error_that_nobody_joins_is_logged_at_close(
+    driver: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
     def operation() -> Any:
         yield from spawn(fails(ValueError("unseen")), name="lonely")
         yield from sleep(1)
@@ -522,7 +567,9 @@ def test_error_that_nobody_joins_is_logged_at_close(driver, caplog) -> None:
     assert "unseen" in caplog.text
 
 
-def test_error_that_is_joined_is_not_logged(driver, caplog) -> None:
+def test_error_that_is_joined_is_not_logged(
+    driver: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
     def operation() -> Any:
         task = yield from spawn(fails(ValueError("seen")), name="watched")
         yield from sleep(1)
@@ -534,7 +581,7 @@ def test_error_that_is_joined_is_not_logged(driver, caplog) -> None:
     assert [] == [record for record in caplog.records if record.levelno == logging.ERROR]
 
 
-def test_sleeps_end_in_the_order_of_their_deadlines(driver) -> None:
+def test_sleeps_end_in_the_order_of_their_deadlines(driver: Harness) -> None:
     order: list[int] = []
 
     def sleeper(duration_ms: int) -> Any:
@@ -546,7 +593,7 @@ def test_sleeps_end_in_the_order_of_their_deadlines(driver) -> None:
     assert [0, 20, 40] == order
 
 
-def test_sleep_lasts_as_long_as_it_says(driver) -> None:
+def test_sleep_lasts_as_long_as_it_says(driver: Harness) -> None:
     def operation() -> Any:
         begin = yield from now()
         yield from sleep(SOON_MS)
@@ -556,7 +603,7 @@ def test_sleep_lasts_as_long_as_it_says(driver) -> None:
     assert driver.run(operation())
 
 
-def test_clocks_tell_different_times(driver) -> None:
+def test_clocks_tell_different_times(driver: Harness) -> None:
     def operation() -> Any:
         return (yield from now()), (yield from timestamp())
 
@@ -566,7 +613,7 @@ def test_clocks_tell_different_times(driver) -> None:
     assert monotonic < wall
 
 
-def test_wait_ends_when_the_event_is_set(driver) -> None:
+def test_wait_ends_when_the_event_is_set(driver: Harness) -> None:
     event = Event()
 
     def setter() -> Any:
@@ -584,7 +631,7 @@ def test_wait_ends_when_the_event_is_set(driver) -> None:
     assert (True, True, False) == driver.run(operation())
 
 
-def test_event_set_from_another_thread_through_the_driver_ends_a_wait(driver) -> None:
+def test_event_set_from_another_thread_through_the_driver_ends_a_wait(driver: Harness) -> None:
     event = Event()
     threads: list[threading.Thread] = []
 
@@ -601,13 +648,13 @@ def test_event_set_from_another_thread_through_the_driver_ends_a_wait(driver) ->
 # Calls.
 
 
-def test_call_runs_a_plain_function_in_another_thread(driver) -> None:
+def test_call_runs_a_plain_function_in_another_thread(driver: Harness) -> None:
     ident = driver.run(call(threading.get_ident))
 
     assert ident != threading.get_ident()
 
 
-def test_call_passes_arguments_and_errors(driver) -> None:
+def test_call_passes_arguments_and_errors(driver: Harness) -> None:
     def operation() -> Any:
         value = yield from call(divmod, 7, 2)
         error = yield from failure_of(call(divmod, 7, 0))
@@ -616,7 +663,7 @@ def test_call_passes_arguments_and_errors(driver) -> None:
     assert ((3, 1), ZeroDivisionError) == driver.run(operation())
 
 
-def test_calls_are_bounded_by_the_pool(make_driver) -> None:
+def test_calls_are_bounded_by_the_pool(make_driver: Callable[..., Harness]) -> None:
     driver = make_driver(pool_size=2)
     lock = threading.Lock()
     both_in = threading.Barrier(2)
@@ -636,7 +683,7 @@ def test_calls_are_bounded_by_the_pool(make_driver) -> None:
     assert 2 == peak
 
 
-def test_pool_exists_only_after_a_call(driver, serve) -> None:
+def test_pool_exists_only_after_a_call(driver: Harness, serve: Callable[..., FrameServer]) -> None:
     server = serve()
     driver.run(ask(server.address))
     before = {thread.name for thread in threading.enumerate()}
@@ -669,7 +716,7 @@ def cancelled_at(operation: Any, seen: list[str]) -> Any:
 CANCELLED = (True, UsageError, "task victim was cancelled")
 
 
-def test_cancel_ends_a_sleep_and_a_wait(driver) -> None:
+def test_cancel_ends_a_sleep_and_a_wait(driver: Harness) -> None:
     for operation in (sleep(LONG_MS), wait(Event()), wait(Event(), timeout_ms=LONG_MS)):
         seen: list[str] = []
 
@@ -677,7 +724,7 @@ def test_cancel_ends_a_sleep_and_a_wait(driver) -> None:
         assert ["cancelled"] == seen
 
 
-def test_cancel_ends_a_join_but_not_the_joined_task(driver) -> None:
+def test_cancel_ends_a_join_but_not_the_joined_task(driver: Harness) -> None:
     event = Event()
     seen: list[str] = []
 
@@ -690,11 +737,13 @@ def test_cancel_ends_a_join_but_not_the_joined_task(driver) -> None:
     assert (CANCELLED, True) == driver.run(operation())
 
 
-def test_cancel_ends_an_invoke_and_its_answer_is_dropped(driver, serve) -> None:
+def test_cancel_ends_an_invoke_and_its_answer_is_dropped(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
     held: list[Any] = []
     arrived = threading.Event()
 
-    def hold_first(peer, command) -> None:
+    def hold_first(peer: Peer, command: RemotingCommand) -> None:
         if not held:
             held.append(command)
             arrived.set()
@@ -716,7 +765,7 @@ def test_cancel_ends_an_invoke_and_its_answer_is_dropped(driver, serve) -> None:
     assert 1 == server.connection_count
 
 
-def test_cancel_ends_a_call_whose_result_is_dropped(driver) -> None:
+def test_cancel_ends_a_call_whose_result_is_dropped(driver: Harness) -> None:
     release = threading.Event()
     results: list[Any] = []
 
@@ -730,7 +779,7 @@ def test_cancel_ends_a_call_whose_result_is_dropped(driver) -> None:
     assert [0] == results
 
 
-def test_cancel_before_the_first_step_runs_nothing(driver) -> None:
+def test_cancel_before_the_first_step_runs_nothing(driver: Harness) -> None:
     ran: list[int] = []
 
     def victim() -> Any:
@@ -748,7 +797,7 @@ def test_cancel_before_the_first_step_runs_nothing(driver) -> None:
     assert [] == ran
 
 
-def test_task_may_cancel_itself(driver) -> None:
+def test_task_may_cancel_itself(driver: Harness) -> None:
     tasks: list[Any] = []
 
     def victim() -> Any:
@@ -764,7 +813,7 @@ def test_task_may_cancel_itself(driver) -> None:
     assert CANCELLED == driver.run(operation())
 
 
-def test_cancelled_operation_may_return_instead(driver) -> None:
+def test_cancelled_operation_may_return_instead(driver: Harness) -> None:
     def stubborn() -> Any:
         try:
             yield from sleep(LONG_MS)
@@ -783,7 +832,9 @@ def test_cancelled_operation_may_return_instead(driver) -> None:
 # The end.
 
 
-def test_close_cancels_tasks_and_refuses_new_ones(driver, serve) -> None:
+def test_close_cancels_tasks_and_refuses_new_ones(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
     server = serve(lambda peer, command: None)
     seen: list[str] = []
 
@@ -801,7 +852,9 @@ def test_close_cancels_tasks_and_refuses_new_ones(driver, serve) -> None:
         driver.run(now())
 
 
-def test_close_ends_operations_that_go_on_after_cancelled(driver, serve) -> None:
+def test_close_ends_operations_that_go_on_after_cancelled(
+    driver: Harness, serve: Callable[..., FrameServer]
+) -> None:
     server = serve(lambda peer, command: None)
     ended: list[str] = []
 
@@ -825,7 +878,9 @@ def test_close_ends_operations_that_go_on_after_cancelled(driver, serve) -> None
     assert ["again", "ended"] == ended
 
 
-def test_close_does_not_wait_for_a_listener_without_end(make_driver, caplog) -> None:
+def test_close_does_not_wait_for_a_listener_without_end(
+    make_driver: Callable[..., Harness], caplog: pytest.LogCaptureFixture
+) -> None:
     driver = make_driver(pool_size=1)
     begun, release = threading.Event(), threading.Event()
 
@@ -839,10 +894,7 @@ def test_close_does_not_wait_for_a_listener_without_end(make_driver, caplog) -> 
 
     driver.run(operation())
     assert begun.wait(PATIENCE_S)
-    if driver.is_blocking:
-        driver.driver.close(timeout_ms=SOON_MS)
-    else:
-        driver._runner.run(driver.driver.aclose(timeout_ms=SOON_MS))
+    driver.close_driver(timeout_ms=SOON_MS)
 
     assert "threads left in their calls: sparrowmq-call-0" in caplog.text
     release.set()

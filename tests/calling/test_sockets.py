@@ -29,12 +29,12 @@ PATIENCE_S = 20
         ("::1:10911", ("::1", 10911)),
     ],
 )
-def test_address_is_split_at_its_last_colon(address, expected) -> None:
+def test_address_is_split_at_its_last_colon(address: str, expected: tuple[str, int]) -> None:
     assert expected == split_address(address)
 
 
 @pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:0", "host:65536", "h:１"])
-def test_address_without_host_or_port_is_refused(address) -> None:
+def test_address_without_host_or_port_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="port"):
         split_address(address)
 

@@ -9,11 +9,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from certificates import Certificate, Certificates
+from frame_server import FrameServer
+from harness import Harness
 from sparrowmq.calling import async_driver, socket_network, tls
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.blocking_driver import BlockingDriver
@@ -95,21 +98,32 @@ def listening(no_leaks: None) -> Iterator[Callable[[Callable[[socket.socket], No
 
 
 @pytest.mark.parametrize("size", [1, 16 * 1024, 1024 * 1024])
-def test_bodies_of_all_sizes_pass(make_driver, tls_server, trusting, size) -> None:
+def test_bodies_of_all_sizes_pass(
+    make_driver: Callable[..., Harness],
+    tls_server: FrameServer,
+    trusting: ssl.SSLContext,
+    size: int,
+) -> None:
     bodies = [bytes([number]) * size for number in range(20)]
 
     assert bodies == make_driver(tls=trusting).run(ask_all(tls_server.address, bodies))
     assert 1 == tls_server.connection_count
 
 
-def test_host_name_is_checked_as_it_was_given(make_driver, tls_server, trusting) -> None:
+def test_host_name_is_checked_as_it_was_given(
+    make_driver: Callable[..., Harness], tls_server: FrameServer, trusting: ssl.SSLContext
+) -> None:
     address = f"localhost:{tls_server.port}"
 
     assert b"x" == make_driver(tls=trusting).run(ask(address))
 
 
 def test_peer_that_reads_late_gets_everything(
-    make_driver, serve, certificates, trusting, monkeypatch
+    make_driver: Callable[..., Harness],
+    serve: Callable[..., FrameServer],
+    certificates: Certificates,
+    trusting: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reads = threading.Event()
     server = serve(tls=context_of(certificates), reads=reads)
@@ -123,7 +137,7 @@ def test_peer_that_reads_late_gets_everything(
         def count(deadline_ms: int) -> int:
             nonlocal looks
             looks += 1
-            return attend(deadline_ms)
+            return int(attend(deadline_ms))
 
         monkeypatch.setattr(network, "attend", count)
     threading.Timer(0.3, reads.set).start()
@@ -134,7 +148,9 @@ def test_peer_that_reads_late_gets_everything(
 
 
 def test_client_shows_its_certificate_where_one_is_asked_for(
-    make_driver, serve, certificates
+    make_driver: Callable[..., Harness],
+    serve: Callable[..., FrameServer],
+    certificates: Certificates,
 ) -> None:
     context = server_context(
         certificates.server.path, certificates.server.key, client_ca_file=certificates.ca.path
@@ -150,7 +166,10 @@ def test_client_shows_its_certificate_where_one_is_asked_for(
 
 
 def test_client_without_a_certificate_is_told_to_give_one(
-    make_driver, serve, certificates, trusting
+    make_driver: Callable[..., Harness],
+    serve: Callable[..., FrameServer],
+    certificates: Certificates,
+    trusting: ssl.SSLContext,
 ) -> None:
     server = serve(
         tls=server_context(
@@ -171,7 +190,9 @@ def failure_of(make_driver: Any, address: str, context: ssl.SSLContext) -> str:
     return text
 
 
-def test_unknown_authority_is_named_as_such(make_driver, tls_server, certificates) -> None:
+def test_unknown_authority_is_named_as_such(
+    make_driver: Callable[..., Harness], tls_server: FrameServer, certificates: Certificates
+) -> None:
     context = client_context(ca_file=certificates.other_ca.path)
 
     text = failure_of(make_driver, tls_server.address, context)
@@ -180,13 +201,23 @@ def test_unknown_authority_is_named_as_such(make_driver, tls_server, certificate
     assert text.endswith("give the file of the CA that signed it")
 
 
-def test_expired_certificate_is_named_as_such(make_driver, serve, certificates, trusting) -> None:
+def test_expired_certificate_is_named_as_such(
+    make_driver: Callable[..., Harness],
+    serve: Callable[..., FrameServer],
+    certificates: Certificates,
+    trusting: ssl.SSLContext,
+) -> None:
     server = serve(tls=context_of(certificates, certificates.issue("expired", days=-1)))
 
     assert "certificate has expired" in failure_of(make_driver, server.address, trusting)
 
 
-def test_certificate_of_another_host_is_refused(make_driver, serve, certificates, trusting) -> None:
+def test_certificate_of_another_host_is_refused(
+    make_driver: Callable[..., Harness],
+    serve: Callable[..., FrameServer],
+    certificates: Certificates,
+    trusting: ssl.SSLContext,
+) -> None:
     server = serve(tls=context_of(certificates, certificates.issue("other", san="IP:127.0.0.2")))
 
     text = failure_of(make_driver, server.address, trusting)
@@ -196,7 +227,9 @@ def test_certificate_of_another_host_is_refused(make_driver, serve, certificates
 
 
 def test_certificate_of_another_host_passes_where_hosts_are_not_checked(
-    make_driver, serve, certificates
+    make_driver: Callable[..., Harness],
+    serve: Callable[..., FrameServer],
+    certificates: Certificates,
 ) -> None:
     server = serve(tls=context_of(certificates, certificates.issue("other", san="IP:127.0.0.2")))
     context = client_context(ca_file=certificates.ca.path, check_hostname=False)
@@ -204,7 +237,11 @@ def test_certificate_of_another_host_passes_where_hosts_are_not_checked(
     assert b"x" == make_driver(tls=context).run(ask(server.address))
 
 
-def test_own_server_is_trusted_by_its_certificate_alone(make_driver, serve, certificates) -> None:
+def test_own_server_is_trusted_by_its_certificate_alone(
+    make_driver: Callable[..., Harness],
+    serve: Callable[..., FrameServer],
+    certificates: Certificates,
+) -> None:
     elsewhere = certificates.issue("elsewhere", san="DNS:broker.test")
     server = serve(tls=context_of(certificates, elsewhere))
     other = serve(tls=context_of(certificates))
@@ -231,14 +268,22 @@ def say_nothing(sock: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("handle", [read_and_close, answer_in_plain_text])
-def test_server_without_tls_is_named_as_such(make_driver, listening, trusting, handle) -> None:
+def test_server_without_tls_is_named_as_such(
+    make_driver: Callable[..., Harness],
+    listening: Callable[..., str],
+    trusting: ssl.SSLContext,
+    handle: Callable[[socket.socket], None],
+) -> None:
     text = failure_of(make_driver, listening(handle), trusting)
 
     assert "not speak TLS" in text
 
 
 def test_server_that_never_shakes_hands_is_left_in_time(
-    make_driver, listening, trusting, monkeypatch
+    make_driver: Callable[..., Harness],
+    listening: Callable[..., str],
+    trusting: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module in (async_driver, socket_network):
         monkeypatch.setattr(module, "HANDSHAKE_TIMEOUT_MS", 100)
@@ -249,7 +294,7 @@ def test_server_that_never_shakes_hands_is_left_in_time(
 
 
 def test_request_that_runs_out_of_time_in_the_handshake_says_so(
-    make_driver, listening, trusting
+    make_driver: Callable[..., Harness], listening: Callable[..., str], trusting: ssl.SSLContext
 ) -> None:
     address = listening(say_nothing)
 
@@ -257,12 +302,19 @@ def test_request_that_runs_out_of_time_in_the_handshake_says_so(
         make_driver(tls=trusting).run(invoke(address, RemotingCommand(code=10), timeout_ms=100))
 
 
-def test_client_without_tls_hears_that_the_server_may_want_it(make_driver, tls_server) -> None:
+def test_client_without_tls_hears_that_the_server_may_want_it(
+    make_driver: Callable[..., Harness], tls_server: FrameServer
+) -> None:
     with pytest.raises(ConnectionLost, match="may want TLS"):
         make_driver().run(ask(tls_server.address))
 
 
-def test_version_before_1_2_is_refused(make_driver, serve, certificates, trusting) -> None:
+def test_version_before_1_2_is_refused(
+    make_driver: Callable[..., Harness],
+    serve: Callable[..., FrameServer],
+    certificates: Certificates,
+    trusting: ssl.SSLContext,
+) -> None:
     context = context_of(certificates)
     with pytest.warns(DeprecationWarning, match="deprecated"):
         context.minimum_version = ssl.TLSVersion.TLSv1
@@ -276,7 +328,7 @@ def test_version_before_1_2_is_refused(make_driver, serve, certificates, trustin
 
 
 @pytest.mark.parametrize("make", [BlockingDriver, AsyncDriver])
-def test_what_is_no_context_is_refused(make) -> None:
+def test_what_is_no_context_is_refused(make: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match=r"tls is True; give an ssl\.SSLContext"):
         make(tls=True)
 
@@ -325,21 +377,27 @@ NO_HELLO = bytes.fromhex("160301000501000001ff")
 
 
 @pytest.mark.parametrize("data", [FRAME, b"GET / HTTP/1.1\r\n\r\n", HALF_HELLO, b"", b"\x16"])
-async def test_our_server_hears_nothing_without_a_handshake(our_server, data) -> None:
+async def test_our_server_hears_nothing_without_a_handshake(
+    our_server: tuple[EchoMachine, int], data: bytes
+) -> None:
     machine, port = our_server
 
     assert b"" == await talk(port, data)
     assert 0 == machine.handled
 
 
-async def test_our_server_answers_a_broken_handshake_by_an_alert(our_server) -> None:
+async def test_our_server_answers_a_broken_handshake_by_an_alert(
+    our_server: tuple[EchoMachine, int],
+) -> None:
     machine, port = our_server
 
     assert b"\x15\x03" == (await talk(port, NO_HELLO))[:2]
     assert 0 == machine.handled
 
 
-async def test_our_server_takes_a_handshake_byte_by_byte(our_server, trusting) -> None:
+async def test_our_server_takes_a_handshake_byte_by_byte(
+    our_server: tuple[EchoMachine, int], trusting: ssl.SSLContext
+) -> None:
     _, port = our_server
     session = TlsSession(trusting, server_hostname="127.0.0.1")
     session.receive_data(b"")
@@ -361,7 +419,7 @@ async def test_our_server_takes_a_handshake_byte_by_byte(our_server, trusting) -
     assert b"x" == answers[0].body
 
 
-def test_files_that_cannot_be_used_are_named(tmp_path, certificates) -> None:
+def test_files_that_cannot_be_used_are_named(tmp_path: Path, certificates: Certificates) -> None:
     broken = tmp_path / "broken.pem"
     broken.write_text("no PEM")
     missing = tmp_path / "missing.pem"

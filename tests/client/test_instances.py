@@ -44,7 +44,8 @@ class Stage:
         self._stack = stack
 
     def make(self, **settings: Any) -> PushConsumer:
-        settings = {"listener": lambda *_: None, "client_ip": "10.0.0.1"} | settings
+        defaults: dict[str, Any] = {"listener": lambda *_: None, "client_ip": "10.0.0.1"}
+        settings = defaults | settings
         group = settings.pop("group", self._group)
         consumer = PushConsumer(group, name_server=self._cluster.name_server, **settings)
         return self._stack.enter_context(consumer)
@@ -89,7 +90,7 @@ def test_broadcasting_consumers_that_would_share_their_offsets_are_refused(stage
 def test_other_face_and_other_kind_are_refused_too(
     stage: Stage, cluster: EmbeddedCluster, group: str
 ) -> None:
-    same = {"client_ip": "10.0.0.1", "instance_name": "same"}
+    same: dict[str, Any] = {"client_ip": "10.0.0.1", "instance_name": "same"}
     stage.make(**same).start()
     lite = stage.make_lite(**same)
 
@@ -161,7 +162,7 @@ def is_listed(admin: Admin, group: str) -> bool:
 def test_consumers_and_producers_of_one_client_id_share_a_connection(
     stage: Stage, admin: Admin, cluster: EmbeddedCluster, topic: str, group: str
 ) -> None:
-    same = {"client_ip": "10.0.0.1", "instance_name": "shared"}
+    same: dict[str, Any] = {"client_ip": "10.0.0.1", "instance_name": "shared"}
     got: list[bytes] = []
     first = stage.make(**same, consume_from_where=FIRST)
     second = stage.make(

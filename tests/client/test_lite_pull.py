@@ -94,7 +94,11 @@ def make_pull(
             stack.callback(thread.close)
 
         def make(*, subscribes: bool = True, starts: bool = True, **settings: Any) -> Any:
-            settings = {"consume_from_where": FIRST, "name_server": cluster.name_server} | settings
+            defaults: dict[str, Any] = {
+                "consume_from_where": FIRST,
+                "name_server": cluster.name_server,
+            }
+            settings = defaults | settings
             consumer: Any
             if thread is None:
                 consumer = LitePullConsumer(group, **settings)

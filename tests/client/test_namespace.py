@@ -36,7 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
 
 @pytest.fixture(scope="module")
 def inside(cluster: EmbeddedCluster) -> dict[str, Any]:
-    settings = {"name_server": cluster.name_server, "namespace": "ns"}
+    settings: dict[str, Any] = {"name_server": cluster.name_server, "namespace": "ns"}
     with Admin(**settings) as admin:
         route = admin.create_topic("orders", 2)
     assert ("orders", {"orders"}) == (route.topic, {queue.topic for queue in route.publish_queues})

@@ -79,9 +79,9 @@ def make_consumer(
     with ExitStack() as stack:
 
         def make(listener: Any, **settings: Any) -> PushConsumer:
-            settings = {"consume_from_where": FIRST, "orderly": True} | settings
+            defaults: dict[str, Any] = {"consume_from_where": FIRST, "orderly": True}
             consumer = PushConsumer(
-                group, name_server=cluster.name_server, listener=listener, **settings
+                group, name_server=cluster.name_server, listener=listener, **(defaults | settings)
             )
             stack.enter_context(consumer)
             consumer.subscribe(topic)

@@ -570,8 +570,8 @@ async def test_asyncio_face_takes_plain_listeners_too(
 
 def test_wrong_use_is_refused(cluster: EmbeddedCluster) -> None:
     def make(**settings: Any) -> PushConsumer:
-        settings = {"listener": Seen(), "name_server": cluster.name_server} | settings
-        return PushConsumer("GID_wrong", **settings)
+        defaults: dict[str, Any] = {"listener": Seen(), "name_server": cluster.name_server}
+        return PushConsumer("GID_wrong", **(defaults | settings))
 
     with pytest.raises(ConfigError, match="listener is None"):
         make(listener=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
 from sparrowmq.membership.actions import (
@@ -60,6 +61,9 @@ def given(*queues: MessageQueue, config: MemberConfig = CONFIG) -> GroupMember:
     return member
 
 
+A = TypeVar("A", bound=Action)
+
+
 def rebalance(member: GroupMember, *queues: MessageQueue, now_ms: int) -> None:
     member.rebalanced([TopicShare("T", queues, ("c0", "c1"))], now_ms)
 
@@ -71,10 +75,10 @@ def take(member: GroupMember, queue: MessageQueue = Q0, *, now_ms: int = 0) -> i
         queue, acquire.epoch, offset=5, is_committed=True, lock_sent_ms=now_ms, now_ms=now_ms
     )
     of(member, Pull, now_ms)
-    return int(acquire.epoch)
+    return acquire.epoch
 
 
-def of(member: GroupMember, kind: type, now_ms: int) -> list[Action]:
+def of(member: GroupMember, kind: type[A], now_ms: int) -> list[A]:
     """Return what is due of one kind."""
     return [action for action in member.due(now_ms) if isinstance(action, kind)]
 

@@ -196,6 +196,7 @@ def test_start_that_nobody_committed_is_committed_at_once() -> None:
     member.due(5)
     member.rebalanced([share(Q0)], 5)
     (acquire,) = member.due(5)
+    assert isinstance(acquire, Acquire)
 
     member.acquired(Q0, acquire.epoch, offset=40, is_committed=False, now_ms=6)
 
@@ -271,7 +272,7 @@ def test_own_id_missing_once_registers_again_and_twice_is_believed() -> None:
 
     member.rebalanced([share(cids=others)], 10)
 
-    assert (Q0,) == member.assigned
+    assert [Q0] == list(member.assigned)
     assert [Heartbeat()] == member.due(10)
     member.heartbeat_done(reached=1, failed=0, now_ms=11)
     member.rebalanced([share(cids=others)], 20)

@@ -15,8 +15,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 from sparrowmq.protocol.command import RemotingCommand
 
@@ -204,7 +204,15 @@ def wait(event: Event, *, timeout_ms: int | None = None) -> Operation[bool]:
     return is_set
 
 
-def call(function: Callable[..., T], *args: Any) -> Operation[T]:
+@overload
+def call(function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Operation[T]: ...
+
+
+@overload
+def call(function: Callable[..., T], *args: Any) -> Operation[T]: ...
+
+
+def call(function: Callable[..., Any], *args: Any) -> Operation[Any]:
     """Yield `Call`."""
-    result: T = yield Call(function, args)
+    result: Any = yield Call(function, args)
     return result

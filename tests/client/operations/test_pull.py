@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile import altered, record
+from play import Handler, Play
 from sparrowmq.client.operations.pull import (
     PullResult,
     PullStatus,
@@ -26,7 +27,7 @@ from sparrowmq.protocol.command import RemotingCommand, response_to
 QUEUE = MessageQueue("T", "a", 3)
 
 
-def answering(code: int, *, next_offset: int = 7, body: bytes | None = None) -> Callable:
+def answering(code: int, *, next_offset: int = 7, body: bytes | None = None) -> Handler:
     def answer(address: str, request: RemotingCommand) -> RemotingCommand:
         fields = {
             "suggestWhichBrokerId": "0",
@@ -43,7 +44,9 @@ def answering(code: int, *, next_offset: int = 7, body: bytes | None = None) -> 
     ("code", "status"),
     [(0, "FOUND"), (19, "NO_NEW_MSG"), (20, "NO_MATCHED_MSG"), (21, "OFFSET_ILLEGAL")],
 )
-def test_codes_that_tell_of_the_queue_are_results(play: Callable, code: int, status: str) -> None:
+def test_codes_that_tell_of_the_queue_are_results(
+    play: Callable[[Handler], Play], code: int, status: str
+) -> None:
     header = make_pull_header("G", QUEUE, offset=5, count_max=32)
 
     result = play(answering(code, body=b"records"))(pull("a:1", header))
@@ -52,7 +55,7 @@ def test_codes_that_tell_of_the_queue_are_results(play: Callable, code: int, sta
     assert PullResult(PullStatus[status], 7, 2, 9, records) == result
 
 
-def test_other_codes_are_errors(play: Callable) -> None:
+def test_other_codes_are_errors(play: Callable[[Handler], Play]) -> None:
     with pytest.raises(BrokerError) as caught:
         play(answering(24))(pull("a:1", make_pull_header("G", QUEUE, offset=5, count_max=32)))
 
@@ -74,7 +77,11 @@ def test_other_codes_are_errors(play: Callable) -> None:
     ],
 )
 def test_answer_that_cannot_be_right_is_refused(
-    play: Callable, code: int, fields: dict[str, str], body: bytes | None, what: str
+    play: Callable[[Handler], Play],
+    code: int,
+    fields: dict[str, str],
+    body: bytes | None,
+    what: str,
 ) -> None:
     def answer(address: str, request: RemotingCommand) -> RemotingCommand:
         return altered(answering(code, body=body)(address, request), **fields)
@@ -83,7 +90,7 @@ def test_answer_that_cannot_be_right_is_refused(
         play(answer)(pull("a:1", make_pull_header("G", QUEUE, offset=5, count_max=32)))
 
 
-def test_queue_may_grow_while_its_broker_answers(play: Callable) -> None:
+def test_queue_may_grow_while_its_broker_answers(play: Callable[[Handler], Play]) -> None:
     """RocketMQ's brokers read the end of the queue before they look at its entries."""
     header = make_pull_header("G", QUEUE, offset=5, count_max=32)
 
@@ -131,7 +138,7 @@ def test_damaged_records_are_left_to_their_decoder(noise: bytes, at: int) -> Non
         check_records(QUEUE, result_of([damaged]), offset=5)
 
 
-def test_header_carries_what_was_asked(play: Callable) -> None:
+def test_header_carries_what_was_asked(play: Callable[[Handler], Play]) -> None:
     driver = play(answering(19))
     driver(
         pull(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from hostile import altered
+from play import Handler, Play
 from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.send import (
@@ -97,7 +98,9 @@ def refused(address: str) -> ConnectFailed:
     return ConnectFailed(f"cannot connect to {address}", address=address)
 
 
-def test_message_goes_to_the_next_queue_with_rocketmqs_header(play: Callable) -> None:
+def test_message_goes_to_the_next_queue_with_rocketmqs_header(
+    play: Callable[[Handler], Play],
+) -> None:
     servers = Servers("a")
     driver = play(servers)
 
@@ -132,14 +135,16 @@ def test_message_goes_to_the_next_queue_with_rocketmqs_header(play: Callable) ->
     ("code", "status"),
     [(10, "FLUSH_DISK_TIMEOUT"), (11, "SLAVE_NOT_AVAILABLE"), (12, "FLUSH_SLAVE_TIMEOUT")],
 )
-def test_stored_with_a_reservation_is_no_error(play: Callable, code: int, status: str) -> None:
+def test_stored_with_a_reservation_is_no_error(
+    play: Callable[[Handler], Play], code: int, status: str
+) -> None:
     servers = Servers("a")
     servers.failures["a:1"] = [code]
 
     assert SendStatus[status] == play(servers)(send(make_publisher(), Message("T", b"x"))).status
 
 
-def test_failed_send_is_tried_at_another_broker_at_once(play: Callable) -> None:
+def test_failed_send_is_tried_at_another_broker_at_once(play: Callable[[Handler], Play]) -> None:
     servers = Servers("a", "b")
     servers.failures = {"a:1": [refused("a:1")] * 9}
     driver = play(servers)
@@ -150,7 +155,7 @@ def test_failed_send_is_tried_at_another_broker_at_once(play: Callable) -> None:
     assert [] == driver.slept_ms
 
 
-def test_single_broker_is_given_a_moment_between_attempts(play: Callable) -> None:
+def test_single_broker_is_given_a_moment_between_attempts(play: Callable[[Handler], Play]) -> None:
     servers = Servers("a")
     servers.failures["a:1"] = [refused("a:1"), ResponseCode.SYSTEM_BUSY]
     driver = play(servers)
@@ -162,7 +167,9 @@ def test_single_broker_is_given_a_moment_between_attempts(play: Callable) -> Non
     assert 3 == len(servers.sent)
 
 
-def test_send_that_fails_everywhere_names_the_brokers_and_what_to_try(play: Callable) -> None:
+def test_send_that_fails_everywhere_names_the_brokers_and_what_to_try(
+    play: Callable[[Handler], Play],
+) -> None:
     servers = Servers("a", "b")
     servers.failures = {"a:1": [refused("a:1")] * 9, "b:1": [refused("b:1")] * 9}
 
@@ -174,7 +181,7 @@ def test_send_that_fails_everywhere_names_the_brokers_and_what_to_try(play: Call
     assert isinstance(caught.value.__cause__, ConnectFailed)
 
 
-def test_no_attempt_begins_after_the_timeout(play: Callable) -> None:
+def test_no_attempt_begins_after_the_timeout(play: Callable[[Handler], Play]) -> None:
     servers = Servers("a")
     driver = play(servers)
 
@@ -191,7 +198,7 @@ def test_no_attempt_begins_after_the_timeout(play: Callable) -> None:
     assert ("a",) == caught.value.brokers_tried
 
 
-def test_refusal_for_good_is_not_repeated(play: Callable) -> None:
+def test_refusal_for_good_is_not_repeated(play: Callable[[Handler], Play]) -> None:
     servers = Servers("a", "b")
     servers.failures = {"a:1": [13], "b:1": [13]}
 
@@ -202,7 +209,9 @@ def test_refusal_for_good_is_not_repeated(play: Callable) -> None:
     assert 1 == len(servers.sent)
 
 
-def test_a_broker_that_forbids_is_not_asked_again_where_no_other_may_be(play: Callable) -> None:
+def test_a_broker_that_forbids_is_not_asked_again_where_no_other_may_be(
+    play: Callable[[Handler], Play],
+) -> None:
     alone, several = Servers("a"), Servers("a", "b")
     alone.failures = {"a:1": [ResponseCode.NO_PERMISSION]}
     several.failures = {"a:1": [ResponseCode.NO_PERMISSION], "b:1": [ResponseCode.NO_PERMISSION]}
@@ -215,7 +224,9 @@ def test_a_broker_that_forbids_is_not_asked_again_where_no_other_may_be(play: Ca
     assert (1, 2) == (len(alone.sent), len(several.sent))
 
 
-def test_access_control_that_refuses_who_asks_is_believed_at_once(play: Callable) -> None:
+def test_access_control_that_refuses_who_asks_is_believed_at_once(
+    play: Callable[[Handler], Play],
+) -> None:
     servers = Servers("a", "b")
     servers.remark = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured"
     servers.failures = {"a:1": [ResponseCode.SYSTEM_ERROR], "b:1": [ResponseCode.SYSTEM_ERROR]}
@@ -226,7 +237,9 @@ def test_access_control_that_refuses_who_asks_is_believed_at_once(play: Callable
     assert 1 == len(servers.sent)
 
 
-def test_sharding_key_and_named_queue_stay_with_their_queue(play: Callable) -> None:
+def test_sharding_key_and_named_queue_stay_with_their_queue(
+    play: Callable[[Handler], Play],
+) -> None:
     servers = Servers("a", "b")
     servers.failures = {"a:1": [refused("a:1")], "b:1": [refused("b:1")]}
     publisher = make_publisher()
@@ -241,7 +254,7 @@ def test_sharding_key_and_named_queue_stay_with_their_queue(play: Callable) -> N
     assert MessageQueue("T", "b", 1) == named.queue
 
 
-def test_batch_is_one_request_with_an_id_for_each_message(play: Callable) -> None:
+def test_batch_is_one_request_with_an_id_for_each_message(play: Callable[[Handler], Play]) -> None:
     servers = Servers("a")
     messages = [Message("T", b"1", tags="A"), Message("T", b"2", flag=3)]
 
@@ -257,14 +270,14 @@ def test_batch_is_one_request_with_an_id_for_each_message(play: Callable) -> Non
     assert ("true", "") == ((request.ext_fields or {})["m"], (request.ext_fields or {})["i"])
 
 
-def test_batch_of_several_sharding_keys_is_refused(play: Callable) -> None:
+def test_batch_of_several_sharding_keys_is_refused(play: Callable[[Handler], Play]) -> None:
     messages = [Message("T", b"1", sharding_key="a"), Message("T", b"2", sharding_key="b")]
 
     with pytest.raises(UsageError, match="sharding keys"):
         play(Servers("a"))(send_batch(make_publisher(), messages))
 
 
-def test_oneway_is_written_and_not_waited_for(play: Callable) -> None:
+def test_oneway_is_written_and_not_waited_for(play: Callable[[Handler], Play]) -> None:
     driver = play(Servers("a"))
 
     driver(send_oneway(make_publisher(), Message("T", b"x")))
@@ -273,7 +286,7 @@ def test_oneway_is_written_and_not_waited_for(play: Callable) -> None:
     assert ("a:1", True) == (address, request.is_oneway)
 
 
-def test_topic_without_route_is_created_by_the_templates(play: Callable) -> None:
+def test_topic_without_route_is_created_by_the_templates(play: Callable[[Handler], Play]) -> None:
     servers = Servers("a", queues=8)
     servers.topics = {"TBW102": ("a",)}
     driver = play(servers)
@@ -291,17 +304,17 @@ def test_topic_without_route_is_created_by_the_templates(play: Callable) -> None
     assert (8, False) == (len(route.publish_queues), route.is_template)
 
 
-def test_topic_that_cannot_be_created_is_not_found(play: Callable) -> None:
+def test_topic_that_cannot_be_created_is_not_found(play: Callable[[Handler], Play]) -> None:
     with pytest.raises(TopicRouteNotFound, match="'NONE'"):
         play(Servers("a"))(send(make_publisher(), Message("NONE", b"x")))
 
 
-def test_topic_without_a_writable_queue_says_so(play: Callable) -> None:
+def test_topic_without_a_writable_queue_says_so(play: Callable[[Handler], Play]) -> None:
     with pytest.raises(NoWritableQueue, match="no master or no write permission"):
         play(Servers("a", perm=4))(send(make_publisher(), Message("T", b"x")))
 
 
-def test_unreachable_name_server_is_named(play: Callable) -> None:
+def test_unreachable_name_server_is_named(play: Callable[[Handler], Play]) -> None:
     def nobody(address: str, request: RemotingCommand) -> RemotingCommand:
         raise refused(address)
 
@@ -309,7 +322,7 @@ def test_unreachable_name_server_is_named(play: Callable) -> None:
         play(nobody)(send(make_publisher(), Message("T", b"x")))
 
 
-def test_old_route_serves_while_a_new_one_is_asked_for(play: Callable) -> None:
+def test_old_route_serves_while_a_new_one_is_asked_for(play: Callable[[Handler], Play]) -> None:
     servers = Servers("a")
     driver = play(servers)
     publisher = make_publisher()
@@ -324,7 +337,7 @@ def test_old_route_serves_while_a_new_one_is_asked_for(play: Callable) -> None:
     assert {"a", "b"} == {queue.broker_name for queue in route.publish_queues}
 
 
-def test_brokers_hear_of_the_producer_and_of_its_end(play: Callable) -> None:
+def test_brokers_hear_of_the_producer_and_of_its_end(play: Callable[[Handler], Play]) -> None:
     driver = play(Servers("a"))
     publisher = make_publisher()
     driver(leave(publisher))
@@ -338,7 +351,7 @@ def test_brokers_hear_of_the_producer_and_of_its_end(play: Callable) -> None:
     assert RequestCode.UNREGISTER_CLIENT == codes[-1]
 
 
-def test_answer_without_its_fields_is_a_protocol_error(play: Callable) -> None:
+def test_answer_without_its_fields_is_a_protocol_error(play: Callable[[Handler], Play]) -> None:
     servers = Servers("a")
 
     def bare(address: str, request: RemotingCommand) -> RemotingCommand:
@@ -360,7 +373,7 @@ def test_answer_without_its_fields_is_a_protocol_error(play: Callable) -> None:
     ],
 )
 def test_answer_that_cannot_be_right_is_a_protocol_error(
-    play: Callable, fields: dict[str, str], what: str
+    play: Callable[[Handler], Play], fields: dict[str, str], what: str
 ) -> None:
     servers = Servers("a")
 
@@ -372,7 +385,7 @@ def test_answer_that_cannot_be_right_is_a_protocol_error(
         play(lie)(send(make_publisher(), Message("T", b"x")))
 
 
-def test_message_to_a_queue_of_another_topic_is_refused(play: Callable) -> None:
+def test_message_to_a_queue_of_another_topic_is_refused(play: Callable[[Handler], Play]) -> None:
     with pytest.raises(UsageError, match="cannot go to a queue of 'U'"):
         play(Servers("a"))(
             send(make_publisher(), Message("T", b"x"), queue=MessageQueue("U", "a", 0))
