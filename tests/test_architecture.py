@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,23 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.module or ""
 
 
+@cache
+def imported_files(path: Path) -> frozenset[Path]:
+    """Return the modules of the package that one imports; a package's `__init__` counts."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    paths = [
+        SOURCE.parent / name.replace(".", "/") for name in names if name.startswith("sparrowmq.")
+    ]
+    files = [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py")]
+    return frozenset(file for file in files if file.exists())
+
+
 def is_pure(path: Path) -> bool:
     relative = path.relative_to(SOURCE).as_posix()
     if relative in blocks("edges").split():
@@ -74,10 +92,18 @@ def test_module_imports_only_what_the_dependency_table_allows(path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if is_pure(p)], ids=name_of)
-def test_pure_module_imports_nothing_of_the_world(path: Path) -> None:
-    wrong = [
-        f"line {line}: {module}" for line, module in imports(path) if module.split(".")[0] in IMPURE
-    ]
+def test_pure_module_reaches_nothing_of_the_world_however_far_its_imports_go(path: Path) -> None:
+    wrong, reached, ahead = [], {path}, [(path, name_of(path))]
+    while ahead:
+        module, way = ahead.pop()
+        wrong += [
+            f"{way}:{line}: {name}"
+            for line, name in imports(module)
+            if name.split(".")[0] in IMPURE
+        ]
+        for found in imported_files(module) - reached:
+            reached.add(found)
+            ahead.append((found, f"{way} -> {name_of(found)}"))
 
     assert [] == wrong
 

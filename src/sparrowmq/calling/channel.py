@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeAlias
 
-from sparrowmq.calling.effects import Invoke, Oneway, Operation
+from sparrowmq.calling.effects import Answer, Invoke, Oneway, Operation
 from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
 from sparrowmq.errors import (
     ConnectFailed,
@@ -46,8 +46,6 @@ IDLE_MS = 120_000
 # Bytes written and not yet taken by the kernel, per connection. Beyond, requests wait for room.
 WRITE_BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
-# None is no answer; an operation is run, and what it returns is the answer.
-Answer: TypeAlias = RemotingCommand | Operation[RemotingCommand] | None
 OnRequest: TypeAlias = Callable[[str, RemotingCommand], Answer]
 OnConnectionLost: TypeAlias = Callable[[str], None]
 

@@ -150,6 +150,8 @@ class Call(NamedTuple):
 
 Effect: TypeAlias = Invoke | Oneway | Sleep | Now | Timestamp | Spawn | Join | Cancel | Wait | Call
 Operation: TypeAlias = Generator[Effect, Any, T]
+# How a request of a server is answered: not at all, at once, or with what an operation returns.
+Answer: TypeAlias = RemotingCommand | Operation[RemotingCommand] | None
 
 
 def invoke(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sparrowmq.calling import clock
-from sparrowmq.calling.channel import Answer
 from sparrowmq.calling.scheduler import NEVER_MS
 from sparrowmq.client.config import ConsumerConfig, ProducerConfig
 from sparrowmq.client.directory import Directory
@@ -15,10 +14,8 @@ from sparrowmq.client.lite_pull import LitePull
 from sparrowmq.client.local_offsets import LocalOffsets, default_directory
 from sparrowmq.client.name_servers import NameServers, parse_name_servers
 from sparrowmq.client.notices import NoticeLog
-from sparrowmq.client.operations.deliver import consume_directly
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
-from sparrowmq.client.running_info import answer_about
 from sparrowmq.client.subscriber import (
     Listener,
     Notice,
@@ -41,9 +38,6 @@ from sparrowmq.model import (
 from sparrowmq.model.names import GROUP_LENGTH_MAX, check_topic, retry_topic
 from sparrowmq.model.namespace import check_namespace
 from sparrowmq.protocol.bodies import SubscriptionData
-from sparrowmq.protocol.codes import RequestCode, ResponseCode
-from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, decode_header
 from sparrowmq.protocol.subscription import parse_selection
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
 from sparrowmq.strategies.registry import StrategyChoice, strategy_from
@@ -346,43 +340,6 @@ def check_start(subscriber: Subscriber) -> None:
             f"{', '.join(unknown)}, but only {', '.join(subscribed)} is subscribed; subscribe "
             f"these topics too before start, or correct the topics of the queues"
         )
-
-
-def begin_leaving(subscriber: Subscriber) -> None:
-    """Have the loop give everything up and end. On the driver's thread."""
-    subscriber.member.leave(clock.monotonic_ms())
-    subscriber.wake.set()
-
-
-def serve_request(consumers: Mapping[str, Subscriber], request: RemotingCommand) -> Answer:
-    """Answer what a broker asks of one of the consumers, by group. On the driver's thread."""
-    fields = request.ext_fields or {}
-    group = fields.get("consumerGroup") or fields.get("group") or ""
-    # Whichever is asked about a group that it is not of says so.
-    subscriber = consumers.get(group) or next(iter(consumers.values()), None)
-    if subscriber is None:
-        return response_to(request, ResponseCode.SYSTEM_ERROR, remark="no consumer runs here")
-    if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-        header = decode_header(NotifyConsumerIdsChangedRequestHeader, request.ext_fields)
-        if header.consumer_group == subscriber.config.group:
-            subscriber.member.notified(clock.monotonic_ms())
-            subscriber.wake.set()
-        return None
-    is_push = subscriber.config.consume_type is ConsumeType.CONSUME_PASSIVELY
-    if request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY and is_push and group in consumers:
-        return consume_directly(subscriber, request)
-    return answer_about(
-        subscriber, request, now_ms=clock.monotonic_ms(), timestamp_ms=clock.timestamp_ms()
-    )
-
-
-def note_connection_lost(consumers: Mapping[str, Subscriber], address: str) -> None:
-    """Take note that a connection is gone. On the driver's thread."""
-    for subscriber in list(consumers.values()):
-        broker_names = subscriber.routes.broker_names_at(address)
-        if broker_names:
-            subscriber.member.connection_lost(broker_names, clock.monotonic_ms())
-            subscriber.wake.set()
 
 
 def make_directory(

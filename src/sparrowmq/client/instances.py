@@ -18,12 +18,12 @@ import os
 import ssl
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
-from sparrowmq.calling.channel import Answer
-from sparrowmq.client.assembly import note_connection_lost, serve_request
+from sparrowmq.calling import clock
+from sparrowmq.calling.effects import Answer
+from sparrowmq.client.member_events import note_connection_lost, serve_request
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.protocol.command import RemotingCommand
@@ -39,14 +39,22 @@ class ClientInstance(Generic[D]):
         self.user_count = 0
         self.driver = make_driver(
             on_request=self._answer,
-            on_connection_lost=partial(note_connection_lost, self.consumers),
+            on_connection_lost=self._note_connection_lost,
             # Each consumer adds its own.
             pool_size=1,
             tls=tls,
         )
 
     def _answer(self, address: str, request: RemotingCommand) -> Answer:
-        return serve_request(self.consumers, request)
+        return serve_request(
+            self.consumers,
+            request,
+            now_ms=clock.monotonic_ms(),
+            timestamp_ms=clock.timestamp_ms(),
+        )
+
+    def _note_connection_lost(self, address: str) -> None:
+        note_connection_lost(self.consumers, address, now_ms=clock.monotonic_ms())
 
 
 class ClientInstances:

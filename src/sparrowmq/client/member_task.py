@@ -15,10 +15,10 @@ from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,
     DRIVER_CLOSE_MS,
     RESTART_S,
-    begin_leaving,
     check_start,
 )
 from sparrowmq.client.instances import INSTANCES
+from sparrowmq.client.member_events import begin_leaving
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import UsageError
 
@@ -109,7 +109,7 @@ class MemberTask:
         if self._task is not None:
             if end is not None:
                 end()
-            begin_leaving(self._subscriber)
+            begin_leaving(self._subscriber, now_ms=clock.monotonic_ms())
             wait_s = (timeout_ms - DRIVER_CLOSE_MS) / 1000
             _, left = await asyncio.wait({self._task}, timeout=wait_s)
             for task in left:

@@ -19,11 +19,11 @@ from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,
     DRIVER_CLOSE_MS,
     RESTART_S,
-    begin_leaving,
     check_start,
     give_up,
 )
 from sparrowmq.client.instances import INSTANCES
+from sparrowmq.client.member_events import begin_leaving
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import UsageError
 
@@ -128,7 +128,7 @@ class MemberThread:
         if self._thread is not None:
             if end is not None:
                 self.driver.call_soon_threadsafe(end)
-            self.driver.call_soon_threadsafe(partial(begin_leaving, self._subscriber))
+            self.driver.call_soon_threadsafe(self._begin_leaving)
             self._thread.join((timeout_ms - DRIVER_CLOSE_MS) / 1000)
             if self._thread.is_alive():
                 self.driver.call_soon_threadsafe(partial(give_up, self._subscriber))
@@ -136,6 +136,9 @@ class MemberThread:
         if INSTANCES.close(self._instance):
             left_ms = max(0, deadline_ms - clock.monotonic_ms())
             self.driver.close(timeout_ms=min(left_ms, CLOSE_TIMEOUT_MS))
+
+    def _begin_leaving(self) -> None:
+        begin_leaving(self._subscriber, now_ms=clock.monotonic_ms())
 
     def _loop(self) -> None:
         while not self._subscriber.member.is_done:

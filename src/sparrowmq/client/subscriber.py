@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from sparrowmq.calling.effects import Event, Task
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.listener_calls import ListenerCalls, ListenersStuck
-from sparrowmq.client.local_offsets import LocalOffsets
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.queue_history import QueueHistory
 from sparrowmq.client.route_cache import RouteCache
@@ -154,6 +153,14 @@ class ConsumeCounters:
     unreadable: int = 0
 
 
+class OffsetFile(Protocol):
+    """Where a member of BROADCASTING keeps its offsets."""
+
+    def put(self, queue: MessageQueue, offset: int) -> None:
+        """Keep an offset. Raises: StoreError if that is not possible."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Subscriber:
     """A push consumer's state.
@@ -198,7 +205,7 @@ class Subscriber:
     telling: Task | None = None
     # BROADCASTING: each member's offsets are its own.
     local_offsets: dict[MessageQueue, int] = field(default_factory=dict)
-    local_store: LocalOffsets | None = None
+    local_store: OffsetFile | None = None
     # What is told of its deliveries, if it is.
     tracer: Tracer | None = None
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from sparrowmq.calling.effects import Operation
+from sparrowmq.calling.effects import Answer, Operation
 from sparrowmq.client.config import ConsumerConfig, ProducerConfig
+from sparrowmq.client.member_events import begin_leaving, note_connection_lost, serve_request
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
-from sparrowmq.client.running_info import answer_about
 from sparrowmq.client.subscriber import (
     AllocationFailed,
     Listener,
@@ -34,9 +34,7 @@ from sparrowmq.membership.actions import (
 )
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
-from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, decode_header
 from sparrowmq.protocol.message_id import UniqIdGenerator
 from sparrowmq.protocol.subscription import parse_subscription
 from sparrowmq.simulation.checkers import Checkers
@@ -100,6 +98,7 @@ class MemberHost:
             callbacks=RebalanceCallbacks(),
             tell=self._tell,
         )
+        self._consumers = {config.group: self.subscriber}
         self._driver = SimulatedDriver(
             self.process,
             network,
@@ -130,8 +129,7 @@ class MemberHost:
         self.process.enter(self._leave)
 
     def _leave(self) -> None:
-        self.subscriber.member.leave(self.process.monotonic_ms())
-        self.subscriber.wake.set()
+        begin_leaving(self.subscriber, now_ms=self.process.monotonic_ms())
         self._driver.turn()
 
     def _end(self, _: object) -> None:
@@ -163,25 +161,16 @@ class MemberHost:
             ]
             self._checkers.check_release(self.name, self.subscriber.member, running)
 
-    def _serve(self, _: str, request: RemotingCommand) -> RemotingCommand | None:
-        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            header = decode_header(NotifyConsumerIdsChangedRequestHeader, request.ext_fields)
-            if header.consumer_group == self.subscriber.config.group:
-                self.subscriber.member.notified(self.process.monotonic_ms())
-                self.subscriber.wake.set()
-            return None
-        return answer_about(
-            self.subscriber,
+    def _serve(self, _: str, request: RemotingCommand) -> Answer:
+        return serve_request(
+            self._consumers,
             request,
             now_ms=self.process.monotonic_ms(),
             timestamp_ms=self.process.timestamp_ms(),
         )
 
     def _note_connection_lost(self, address: str) -> None:
-        names = self.subscriber.routes.broker_names_at(address)
-        if names:
-            self.subscriber.member.connection_lost(names, self.process.monotonic_ms())
-            self.subscriber.wake.set()
+        note_connection_lost(self._consumers, address, now_ms=self.process.monotonic_ms())
 
     def _check_drain(self, queue: MessageQueue) -> None:
         for call in self._running.values():

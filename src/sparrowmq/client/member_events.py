@@ -1,0 +1,58 @@
+"""What happens to the members of one process besides their operations: requests, lost connections.
+
+Every host of members calls these functions on its driver's thread: the faces, and the simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparrowmq.calling.effects import Answer
+from sparrowmq.client.operations.deliver import consume_directly
+from sparrowmq.client.running_info import answer_about
+from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.model import ConsumeType
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, decode_header
+
+
+def begin_leaving(subscriber: Subscriber, *, now_ms: int) -> None:
+    """Have the loop give everything up and end. On the driver's thread."""
+    subscriber.member.leave(now_ms)
+    subscriber.wake.set()
+
+
+def serve_request(
+    consumers: Mapping[str, Subscriber],
+    request: RemotingCommand,
+    *,
+    now_ms: int,
+    timestamp_ms: int,
+) -> Answer:
+    """Answer what a broker asks of one of the consumers, by group. On the driver's thread."""
+    fields = request.ext_fields or {}
+    group = fields.get("consumerGroup") or fields.get("group") or ""
+    # Whichever is asked about a group that it is not of says so.
+    subscriber = consumers.get(group) or next(iter(consumers.values()), None)
+    if subscriber is None:
+        return response_to(request, ResponseCode.SYSTEM_ERROR, remark="no consumer runs here")
+    if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+        header = decode_header(NotifyConsumerIdsChangedRequestHeader, request.ext_fields)
+        if header.consumer_group == subscriber.config.group:
+            subscriber.member.notified(now_ms)
+            subscriber.wake.set()
+        return None
+    is_push = subscriber.config.consume_type is ConsumeType.CONSUME_PASSIVELY
+    if request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY and is_push and group in consumers:
+        return consume_directly(subscriber, request)
+    return answer_about(subscriber, request, now_ms=now_ms, timestamp_ms=timestamp_ms)
+
+
+def note_connection_lost(consumers: Mapping[str, Subscriber], address: str, *, now_ms: int) -> None:
+    """Take note that a connection is gone. On the driver's thread."""
+    for subscriber in list(consumers.values()):
+        broker_names = subscriber.routes.broker_names_at(address)
+        if broker_names:
+            subscriber.member.connection_lost(broker_names, now_ms)
+            subscriber.wake.set()
