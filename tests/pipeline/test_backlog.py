@@ -128,8 +128,9 @@ def test_each_cause_is_named_with_its_beginning_and_its_owners(
     text = backlog.render(result)
     assert REMEDIES[Cause.TOO_MANY_MEMBERS] in text
     assert "2026-01-01 12:00:00 to 2026-01-01 12:02:00 UTC" in text
-    # The lags of queues 2, 3 and 6 are the same: each line shows in turn.
+    # The lags of queues 2, 3 and 6 are the same, and that of queue 1 at first.
     assert 3 == text.count('stroke-dasharray="12 24"')
+    assert 4 == text.count('stroke-dasharray="12 36"')
 
 
 def test_one_look_says_what_it_cannot_know(spark: SparkSession, tmp_path: Path) -> None:

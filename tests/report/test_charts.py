@@ -80,6 +80,22 @@ def test_step_line_goes_level_first() -> None:
     assert corners[0][1] == corners[1][1] > corners[2][1]
 
 
+def test_lines_of_one_course_show_in_turn_and_others_whole() -> None:
+    root = lines(
+        Series("a", [(0, 0), (1, 5), (2, 5)], has_area=False),
+        Series("b", [(0, 0), (1, 5), (2, 9)], has_area=False),
+    )
+
+    found = with_class(root, "line")
+    assert [
+        ("12 12", None),
+        (None, None),
+        ("12 12", "-12"),
+        (None, None),
+    ] == [(line.get("stroke-dasharray"), line.get("stroke-dashoffset")) for line in found]
+    assert found[0].get("d") == found[2].get("d")
+
+
 def test_names_of_lines_do_not_touch() -> None:
     root = lines(*(Series(name, [(0, 0), (1, 0)]) for name in "abc"))
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_S = 0.5
+# Spark gives the process that plans a stream ten seconds to start, and no setting for more. A query
+# that fails for it goes on from its checkpoint.
+STARTS_MAX = 3
+_NO_WORKER = "Python worker failed to connect back"
 
 
 def never() -> bool:
@@ -37,9 +43,19 @@ def run_query(
     """
     writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     if interval_s is None:
-        query = writer.trigger(availableNow=True).start()
+        writer = writer.trigger(availableNow=True)
     else:
-        query = writer.trigger(processingTime=f"{interval_s:g} seconds").start()
+        writer = writer.trigger(processingTime=f"{interval_s:g} seconds")
+    for starts_left in reversed(range(STARTS_MAX)):
+        try:
+            return _await_end(writer.start(), should_stop)
+        except StreamingQueryException as error:
+            if not starts_left or _NO_WORKER not in str(error):
+                raise
+    raise AssertionError("the last start returns or raises")
+
+
+def _await_end(query: StreamingQuery, should_stop: Callable[[], bool]) -> bool:
     try:
         while not should_stop():
             if query.awaitTermination(_POLL_S):  # type: ignore[arg-type]

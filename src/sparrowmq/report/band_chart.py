@@ -24,7 +24,7 @@ from sparrowmq.report.plot import (
 from sparrowmq.report.scale import Scale, format_duration_ms
 
 _ROW_HEIGHT, _BAND_HEIGHT = 30.0, 22.0
-_LEFT, _RIGHT, _AXIS_HEIGHT = 76.0, 8.0, 48.0
+_LEFT, _RIGHT, _AXIS_HEIGHT = 76.0, 24.0, 48.0
 # A gap of a few milliseconds would be thinner than a pixel and yet is the point of the plot.
 _TROUBLE_WIDTH_MIN = 2.5
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from sparrowmq.report.markup import Markup, number, tag
 from sparrowmq.report.plot import (
@@ -27,13 +28,16 @@ _LABEL_GAP = 16.0
 # Lines that share one course take turns, each for so long.
 _DASH = 12
 
+_Point: TypeAlias = tuple[float, float]
+_Segment: TypeAlias = tuple[_Point, _Point]
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
     """A named sequence of points with ascending x.
 
     `tone` chooses the colour: c1 ... c8, or danger, or quiet. A `dashed` line tells two series
-    apart where colours cannot. Lines with the same points share one course, in turn.
+    apart where colours cannot. Where lines have the same course they show in turn.
     """
 
     name: str
@@ -80,38 +84,60 @@ def _max_x(points: Sequence[tuple[float, float]]) -> float:
 
 
 def _draw_all(series: Sequence[Series], x_scale: Scale, y_scale: Scale) -> list[Markup]:
-    same: dict[tuple[tuple[float, float], ...], list[Series]] = {}
-    for one in series:
-        if one.points:
-            same.setdefault(tuple(one.points), []).append(one)
+    drawn = [(one, _corners(one)) for one in series if one.points]
+    sharers: dict[_Segment, list[int]] = {}
+    for index, (_, corners) in enumerate(drawn):
+        for segment in itertools.pairwise(corners):
+            sharers.setdefault(segment, []).append(index)
     return [
-        _draw(one, x_scale, y_scale, place=place, sharing=len(group))
-        for group in same.values()
-        for place, one in enumerate(group)
+        tag(
+            "g",
+            tag("title", f"{one.name}: {format_number(one.points[-1][1])} at the end"),
+            *([_draw_area(corners, x_scale, y_scale)] if one.has_area else []),
+            *_draw_line(index, one, corners, sharers, x_scale, y_scale),
+            class_=f"tone-{one.tone}",
+        )
+        for index, (one, corners) in enumerate(drawn)
     ]
 
 
-def _draw(series: Series, x_scale: Scale, y_scale: Scale, *, place: int, sharing: int) -> Markup:
-    """Draw a line; of several that share a course, this one has the dashes at `place`."""
-    corners = _step_corners(series.points) if series.is_step else list(series.points)
-    path = "L".join(f"{number(x_scale(x))} {number(y_scale(y))}" for x, y in corners)
-    first, last = corners[0][0], corners[-1][0]
+def _draw_area(corners: Sequence[_Point], x_scale: Scale, y_scale: Scale) -> Markup:
     floor = number(y_scale(0.0))
-    area = f"M{path}L{number(x_scale(last))} {floor}L{number(x_scale(first))} {floor}Z"
-    last_value = f"{series.name}: {format_number(series.points[-1][1])} at the end"
-    return tag(
-        "g",
-        tag("title", last_value),
-        *([tag("path", d=area, class_="under")] if series.has_area else []),
-        tag(
+    begin, end = number(x_scale(corners[0][0])), number(x_scale(corners[-1][0]))
+    path = _path(corners, x_scale, y_scale)
+    return tag("path", d=f"M{path}L{end} {floor}L{begin} {floor}Z", class_="under")
+
+
+def _draw_line(
+    index: int,
+    series: Series,
+    corners: Sequence[_Point],
+    sharers: Mapping[_Segment, list[int]],
+    x_scale: Scale,
+    y_scale: Scale,
+) -> Iterator[Markup]:
+    """Draw a line; where it shares its course with others, it has the dashes at its place."""
+    class_ = "line dashed" if series.is_dashed else "line"
+    segments = list(itertools.pairwise(corners)) or [(corners[0], corners[0])]
+    for shared, run in itertools.groupby(segments, key=lambda each: sharers.get(each, [index])):
+        part = list(run)
+        path = _path([part[0][0], *(end for _, end in part)], x_scale, y_scale)
+        place, count = shared.index(index), len(shared)
+        yield tag(
             "path",
             d=f"M{path}",
-            class_="line dashed" if series.is_dashed else "line",
-            stroke_dasharray=f"{_DASH} {_DASH * (sharing - 1)}" if sharing > 1 else None,
+            class_=class_,
+            stroke_dasharray=f"{_DASH} {_DASH * (count - 1)}" if count > 1 else None,
             stroke_dashoffset=-_DASH * place if place else None,
-        ),
-        class_=f"tone-{series.tone}",
-    )
+        )
+
+
+def _path(corners: Sequence[_Point], x_scale: Scale, y_scale: Scale) -> str:
+    return "L".join(f"{number(x_scale(x))} {number(y_scale(y))}" for x, y in corners)
+
+
+def _corners(series: Series) -> list[_Point]:
+    return _step_corners(series.points) if series.is_step else list(series.points)
 
 
 def _step_corners(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

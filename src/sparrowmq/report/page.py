@@ -23,6 +23,11 @@ class Tile:
     label: str
     note: str = ""
 
+    @classmethod
+    def of(cls, count: int, noun: str, note: str = "") -> Tile:
+        """Make the tile of a count: 1 queue, 2 queues."""
+        return cls(f"{count:,}", noun if count == 1 else f"{noun}s", note)
+
 
 @dataclass(frozen=True, slots=True)
 class Check:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sparrowmq.calling.effects import Operation
@@ -16,6 +16,9 @@ from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
 from sparrowmq.spark.positions import find_offsets
 from sparrowmq.spark.shipping import Packed, pack
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class RocketMQReader(DataSourceReader):

@@ -44,7 +44,7 @@ _freezes_left = 8
 
 
 def _unpack(payload: bytes) -> Any:
-    import importlib
+    import importlib.util
     import os
     import platform
     import sys
@@ -53,7 +53,11 @@ def _unpack(payload: bytes) -> Any:
 
     for name in ("msgspec", "numpy", "pyarrow", "sparrowmq.spark.partition"):
         try:
-            importlib.import_module(name)
+            # Processes that only plan never import the largest of them.
+            if name in ("numpy", "pyarrow") and importlib.util.find_spec(name) is None:
+                raise ModuleNotFoundError(name=name)
+            if name not in ("numpy", "pyarrow"):
+                importlib.import_module(name)
         except ModuleNotFoundError as error:
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
             missing = error.name or name

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -40,6 +39,9 @@ from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
 from sparrowmq.spark.positions import find_offsets, sample_sizes
 from sparrowmq.spark.shipping import Packed, pack
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _LOG = logging.getLogger("sparrowmq.spark")
 

@@ -52,9 +52,13 @@ def render(result: BacklogResult) -> str:
         "What piled up, since when, and why",
         list_tiles(
             [
-                _count_tile(extent.looks, "look", f"over {format_duration_ms(seconds * 1000)}"),
-                _count_tile(extent.groups, "consumer group", count_of(extent.queues, "queue")),
-                _count_tile(result.accumulation_count, "accumulation", f"{open_count:,} go on"),
+                Tile.of(
+                    extent.looks,
+                    "look",
+                    f"over {format_duration_ms(seconds * 1000)}" if seconds else "",
+                ),
+                Tile.of(extent.groups, "consumer group", count_of(extent.queues, "queue")),
+                Tile.of(result.accumulation_count, "accumulation", f"{open_count:,} go on"),
                 Tile(format_compact(behind), "messages behind at the newest look"),
             ]
         ),
@@ -89,11 +93,6 @@ def main_table(result: BacklogResult) -> Table:
         f"{count_of(result.extent.looks, 'look')} at {count_of(result.extent.queues, 'queue')}"
     )
     return Table(header, rows, caption, rows_max=60)
-
-
-def _count_tile(count: int, noun: str, note: str) -> Tile:
-    number, _, what = count_of(count, noun).partition(" ")
-    return Tile(number, what, note)
 
 
 def _causes(result: BacklogResult) -> Markup:

@@ -32,7 +32,7 @@ def render(result: BalanceResult) -> str:
         "What every strategy would do to this cluster",
         list_tiles(
             [
-                Tile(f"{first.groups:,}", "consumer groups"),
+                Tile.of(first.groups, "consumer group"),
                 Tile(format_compact(first.queues), "queues to divide", "a queue counts per group"),
                 Tile(
                     str(len(usable)),

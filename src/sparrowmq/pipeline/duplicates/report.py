@@ -36,8 +36,8 @@ def render(result: DuplicatesResult) -> str:
         list_tiles(
             [
                 Tile(f"{deliveries:,}", "deliveries", f"to {count_of(len(groups), 'group')}"),
-                Tile(f"{duplicates:,}", "duplicates", share),
-                Tile(f"{sum(event.event_index > 0 for event in events):,}", "rebalance events"),
+                Tile.of(duplicates, "duplicate", share),
+                Tile.of(sum(event.event_index > 0 for event in events), "rebalance event"),
                 Tile(f"{max((g.most_often for g in groups), default=0):,}", "times at most"),
             ]
         ),

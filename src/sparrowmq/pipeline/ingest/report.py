@@ -42,8 +42,8 @@ def render(result: IngestResult) -> str:
                     f"{counts.put_aside:,}",
                     "messages in quarantine" if settings.dlq_group is None else "dead letters",
                 ),
-                Tile(f"{len(counts.by_date):,}", "dates"),
-                Tile(f"{result.files:,}", "files", f"{format_compact(result.size / 1e6)} MB"),
+                Tile.of(len(counts.by_date), "date"),
+                Tile.of(result.files, "file", f"{format_compact(result.size / 1e6)} MB"),
                 Tile(
                     f"{len(result.batches):,}",
                     "batches of this run",

@@ -1,0 +1,47 @@
+"""What Spark carries to other processes, and what these import for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+PLAN = """
+import sys
+from pyspark import cloudpickle
+before = {name for name in ("numpy", "pyarrow", "pandas") if name in sys.modules}
+for packed in sys.stdin.buffer.read().split(b"<>"):
+    cloudpickle.loads(packed)
+print(sorted({name for name in ("numpy", "pyarrow", "pandas") if name in sys.modules} - before))
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_only_plan_import_neither_pyarrow_nor_numpy() -> None:
+    from pyspark.cloudpickle import dumps as untyped_dumps
+
+    from sparrowmq.spark.batch_reader import RocketMQReader
+    from sparrowmq.spark.options import parse_options
+    from sparrowmq.spark.source import RocketMQDataSource
+    from sparrowmq.spark.stream_reader import RocketMQStreamReader
+
+    dumps: Callable[[object], bytes] = untyped_dumps
+    given = {"nameServer": "127.0.0.1:9876", "topic": "T"}
+    objects = [
+        RocketMQDataSource(given),
+        RocketMQReader(parse_options(given, scope="batch")),
+        RocketMQStreamReader(parse_options(given, scope="stream")),
+    ]
+
+    result = subprocess.run(
+        [sys.executable, "-c", PLAN],
+        input=b"<>".join(dumps(each) for each in objects),
+        capture_output=True,
+        check=True,
+    )
+
+    assert "[]" == result.stdout.decode().strip()
