@@ -12,8 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from sparrowmq.broker.broker import Broker, SavedTables
+from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.config_saving import SavedTables
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
@@ -96,9 +97,9 @@ class Machine:
         if flush is not None:
             flush.run()
             outputs += self.broker.flushed(flush, None)
-        save = self.broker.save_work(now_ms=0)
-        if save is not None:
-            outputs += self.broker.saved(save, None)
+        journal = self.broker.journal_work(now_ms=0)
+        if journal is not None:
+            outputs += self.broker.journaled(journal, None)
         return outputs
 
     def _write(self, outputs: object) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from sparrowmq.broker.broker import Broker, SavedTables
+from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.config_saving import SavedTables
 from sparrowmq.broker.server import BrokerServer
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.effects import invoke
@@ -116,9 +117,12 @@ class Rig:
                 flush.run()
             self.outputs += made(broker.flushed(flush, error))
             self.settle()
+        journal = broker.journal_work(now_ms=self.now_ms)
+        if journal is not None:
+            self.outputs += broker.journaled(journal, error)
         save = broker.save_work(now_ms=self.now_ms)
         if save is not None:
-            self.outputs += broker.saved(save, error)
+            broker.saved(save, error)
         if broker.registration_work() is not None:
             self.outputs += broker.registered(is_complete=True, now_ms=self.now_ms)
 

@@ -78,13 +78,15 @@ def test_topic_is_answered_when_it_is_written_and_registered(rig: Any) -> None:
     command = RemotingCommand(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=CREATE)
 
     at_once = rig.handle(connection, command)
-    save = rig.broker.save_work(now_ms=rig.now_ms)
-    after_save = rig.broker.saved(save, None)
+    journal = rig.broker.journal_work(now_ms=rig.now_ms)
+    after_journal = rig.broker.journaled(journal, None)
     registration = rig.broker.registration_work()
     after_registration = rig.broker.registered(is_complete=True, now_ms=rig.now_ms)
 
-    assert ([], []) == (at_once, after_save)
-    registered = registration.body.topic_config_serialize_wrapper.topic_config_table["new"]
+    assert ([], []) == (at_once, after_journal)
+    assert ["new"] == [change.name for change in journal.changes]
+    assert ["new"] == list(registration.changed.topic_config_table)
+    registered = registration.table.topic_config_table["new"]
     assert (3, 2) == (registered.read_queue_nums, registered.write_queue_nums)
     assert [0] == [reply.code for reply in rig.replies(after_registration)]
 
@@ -93,9 +95,9 @@ def test_topic_that_cannot_be_written_is_answered_with_an_error(rig: Any) -> Non
     rig.holds_work = True
     command = RemotingCommand(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=CREATE)
     rig.handle(rig.connect(), command)
-    save = rig.broker.save_work(now_ms=rig.now_ms)
+    journal = rig.broker.journal_work(now_ms=rig.now_ms)
 
-    outputs = rig.broker.saved(save, OSError("disk full"))
+    outputs = rig.broker.journaled(journal, OSError("disk full"))
 
     (reply,) = rig.replies(outputs)
     assert ResponseCode.SYSTEM_ERROR == reply.code

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparrowmq.broker.broker import PROCESSORS, Broker, SavedTables
+from sparrowmq.broker.broker import PROCESSORS, Broker
+from sparrowmq.broker.changes import decode_changes
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.config_saving import SavedTables
 from sparrowmq.nameserver import name_server
 from sparrowmq.nameserver.name_server import NameServer
 from sparrowmq.protocol.command import RemotingCommand
@@ -106,10 +108,14 @@ def test_broker_answers_any_request(
     flush = broker.flush_work(now_ms=0)
     if flush is not None:
         outputs += broker.flushed(flush, None)
+    journal = broker.journal_work(now_ms=0)
+    if journal is not None:
+        assert decode_changes(journal.encode())
+        outputs += broker.journaled(journal, None)
     save = broker.save_work(now_ms=0)
     if save is not None:
         assert all(content for _, content in save.encode())
-        outputs += broker.saved(save, None)
+        broker.saved(save, None)
     if broker.registration_work() is not None:
         outputs += broker.registered(is_complete=True, now_ms=0)
     outputs += broker.tick(now_ms=0, timestamp_ms=0)

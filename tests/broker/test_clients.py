@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import pytest
 
 from sparrowmq.broker import lock_file
+from sparrowmq.broker.changes import LockChange, decode_changes
 from sparrowmq.broker.config import DuplicateClientId
 from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS
 from sparrowmq.broker.lock_file import LockTable
@@ -18,6 +17,7 @@ from sparrowmq.coordination.queue_lock_table import (
     QUEUE_LEASE_BROKER_MS,
     QUEUE_LEASE_CLIENT_MS,
     QueueLockTable,
+    SavedLock,
 )
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
@@ -78,6 +78,13 @@ def lock_body(client_id: str, *queue_ids: int) -> bytes:
     queues = [{"topic": "T", "brokerName": "broker-a", "queueId": n} for n in queue_ids]
     body = {"clientId": client_id, "consumerGroup": "GID_c", "mqSet": queues}
     return json.dumps(body).encode()
+
+
+def join(rig: Any, client_id: str) -> Any:
+    """Return the connection of a new member."""
+    connection = rig.connect()
+    beat(rig, connection, client_id)
+    return connection
 
 
 def lock(rig: Any, connection: Any, client_id: str, *queue_ids: int) -> list[int]:
@@ -345,7 +352,7 @@ def test_group_of_a_file_that_is_too_long_for_a_retry_topic_sends_nothing_back(r
 
 
 def test_lock_is_refused_while_another_client_holds_it(rig: Any) -> None:
-    first, second = rig.connect(), rig.connect()
+    first, second = join(rig, "a"), join(rig, "b")
 
     assert [0, 1] == lock(rig, first, "a", 0, 1)
     assert [2] == lock(rig, second, "b", 0, 2)
@@ -353,7 +360,8 @@ def test_lock_is_refused_while_another_client_holds_it(rig: Any) -> None:
 
 
 def test_unlocked_queue_is_free_and_others_locks_stay(rig: Any) -> None:
-    connection = rig.connect()
+    connection = join(rig, "a")
+    join(rig, "b")
     lock(rig, connection, "a", 0)
     queues = [{"topic": "T", "brokerName": "broker-a", "queueId": 0}]
     for client_id, expected in (("b", []), ("a", [0])):
@@ -365,8 +373,7 @@ def test_unlocked_queue_is_free_and_others_locks_stay(rig: Any) -> None:
 
 
 def test_locks_of_a_closed_connection_last_for_the_clients_own_lease(rig: Any) -> None:
-    first, second = rig.connect(), rig.connect()
-    beat(rig, first, "a")
+    first, second = join(rig, "a"), join(rig, "b")
     lock(rig, first, "a", 0)
     rig.broker.connection_closed(first, now_ms=rig.now_ms, timestamp_ms=0)
 
@@ -379,7 +386,7 @@ def test_locks_of_a_closed_connection_last_for_the_clients_own_lease(rig: Any) -
 
 
 def test_locks_stay_if_another_connection_of_the_client_is_there(rig: Any) -> None:
-    first, second, other = rig.connect(), rig.connect(), rig.connect()
+    first, second, other = rig.connect(), rig.connect(), join(rig, "b")
     beat(rig, first, "a")
     beat(rig, second, "a")
     lock(rig, first, "a", 0)
@@ -391,12 +398,11 @@ def test_locks_stay_if_another_connection_of_the_client_is_there(rig: Any) -> No
 
 
 def test_only_a_change_of_locks_is_written(rig: Any) -> None:
-    connection, saves = rig.connect(), rig.broker.state.saves
-    beat(rig, connection, "a")
+    connection, journal = join(rig, "a"), rig.broker.state.journal
     steps: list[int] = []
 
     def note() -> None:
-        steps.append(saves.begun)
+        steps.append(journal.begun)
 
     note()
     for queue_id in (0, 0, 1):
@@ -412,7 +418,7 @@ def test_only_a_change_of_locks_is_written(rig: Any) -> None:
 
 
 def test_nobody_is_told_of_a_lock_before_it_is_written(rig: Any) -> None:
-    rig.advance(1_000)
+    join(rig, "a")
     rig.holds_work = True
     command = RemotingCommand(code=RequestCode.LOCK_BATCH_MQ, body=lock_body("a", 0))
     for _ in range(2):
@@ -425,7 +431,7 @@ def test_nobody_is_told_of_a_lock_before_it_is_written(rig: Any) -> None:
 
 
 def test_lock_that_could_not_be_written_is_refused_until_it_is(rig: Any) -> None:
-    rig.advance(1_000)
+    join(rig, "a")
     rig.holds_work = True
     command = RemotingCommand(code=RequestCode.LOCK_BATCH_MQ, body=lock_body("a", 0))
     codes: list[list[int]] = []
@@ -439,20 +445,67 @@ def test_lock_that_could_not_be_written_is_refused_until_it_is(rig: Any) -> None
     assert 1 == len(rig.replies(rig.handle(rig.connect(), command)))
 
 
-def test_locks_outlive_a_restart(rig: Any, make_rig: Callable[..., Any]) -> None:
-    rig.advance(1_000)
+def test_locks_outlive_a_restart_in_the_journal_and_in_their_file(rig: Any) -> None:
+    join(rig, "a")
     rig.holds_work = True
     command = RemotingCommand(code=RequestCode.LOCK_BATCH_MQ, body=lock_body("a", 0))
     rig.handle(rig.connect(), command)
-    work = rig.broker.save_work(now_ms=rig.now_ms)
-    content = dict(work.encode())["queueLock.json"]
-    restored = QueueLockTable()
+    journal = rig.broker.journal_work(now_ms=rig.now_ms)
+    rig.broker.ask_last_save()
+    files = dict(rig.broker.save_work(now_ms=rig.now_ms).encode())
+    table = decode_body(LockTable, files["queueLock.json"])
+    from_journal, from_file = QueueLockTable(), QueueLockTable()
 
-    lock_file.restore(restored, decode_body(LockTable, content), now_ms=5)
+    (change,) = (c for c in decode_changes(journal.encode()) if isinstance(c, LockChange))
+    held = SavedLock(change.group, change.queue, change.client_id, change.remaining_ms)
+    from_journal.restore([held], now_ms=5)
+    lock_file.restore(from_file, table, now_ms=5)
 
-    assert "a" == restored.find_owner("GID_c", QUEUE, now_ms=5)
-    assert restored.find_owner("GID_c", QUEUE, now_ms=6 + QUEUE_LEASE_BROKER_MS) is None
-    assert isinstance(msgspec.json.decode(content), dict)
+    for restored in (from_journal, from_file):
+        assert "a" == restored.find_owner("GID_c", QUEUE, now_ms=5)
+        assert restored.find_owner("GID_c", QUEUE, now_ms=6 + QUEUE_LEASE_BROKER_MS) is None
+
+
+def test_new_locks_are_for_listed_members_and_renewals_for_all_that_hold_one(rig: Any) -> None:
+    member, stranger = join(rig, "a"), rig.connect()
+    rig.outputs.clear()
+    held, refused = lock(rig, member, "a", 0), lock(rig, stranger, "s", 0, 1, 2)
+    facts = [output for output in rig.outputs if isinstance(output, Fact)]
+    rig.broker.connection_closed(member, now_ms=rig.now_ms, timestamp_ms=0)
+
+    assert ([0], []) == (held, refused)
+    # Nobody lists the member now, as after a restart of the broker.
+    assert [0] == lock(rig, rig.connect(), "a", 0, 1)
+    assert 2 == rig.broker.state.refusals.counts[Refused.LOCK]
+    (fact,) = facts
+    assert "3 locks of client 's' for group 'GID_c', as the group does not list it" in fact.text
+    assert stranger.address in fact.text
+
+
+def test_restored_locks_may_be_renewed_before_anybody_is_listed(rig: Any) -> None:
+    locks = rig.broker.state.locks
+    locks.restore([SavedLock("GID_c", QUEUE, "a", 60_000)], now_ms=rig.now_ms)
+
+    assert [0] == lock(rig, rig.connect(), "a", 0, 1)
+    assert [] == lock(rig, rig.connect(), "b", 0, 1)
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        {"topic": "Absent", "brokerName": "broker-a", "queueId": 0},
+        {"topic": "T", "brokerName": "broker-b", "queueId": 0},
+        {"topic": "T", "brokerName": "broker-a", "queueId": 4},
+        {"topic": "T", "brokerName": "broker-a", "queueId": -1},
+    ],
+    ids=["topic", "broker", "beyond", "negative"],
+)
+def test_queues_that_there_are_not_get_no_lock(rig: Any, queue: dict[str, Any]) -> None:
+    body = {"clientId": "a", "consumerGroup": "GID_c", "mqSet": [queue]}
+    reply = rig.call(join(rig, "a"), RequestCode.LOCK_BATCH_MQ, None, json.dumps(body).encode())
+
+    assert [] == decode_body(LockBatchResponseBody, reply.body).lock_ok_mq_set
+    assert 0 == len(rig.broker.state.locks)
 
 
 def test_too_many_locks_in_one_request_are_refused(rig: Any) -> None:

@@ -140,18 +140,6 @@ def test_offsets_are_written_within_a_second_and_only_if_they_changed(rig: Any) 
     assert rig.broker.save_work(now_ms=rig.now_ms) is None
 
 
-def test_lock_is_written_without_the_offsets_that_its_owner_would_wait_for(rig: Any) -> None:
-    rig.advance(1_000)
-    rig.holds_work = True
-    commit(rig, 5)
-    rig.broker.state.locks_changed = True
-    rig.broker.state.saves.ask()
-    work = rig.broker.save_work(now_ms=rig.now_ms)
-
-    assert ["queueLock.json"] == [n for n in work.tables if n != "subscriptionGroup.json"]
-    assert rig.broker.state.offsets.is_changed
-
-
 def test_encoded_offsets_have_rocketmqs_form(rig: Any) -> None:
     rig.holds_work = True
     commit(rig, 5)

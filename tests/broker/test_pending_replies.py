@@ -77,36 +77,35 @@ def test_connection_with_too_much_in_flight_is_paused_until_half_is_answered() -
 
 
 def test_reply_waits_for_both_rounds_and_then_for_the_flush() -> None:
-    saves, registrations = Rounds(), Rounds()
-    pending = PendingReplies(saves, registrations)
+    journal, registrations = Rounds(), Rounds()
+    pending = PendingReplies(journal, registrations)
     given = reply()
     pending.add_for_rounds(
         given,
-        save_round=saves.ask(),
+        journal_round=journal.ask(),
         registration_round=registrations.ask(),
         position=10,
         waits_for_flush=True,
         now_ms=0,
     )
 
-    saves.begin()
-    saves.finish()
-    after_save = pending.note_rounds()
+    journal.begin()
+    journal.finish()
+    after_journal = pending.note_rounds()
     registrations.begin()
     registrations.finish()
     after_registration = pending.note_rounds()
 
-    assert ([], []) == (after_save, after_registration)
+    assert ([], []) == (after_journal, after_registration)
     assert [given] == pending.note_flushed(10)
 
 
-def test_failed_save_answers_an_error_to_what_waited_for_it_alone() -> None:
-    saves = Rounds()
-    pending = PendingReplies(saves, Rounds())
-    pending.add_for_rounds(reply(1), save_round=1, now_ms=0)
-    pending.add_for_rounds(reply(2), save_round=2, now_ms=0)
+def test_failed_journal_answers_an_error_to_what_waited_for_it_alone() -> None:
+    pending = PendingReplies(Rounds(), Rounds())
+    pending.add_for_rounds(reply(1), journal_round=1, now_ms=0)
+    pending.add_for_rounds(reply(2), journal_round=2, now_ms=0)
 
-    (failed,) = pending.fail_save(1, "disk full")
+    (failed,) = pending.fail_journal(1, "disk full")
 
     assert isinstance(failed, Reply)
     assert ResponseCode.SYSTEM_ERROR == failed.command.code

@@ -289,13 +289,13 @@ def test_send_that_makes_a_topic_waits_until_the_topic_is_written(rig: Any) -> N
     flush = rig.broker.flush_work(now_ms=rig.now_ms)
     flush.run()
     after_flush = rig.broker.flushed(flush, None)
-    save = rig.broker.save_work(now_ms=rig.now_ms)
+    journal = rig.broker.journal_work(now_ms=rig.now_ms)
     rig.handle(connection, _send_command("new", 2))
-    after_save = rig.broker.saved(save, None)
+    after_journal = rig.broker.journaled(journal, None)
 
     assert [] == rig.replies(after_flush)
-    assert "new" in save.tables["topics.json"].topic_config_table
-    assert [1] == [reply.opaque for reply in rig.replies(after_save)]
+    assert ["new"] == [change.name for change in journal.changes]
+    assert [1] == [reply.opaque for reply in rig.replies(after_journal)]
 
 
 def test_topics_are_not_made_where_that_is_switched_off(make_rig: Callable[..., Any]) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from sparrowmq.coordination import queue_lock_table
 from sparrowmq.coordination.queue_lock_table import (
     ASKED_AGAIN_MS,
     QUEUE_LEASE_BROKER_MS,
@@ -125,9 +127,70 @@ def test_saved_locks_come_back_with_what_they_had_left() -> None:
     restored = QueueLockTable()
     restored.restore(saved, now_ms=1_000_000)
 
-    assert [A, B] == [lock.queue for lock in saved]
+    assert {A, B} == {lock.queue for lock in saved}
     assert "one" == restored.find_owner("G", A, now_ms=1_015_000)
     assert restored.find_owner("G", A, now_ms=1_015_001) is None
+
+
+def test_changes_since_a_save_bring_a_table_up_to_date() -> None:
+    table, restored = QueueLockTable(), QueueLockTable()
+    table.try_lock_batch("G", [A, B], "one", now_ms=0)
+    table.take_changes(now_ms=0)
+    saved = table.save(now_ms=0)
+    table.unlock_batch("G", [A], "one")
+    table.try_lock_batch("G", [C], "two", now_ms=10_000)
+    table.try_lock_batch("G", [B], "one", now_ms=10_000)
+    table.shorten("G", "two", lease_ms=30_000, now_ms=15_000)
+
+    changes = table.take_changes(now_ms=20_000)
+    restored.restore([*saved, *changes], now_ms=0)
+
+    # A renewal is no change.
+    assert {(A, None, 0), (C, "two", 20_000)} == {change[1:] for change in changes}
+    assert [] == table.take_changes(now_ms=20_000)
+    assert [(B, "one", 60_000), (C, "two", 20_000)] == [
+        lock[1:] for lock in restored.save(now_ms=0)
+    ]
+    assert len(table) == len(restored) == 2
+
+
+def test_change_that_was_not_written_and_a_lease_that_ran_out_are_taken_again() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A, B], "one", now_ms=0)
+    table.take_changes(now_ms=0)
+
+    table.note_unwritten("G", A)
+    again = table.take_changes(now_ms=0)
+    table.drop_expired(now_ms=70_000)
+
+    assert [("G", A, "one", 60_000)] == again
+    assert [("G", A, None, 0), ("G", B, None, 0)] == table.take_changes(now_ms=70_000)
+    assert 0 == len(table)
+
+
+def test_only_who_may_takes_a_queue_and_who_holds_it_may_always_renew() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A, B], "one", now_ms=0)
+
+    def none(queue: MessageQueue) -> bool:
+        return False
+
+    assert [A, B] == table.try_lock_batch("G", [A, B, C], "one", now_ms=1, may_take=none)
+    # Also one that has run out, while nobody else has it.
+    assert [A] == table.try_lock_batch("G", [A], "one", now_ms=60_002, may_take=none)
+    assert [] == table.try_lock_batch("G", [B], "two", now_ms=60_002, may_take=none)
+    assert [B] == table.try_lock_batch("G", [B], "two", now_ms=60_002)
+
+
+def test_number_of_locks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_lock_table, "LOCKS_MAX", 2)
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A, B], "one", now_ms=0)
+
+    assert [B] == table.try_lock_batch("G", [C, B], "one", now_ms=1)
+    assert [] == table.try_lock_batch("H", [A], "two", now_ms=1)
+    table.unlock_batch("G", [A, A], "one")
+    assert [A] == table.try_lock_batch("H", [A, B], "two", now_ms=1)
 
 
 class TwoMembers(RuleBasedStateMachine):

@@ -18,11 +18,11 @@ PATH = "config/topics.json"
 
 def test_written_content_is_read_and_the_last_one_is_the_backup(tmp_path: Path) -> None:
     storage = FileStorage(tmp_path)
-    assert read_config(storage, PATH, json.loads) is None
+    assert (None, None) == read_config(storage, PATH, json.loads)
     for n in range(3):
         write_config(storage, PATH, b'{"n":%d}' % n)
 
-    assert {"n": 2} == read_config(storage, PATH, json.loads)
+    assert ({"n": 2}, None) == read_config(storage, PATH, json.loads)
     assert b'{"n":1}' == (tmp_path / f"{PATH}.bak").read_bytes()
     assert ["topics.json", "topics.json.bak"] == storage.list_names("config")
 
@@ -34,7 +34,9 @@ def test_backup_stands_in_for_what_cannot_be_understood(damage: bytes, tmp_path:
         write_config(storage, PATH, b'{"n":%d}' % n)
     (tmp_path / PATH).write_bytes(damage)
 
-    assert {"n": 0} == read_config(storage, PATH, json.loads)
+    value, stands_in = read_config(storage, PATH, json.loads)
+    assert {"n": 0} == value
+    assert "config/topics.json.bak says, an older state, holds instead" in (stands_in or "")
     (tmp_path / f"{PATH}.bak").write_bytes(damage)
     with pytest.raises(StoreError, match=r"topics\.json.*topics\.json\.bak"):
         read_config(storage, PATH, json.loads)
@@ -59,7 +61,7 @@ def test_power_cut_at_any_step_leaves_old_or_new(
         storage.changes_left = None
         storage.lose_power() if rng.random() < 0.7 else storage.kill()
 
-        content = read_config(storage, PATH, bytes)
+        content = read_config(storage, PATH, bytes).value
         assert content in ((b"2" * 1100,) if is_written else (b"1" * 900, b"2" * 1100)), seed
         reached.add((is_written, content))
     assert 3 == len(reached)
@@ -71,4 +73,4 @@ def test_failed_write_keeps_the_old_content(storage: Any) -> None:
     with pytest.raises(OSError, match="no space"):
         write_config(storage, PATH, b"new content")
 
-    assert b"old" == read_config(storage, PATH, bytes)
+    assert b"old" == read_config(storage, PATH, bytes).value

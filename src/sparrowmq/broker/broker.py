@@ -4,6 +4,7 @@ It does no I/O but through the store's `Storage`, and no waiting at all. What ta
 out as work that the server runs in threads, one round at a time, and feeds back:
 
     flush_work()        -> flushed(work, error)      the commit log to the disk (group commit)
+    journal_work()      -> journaled(work, error)    changes of the configuration
     save_work()         -> saved(work, error)        config files
     registration_work() -> registered(work)          topics to the name servers
 
@@ -13,16 +14,12 @@ the rounds they depend on in `PendingReplies`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
-from msgspec import Struct
-
-from sparrowmq.broker import lock_file
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.config_saving import ConfigSaving, JournalWork, SavedTables, SaveWork
 from sparrowmq.broker.delay_schedule import DelaySchedule
-from sparrowmq.broker.lock_file import LockTable
 from sparrowmq.broker.processors import (
     admin,
     clients,
@@ -33,18 +30,11 @@ from sparrowmq.broker.processors import (
     send,
     send_back,
 )
+from sparrowmq.broker.registration import RegistrationWork
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
 from sparrowmq.model.names import SCHEDULE_TOPIC
-from sparrowmq.protocol.bodies import (
-    ConsumerOffsetTable,
-    DelayOffsetTable,
-    RegisterBrokerBody,
-    SubscriptionGroupTable,
-    TopicConfigTable,
-    encode_body,
-)
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import encode_host
@@ -60,13 +50,6 @@ SCAN_INTERVAL_MS = 1_000
 _IDLE_PUTS_MAX = 200
 # From a lost name server to the next registration. RocketMQ waits for its 30 s.
 REGISTRATION_RETRY_MS = 1_000
-
-TOPICS_FILE = "topics.json"
-GROUPS_FILE = "subscriptionGroup.json"
-OFFSETS_FILE = "consumerOffset.json"
-DELAYS_FILE = "delayOffset.json"
-# Ours alone; RocketMQ forgets its locks when it stops.
-LOCKS_FILE = "queueLock.json"
 
 PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
     {
@@ -116,35 +99,6 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
 )
 
 
-class SavedTables(NamedTuple):
-    """What the config files say; None for one that is not there."""
-
-    topics: TopicConfigTable | None = None
-    groups: SubscriptionGroupTable | None = None
-    offsets: ConsumerOffsetTable | None = None
-    delays: DelayOffsetTable | None = None
-    locks: LockTable | None = None
-
-
-class SaveWork(NamedTuple):
-    """Tables to write to config files, by file name; they are the work's own copies."""
-
-    number: int
-    tables: Mapping[str, Struct]
-
-    def encode(self) -> Iterator[tuple[str, bytes]]:
-        """Yield each file's name and content; large tables take long, so do it in a thread."""
-        for name, table in self.tables.items():
-            yield name, encode_body(table, pretty=True)
-
-
-class RegistrationWork(NamedTuple):
-    """What to tell the name servers."""
-
-    number: int
-    body: RegisterBrokerBody
-
-
 class Broker:
     """One broker.
 
@@ -174,30 +128,18 @@ class Broker:
             groups=SubscriptionGroups(auto_create=config.auto_create_groups),
             delays=DelaySchedule(store),
         )
-        self._load(saved, now_ms, timestamp_ms)
+        self._saving = ConfigSaving(self.state, saved)
+        self._saving.load(saved, now_ms=now_ms, timestamp_ms=timestamp_ms)
         self._flush_runs = False
         # After a shortage: until it is over, and until the next tick.
         self._flush_is_short = False
         self._flush_rests = False
         self._puts_seen = 0
-        self._locks_writing = 0
         self._flush_due_ms = 0
-        self._offsets_due_ms = 0
-        # Whether the next round of writing takes the offsets, which change all the time. A lock,
-        # whose owner waits for it, is written without them.
-        self._writes_offsets = False
+        self._save_due_ms = 0
         self._registration_due_ms = 0
+        self._registered_version = self.state.topics.version
         self._scan_due_ms = 0
-
-    def _load(self, saved: SavedTables, now_ms: int, timestamp_ms: int) -> None:
-        state = self.state
-        if state.topics.load(saved.topics or TopicConfigTable(), timestamp_ms=timestamp_ms):
-            state.note_topics_changed()
-        state.groups.load(saved.groups or SubscriptionGroupTable())
-        state.offsets.load(saved.offsets or ConsumerOffsetTable())
-        state.delays.load(saved.delays or DelayOffsetTable())
-        if saved.locks is not None:
-            lock_file.restore(state.locks, saved.locks, now_ms=now_ms)
 
     def handle(
         self, command: RemotingCommand, connection: Connection, *, now_ms: int, timestamp_ms: int
@@ -266,11 +208,9 @@ class Broker:
         self._puts_seen = state.counters.puts
         state.rates.note(now_ms, puts=state.counters.puts, gets=state.counters.gets)
         state.note_totals(now_ms)
-        if now_ms >= self._offsets_due_ms:
-            self._offsets_due_ms = now_ms + state.config.offsets_save_interval_ms
-            if state.offsets.is_changed or state.delays.is_changed or state.locks_changed:
-                self._writes_offsets = True
-                state.saves.ask()
+        if now_ms >= self._save_due_ms:
+            self._save_due_ms = now_ms + state.config.offsets_save_interval_ms
+            self._saving.tick()
         if now_ms >= self._registration_due_ms:
             self._registration_due_ms = now_ms + state.config.registration_interval_ms
             state.registrations.ask()
@@ -327,51 +267,25 @@ class Broker:
         self._flush_is_short = False
         return pending.note_flushed(store.flushed_position) + self.settle()
 
+    def journal_work(self, *, now_ms: int) -> JournalWork | None:
+        """Return what to append to the journal, or None."""
+        return self._saving.journal_work(now_ms=now_ms)
+
+    def journaled(self, work: JournalWork, error: Exception | None) -> list[Output]:
+        """Take the end of a round of journalling."""
+        return self._saving.journaled(work, error)
+
     def save_work(self, *, now_ms: int) -> SaveWork | None:
         """Return the config files to write, or None."""
-        state = self.state
-        number = state.saves.begin()
-        if number is None:
-            return None
-        tables: dict[str, Struct] = {}
-        if state.topics_changed:
-            tables[TOPICS_FILE] = state.topics.table()
-            state.topics_changed = False
-        if state.groups_changed:
-            tables[GROUPS_FILE] = state.groups.table()
-            state.groups_changed = False
-        if state.offsets.is_changed and self._writes_offsets:
-            tables[OFFSETS_FILE] = state.offsets.table()
-            state.offsets.is_changed = False
-        if state.delays.is_changed and self._writes_offsets:
-            tables[DELAYS_FILE] = state.delays.table()
-            state.delays.is_changed = False
-        if state.locks_changed:
-            tables[LOCKS_FILE] = lock_file.table(state.locks, now_ms=now_ms)
-            self._locks_writing = state.locks.changes
-            state.locks_changed = False
-        self._writes_offsets = False
-        return SaveWork(number, tables)
+        return self._saving.save_work(now_ms=now_ms)
 
     def ask_last_save(self) -> None:
-        """Have every table written that changed, before the broker stops."""
-        self._writes_offsets = True
-        self.state.saves.ask()
+        """Have everything written that changed, before the broker stops."""
+        self._saving.ask_last()
 
-    def saved(self, work: SaveWork, error: Exception | None) -> list[Output]:
+    def saved(self, work: SaveWork, error: Exception | None) -> None:
         """Take the end of a round of config writing."""
-        state = self.state
-        state.saves.finish()
-        if error is None:
-            if LOCKS_FILE in work.tables:
-                state.locks_written = self._locks_writing
-            return state.pending.note_rounds()
-        state.topics_changed |= TOPICS_FILE in work.tables
-        state.groups_changed |= GROUPS_FILE in work.tables
-        state.offsets.is_changed |= OFFSETS_FILE in work.tables
-        state.delays.is_changed |= DELAYS_FILE in work.tables
-        state.locks_changed |= LOCKS_FILE in work.tables
-        return state.pending.fail_save(work.number, str(error))
+        self._saving.saved(work, error)
 
     def ask_registration(self, *, now_ms: int) -> None:
         """Have the broker register soon, since a name server may not know it."""
@@ -382,8 +296,9 @@ class Broker:
         number = self.state.registrations.begin()
         if number is None:
             return None
-        body = RegisterBrokerBody(topic_config_serialize_wrapper=self.state.topics.table())
-        return RegistrationWork(number, body)
+        topics = self.state.topics
+        base, self._registered_version = self._registered_version, topics.version
+        return RegistrationWork(number, base, topics.take_unregistered(), topics.table())
 
     def registered(self, *, is_complete: bool, now_ms: int) -> list[Output]:
         """Take the end of a registration.

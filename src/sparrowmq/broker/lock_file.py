@@ -1,15 +1,19 @@
 """The queue locks as a config file, so that a broker's restart changes no owner.
 
-Written at most every second while locks change, as offsets are. A lock keeps what it had left when
-the file was written; the time the broker was away does not count against it.
+A lock keeps what it had left when it was written; the time the broker was away does not count
+against it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
 from msgspec import Struct
 
 from sparrowmq.coordination.queue_lock_table import QueueLockTable, SavedLock
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.queue import queue_order
 
 
 class SavedLease(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -27,19 +31,19 @@ class LockTable(Struct, frozen=True, kw_only=True, rename="camel"):
     locks: list[SavedLease] = []
 
 
-def table(locks: QueueLockTable, *, now_ms: int) -> LockTable:
-    """Return all live locks."""
-    return LockTable(
-        locks=[
-            SavedLease(
-                group=lock.group,
-                queue=lock.queue,
-                client_id=lock.client_id,
-                remaining_ms=lock.remaining_ms,
-            )
-            for lock in locks.save(now_ms=now_ms)
-        ]
-    )
+def encode(locks: Sequence[SavedLock]) -> bytes:
+    """Return the file's content, in plain JSON: that is written faster than RocketMQ's dialect."""
+    leases = [
+        SavedLease(
+            group=lock.group,
+            queue=lock.queue,
+            client_id=lock.client_id,
+            remaining_ms=lock.remaining_ms,
+        )
+        for lock in sorted(locks, key=lambda lock: (lock.group, queue_order(lock.queue)))
+        if lock.client_id is not None
+    ]
+    return msgspec.json.format(msgspec.json.encode(LockTable(locks=leases)), indent=1)
 
 
 def restore(locks: QueueLockTable, saved: LockTable, *, now_ms: int) -> None:

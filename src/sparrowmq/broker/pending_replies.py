@@ -2,7 +2,7 @@
 
 Sends wait for a position of the commit log: until it is written, at the end of the turn, or until
 it is flushed. They come in the order of their positions, so queues serve. Changes of topics and
-groups wait for rounds of config writing and registration; there are few of them, so a list serves.
+groups wait for rounds of journalling and registration; there are few of them, so a list serves.
 A reply that waits for a round and a position passes through the list first.
 """
 
@@ -35,7 +35,7 @@ class _Awaiting(NamedTuple):
 
 
 class _AwaitingRounds(NamedTuple):
-    save_round: int
+    journal_round: int
     registration_round: int
     waits_for_flush: bool
     position: int
@@ -47,12 +47,12 @@ class PendingReplies:
     """Holds replies back until they may be sent.
 
     Args:
-        saves: the rounds of config writing.
+        journal: the rounds of writing changes of the configuration.
         registrations: the rounds of registration at the name servers.
     """
 
-    def __init__(self, saves: Rounds, registrations: Rounds) -> None:
-        self._saves = saves
+    def __init__(self, journal: Rounds, registrations: Rounds) -> None:
+        self._journal = journal
         self._registrations = registrations
         self._written_position = self._flushed_position = 0
         self._for_write: deque[_Awaiting] = deque()
@@ -88,19 +88,20 @@ class PendingReplies:
         self,
         reply: Reply,
         *,
-        save_round: int = 0,
+        journal_round: int = 0,
         registration_round: int = 0,
         position: int = 0,
         waits_for_flush: bool = False,
         now_ms: int,
     ) -> list[Output]:
         """Hold a reply until both rounds are over, and then as `add` does."""
-        self._for_rounds.append(
-            _AwaitingRounds(
-                save_round, registration_round, waits_for_flush, position, now_ms, reply
-            )
+        entry = _AwaitingRounds(
+            journal_round, registration_round, waits_for_flush, position, now_ms, reply
         )
-        return self.note_rounds()
+        if self._waits_for_rounds(entry):
+            self._for_rounds.append(entry)
+            return []
+        return [*self._add_entry(entry)]
 
     def note_written(self, position: int) -> list[Output]:
         """Release what waited for the log to be written up to `position`."""
@@ -161,25 +162,31 @@ class PendingReplies:
         released: list[Output] = []
         kept: list[_AwaitingRounds] = []
         for entry in self._for_rounds:
-            if (
-                entry.save_round > self._saves.finished
-                or entry.registration_round > self._registrations.finished
-            ):
+            if self._waits_for_rounds(entry):
                 kept.append(entry)
             else:
-                released += self.add(
-                    entry.reply,
-                    position=entry.position,
-                    waits_for_flush=entry.waits_for_flush,
-                    now_ms=entry.since_ms,
-                )
+                released += self._add_entry(entry)
         self._for_rounds = kept
         return released
 
-    def fail_save(self, save_round: int, reason: str) -> list[Output]:
-        """Answer SYSTEM_ERROR to what waited for a round of config writing that failed."""
-        failed = [e.reply for e in self._for_rounds if 0 < e.save_round <= save_round]
-        self._for_rounds = [e for e in self._for_rounds if not 0 < e.save_round <= save_round]
+    def _waits_for_rounds(self, entry: _AwaitingRounds) -> bool:
+        return (
+            entry.journal_round > self._journal.finished
+            or entry.registration_round > self._registrations.finished
+        )
+
+    def _add_entry(self, entry: _AwaitingRounds) -> Sequence[Output]:
+        return self.add(
+            entry.reply,
+            position=entry.position,
+            waits_for_flush=entry.waits_for_flush,
+            now_ms=entry.since_ms,
+        )
+
+    def fail_journal(self, journal_round: int, reason: str) -> list[Output]:
+        """Answer SYSTEM_ERROR to what waited for a round of journalling that failed."""
+        failed = [e.reply for e in self._for_rounds if 0 < e.journal_round <= journal_round]
+        self._for_rounds = [e for e in self._for_rounds if not 0 < e.journal_round <= journal_round]
         for reply in failed:
             reply.command.code = ResponseCode.SYSTEM_ERROR
             reply.command.remark = f"the configuration could not be written: {reason}"

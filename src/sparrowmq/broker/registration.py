@@ -1,16 +1,34 @@
-"""How a broker tells the name servers of itself: operations."""
+"""How a broker tells the name servers of itself: operations.
+
+All topics of a broker are a large body, and each new topic is registered at once. So a name server
+is asked first for the version of the topics that it has of this broker: where that is the version
+before, it gets what has changed since, as Apache's brokers do it, and where it is the newest, the
+question alone shows that the broker lives. A name server that has forgotten the broker, or never
+answered, gets everything.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.calling.effects import Operation, invoke
 from sparrowmq.errors import BrokerError
-from sparrowmq.protocol.bodies import MASTER_ID, RegisterBrokerBody
+from sparrowmq.protocol.bodies import (
+    MASTER_ID,
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfigTable,
+    encode_body,
+)
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import (
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
+    decode_header,
     encode_header,
 )
 from sparrowmq.protocol.register_body import compute_body_crc, encode_register_body
@@ -20,49 +38,104 @@ REGISTER_TIMEOUT_MS = 3_000
 UNREGISTER_TIMEOUT_MS = 1_000
 
 
-def register(
-    config: BrokerConfig, body: RegisterBrokerBody, *, name_server: str
-) -> Operation[None]:
-    """Register the broker and its topics at one name server.
+class RegistrationWork(NamedTuple):
+    """What to tell the name servers.
 
-    Yields: Invoke.
-    Raises: TransportError if the name server cannot be reached, BrokerError if it refuses.
+    Args:
+        base: the version of the topics that the round before has registered.
+        changed: the topics that were made or changed since then, with the version of all.
+        table: all topics.
     """
-    data = encode_register_body(body)
-    ip, _, port = config.address.rpartition(":")
-    header = RegisterBrokerRequestHeader(
-        broker_name=config.broker_name,
-        broker_addr=config.address,
-        cluster_name=config.cluster_name,
-        # Nobody listens there: we have no replication, but peers want the field.
-        ha_server_addr=f"{ip}:{int(port) + 1}",
-        broker_id=MASTER_ID,
-        compressed=False,
-        body_crc32=compute_body_crc(data),
-    )
-    request = RemotingCommand(
-        code=RequestCode.REGISTER_BROKER, ext_fields=encode_header(header), body=data
-    )
-    yield from _invoke_checked(name_server, request, timeout_ms=REGISTER_TIMEOUT_MS)
+
+    number: int
+    base: DataVersion
+    changed: TopicConfigTable
+    table: TopicConfigTable
 
 
-def unregister(config: BrokerConfig, *, name_server: str) -> Operation[None]:
-    """Tell one name server that the broker stops.
+class Registrar:
+    """Registers one broker, and knows which version each name server has taken last."""
 
-    Yields: Invoke.
-    Raises: as `register`.
-    """
-    header = UnRegisterBrokerRequestHeader(
-        broker_name=config.broker_name,
-        broker_addr=config.address,
-        cluster_name=config.cluster_name,
-        broker_id=MASTER_ID,
-    )
-    request = RemotingCommand(code=RequestCode.UNREGISTER_BROKER, ext_fields=encode_header(header))
-    yield from _invoke_checked(name_server, request, timeout_ms=UNREGISTER_TIMEOUT_MS)
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._versions: dict[str, DataVersion] = {}
+
+    def register(self, work: RegistrationWork, *, name_server: str) -> Operation[None]:
+        """Register the broker and its topics at one name server.
+
+        Yields: Invoke.
+        Raises: TransportError if the name server cannot be reached, BrokerError if it refuses.
+        """
+        known = self._versions.pop(name_server, None)
+        version = work.changed.data_version
+        has_known = (
+            known is not None
+            and known in (work.base, version)
+            and (yield from self._has_version(known, name_server))
+        )
+        if not has_known:
+            yield from self._send(work.table, name_server)
+        elif known != version:
+            yield from self._send(work.changed, name_server)
+        self._versions[name_server] = version
+
+    def _has_version(self, version: DataVersion, name_server: str) -> Operation[bool]:
+        header = QueryDataVersionRequestHeader(
+            broker_name=self._config.broker_name,
+            broker_addr=self._config.address,
+            cluster_name=self._config.cluster_name,
+            broker_id=MASTER_ID,
+        )
+        request = RemotingCommand(
+            code=RequestCode.QUERY_DATA_VERSION,
+            ext_fields=encode_header(header),
+            body=encode_body(version),
+        )
+        reply = yield from _invoke_checked(name_server, request, timeout_ms=REGISTER_TIMEOUT_MS)
+        return not decode_header(QueryDataVersionResponseHeader, reply.ext_fields).changed
+
+    def _send(self, table: TopicConfigTable, name_server: str) -> Operation[None]:
+        config = self._config
+        data = encode_register_body(RegisterBrokerBody(topic_config_serialize_wrapper=table))
+        ip, _, port = config.address.rpartition(":")
+        header = RegisterBrokerRequestHeader(
+            broker_name=config.broker_name,
+            broker_addr=config.address,
+            cluster_name=config.cluster_name,
+            # Nobody listens there: we have no replication, but peers want the field.
+            ha_server_addr=f"{ip}:{int(port) + 1}",
+            broker_id=MASTER_ID,
+            compressed=False,
+            body_crc32=compute_body_crc(data),
+        )
+        request = RemotingCommand(
+            code=RequestCode.REGISTER_BROKER, ext_fields=encode_header(header), body=data
+        )
+        yield from _invoke_checked(name_server, request, timeout_ms=REGISTER_TIMEOUT_MS)
+
+    def unregister(self, *, name_server: str) -> Operation[None]:
+        """Tell one name server that the broker stops.
+
+        Yields: Invoke.
+        Raises: as `register`.
+        """
+        config = self._config
+        header = UnRegisterBrokerRequestHeader(
+            broker_name=config.broker_name,
+            broker_addr=config.address,
+            cluster_name=config.cluster_name,
+            broker_id=MASTER_ID,
+        )
+        request = RemotingCommand(
+            code=RequestCode.UNREGISTER_BROKER, ext_fields=encode_header(header)
+        )
+        yield from _invoke_checked(name_server, request, timeout_ms=UNREGISTER_TIMEOUT_MS)
 
 
-def _invoke_checked(address: str, request: RemotingCommand, *, timeout_ms: int) -> Operation[None]:
+def _invoke_checked(
+    address: str, request: RemotingCommand, *, timeout_ms: int
+) -> Operation[RemotingCommand]:
     reply = yield from invoke(address, request, timeout_ms=timeout_ms)
     if reply.code != ResponseCode.SUCCESS:
         raise BrokerError(reply.code, reply.remark or "", address=address)
+    return reply

@@ -16,49 +16,28 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from msgspec import Struct
-
-from sparrowmq.broker.broker import (
-    DELAYS_FILE,
-    GROUPS_FILE,
-    LOCKS_FILE,
-    OFFSETS_FILE,
-    TOPICS_FILE,
-    Broker,
-    RegistrationWork,
-    SavedTables,
-    SaveWork,
-)
+from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.config import BrokerConfig
-from sparrowmq.broker.lock_file import LockTable
-from sparrowmq.broker.registration import register, unregister
+from sparrowmq.broker.config_files import CONFIG_DIRECTORY, SavedConfig, read_tables, write_files
+from sparrowmq.broker.config_saving import JournalWork, SaveWork
+from sparrowmq.broker.registration import Registrar, RegistrationWork
 from sparrowmq.calling import clock
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.effects import Operation
 from sparrowmq.errors import SparrowError
-from sparrowmq.protocol.bodies import (
-    ConsumerOffsetTable,
-    DelayOffsetTable,
-    SubscriptionGroupTable,
-    TopicConfigTable,
-    decode_file,
-)
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.remoting_server import RemotingServer
 from sparrowmq.store.config import FlushMode, StoreConfig
-from sparrowmq.store.config_file import read_config, write_config
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.flush import FlushWork
+from sparrowmq.store.journal import Journal
 from sparrowmq.store.message_store import MessageStore
 
 LOG = logging.getLogger("sparrowmq.broker")
 
 TICK_MS = 100
-_CONFIG_DIRECTORY = "config"
-
-T = TypeVar("T", bound=Struct)
 
 
 class _NameServerOperation(Protocol):
@@ -107,7 +86,7 @@ class BrokerServer:
                 config,
                 self._store,
                 random_below=random.Random().randrange,
-                saved=self._read_tables(),
+                saved=self._read_tables().tables,
                 now_ms=clock.monotonic_ms(),
                 timestamp_ms=clock.timestamp_ms(),
             )
@@ -116,32 +95,28 @@ class BrokerServer:
             raise
         self._server = RemotingServer(self._broker, limits=limits, tls=tls, on_turn=self._turn)
         self._driver = AsyncDriver(on_connection_lost=self._connection_lost, tls=name_server_tls)
+        self._journal = Journal(self._storage, CONFIG_DIRECTORY)
+        self._registrar = Registrar(config)
         self._flush_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-flush")
+        self._journal_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-journal")
         self._save_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-save")
         self._running: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self._unreached: set[str] = set()
-        self._save_error: Exception | None = None
+        # What could not be written the last time, by what it was.
+        self._write_errors: set[str] = set()
 
     @property
     def broker(self) -> Broker:
         """The machine."""
         return self._broker
 
-    def _read_tables(self) -> SavedTables:
-        return SavedTables(
-            topics=self._read_table(TOPICS_FILE, TopicConfigTable),
-            groups=self._read_table(GROUPS_FILE, SubscriptionGroupTable),
-            offsets=self._read_table(OFFSETS_FILE, ConsumerOffsetTable),
-            delays=self._read_table(DELAYS_FILE, DelayOffsetTable),
-            locks=self._read_table(LOCKS_FILE, LockTable),
-        )
-
-    def _read_table(self, name: str, table_type: type[T]) -> T | None:
-        return read_config(
-            self._storage, f"{_CONFIG_DIRECTORY}/{name}", partial(decode_file, table_type)
-        )
+    def _read_tables(self) -> SavedConfig:
+        saved = read_tables(self._storage)
+        for loss in saved.losses:
+            LOG.error("the configuration was damaged: %s", loss)
+        return saved
 
     async def start(self, listening: socket.socket) -> None:
         """Serve on a bound socket and register; returns when clients can find the broker.
@@ -165,12 +140,12 @@ class BrokerServer:
         while self._running:
             await asyncio.wait(self._running)
         await self._last_rounds()
-        await self._each_name_server(partial(unregister, self._config), "leave")
+        await self._each_name_server(self._registrar.unregister, "leave")
         await self._server.stop()
         await self._driver.aclose()
         error = await self._in_thread(self._save_thread, self._store.close)
-        self._flush_thread.shutdown()
-        self._save_thread.shutdown()
+        for thread in (self._flush_thread, self._journal_thread, self._save_thread):
+            thread.shutdown()
         if error is not None:
             raise error
 
@@ -180,6 +155,10 @@ class BrokerServer:
         flush = broker.last_flush_work()
         if flush is not None:
             await self._flush(flush)
+        journal = broker.journal_work(now_ms=clock.monotonic_ms())
+        if journal is not None:
+            await self._append(journal)
+        await self._in_thread(self._journal_thread, self._journal.close)
         broker.ask_last_save()
         save = broker.save_work(now_ms=clock.monotonic_ms())
         if save is not None:
@@ -207,6 +186,9 @@ class BrokerServer:
         flush = self._broker.flush_work(now_ms=now_ms)
         if flush is not None:
             self._start(self._flush(flush))
+        journal = self._broker.journal_work(now_ms=now_ms)
+        if journal is not None:
+            self._start(self._append(journal))
         save = self._broker.save_work(now_ms=now_ms)
         if save is not None:
             self._start(self._save(save))
@@ -232,18 +214,29 @@ class BrokerServer:
         if not self._is_stopping:
             self._turn()
 
-    async def _save(self, work: SaveWork) -> None:
-        error = await self._in_thread(self._save_thread, partial(self._write_files, work))
-        if error is not None and self._save_error is None:
-            LOG.error("config files %s cannot be written: %s", sorted(work.tables), error)
-        elif error is None and self._save_error is not None:
-            LOG.warning("config files are written again")
-        self._save_error = error
-        self._server.perform(self._broker.saved(work, error))
+    async def _append(self, work: JournalWork) -> None:
+        error = await self._in_thread(self._journal_thread, partial(self._append_batch, work))
+        self._note_written("changes of the configuration", error)
+        self._server.perform(self._broker.journaled(work, error))
+        if not self._is_stopping:
+            self._turn()
 
-    def _write_files(self, work: SaveWork) -> None:
-        for name, content in work.encode():
-            write_config(self._storage, f"{_CONFIG_DIRECTORY}/{name}", content)
+    def _append_batch(self, work: JournalWork) -> None:
+        if work.changes:
+            self._journal.append(work.segment, work.encode())
+
+    async def _save(self, work: SaveWork) -> None:
+        error = await self._in_thread(self._save_thread, partial(write_files, self._storage, work))
+        self._note_written("config files", error)
+        self._broker.saved(work, error)
+
+    def _note_written(self, what: str, error: Exception | None) -> None:
+        if error is not None and what not in self._write_errors:
+            self._write_errors.add(what)
+            LOG.error("%s cannot be written: %s", what, error)
+        elif error is None and what in self._write_errors:
+            self._write_errors.discard(what)
+            LOG.warning("%s are written again", what)
 
     async def _in_thread(
         self, thread: ThreadPoolExecutor, function: Callable[[], None]
@@ -256,7 +249,7 @@ class BrokerServer:
 
     async def _register(self, work: RegistrationWork) -> None:
         is_complete = await self._each_name_server(
-            partial(register, self._config, work.body), "register at"
+            partial(self._registrar.register, work), "register at"
         )
         self._server.perform(
             self._broker.registered(is_complete=is_complete, now_ms=clock.monotonic_ms())

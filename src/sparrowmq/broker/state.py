@@ -22,6 +22,7 @@ from sparrowmq.broker.rounds import Rounds
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
 from sparrowmq.coordination.queue_lock_table import QueueLockTable
+from sparrowmq.model import MessageQueue
 from sparrowmq.model.message import PROPERTY_CLUSTER, PROPERTY_MSG_REGION
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import RequestCode
@@ -42,6 +43,7 @@ class Refused(Enum):
     CLOSED_TOPIC = "sendsToClosedTopicsRefused"
     GROUP_NAME = "groupNamesRefused"
     COMMIT_BEYOND_END = "commitsBeyondEndRefused"
+    LOCK = "locksRefused"
 
 
 @dataclass(slots=True)
@@ -80,6 +82,7 @@ class BrokerState:
     producers: ProducerGroups = field(default_factory=ProducerGroups)
     locks: QueueLockTable = field(default_factory=QueueLockTable)
     holds: PullHold = field(default_factory=PullHold)
+    journal: Rounds = field(default_factory=Rounds)
     saves: Rounds = field(default_factory=Rounds)
     registrations: Rounds = field(default_factory=Rounds)
     counters: Counters = field(default_factory=Counters)
@@ -88,44 +91,39 @@ class BrokerState:
     stored_totals: TotalsByKey = field(default_factory=TotalsByKey)
     consumed_totals: TotalsByKey = field(default_factory=TotalsByKey)
     relays: Relays = field(default_factory=Relays)
-    topics_changed: bool = False
-    groups_changed: bool = False
-    locks_changed: bool = False
-    # The round of config writing that covers every topic made so far.
-    topics_save_round: int = 0
-    # The file has every lock up to this one of `locks.changes`.
+    # The round of journalling that covers every topic made so far.
+    topics_journal_round: int = 0
+    # The journal has every lock up to this one of `locks.changes`.
     locks_written: int = 0
     pending: PendingReplies = field(init=False)
     origin_properties: str = field(init=False)
     _opaque: int = 0
 
     def __post_init__(self) -> None:
-        self.pending = PendingReplies(self.saves, self.registrations)
+        self.pending = PendingReplies(self.journal, self.registrations)
         region, cluster = self.config.region, self.config.cluster_name
         self.origin_properties = (
             f"{PROPERTY_MSG_REGION}\x01{region}\x02{PROPERTY_CLUSTER}\x01{cluster}"
         )
 
     def put_topic(self, topic: TopicConfig, *, timestamp_ms: int) -> None:
-        """Make or change a topic; `saves.asked` and `registrations.asked` then cover it."""
+        """Make or change a topic; `journal.asked` and `registrations.asked` then cover it."""
         self.topics.put(topic, timestamp_ms=timestamp_ms)
         self.note_topics_changed()
 
     def note_topics_changed(self) -> None:
-        """Have the table of topics written and registered."""
-        self.topics_changed = True
-        self.topics_save_round = self.saves.ask()
+        """Have what changed of the topics written and registered."""
+        self.topics_journal_round = self.journal.ask()
         self.registrations.ask()
 
     def put_group(self, group: SubscriptionGroupConfig, *, timestamp_ms: int) -> None:
-        """Make or change a group's settings; `saves.asked` then covers it."""
+        """Make or change a group's settings; `journal.asked` then covers it."""
         self.groups.put(group, timestamp_ms=timestamp_ms)
         self.note_groups_changed()
 
     def note_groups_changed(self) -> None:
-        """Have the table of groups written."""
-        self.groups_changed = True
-        self.saves.ask()
+        """Have what changed of the groups written."""
+        self.journal.ask()
 
     def find_group(self, group: str, *, timestamp_ms: int) -> SubscriptionGroupConfig | None:
         """Return a group's settings, making them at the first use where that is allowed."""
@@ -144,6 +142,15 @@ class BrokerState:
     def may_commit(self, topic: str, queue_id: int, *, offset: int) -> bool:
         """Tell whether an offset is one that a queue has, or is about to have."""
         return offset <= self.store.max_offset(topic, queue_id) + COMMIT_AHEAD_MAX
+
+    def has_queue(self, queue: MessageQueue) -> bool:
+        """Tell whether a queue is one of this broker's."""
+        topic = self.topics.find(queue.topic)
+        return (
+            topic is not None
+            and queue.broker_name == self.config.broker_name
+            and 0 <= queue.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
+        )
 
     def count_stored(self, topic: TopicConfig) -> int:
         """Return how many messages a topic has taken in all."""

@@ -5,6 +5,7 @@ Source: SubscriptionGroupManager.java. `config/subscriptionGroup.json` has its f
 
 from __future__ import annotations
 
+from sparrowmq.broker.changes import GroupChange
 from sparrowmq.model.names import CONSUMER_GROUP_LENGTH_MAX, is_legal_name
 from sparrowmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
 
@@ -40,6 +41,8 @@ class SubscriptionGroups:
         self._groups: dict[str, SubscriptionGroupConfig] = {}
         self._version = DataVersion()
         self._auto_create = auto_create
+        # Groups whose changes the journal has not.
+        self._unwritten: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -50,6 +53,19 @@ class SubscriptionGroups:
         self._version = table.data_version
         for name in SYSTEM_GROUPS:
             self._groups.setdefault(name, SubscriptionGroupConfig(group_name=name))
+
+    def replay(self, change: GroupChange) -> None:
+        """Make a change that the journal has."""
+        if change.config is None:
+            self._groups.pop(change.name, None)
+        else:
+            self._groups[change.name] = change.config
+        self._version = change.version
+
+    @property
+    def version(self) -> DataVersion:
+        """Changes with every change of the table."""
+        return self._version
 
     def table(self) -> SubscriptionGroupTable:
         """Return the whole table."""
@@ -70,11 +86,29 @@ class SubscriptionGroups:
     def put(self, group: SubscriptionGroupConfig, *, timestamp_ms: int) -> None:
         """Add a group or replace its settings."""
         self._groups[group.group_name] = group
-        self._version = DataVersion(timestamp_ms=timestamp_ms, counter=self._version.counter + 1)
+        self._changed(group.group_name, timestamp_ms)
 
     def remove(self, group: str, *, timestamp_ms: int) -> bool:
         """Remove a group; tells whether there was one."""
         if self._groups.pop(group, None) is None:
             return False
-        self._version = DataVersion(timestamp_ms=timestamp_ms, counter=self._version.counter + 1)
+        self._changed(group, timestamp_ms)
         return True
+
+    def _changed(self, group: str, timestamp_ms: int) -> None:
+        self._version = DataVersion(timestamp_ms=timestamp_ms, counter=self._version.counter + 1)
+        self._unwritten[group] = None
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether there are changes that the journal has not."""
+        return bool(self._unwritten)
+
+    def take_changes(self) -> list[GroupChange]:
+        """Return the changes since the last call, to be written."""
+        names, self._unwritten = self._unwritten, {}
+        return [GroupChange(name, self._groups.get(name), self._version) for name in names]
+
+    def note_unwritten(self, name: str) -> None:
+        """Have a group written again, since the journal did not take it."""
+        self._unwritten[name] = None

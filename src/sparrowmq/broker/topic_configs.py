@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparrowmq.broker.changes import TopicChange
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.model.names import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
@@ -71,6 +72,9 @@ class TopicConfigs:
         self._topics: dict[str, TopicConfig] = {}
         self._version = DataVersion()
         self._system = _system_topics(config)
+        # Topics whose changes the journal has not, and those that name servers have not.
+        self._unwritten: dict[str, None] = {}
+        self._unregistered: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -83,10 +87,21 @@ class TopicConfigs:
         """Changes with every change of the table."""
         return self._version
 
-    def load(self, table: TopicConfigTable, *, timestamp_ms: int) -> bool:
-        """Take what a file held and add the system's topics; tells whether any was missing."""
+    def load(self, table: TopicConfigTable) -> None:
+        """Take what a file held; what is added or changed later is a change."""
         self._topics = {name: _named(name, t) for name, t in table.topic_config_table.items()}
         self._version = table.data_version
+
+    def replay(self, change: TopicChange) -> None:
+        """Make a change that the journal has."""
+        if change.config is None:
+            self._topics.pop(change.name, None)
+        else:
+            self._topics[change.name] = change.config
+        self._version = change.version
+
+    def add_missing(self, *, timestamp_ms: int) -> bool:
+        """Add the system's topics that are not there; tells whether there were any."""
         missing = [topic for topic in self._system if topic.topic_name not in self._topics]
         for topic in missing:
             self.put(topic, timestamp_ms=timestamp_ms)
@@ -103,13 +118,13 @@ class TopicConfigs:
     def put(self, topic: TopicConfig, *, timestamp_ms: int) -> None:
         """Add a topic or replace its settings."""
         self._topics[topic.topic_name] = topic
-        self._changed(timestamp_ms)
+        self._changed(topic.topic_name, timestamp_ms)
 
     def remove(self, topic: str, *, timestamp_ms: int) -> bool:
         """Remove a topic; tells whether there was one."""
         if self._topics.pop(topic, None) is None:
             return False
-        self._changed(timestamp_ms)
+        self._changed(topic, timestamp_ms)
         return True
 
     def is_system(self, topic: str) -> bool:
@@ -123,8 +138,29 @@ class TopicConfigs:
             | {TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
         )
 
-    def _changed(self, timestamp_ms: int) -> None:
+    def _changed(self, topic: str, timestamp_ms: int) -> None:
         self._version = DataVersion(timestamp_ms=timestamp_ms, counter=self._version.counter + 1)
+        self._unwritten[topic] = self._unregistered[topic] = None
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether there are changes that the journal has not."""
+        return bool(self._unwritten)
+
+    def take_changes(self) -> list[TopicChange]:
+        """Return the changes since the last call, to be written."""
+        names, self._unwritten = self._unwritten, {}
+        return [TopicChange(name, self._topics.get(name), self._version) for name in names]
+
+    def note_unwritten(self, name: str) -> None:
+        """Have a topic written again, since the journal did not take it."""
+        self._unwritten[name] = None
+
+    def take_unregistered(self) -> TopicConfigTable:
+        """Return the topics that were made or changed since the last call."""
+        names, self._unregistered = self._unregistered, {}
+        found = {name: topic for name in names if (topic := self._topics.get(name)) is not None}
+        return TopicConfigTable(topic_config_table=found, data_version=self._version)
 
 
 def inherit(template: TopicConfig, topic: str, *, queue_count: int) -> TopicConfig | None:

@@ -2,21 +2,22 @@
 
 A lock is a lease. The member renews it every 20 s, holds itself to 30 s from the sending of its
 last successful request, and the broker gives a silent member's queue away after 60 s: so the old
-owner has stopped before a new one begins. Nobody checks that the member belongs to the group or
-that the queue exists.
+owner has stopped before a new one begins.
 
-Differs from RocketMQ: when a member's connection closes, `shorten` cuts its locks to what its own
+Differs from RocketMQ: the broker may say who can take a queue that it does not hold, and the number
+of locks is bounded; when a member's connection closes, `shorten` cuts its locks to what its own
 30 s (a SparrowMQ member's `MARKED_LEASE_MS`) may have left, so that a killed owner costs half as
-long; and the table can be saved and
-restored, so that a broker's restart changes no owner.
+long; and the table can be saved, its changes too, and restored, so that a broker's restart changes
+no owner.
 
 Source: RebalanceLockManager.java.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
@@ -29,6 +30,8 @@ QUEUE_LEASE_CLIENT_MS = 30_000
 QUEUE_LEASE_RENEWAL_MS = 20_000
 # A member whose request was refused has asked again by then.
 ASKED_AGAIN_MS = 5_000
+# Of all groups of a broker together.
+LOCKS_MAX = 200_000
 # Otherwise two members of a group may consume one queue at once.
 assert QUEUE_LEASE_CLIENT_MS < QUEUE_LEASE_BROKER_MS
 # Otherwise an owner loses its lease between two renewals.
@@ -50,14 +53,18 @@ class _Lease:
         return self.expires_ms < self.refreshed_ms + QUEUE_LEASE_BROKER_MS
 
 
-@dataclass(frozen=True, slots=True)
-class SavedLock:
-    """One lock as it is written to disk, with what it has left."""
+class SavedLock(NamedTuple):
+    """Who holds a queue for a group, with what the lease has left; None for nobody."""
 
     group: str
     queue: MessageQueue
-    client_id: str
-    remaining_ms: int
+    client_id: str | None
+    remaining_ms: int = 0
+
+
+def _may_take_any(queue: MessageQueue) -> bool:
+    del queue
+    return True
 
 
 @dataclass(slots=True)
@@ -68,11 +75,26 @@ class QueueLockTable:
     # Counts changes of who holds what, and the renewals of a lease that was cut; another renewal
     # is none.
     changes: int = 0
+    _count: int = 0
+    # Locks whose changes were not taken yet, to be written.
+    _unwritten: dict[tuple[str, MessageQueue], None] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self._count
 
     def try_lock_batch(
-        self, group: str, queues: Iterable[MessageQueue], client_id: str, *, now_ms: int
+        self,
+        group: str,
+        queues: Iterable[MessageQueue],
+        client_id: str,
+        *,
+        now_ms: int,
+        may_take: Callable[[MessageQueue], bool] = _may_take_any,
     ) -> list[MessageQueue]:
         """Lock the queues that are free, the member's own, or whose lease has run out.
+
+        Args:
+            may_take: tells whether the member may hold a queue that it does not hold yet.
 
         Returns: the queues the member now holds, each once, in the order asked.
         """
@@ -80,17 +102,38 @@ class QueueLockTable:
         locked: list[MessageQueue] = []
         for queue in dict.fromkeys(queues):
             lease = leases.get(queue)
-            if lease is None or lease.client_id == client_id or lease.expires_ms < now_ms:
-                change = 0 if lease is None else lease.change
-                if lease is None or lease.client_id != client_id or lease.is_cut:
-                    change = self.changes = self.changes + 1
-                leases[queue] = _Lease(client_id, now_ms, now_ms + QUEUE_LEASE_BROKER_MS, change)
-                locked.append(queue)
-            else:
+            is_own = lease is not None and lease.client_id == client_id
+            if not is_own and not may_take(queue):
+                continue
+            if lease is not None and not is_own and lease.expires_ms >= now_ms:
                 lease.asker = client_id
+                continue
+            if lease is None:
+                if self._count >= LOCKS_MAX:
+                    continue
+                self._count += 1
+            change = 0 if lease is None else lease.change
+            if lease is None or not is_own or lease.is_cut:
+                change = self._note_change(group, queue)
+            leases[queue] = _Lease(client_id, now_ms, now_ms + QUEUE_LEASE_BROKER_MS, change)
+            locked.append(queue)
         if not leases:
             del self._leases[group]
         return locked
+
+    def _note_change(self, group: str, queue: MessageQueue) -> int:
+        self._unwritten[group, queue] = None
+        self.changes += 1
+        return self.changes
+
+    def _drop(self, group: str, queues: Iterable[MessageQueue]) -> None:
+        leases = self._leases[group]
+        for queue in queues:
+            del leases[queue]
+            self._count -= 1
+            self._note_change(group, queue)
+        if not leases:
+            del self._leases[group]
 
     def last_change(self, group: str, queues: Iterable[MessageQueue]) -> int:
         """Return what `changes` was when the last of these locked queues was granted."""
@@ -100,13 +143,13 @@ class QueueLockTable:
     def unlock_batch(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
         """Release those of the queues that the member holds."""
         leases = self._leases.get(group, {})
-        for queue in queues:
-            lease = leases.get(queue)
-            if lease is not None and lease.client_id == client_id:
-                del leases[queue]
-                self.changes += 1
-        if group in self._leases and not leases:
-            del self._leases[group]
+        held = [
+            queue
+            for queue in dict.fromkeys(queues)
+            if queue in leases and leases[queue].client_id == client_id
+        ]
+        if held:
+            self._drop(group, held)
 
     def find_owner(self, group: str, queue: MessageQueue, *, now_ms: int) -> str | None:
         """Return the client id that holds the queue, or None."""
@@ -145,11 +188,12 @@ class QueueLockTable:
         Never to nothing: the member may be alive behind another connection to come, and believes
         in its lock for `lease_ms` from its last request.
         """
-        for lease in self._leases.get(group, {}).values():
-            if lease.client_id == client_id:
-                # A request reaches us after it was sent, so this is never too early.
-                limit_ms = max(lease.refreshed_ms + lease_ms, now_ms)
-                lease.expires_ms = min(lease.expires_ms, limit_ms)
+        for queue, lease in self._leases.get(group, {}).items():
+            # A request reaches us after it was sent, so this is never too early.
+            limit_ms = max(lease.refreshed_ms + lease_ms, now_ms)
+            if lease.client_id == client_id and limit_ms < lease.expires_ms:
+                lease.expires_ms = limit_ms
+                self._unwritten[group, queue] = None
 
     def drop_expired(self, *, now_ms: int) -> None:
         """Forget leases that have run out, so that the table stays as small as its use."""
@@ -157,25 +201,52 @@ class QueueLockTable:
             leases = self._leases[group]
             # Whoever waits for one asks again within a moment, and is known by it until then.
             limit_ms = now_ms - ASKED_AGAIN_MS
-            for queue in [queue for queue, lease in leases.items() if lease.expires_ms < limit_ms]:
-                del leases[queue]
-            if not leases:
-                del self._leases[group]
+            expired = [queue for queue, lease in leases.items() if lease.expires_ms < limit_ms]
+            if expired:
+                self._drop(group, expired)
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether there are changes that were not taken yet."""
+        return bool(self._unwritten)
+
+    def take_changes(self, *, now_ms: int) -> list[SavedLock]:
+        """Return who holds each queue whose lock has changed since the last call."""
+        keys, self._unwritten = self._unwritten, {}
+        changes: list[SavedLock] = []
+        for group, queue in keys:
+            lease = self._leases.get(group, {}).get(queue)
+            if lease is None or lease.expires_ms < now_ms:
+                changes.append(SavedLock(group, queue, None))
+            else:
+                left_ms = lease.expires_ms - now_ms
+                changes.append(SavedLock(group, queue, lease.client_id, left_ms))
+        return changes
+
+    def note_unwritten(self, group: str, queue: MessageQueue) -> None:
+        """Have a lock's change taken again, since it was not written."""
+        self._unwritten[group, queue] = None
 
     def save(self, *, now_ms: int) -> list[SavedLock]:
-        """Return every live lock, by group and queue order."""
+        """Return every live lock."""
         return [
             SavedLock(group, queue, lease.client_id, lease.expires_ms - now_ms)
-            for group, leases in sorted(self._leases.items())
-            for queue, lease in sorted(leases.items(), key=lambda item: queue_order(item[0]))
+            for group, leases in self._leases.items()
+            for queue, lease in leases.items()
             if lease.expires_ms >= now_ms
         ]
 
     def restore(self, locks: Sequence[SavedLock], *, now_ms: int) -> None:
-        """Take back what `save` gave; the time between does not count against the leases."""
-        for lock in locks:
-            remaining_ms = min(lock.remaining_ms, QUEUE_LEASE_BROKER_MS)
-            if remaining_ms >= 0:
-                self._leases.setdefault(lock.group, {})[lock.queue] = _Lease(
-                    lock.client_id, now_ms, now_ms + remaining_ms
-                )
+        """Take back what `save` gave, and then the changes since, one after the other.
+
+        The time between does not count against the leases.
+        """
+        for group, queue, client_id, left_ms in locks:
+            leases = self._leases.setdefault(group, {})
+            self._count -= leases.pop(queue, None) is not None
+            if client_id is not None and left_ms >= 0 and self._count < LOCKS_MAX:
+                expires_ms = now_ms + min(left_ms, QUEUE_LEASE_BROKER_MS)
+                leases[queue] = _Lease(client_id, now_ms, expires_ms)
+                self._count += 1
+            if not leases:
+                del self._leases[group]

@@ -44,10 +44,12 @@ class NameServerServer:
         self._storage.lock()
         try:
             kv_config = read_config(self._storage, KV_CONFIG_FILE, KVConfig.decode)
+            if kv_config.damage is not None:
+                LOG.error("the configuration was damaged: %s", kv_config.damage)
         except BaseException:
             self._storage.unlock()
             raise
-        self._machine = NameServer(kv_config)
+        self._machine = NameServer(kv_config.value)
         self._server = RemotingServer(self._machine, limits=limits, tls=tls, on_turn=self._turn)
         self._ticker: asyncio.TimerHandle | None = None
 

@@ -9,36 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
 
-from msgspec import Struct
-
-from sparrowmq.broker.broker import (
-    DELAYS_FILE,
-    GROUPS_FILE,
-    LOCKS_FILE,
-    OFFSETS_FILE,
-    TOPICS_FILE,
-    Broker,
-    RegistrationWork,
-    SavedTables,
-    SaveWork,
-)
+from sparrowmq.broker.broker import Broker
+from sparrowmq.broker.changes import LockChange, encode_changes
 from sparrowmq.broker.config import BrokerConfig
-from sparrowmq.broker.lock_file import LockTable
-from sparrowmq.broker.registration import register
+from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables, write_files
+from sparrowmq.broker.config_saving import LOCKS_FILE, OFFSETS_FILE, JournalWork, SaveWork
+from sparrowmq.broker.registration import Registrar, RegistrationWork
 from sparrowmq.calling.effects import Operation
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX, retry_topic
 from sparrowmq.nameserver.name_server import NameServer
-from sparrowmq.protocol.bodies import (
-    ConsumerOffsetTable,
-    DelayOffsetTable,
-    SubscriptionGroupTable,
-    TopicConfigTable,
-    decode_file,
-)
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.serving.connections import Connection
@@ -51,8 +33,8 @@ from sparrowmq.simulation.server import SimulatedServer
 from sparrowmq.simulation.storage import PowerCut, SimulatedStorage
 from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.store.config import FlushMode, StoreConfig
-from sparrowmq.store.config_file import read_config, write_config
 from sparrowmq.store.flush import FlushWork
+from sparrowmq.store.journal import Journal
 from sparrowmq.store.message_store import MessageStore
 
 # The real one ticks every 100 ms; nothing that it does then is that urgent.
@@ -67,10 +49,7 @@ SLOW_SYNC_MS_MAX = 6_000
 LOG_FILE_SIZE = 32 * 1024
 QUEUE_FILE_SIZE = 20 * 20
 MESSAGE_BYTES_MAX = 4 * 1024
-_CONFIG_DIRECTORY = "config"
-_LOCKS_PATH = f"{_CONFIG_DIRECTORY}/{LOCKS_FILE}"
-
-T = TypeVar("T", bound=Struct)
+_LOCKS_PATH = f"{CONFIG_DIRECTORY}/{LOCKS_FILE}"
 
 
 class NameServerHost:
@@ -153,6 +132,7 @@ class BrokerHost:
         self._topics = (topic, retry_topic(group))
         self._wall_ms = START_TIMESTAMP_MS - START_MS + wall_ms
         self._work: FlushWork | None = None
+        self._journal_work: JournalWork | None = None
         self._save: SaveWork | None = None
         self._save_ms = 0
         self._write_count = 0
@@ -191,7 +171,7 @@ class BrokerHost:
         )
         try:
             store.load(timestamp_ms=process.timestamp_ms())
-            saved = self._read_tables()
+            saved = read_tables(self.storage).tables
         except (SparrowError, OSError) as error:
             self._checkers.note_failure(f"start of {self.name}", error)
             return
@@ -205,6 +185,8 @@ class BrokerHost:
         )
         self._check_start()
         self._backs = {}
+        self._journal = Journal(self.storage, CONFIG_DIRECTORY)
+        self._registrar = Registrar(self.config)
         self._server = SimulatedServer(
             process,
             self._network,
@@ -240,15 +222,17 @@ class BrokerHost:
 
     def power_off(self) -> None:
         """Cut the power, maybe in the midst of a sync."""
-        flush, save = self._work, self._save
+        flush, journal, save = self._work, self._journal_work, self._save
         process = self._stop()
         if process is None:
             return
         self._network.power_off(process)
         if flush is not None:
             self._run_partly(flush.run)
+        if journal is not None:
+            self._run_partly(partial(self._append, journal))
         if save is not None:
-            self._run_partly(partial(self._write_tables, save))
+            self._run_partly(partial(write_files, self.storage, save))
         self.storage.lose_power()
 
     def power_off_while_writing(self, on_off: Callable[[], None]) -> None:
@@ -266,9 +250,18 @@ class BrokerHost:
 
     def forget_locks(self) -> None:
         """Lose the table of locks, while no process runs, as RocketMQ's brokers do."""
+        saved = read_tables(self.storage).tables
         for path in (_LOCKS_PATH, f"{_LOCKS_PATH}.bak"):
             self.storage.remove(path)
-        self.storage.sync_directory(_CONFIG_DIRECTORY)
+        releases = [
+            LockChange(change.group, change.queue, None)
+            for change in saved.changes
+            if isinstance(change, LockChange)
+        ]
+        if releases:
+            journal = Journal(self.storage, CONFIG_DIRECTORY)
+            journal.append(saved.segment + 1, encode_changes(releases))
+        self.storage.sync_directory(CONFIG_DIRECTORY)
         self._checkers.note_locks_lost(self.name, now_ms=self._timeline.now_ms)
 
     def _run_partly(self, work: Callable[[], None]) -> None:
@@ -281,26 +274,12 @@ class BrokerHost:
         process, self.process = self.process, None
         if process is not None:
             process.kill()
-            self._work = self._save = None
+            self._work = self._journal_work = self._save = None
             self._has_stopped = True
             self.keep_power()
         return process
 
     # --- starting ---------------------------------------------------------------------------
-
-    def _read_tables(self) -> SavedTables:
-        return SavedTables(
-            topics=self._read_table(TOPICS_FILE, TopicConfigTable),
-            groups=self._read_table(GROUPS_FILE, SubscriptionGroupTable),
-            offsets=self._read_table(OFFSETS_FILE, ConsumerOffsetTable),
-            delays=self._read_table(DELAYS_FILE, DelayOffsetTable),
-            locks=self._read_table(LOCKS_FILE, LockTable),
-        )
-
-    def _read_table(self, name: str, table_type: type[T]) -> T | None:
-        return read_config(
-            self.storage, f"{_CONFIG_DIRECTORY}/{name}", partial(decode_file, table_type)
-        )
 
     def _check_start(self) -> None:
         self.broker.settle()
@@ -345,9 +324,10 @@ class BrokerHost:
         if flush is not None:
             self._work = flush
             process.call_in(self._sync_ms(), partial(self._flush, flush))
-        if self._on_off is not None and self._waits_for_sync():
-            delay_ms = self._dice.randrange(0, 2 * SYNC_MS_MAX)
-            process.call_in(delay_ms, partial(self._end_power, self._on_off))
+        journal = broker.journal_work(now_ms=now_ms)
+        if journal is not None:
+            self._journal_work = journal
+            process.call_in(self._sync_ms(), partial(self._end_append, journal))
         save = broker.save_work(now_ms=now_ms)
         if save is not None:
             self._save = save
@@ -385,9 +365,19 @@ class BrokerHost:
         self._server.perform(self.broker.flushed(work, error))
         self._server.end_turn()
 
-    def _write_tables(self, work: SaveWork) -> None:
-        for name, content in work.encode():
-            write_config(self.storage, f"{_CONFIG_DIRECTORY}/{name}", content)
+    def _append(self, work: JournalWork) -> None:
+        if work.changes:
+            self._journal.append(work.segment, work.encode())
+
+    def _end_append(self, work: JournalWork) -> None:
+        self._journal_work = None
+        error: Exception | None = None
+        try:
+            self._append(work)
+        except OSError as failure:
+            error = failure
+        self._server.perform(self.broker.journaled(work, error))
+        self._server.end_turn()
 
     def _end_save(self, work: SaveWork, commit_count: int) -> None:
         self._save = None
@@ -396,18 +386,17 @@ class BrokerHost:
             self._save_ms = self._timeline.now_ms
         error: Exception | None = None
         try:
-            self._write_tables(work)
+            write_files(self.storage, work)
         except OSError as failure:
             error = failure
         if has_offsets and error is None:
             self._checkers.note_saved(self.name, commit_count=commit_count)
-        self._server.perform(self.broker.saved(work, error))
-        self._server.end_turn()
+        self.broker.saved(work, error)
 
     def _register(self, work: RegistrationWork) -> Operation[None]:
         is_complete = True
         try:
-            yield from register(self.config, work.body, name_server=self._name_server)
+            yield from self._registrar.register(work, name_server=self._name_server)
         except SparrowError:
             is_complete = False
         self._server.perform(

@@ -9,8 +9,8 @@ Differs from RocketMQ 4.9, which does not sync and so may find an empty file aft
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from sparrowmq.errors import SparrowError, StoreError
 from sparrowmq.store.storage import Storage, parent_directory
@@ -36,8 +36,20 @@ def write_config(storage: Storage, path: str, data: bytes) -> None:
     storage.sync_directory(parent_directory(path))
 
 
-def read_config(storage: Storage, path: str, decode: Callable[[bytes], T]) -> T | None:
-    """Return what a file says, or its backup; None if there is neither.
+class ConfigContent(NamedTuple, Generic[T]):
+    """What was read of a config file.
+
+    Args:
+        value: what the file says, or its backup; None if there is neither.
+        damage: why the backup stands in for the file, None if the file is whole.
+    """
+
+    value: T | None
+    damage: str | None = None
+
+
+def read_config(storage: Storage, path: str, decode: Callable[[bytes], T]) -> ConfigContent[T]:
+    """Read a file, or its backup where the file cannot be understood.
 
     Args:
         storage: where the file is.
@@ -55,12 +67,20 @@ def read_config(storage: Storage, path: str, decode: Callable[[bytes], T]) -> T 
             problems.append(f"{candidate} is empty")
             continue
         try:
-            return decode(data)
+            value = decode(data)
         except (ValueError, SparrowError) as error:
             problems.append(f"{candidate} cannot be understood: {error}")
+        else:
+            return ConfigContent(value, _describe(problems, candidate))
     if problems:
         raise StoreError(f"{'; '.join(problems)}; repair one of the files or remove both")
-    return None
+    return ConfigContent(None)
+
+
+def _describe(problems: Sequence[str], candidate: str) -> str | None:
+    if not problems:
+        return None
+    return f"{'; '.join(problems)}: what {candidate} says, an older state, holds instead"
 
 
 def _read_file(storage: Storage, path: str) -> bytes | None:

@@ -7,8 +7,10 @@ from random import Random
 from fuzz.inputs import choose, to_command
 from fuzz.stores import CONFIG
 from sparrowmq.broker.broker import PROCESSORS as BROKER_PROCESSORS
-from sparrowmq.broker.broker import Broker, SavedTables
+from sparrowmq.broker.broker import Broker
+from sparrowmq.broker.changes import decode_changes
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.config_saving import SavedTables
 from sparrowmq.nameserver.name_server import PROCESSORS as NAME_SERVER_PROCESSORS
 from sparrowmq.nameserver.name_server import NameServer
 from sparrowmq.protocol.bodies import TopicConfig, TopicConfigTable
@@ -48,10 +50,14 @@ def check_broker(data: bytes) -> None:
         if flush is not None:
             flush.run()
             outputs += broker.flushed(flush, None)
+        journal = broker.journal_work(now_ms=0)
+        if journal is not None:
+            assert decode_changes(journal.encode())
+            outputs += broker.journaled(journal, None)
         save = broker.save_work(now_ms=0)
         if save is not None:
             assert all(content for _, content in save.encode())
-            outputs += broker.saved(save, None)
+            broker.saved(save, None)
         if broker.registration_work() is not None:
             outputs += broker.registered(is_complete=True, now_ms=0)
     outputs += broker.tick(now_ms=0, timestamp_ms=0)

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from fuzz.inputs import choose
-from sparrowmq.broker.broker import Broker, SavedTables
+from sparrowmq.broker.broker import Broker
+from sparrowmq.broker.changes import decode_changes
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.config_saving import SavedTables
 from sparrowmq.broker.lock_file import LockTable
 from sparrowmq.errors import StoreError
 from sparrowmq.nameserver.name_server import KVConfig
@@ -205,7 +207,7 @@ def check_config_files(data: bytes) -> None:
     (name, table_type), content = choose(data, _TABLES)
     storage = _disk({"config/x.json": content})
     try:
-        table = read_config(storage, "config/x.json", partial(decode_body, table_type))
+        table = read_config(storage, "config/x.json", partial(decode_body, table_type)).value
     except StoreError:
         return
     store = MessageStore(SimulatedStorage(Random(1)), CONFIG)
@@ -219,6 +221,11 @@ def check_config_files(data: bytes) -> None:
         timestamp_ms=0,
     )
     list(broker.tick(now_ms=10_000, timestamp_ms=10_000))
+    journal = broker.journal_work(now_ms=10_000)
+    if journal is not None:
+        assert decode_changes(journal.encode())
+        broker.journaled(journal, None)
+    broker.ask_last_save()
     save = broker.save_work(now_ms=10_000)
     if save is not None:
         assert all(content for _, content in save.encode())
@@ -229,6 +236,6 @@ def check_kv_config(data: bytes) -> None:
     """A name server's table is read or refused, and survives writing."""
     storage = _disk({"kvConfig.json": data})
     with contextlib.suppress(StoreError):
-        table = read_config(storage, "kvConfig.json", KVConfig.decode)
+        table = read_config(storage, "kvConfig.json", KVConfig.decode).value
         if table is not None:
             assert table.encode() == KVConfig.decode(table.encode()).encode()

@@ -130,7 +130,7 @@ def _answer_when_safe(state: BrokerState, request: Request, *, registers: bool) 
         return ()
     return state.pending.add_for_rounds(
         Reply(request.connection, response_to(request.command)),
-        save_round=state.saves.asked,
+        journal_round=state.journal.asked,
         registration_round=state.registrations.asked if registers else 0,
         now_ms=request.now_ms,
     )

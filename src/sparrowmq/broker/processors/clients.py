@@ -16,6 +16,7 @@ from sparrowmq.broker.subscription_groups import GROUPS_MAX, find_group_fault
 from sparrowmq.coordination.member_marker import EXPIRY_FIELD, MARKED_LEASE_MS, is_marked
 from sparrowmq.coordination.queue_lock_table import QUEUE_LEASE_CLIENT_MS
 from sparrowmq.errors import LocalProtocolError
+from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import (
     GROUP_LENGTH_MAX,
     is_legal_name,
@@ -182,7 +183,6 @@ def forget_connection(state: BrokerState, connection: Connection, *, now_ms: int
         if group is None or member.client_id not in group.client_ids():
             lease_ms = MARKED_LEASE_MS if is_marked(member.version) else QUEUE_LEASE_CLIENT_MS
             state.locks.shorten(name, member.client_id, lease_ms=lease_ms, now_ms=now_ms)
-            state.locks_changed = True
     outputs: list[Output] = [_gone(name, connection) for name in names]
     for name in names:
         outputs += state.notify_group(name)
@@ -219,37 +219,66 @@ def consumer_list(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def lock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Lock queues for a client; answers with those it holds now."""
+    """Lock queues for a client; answers with those it holds now.
+
+    Differs from RocketMQ: only a listed member gets locks that it does not hold yet, and only of
+    queues that there are. What it holds it may renew also while it is not listed, as no member is
+    for up to 30 s after a restart of the broker.
+    """
     body = decode_body(LockBatchRequestBody, request.command.body or b"")
     _check_lock_count(len(body.mq_set))
-    before = state.locks.changes
+    group = state.consumers.find(body.consumer_group)
+    is_listed = group is not None and body.client_id in group.client_ids()
+    refused: list[MessageQueue] = []
+
+    def may_take(queue: MessageQueue) -> bool:
+        may = is_listed and state.has_queue(queue)
+        if not may:
+            refused.append(queue)
+        return may
+
     locked = state.locks.try_lock_batch(
-        body.consumer_group, body.mq_set, body.client_id, now_ms=request.now_ms
+        body.consumer_group, body.mq_set, body.client_id, now_ms=request.now_ms, may_take=may_take
     )
     # A renewal need not be written: what a restart restores is then as long as it was at first.
-    state.locks_changed = state.locks_changed or state.locks.changes != before
     outputs = answer(request, body=encode_body(LockBatchResponseBody(lock_ok_mq_set=locked)))
+    if refused:
+        outputs = [*outputs, *_note_refused_locks(state, request, body, refused, is_listed)]
     if state.locks.last_change(body.consumer_group, locked) <= state.locks_written:
         return outputs
     # A lock must outlive a crash from the moment that its owner believes in it.
-    save_round = state.saves.ask()
-    return [
-        late
-        for reply in outputs
-        if isinstance(reply, Reply)
-        for late in state.pending.add_for_rounds(
-            reply, save_round=save_round, now_ms=request.now_ms
-        )
-    ]
+    journal_round = state.journal.ask()
+    late: list[Output] = []
+    for output in outputs:
+        if isinstance(output, Reply):
+            late += state.pending.add_for_rounds(
+                output, journal_round=journal_round, now_ms=request.now_ms
+            )
+        else:
+            late.append(output)
+    return late
+
+
+def _note_refused_locks(
+    state: BrokerState,
+    request: Request,
+    body: LockBatchRequestBody,
+    refused: Sequence[MessageQueue],
+    is_listed: bool,
+) -> Sequence[Output]:
+    why = f"there is no {refused[0]}" if is_listed else "the group does not list it"
+    text = (
+        f"refused {request.connection.address}: {len(refused)} locks of client {body.client_id!r} "
+        f"for group {body.consumer_group!r}, as {why}"
+    )
+    return state.refusals.note(Refused.LOCK, text, now_ms=request.now_ms)
 
 
 def unlock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
     """Release those of the queues that the client holds."""
     body = decode_body(UnlockBatchRequestBody, request.command.body or b"")
     _check_lock_count(len(body.mq_set))
-    before = state.locks.changes
     state.locks.unlock_batch(body.consumer_group, body.mq_set, body.client_id)
-    state.locks_changed = state.locks_changed or state.locks.changes != before
     return answer(request)
 
 

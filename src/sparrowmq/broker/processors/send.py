@@ -141,11 +141,11 @@ def _reply_when_safe(
     state: BrokerState, request: Request, reply: Reply, result: PutResult, *, waits: bool
 ) -> Sequence[Output]:
     waits_for_flush = waits and state.config.sync_flush
-    if state.saves.finished < state.topics_save_round:
+    if state.journal.finished < state.topics_journal_round:
         # A topic made by a send must outlive a crash as the message does.
         return state.pending.add_for_rounds(
             reply,
-            save_round=state.topics_save_round,
+            journal_round=state.topics_journal_round,
             position=result.end_position,
             waits_for_flush=waits_for_flush,
             now_ms=request.now_ms,

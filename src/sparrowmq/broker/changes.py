@@ -1,0 +1,76 @@
+"""What the broker's journal holds: changes of topics, consumer groups and queue locks.
+
+A change gives a name's new value, None where there is none any more, so a change that is made once
+more changes nothing. `FiledVersions` begins each segment: the versions of the files that its
+changes are to be added to. Where a file has another version, another broker has written the file
+since, and the journal's changes of its table are void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from sparrowmq.errors import StoreError
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+
+
+class FiledVersions(Struct, frozen=True, tag="files", tag_field="what"):
+    """The versions of topics.json and subscriptionGroup.json."""
+
+    topics: DataVersion = DataVersion()
+    groups: DataVersion = DataVersion()
+
+
+class TopicChange(Struct, frozen=True, tag="topic", tag_field="what"):
+    """A topic's new settings, and the version of the table that has them."""
+
+    name: str
+    config: TopicConfig | None
+    version: DataVersion
+
+
+class GroupChange(Struct, frozen=True, tag="group", tag_field="what"):
+    """A consumer group's new settings, and the version of the table that has them."""
+
+    name: str
+    config: SubscriptionGroupConfig | None
+    version: DataVersion
+
+
+class LockChange(Struct, frozen=True, tag="lock", tag_field="what"):
+    """Who holds a queue for a group now, and for how long yet."""
+
+    group: str
+    queue: MessageQueue
+    client_id: str | None
+    remaining_ms: int = 0
+
+
+Change: TypeAlias = FiledVersions | TopicChange | GroupChange | LockChange
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(list[Change])
+
+
+def encode_changes(changes: Sequence[Change]) -> bytes:
+    """Return a batch of the journal."""
+    return _encoder.encode(changes)
+
+
+def decode_changes(batch: bytes) -> list[Change]:
+    """Read a batch of the journal.
+
+    Raises: StoreError if it is none of ours.
+    """
+    try:
+        return _decoder.decode(batch)
+    except msgspec.DecodeError as error:
+        raise StoreError(
+            f"the journal of config changes cannot be understood: {error}; was it written by a "
+            "later version? If so, start that version"
+        ) from error

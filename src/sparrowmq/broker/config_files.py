@@ -1,0 +1,130 @@
+"""The broker's configuration on a disk: reading and writing what `config_saving` decides."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
+
+from sparrowmq.broker.changes import (
+    Change,
+    FiledVersions,
+    GroupChange,
+    TopicChange,
+    decode_changes,
+    encode_changes,
+)
+from sparrowmq.broker.config_saving import (
+    DELAYS_FILE,
+    GROUPS_FILE,
+    LOCKS_FILE,
+    OFFSETS_FILE,
+    TOPICS_FILE,
+    SavedTables,
+    SaveWork,
+)
+from sparrowmq.broker.lock_file import LockTable
+from sparrowmq.protocol.bodies import (
+    ConsumerOffsetTable,
+    DataVersion,
+    DelayOffsetTable,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+    decode_file,
+)
+from sparrowmq.store.config_file import read_config, write_config
+from sparrowmq.store.journal import Journal, drop_segments, read_journal
+from sparrowmq.store.storage import Storage
+
+CONFIG_DIRECTORY = "config"
+
+T = TypeVar("T", bound=Struct)
+
+
+class SavedConfig(NamedTuple):
+    """What was saved.
+
+    Args:
+        losses: what was saved and cannot be had any more.
+    """
+
+    tables: SavedTables
+    losses: list[str]
+
+
+def read_tables(storage: Storage) -> SavedConfig:
+    """Return what the config files and the journal say.
+
+    Raises: StoreError for a file that has neither content nor backup that can be understood;
+        OSError.
+    """
+    losses: list[str] = []
+
+    def read(name: str, table_type: type[T]) -> T | None:
+        found = read_config(storage, f"{CONFIG_DIRECTORY}/{name}", partial(decode_file, table_type))
+        if found.damage is not None:
+            losses.append(found.damage)
+        return found.value
+
+    topics, groups = read(TOPICS_FILE, TopicConfigTable), read(GROUPS_FILE, SubscriptionGroupTable)
+    journal = read_journal(storage, CONFIG_DIRECTORY)
+    changes = [change for batch in journal.batches for change in decode_changes(batch)]
+    # A backup is older than the journal, and all the better for its changes.
+    if not losses:
+        changes = _drop_void(changes, topics, groups, losses)
+    losses += journal.damages
+    tables = SavedTables(
+        topics=topics,
+        groups=groups,
+        offsets=read(OFFSETS_FILE, ConsumerOffsetTable),
+        delays=read(DELAYS_FILE, DelayOffsetTable),
+        locks=read(LOCKS_FILE, LockTable),
+        changes=changes,
+        segment=journal.last_segment,
+    )
+    return SavedConfig(tables, losses)
+
+
+def _drop_void(
+    changes: list[Change],
+    topics: TopicConfigTable | None,
+    groups: SubscriptionGroupTable | None,
+    losses: list[str],
+) -> list[Change]:
+    """Leave out the changes of files that another broker has written since."""
+    filed = [change for change in changes if isinstance(change, FiledVersions)]
+    for name, table, versions, change_type in (
+        (TOPICS_FILE, topics, [each.topics for each in filed], TopicChange),
+        (GROUPS_FILE, groups, [each.groups for each in filed], GroupChange),
+    ):
+        version = DataVersion() if table is None else table.data_version
+        void = [change for change in changes if isinstance(change, change_type)]
+        if void and version not in versions:
+            losses.append(
+                f"{len(void)} changes are void, since another broker has written {name} after "
+                f"them: {', '.join(sorted({change.name for change in void})[:_NAMED_MAX])}"
+            )
+            changes = [change for change in changes if not isinstance(change, change_type)]
+    return changes
+
+
+# So many names of lost changes are told.
+_NAMED_MAX = 20
+
+
+def write_files(storage: Storage, work: SaveWork) -> None:
+    """Write config files, then drop what the journal need not keep for them any more.
+
+    Raises: OSError.
+    """
+    if work.filed is not None:
+        journal = Journal(storage, CONFIG_DIRECTORY)
+        try:
+            journal.append(work.segment, encode_changes([work.filed]))
+        finally:
+            journal.close()
+    for name, content in work.encode():
+        write_config(storage, f"{CONFIG_DIRECTORY}/{name}", content)
+    if work.ends_journal:
+        drop_segments(storage, CONFIG_DIRECTORY, up_to=work.segment)

@@ -1,0 +1,283 @@
+"""When the broker's configuration is written, and what of it.
+
+Topics, consumer groups and queue locks: what waits for a change waits for the journal, to which
+the change is appended. Their files, of which topics.json and subscriptionGroup.json are RocketMQ's,
+are written once no change came for an interval, when the journal has grown long, and at the end.
+Then the journal before them is obsolete; after a clean stop there is none.
+
+Committed offsets and the progress of delay levels change all the time, and nobody waits for them:
+their files are written whole once in an interval, as RocketMQ does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from sparrowmq.broker import lock_file
+from sparrowmq.broker.changes import (
+    Change,
+    FiledVersions,
+    GroupChange,
+    LockChange,
+    TopicChange,
+    encode_changes,
+)
+from sparrowmq.broker.lock_file import LockTable
+from sparrowmq.broker.state import BrokerState
+from sparrowmq.coordination.queue_lock_table import SavedLock
+from sparrowmq.protocol.bodies import (
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+    encode_body,
+)
+from sparrowmq.serving.connections import Output
+
+TOPICS_FILE = "topics.json"
+GROUPS_FILE = "subscriptionGroup.json"
+OFFSETS_FILE = "consumerOffset.json"
+DELAYS_FILE = "delayOffset.json"
+# Ours alone; RocketMQ forgets its locks when it stops.
+LOCKS_FILE = "queueLock.json"
+# So many changes in the journal have the files written though more changes keep coming.
+JOURNAL_CHANGES_MAX = 20_000
+
+
+class SavedTables(NamedTuple):
+    """What the config files say, None for one that is not there; and the journal behind them.
+
+    Args:
+        changes: those of the journal.
+        segment: the number of the journal's last segment, 0 if there is none.
+    """
+
+    topics: TopicConfigTable | None = None
+    groups: SubscriptionGroupTable | None = None
+    offsets: ConsumerOffsetTable | None = None
+    delays: DelayOffsetTable | None = None
+    locks: LockTable | None = None
+    changes: Sequence[Change] = ()
+    segment: int = 0
+
+
+class JournalWork(NamedTuple):
+    """Changes to append to a segment of the journal."""
+
+    number: int
+    segment: int
+    filed: FiledVersions
+    changes: Sequence[Change]
+
+    def encode(self) -> bytes:
+        """Return the batch to append."""
+        return encode_changes([self.filed, *self.changes])
+
+
+class SaveWork(NamedTuple):
+    """Tables to write to config files, by file name; they are the work's own copies.
+
+    Args:
+        locks: what queueLock.json is to hold; None to leave the file.
+        filed: the versions that the files have then; None if the journal does not go by them.
+        segment: where the journal gets these versions first, so that a start knows the files.
+        ends_journal: whether the files have all that the journal has up to that segment, so that
+            its segments are to be removed.
+    """
+
+    number: int
+    tables: Mapping[str, Struct]
+    locks: Sequence[SavedLock] | None = None
+    filed: FiledVersions | None = None
+    segment: int = 0
+    ends_journal: bool = False
+
+    @property
+    def files(self) -> list[str]:
+        """The names of the files."""
+        return [*self.tables, *([] if self.locks is None else [LOCKS_FILE])]
+
+    def encode(self) -> Iterator[tuple[str, bytes]]:
+        """Yield each file's name and content; large tables take long, so do it in a thread."""
+        for name, table in self.tables.items():
+            yield name, encode_body(table, pretty=True)
+        if self.locks is not None:
+            yield LOCKS_FILE, lock_file.encode(self.locks)
+
+
+class ConfigSaving:
+    """What is written, and what is yet to be written.
+
+    Args:
+        state: the broker's, not loaded yet.
+        saved: what the config files and the journal say.
+    """
+
+    def __init__(self, state: BrokerState, saved: SavedTables) -> None:
+        self._state = state
+        self._segment = saved.segment + 1
+        # Whether the segment has a batch, which a failure behind it must not endanger.
+        self._has_begun = False
+        self._filed = FiledVersions(
+            (saved.topics or TopicConfigTable()).data_version,
+            (saved.groups or SubscriptionGroupTable()).data_version,
+        )
+        # Files that lack changes of the journal, with the round of journalling of the last change.
+        self._unfiled = dict.fromkeys(_FILES.values(), 0) if saved.segment else {}
+        self._change_count = 0
+        self._seen_round = 0
+        self._due_files: set[str] = set()
+        self._locks_writing = 0
+
+    def load(self, saved: SavedTables, *, now_ms: int, timestamp_ms: int) -> None:
+        """Give the state what was saved."""
+        state = self._state
+        state.topics.load(saved.topics or TopicConfigTable())
+        state.groups.load(saved.groups or SubscriptionGroupTable())
+        state.offsets.load(saved.offsets or ConsumerOffsetTable())
+        state.delays.load(saved.delays or DelayOffsetTable())
+        if saved.locks is not None:
+            lock_file.restore(state.locks, saved.locks, now_ms=now_ms)
+        for change in saved.changes:
+            if isinstance(change, TopicChange):
+                state.topics.replay(change)
+            elif isinstance(change, GroupChange):
+                state.groups.replay(change)
+            elif isinstance(change, LockChange):
+                state.locks.restore([SavedLock(*_lock_of(change))], now_ms=now_ms)
+        if state.topics.add_missing(timestamp_ms=timestamp_ms):
+            state.note_topics_changed()
+
+    def _note_unfiled(self, changes: Sequence[Change], number: int) -> None:
+        for change_type, name in _FILES.items():
+            if any(isinstance(change, change_type) for change in changes):
+                self._unfiled[name] = number
+        self._change_count += len(changes)
+
+    def tick(self) -> None:
+        """Ask for what is due; call it once in an interval of saving."""
+        state = self._state
+        if state.topics.is_unwritten or state.groups.is_unwritten or state.locks.is_unwritten:
+            state.journal.ask()
+        is_long = self._change_count >= JOURNAL_CHANGES_MAX
+        self._due_files = {
+            name for name, number in self._unfiled.items() if is_long or number <= self._seen_round
+        }
+        self._seen_round = state.journal.finished
+        if self._due_files or state.offsets.is_changed or state.delays.is_changed:
+            state.saves.ask()
+
+    def ask_last(self) -> None:
+        """Ask for every file that lacks something, before the broker stops."""
+        state = self._state
+        self._due_files = set(self._unfiled)
+        if state.topics.is_unwritten:
+            self._due_files.add(TOPICS_FILE)
+        if state.groups.is_unwritten:
+            self._due_files.add(GROUPS_FILE)
+        if state.locks.is_unwritten or len(state.locks) > 0:
+            self._due_files.add(LOCKS_FILE)
+        state.saves.ask()
+
+    # -- the journal ---------------------------------------------------------------------------
+
+    def journal_work(self, *, now_ms: int) -> JournalWork | None:
+        """Return what to append to the journal, or None."""
+        state = self._state
+        number = state.journal.begin()
+        if number is None:
+            return None
+        self._locks_writing = state.locks.changes
+        locks = [
+            LockChange(lock.group, lock.queue, lock.client_id, lock.remaining_ms)
+            for lock in state.locks.take_changes(now_ms=now_ms)
+        ]
+        changes: list[Change] = [*state.topics.take_changes(), *state.groups.take_changes(), *locks]
+        self._note_unfiled(changes, number)
+        return JournalWork(number, self._segment, self._filed, changes)
+
+    def journaled(self, work: JournalWork, error: Exception | None) -> list[Output]:
+        """Take the end of a round of journalling; returns the replies that waited for it."""
+        state = self._state
+        state.journal.finish()
+        if error is None:
+            self._has_begun |= work.segment == self._segment
+            state.locks_written = self._locks_writing
+            return state.pending.note_rounds()
+        if work.segment == self._segment and self._has_begun:
+            self._begin_segment()
+        for change in work.changes:
+            if isinstance(change, TopicChange):
+                state.topics.note_unwritten(change.name)
+            elif isinstance(change, GroupChange):
+                state.groups.note_unwritten(change.name)
+            elif isinstance(change, LockChange):
+                state.locks.note_unwritten(change.group, change.queue)
+        return state.pending.fail_journal(work.number, str(error))
+
+    def _begin_segment(self) -> None:
+        self._segment += 1
+        self._has_begun = False
+
+    # -- the files -----------------------------------------------------------------------------
+
+    def save_work(self, *, now_ms: int) -> SaveWork | None:
+        """Return the config files to write, or None."""
+        state = self._state
+        number = state.saves.begin()
+        if number is None:
+            return None
+        tables: dict[str, Struct] = {}
+        if state.offsets.is_changed:
+            tables[OFFSETS_FILE] = state.offsets.table()
+            state.offsets.is_changed = False
+        if state.delays.is_changed:
+            tables[DELAYS_FILE] = state.delays.table()
+            state.delays.is_changed = False
+        due, self._due_files = self._due_files, set()
+        if not due:
+            return SaveWork(number, tables)
+        filed = self._filed
+        if TOPICS_FILE in due:
+            tables[TOPICS_FILE] = state.topics.table()
+            filed = FiledVersions(state.topics.version, filed.groups)
+        if GROUPS_FILE in due:
+            tables[GROUPS_FILE] = state.groups.table()
+            filed = FiledVersions(filed.topics, state.groups.version)
+        locks = state.locks.save(now_ms=now_ms) if LOCKS_FILE in due else None
+        # Changes from now on are to be added to these files, whether or not they get written.
+        self._filed = filed
+        self._begin_segment()
+        segment = self._segment
+        self._begin_segment()
+        for name in due:
+            self._unfiled.pop(name, None)
+        return SaveWork(number, tables, locks, filed, segment, ends_journal=not self._unfiled)
+
+    def saved(self, work: SaveWork, error: Exception | None) -> None:
+        """Take the end of a round of config writing."""
+        state = self._state
+        state.saves.finish()
+        if error is None:
+            if work.ends_journal:
+                self._change_count = 0
+            return
+        state.offsets.is_changed |= OFFSETS_FILE in work.tables
+        state.delays.is_changed |= DELAYS_FILE in work.tables
+        for name in _FILES.values():
+            if name in work.files:
+                self._unfiled.setdefault(name, 0)
+
+
+_FILES: Mapping[type[Struct], str] = {
+    TopicChange: TOPICS_FILE,
+    GroupChange: GROUPS_FILE,
+    LockChange: LOCKS_FILE,
+}
+
+
+def _lock_of(change: LockChange) -> SavedLock:
+    return SavedLock(change.group, change.queue, change.client_id, change.remaining_ms)

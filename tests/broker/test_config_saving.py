@@ -1,0 +1,244 @@
+"""Changes of the configuration survive a crash once they are answered, and cost what they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparrowmq.broker.broker import Broker
+from sparrowmq.broker.changes import FiledVersions, TopicChange, encode_changes
+from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables, write_files
+from sparrowmq.broker.config_saving import JOURNAL_CHANGES_MAX, JournalWork
+from sparrowmq.broker.topic_configs import plain
+from sparrowmq.errors import StoreError
+from sparrowmq.protocol.bodies import DataVersion, TopicConfigTable, decode_file, encode_body
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.store.file_storage import FileStorage
+from sparrowmq.store.journal import Journal, list_segments
+
+
+class Disk:
+    """Does for a rig what a server does, and counts it."""
+
+    def __init__(self, rig: Any) -> None:
+        self.rig = rig
+        self.storage = FileStorage(rig.root)
+        self.journal = Journal(self.storage, CONFIG_DIRECTORY)
+        self.appended_bytes = 0
+        self.files: list[str] = []
+        rig.holds_work = True
+
+    def append(self, error: Exception | None = None) -> JournalWork | None:
+        broker = self.rig.broker
+        work: JournalWork | None = broker.journal_work(now_ms=self.rig.now_ms)
+        if work is not None:
+            if work.changes and error is None:
+                batch = work.encode()
+                self.appended_bytes += len(batch)
+                self.journal.append(work.segment, batch)
+            broker.journaled(work, error)
+        return work
+
+    def save(self) -> None:
+        broker = self.rig.broker
+        work = broker.save_work(now_ms=self.rig.now_ms)
+        if work is not None:
+            self.files += work.files
+            write_files(self.storage, work)
+            broker.saved(work, None)
+
+    def turn(self) -> None:
+        self.append()
+        self.save()
+
+    def pass_interval(self) -> None:
+        self.rig.now_ms += self.rig.config.offsets_save_interval_ms
+        self.rig.broker.tick(now_ms=self.rig.now_ms, timestamp_ms=self.rig.timestamp_ms)
+        self.turn()
+
+    def stop(self) -> None:
+        self.append()
+        self.rig.broker.ask_last_save()
+        self.save()
+
+    def topics(self) -> dict[str, int]:
+        """Return what a broker that starts now knows."""
+        topics = reload(self.rig).state.topics
+        return {topic.topic_name: topic.read_queue_nums for topic in topics}
+
+
+def reload(rig: Any) -> Any:
+    """Return a broker with what the disk has, after a crash."""
+    saved = read_tables(FileStorage(rig.root))
+    assert [] == saved.losses
+    return Broker(
+        rig.config,
+        rig.store,
+        random_below=lambda count: 0,
+        saved=saved.tables,
+        now_ms=rig.now_ms,
+        timestamp_ms=rig.timestamp_ms,
+    )
+
+
+def filed_topics(rig: Any) -> TopicConfigTable:
+    return decode_file(TopicConfigTable, (rig.root / CONFIG_DIRECTORY / "topics.json").read_bytes())
+
+
+@pytest.fixture
+def disk(make_rig: Any) -> Disk:
+    return Disk(make_rig())
+
+
+def change_topic(disk: Disk, name: str, queues: int) -> None:
+    rig = disk.rig
+    fields = {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+    }
+    before = len(rig.broker.state.pending)
+    command = RemotingCommand(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=fields)
+    rig.handle(rig.connect(), command)
+    assert before + 1 == len(rig.broker.state.pending)
+
+
+def test_a_thousand_topics_one_after_another_cost_their_changes_and_survive(disk: Disk) -> None:
+    for number in range(1_000):
+        change_topic(disk, f"topic-{number}", 2)
+        disk.turn()
+
+    known = disk.topics()
+    assert all(2 == known[f"topic-{number}"] for number in range(1_000))
+    assert disk.appended_bytes < 1_000 * 600
+    assert [] == disk.files
+    disk.pass_interval()
+    disk.pass_interval()
+    assert 1 == disk.files.count("topics.json")
+    assert known.keys() == filed_topics(disk.rig).topic_config_table.keys()
+    assert [] == list_segments(disk.storage, CONFIG_DIRECTORY)
+
+
+def test_changes_outlive_a_crash_at_any_moment(disk: Disk) -> None:
+    change_topic(disk, "kept", 1)
+    change_topic(disk, "removed", 1)
+    disk.append()
+    disk.pass_interval()
+    disk.pass_interval()
+    change_topic(disk, "kept", 5)
+    disk.rig.broker.state.topics.remove("removed", timestamp_ms=9)
+    disk.rig.broker.state.note_topics_changed()
+    disk.append()
+    version = disk.rig.broker.state.topics.version
+
+    again = reload(disk.rig)
+
+    assert 5 == again.state.topics.find("kept").read_queue_nums
+    assert again.state.topics.find("removed") is None
+    assert version == again.state.topics.version
+
+
+def test_after_a_clean_stop_rocketmqs_files_have_everything_and_there_is_no_journal(
+    disk: Disk,
+) -> None:
+    change_topic(disk, "new", 3)
+    disk.rig.broker.state.find_group("GID_new", timestamp_ms=1)
+    disk.stop()
+
+    names = {path.name for path in (disk.rig.root / CONFIG_DIRECTORY).iterdir()}
+    table = json.loads((disk.rig.root / CONFIG_DIRECTORY / "topics.json").read_bytes())
+    assert not any(name.startswith("journal") for name in names)
+    assert 3 == table["topicConfigTable"]["new"]["readQueueNums"]
+    assert b"GID_new" in (disk.rig.root / CONFIG_DIRECTORY / "subscriptionGroup.json").read_bytes()
+
+
+def test_files_that_were_written_before_the_journal_was_dropped_agree_with_it(
+    disk: Disk, tmp_path: Path
+) -> None:
+    change_topic(disk, "new", 3)
+    disk.append()
+    journal = tmp_path / "journal"
+    shutil.copy(disk.rig.root / CONFIG_DIRECTORY / "journal.00000001", journal)
+    change_topic(disk, "late", 4)
+    broker = disk.rig.broker
+    broker.ask_last_save()
+    work = broker.save_work(now_ms=disk.rig.now_ms)
+    # The crash comes before the segments are removed.
+    write_files(disk.storage, work._replace(ends_journal=False))
+
+    assert (
+        journal.read_bytes() == (disk.rig.root / CONFIG_DIRECTORY / "journal.00000001").read_bytes()
+    )
+    assert (3, 4) == (disk.topics()["new"], disk.topics()["late"])
+
+
+def test_changes_behind_a_file_that_another_broker_has_written_are_void(disk: Disk) -> None:
+    change_topic(disk, "new", 3)
+    disk.append()
+    theirs = TopicConfigTable(
+        topic_config_table={"theirs": plain("theirs", queue_count=1)},
+        data_version=DataVersion(timestamp_ms=77, counter=3),
+    )
+    path = disk.rig.root / CONFIG_DIRECTORY / "topics.json"
+    path.write_bytes(encode_body(theirs, pretty=True))
+
+    saved = read_tables(disk.storage)
+
+    assert not any(isinstance(change, TopicChange) for change in saved.tables.changes)
+    (loss,) = saved.losses
+    assert "another broker has written topics.json" in loss
+    assert "new" in loss
+
+
+def test_failed_append_is_repeated_where_it_endangers_nothing(disk: Disk) -> None:
+    change_topic(disk, "first", 1)
+    first = disk.append()
+    change_topic(disk, "second", 1)
+    failed = disk.append(OSError("no space left"))
+    disk.pass_interval()
+
+    assert first is not None
+    assert failed is not None
+    assert first.segment == failed.segment
+    assert {"first", "second"} <= disk.topics().keys()
+
+
+def test_long_journal_has_the_files_written_though_changes_keep_coming(disk: Disk) -> None:
+    topics = disk.rig.broker.state.topics
+    for number in range(JOURNAL_CHANGES_MAX):
+        topics.put(plain(f"t{number}", queue_count=1), timestamp_ms=1)
+    disk.rig.broker.state.note_topics_changed()
+    disk.append()
+
+    disk.pass_interval()
+
+    assert "topics.json" in disk.files
+
+
+def test_lock_waits_for_no_file(disk: Disk) -> None:
+    state = disk.rig.broker.state
+    disk.pass_interval()
+    state.offsets.commit("G", "T", 0, offset=1)
+    disk.rig.now_ms += 1_000
+    disk.rig.broker.tick(now_ms=disk.rig.now_ms, timestamp_ms=1)
+    save = disk.rig.broker.save_work(now_ms=disk.rig.now_ms)
+    state.put_group(state.groups.find("TOOLS_CONSUMER"), timestamp_ms=1)
+
+    assert ["consumerOffset.json"] == [name for name in save.tables if "Offset" in name]
+    assert disk.append() is not None
+
+
+def test_batch_of_a_later_version_is_refused(disk: Disk) -> None:
+    batch = encode_changes([FiledVersions()]).replace(b'"files"', b'"other"')
+    disk.journal.append(1, batch)
+
+    with pytest.raises(StoreError, match="journal of config changes cannot be understood"):
+        read_tables(disk.storage)

@@ -1,0 +1,107 @@
+"""What was appended to the journal and acknowledged is there, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+
+from sparrowmq.store.journal import (
+    GROWTH_BYTES,
+    Journal,
+    JournalContent,
+    drop_segments,
+    list_segments,
+    read_journal,
+)
+
+FIRST = "config/journal.00000001"
+
+
+def test_batches_are_read_in_the_order_of_segments_and_batches(storage: Any) -> None:
+    journal = Journal(storage, "config")
+    large = b"x" * (GROWTH_BYTES + 5)
+    for segment, batch in ((9, b"a"), (9, large), (9, b"b"), (10, b"c")):
+        journal.append(segment, batch)
+
+    assert JournalContent([b"a", large, b"b", b"c"], 10, []) == read_journal(storage, "config")
+
+
+def test_directory_without_a_journal_has_nothing(storage: Any) -> None:
+    assert JournalContent([], 0, []) == read_journal(storage, "config")
+
+
+def test_segments_that_are_dropped_are_gone(storage: Any) -> None:
+    journal = Journal(storage, "config")
+    for segment in (1, 2, 3):
+        journal.append(segment, b"%d" % segment)
+
+    drop_segments(storage, "config", up_to=2)
+
+    assert [3] == list_segments(storage, "config")
+    assert [b"3"] == read_journal(storage, "config").batches
+
+
+def test_damage_between_batches_is_reported_and_the_others_are_read(storage: Any) -> None:
+    journal = Journal(storage, "config")
+    for batch in (b"first", b"second", b"third"):
+        journal.append(1, batch)
+    storage.inodes[FIRST].data[12 + 5 + 12 + 2] ^= 1
+
+    content = read_journal(storage, "config")
+
+    assert [b"first", b"third"] == content.batches
+    assert [f"18 bytes at byte 17 of {FIRST} are damaged"] == content.damages
+
+
+@pytest.mark.parametrize("cut", range(1, 18))
+def test_torn_last_batch_is_no_damage(storage: Any, cut: int) -> None:
+    journal = Journal(storage, "config")
+    journal.append(1, b"first")
+    journal.append(1, b"second")
+    data = storage.inodes[FIRST].data
+    data[17 + cut :] = bytes(len(data) - 17 - cut)
+
+    assert JournalContent([b"first"], 1, []) == read_journal(storage, "config")
+
+
+def test_power_cut_keeps_what_was_acknowledged(
+    new_storage: Callable[[], Any], power_cut: type[BaseException]
+) -> None:
+    reached = set()
+    for seed in range(200):
+        rng = Random(seed)
+        storage, kept = new_storage(), list[bytes]()
+        for life in range(1, 4):
+            journal = Journal(storage, "config")
+            storage.operations_left, storage.cut_rng = rng.randrange(25), rng
+            try:
+                for n in range(8):
+                    batch = b"%d %d " % (life, n) * rng.randrange(1, 90)
+                    journal.append(life, batch)
+                    kept.append(batch)
+            except power_cut:
+                storage = storage.lose_power(rng) if rng.random() < 0.7 else storage.kill()
+            storage.operations_left = None
+            content = read_journal(storage, "config")
+            # A batch that was under way may be there whole.
+            assert kept == content.batches[: len(kept)], seed
+            assert len(content.batches) <= len(kept) + 1, seed
+            assert [] == content.damages, seed
+            reached.add(len(content.batches) - len(kept))
+            kept = content.batches
+    assert {0, 1} == reached
+
+
+def test_failed_write_can_be_repeated_in_a_segment_that_has_nothing_yet(storage: Any) -> None:
+    journal = Journal(storage, "config")
+    storage.bytes_left = 3
+    with suppress(OSError):
+        journal.append(1, b"lost batch")
+    storage.bytes_left = None
+    journal.append(1, b"kept")
+
+    assert [b"kept"] == read_journal(storage, "config").batches
