@@ -31,6 +31,8 @@ Retry loops read the three class flags and never a list of classes:
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class SparrowError(Exception):
     """Any error that SparrowMQ raises on purpose."""
@@ -38,6 +40,19 @@ class SparrowError(Exception):
     retriable: bool = False
     outcome_unknown: bool = False
     refresh_route: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What an error is made of is not what its constructor takes, which pickles and copies
+        # would call: Spark and multiprocessing send errors from process to process.
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(
+    kind: type[SparrowError], arguments: tuple[Any, ...], state: dict[str, Any]
+) -> SparrowError:
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(state)
+    return error
 
 
 class ConfigError(SparrowError, ValueError):

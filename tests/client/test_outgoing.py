@@ -72,10 +72,11 @@ def test_large_body_is_compressed_as_the_producer_is_configured(kind: Compressio
     [
         ({"body": b""}, "0 bytes"),
         ({"body": bytes(10_001)}, "10001 bytes"),
-        ({"body": "text"}, "str, not bytes"),
         ({"properties": {"TAGS": "A"}}, "'TAGS' is RocketMQ's own"),
         ({"keys": ("a b",)}, "without blanks"),
         ({"keys": ("",)}, "without blanks"),
+        ({"keys": ("a\tb",)}, "without blanks"),
+        ({"tags": "A || B"}, "a message has one tag"),
         ({"delay_level": 19}, "delay_level is 19"),
         ({"delay_level": -1}, "delay_level is -1"),
         ({"properties": {"x": "y" * 33_000}}, "properties"),

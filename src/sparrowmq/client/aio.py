@@ -37,11 +37,11 @@ from sparrowmq.client.operations import trace as trace_of
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.client.subscriber import (
+    AsyncListener,
+    AsyncOrderlyListener,
+    AsyncRebalanceListener,
     ConsumeCounters,
-    Listener,
-    OrderlyListener,
     RebalanceCallbacks,
-    RebalanceListener,
 )
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.membership.client_id import ClientIdRule
@@ -178,7 +178,7 @@ class AsyncPushConsumer:
         group: str,
         *,
         name_server: str | Sequence[str],
-        listener: Listener | OrderlyListener,
+        listener: AsyncListener | AsyncOrderlyListener,
         orderly: bool = False,
         strategy: StrategyChoice = "AVG",
         consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
@@ -199,9 +199,9 @@ class AsyncPushConsumer:
         namespace: str | None = None,
         trace: bool = False,
         tls: ssl.SSLContext | None = None,
-        on_assign: RebalanceListener | None = None,
-        on_revoke: RebalanceListener | None = None,
-        on_lost: RebalanceListener | None = None,
+        on_assign: AsyncRebalanceListener | None = None,
+        on_revoke: AsyncRebalanceListener | None = None,
+        on_lost: AsyncRebalanceListener | None = None,
     ) -> None:
         self._subscriber = make_subscriber(
             group,
@@ -227,6 +227,7 @@ class AsyncPushConsumer:
             namespace=namespace,
             trace=trace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
+            is_async=True,
         )
         self._member = MemberTask(
             self._subscriber,

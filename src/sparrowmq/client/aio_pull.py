@@ -23,7 +23,7 @@ from sparrowmq.client.lite_pull import PullResult
 from sparrowmq.client.member_task import MemberTask
 from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
-from sparrowmq.client.subscriber import ConsumeCounters, RebalanceCallbacks, RebalanceListener
+from sparrowmq.client.subscriber import AsyncRebalanceListener, ConsumeCounters, RebalanceCallbacks
 from sparrowmq.errors import UsageError
 from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.model import (
@@ -67,9 +67,9 @@ class AsyncLitePullConsumer:
         client_id_rule: ClientIdRule = ClientIdRule.V4_9,
         namespace: str | None = None,
         tls: ssl.SSLContext | None = None,
-        on_assign: RebalanceListener | None = None,
-        on_revoke: RebalanceListener | None = None,
-        on_lost: RebalanceListener | None = None,
+        on_assign: AsyncRebalanceListener | None = None,
+        on_revoke: AsyncRebalanceListener | None = None,
+        on_lost: AsyncRebalanceListener | None = None,
     ) -> None:
         self._state = make_lite_pull(
             group,
@@ -90,6 +90,7 @@ class AsyncLitePullConsumer:
             client_id_rule=client_id_rule,
             namespace=namespace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
+            is_async=True,
         )
         self._member = MemberTask(
             self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE, tls=tls
@@ -131,7 +132,7 @@ class AsyncLitePullConsumer:
 
     async def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
         """Consume a share of a topic's queues, before or after the start."""
-        self._state.check_subscribes()
+        self._state.note_subscribing()
         subscription = make_subscription(self._state.subscriber, topic, expression)
         self._member.call(partial(add_subscription, self._state.subscriber, subscription))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.scheduler import NEVER_MS
+from sparrowmq.client.arguments import check_function, check_kind, check_range
 from sparrowmq.client.config import ConsumerConfig, ProducerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.identity import make_client_id, make_id_generator, random_start
@@ -17,9 +18,9 @@ from sparrowmq.client.notices import NoticeLog
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.subscriber import (
-    Listener,
+    AsyncListener,
+    AsyncOrderlyListener,
     Notice,
-    OrderlyListener,
     RebalanceCallbacks,
     Subscriber,
 )
@@ -76,6 +77,7 @@ def make_publisher(
     """Make the state of a new producer. Raises: ConfigError."""
     addresses = parse_name_servers(name_server)
     of_user = check_namespace(namespace)
+    check_kind("trace", trace, bool)
     config = ProducerConfig(
         group=of_user.wrap(group),
         client_id=make_client_id(
@@ -126,7 +128,7 @@ def make_subscriber(
     group: str,
     *,
     name_server: str | Sequence[str],
-    listener: Listener | OrderlyListener,
+    listener: AsyncListener | AsyncOrderlyListener,
     orderly: bool,
     strategy: StrategyChoice,
     consume_from_where: ConsumeFromWhere,
@@ -147,12 +149,20 @@ def make_subscriber(
     namespace: str | None,
     trace: bool,
     callbacks: RebalanceCallbacks,
+    is_async: bool,
 ) -> Subscriber:
-    """Make the state of a new push consumer. Raises: ConfigError."""
+    """Make the state of a new push consumer.
+
+    Args:
+        is_async: whether listener and callbacks may be coroutine functions.
+
+    Raises: ConfigError.
+    """
     addresses = parse_name_servers(name_server)
     of_user = check_namespace(namespace)
-    if not callable(listener):
-        raise ConfigError(f"listener is {listener!r}; it must be a function of (messages, context)")
+    check_kind("trace", trace, bool)
+    check_function("listener", listener, ("messages", "context"), is_async=is_async)
+    check_callbacks(callbacks, is_async=is_async)
     config = ConsumerConfig(
         group=of_user.wrap(group),
         client_id=make_client_id(
@@ -192,6 +202,13 @@ def make_subscriber(
     )
 
 
+def check_callbacks(callbacks: RebalanceCallbacks, *, is_async: bool) -> None:
+    """Raise a ConfigError unless each can be called with queues."""
+    for name, function in callbacks._asdict().items():
+        if function is not None:
+            check_function(name, function, ("queues",), is_async=is_async)
+
+
 def _retry_subscription(config: ConsumerConfig) -> dict[str, SubscriptionData]:
     """Return what a push consumer subscribes by itself."""
     if config.message_model is MessageModel.BROADCASTING:
@@ -220,10 +237,19 @@ def make_lite_pull(
     client_id_rule: ClientIdRule,
     namespace: str | None,
     callbacks: RebalanceCallbacks,
+    is_async: bool,
 ) -> LitePull:
-    """Make the state of a new lite pull consumer. Raises: ConfigError."""
+    """Make the state of a new lite pull consumer.
+
+    Args:
+        is_async: whether callbacks may be coroutine functions.
+
+    Raises: ConfigError.
+    """
     addresses = parse_name_servers(name_server)
     of_user = check_namespace(namespace)
+    check_kind("auto_commit", auto_commit, bool)
+    check_callbacks(callbacks, is_async=is_async)
     config = ConsumerConfig(
         group=of_user.wrap(group),
         client_id=make_client_id(
@@ -348,6 +374,7 @@ def make_directory(
     """Make the state of a new administrator. Raises: ConfigError."""
     addresses = parse_name_servers(name_server)
     of_user = check_namespace(namespace)
+    check_range("timeout_ms", timeout_ms, 1, 3_600_000)
     return Directory(
         name_servers=NameServers(addresses, start=random_start()),
         timeout_ms=timeout_ms,

@@ -314,6 +314,7 @@ class PushConsumer:
             namespace=namespace,
             trace=trace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
+            is_async=False,
         )
         self._member = MemberThread(
             self._subscriber,

@@ -121,6 +121,7 @@ class LitePullConsumer:
             client_id_rule=client_id_rule,
             namespace=namespace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
+            is_async=False,
         )
         self._member = MemberThread(
             self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE, tls=tls
@@ -170,7 +171,7 @@ class LitePullConsumer:
         Raises: ConfigError for a bad topic name; LocalProtocolError for a bad expression;
         UsageError after `assign` or `close`.
         """
-        self._state.check_subscribes()
+        self._state.note_subscribing()
         subscription = make_subscription(self._state.subscriber, topic, expression)
         self._member.call(partial(add_subscription, self._state.subscriber, subscription))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sparrowmq.client.arguments import check_kind, check_range
 from sparrowmq.errors import ConfigError
 from sparrowmq.membership.process_queue import FlowLimits
 from sparrowmq.model import (
@@ -25,12 +26,6 @@ from sparrowmq.model.names import (
 )
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.protocol.compression import find_missing_package
-
-
-def check_range(name: str, value: int, low: int, high: int) -> None:
-    """Raise a ConfigError that names the setting unless `low <= value <= high`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"{name} is {value!r}; it must be a whole number from {low} to {high}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +88,7 @@ class ProducerConfig:
         check_range("retry_times", self.retry_times, 0, 100)
         check_range("body_bytes_max", self.body_bytes_max, 1, 16 * 1024 * 1024)
         check_range("compress_bytes_min", self.compress_bytes_min, 1, 2**31 - 1)
+        check_kind("compress_type", self.compress_type, CompressionType)
         level_max = 22 if self.compress_type is CompressionType.ZSTD else 9
         check_range("compress_level", self.compress_level, 1, level_max)
         missing = find_missing_package(self.compress_type)
@@ -165,6 +161,11 @@ class ConsumerConfig:
         check_group(self.group)
         if self.group == DEFAULT_CONSUMER_GROUP:
             raise ConfigError(f"the consumer group must not be {DEFAULT_CONSUMER_GROUP}; name one")
+        check_kind("message_model", self.message_model, MessageModel)
+        check_kind("orderly", self.orderly, bool)
+        check_kind("consume_from_where", self.consume_from_where, ConsumeFromWhere)
+        check_kind("unreadable_policy", self.unreadable_policy, UnreadablePolicy)
+        check_range("consume_timestamp_ms", self.consume_timestamp_ms, 0, 2**63 - 1)
         # Java's clients allow 1-1024 for both; Apache's brokers cut a pull to what they allow.
         check_range("pull_batch_size", self.pull_batch_size, 1, 2048)
         check_range("consume_message_batch_max_size", self.consume_message_batch_max_size, 1, 2048)

@@ -10,6 +10,7 @@ import random
 from ipaddress import ip_address
 
 from sparrowmq.calling import clock
+from sparrowmq.client.arguments import check_kind
 from sparrowmq.client.interfaces import list_interface_addresses
 from sparrowmq.membership.client_id import (
     ClientIdRule,
@@ -38,7 +39,18 @@ def make_client_id(
         message_model: a consumer's; None for a producer.
         rule: whose rules fill in what is not given. 4.9's keep ids apart, also in containers
             that share an address; 4.7's do not, and are there to show it.
+
+    Raises: ConfigError for a value of another type.
     """
+    check_kind("client_id_rule", rule, ClientIdRule)
+    for name, text in (
+        ("client_ip", client_ip),
+        ("instance_name", instance_name),
+        ("unit_name", unit_name),
+    ):
+        check_kind(name, text, str | None)
+    if message_model is not None:
+        check_kind("message_model", message_model, MessageModel)
     instance = choose_instance_name(
         instance_name,
         rule=rule,

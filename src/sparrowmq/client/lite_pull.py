@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparrowmq.calling.effects import Event
+from sparrowmq.client.arguments import check_offset, check_queue
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.pull import PullStatus
 from sparrowmq.client.subscriber import Notice, Subscriber, member_config_from
@@ -45,6 +46,10 @@ class PullResult(NamedTuple):
     next_offset: int
     min_offset: int
     max_offset: int
+
+    def __hash__(self) -> int:
+        # A list has no hash.
+        return hash((self.status, self.next_offset, self.min_offset, self.max_offset))
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +83,8 @@ class LitePull:
     directory: Directory = field(init=False)
     # By hand (`assign`), or None while queues come by subscription.
     assigned: tuple[MessageQueue, ...] | None = None
+    # Whether a topic was ever subscribed.
+    has_subscribed: bool = False
     inbox: deque[Parcel] = field(default_factory=deque)
     in_hand: list[Parcel] = field(default_factory=list)
     paused: set[MessageQueue] = field(default_factory=set)
@@ -214,10 +221,19 @@ class LitePull:
 
     # --- subscriptions and commits ------------------------------------------------------------
 
-    def check_subscribes(self) -> None:
-        """Raise a UsageError if queues are assigned by hand."""
+    def note_subscribing(self) -> None:
+        """Take note that a topic is subscribed. Raises: UsageError if queues are assigned."""
         if self.assigned is not None:
             raise UsageError("queues are assigned by hand; make another consumer to subscribe")
+        self.has_subscribed = True
+
+    def check_has_source(self) -> None:
+        """Raise a UsageError if nothing was ever subscribed or assigned: nothing could come."""
+        if self.assigned is None and not self.has_subscribed:
+            raise UsageError(
+                f"consumer {self.subscriber.config.client_id} has subscribed no topic and was "
+                f"assigned no queues; call subscribe or assign first"
+            )
 
     def check_ours(self, queue: MessageQueue) -> None:
         """Raise a UsageError if a queue is not assigned to us."""
@@ -245,10 +261,10 @@ class LitePull:
         if chosen is None:
             holds = self.subscriber.member.holds
             return {queue: n for queue, n in sorted(self.positions.items()) if holds(queue)}
+        if not isinstance(chosen, Mapping):
+            raise UsageError(f"{chosen!r} is no mapping of queues to offsets")
         wrap = self.namespace.wrap_queue
-        chosen = {wrap(queue): offset for queue, offset in chosen.items()}
-        for queue, offset in chosen.items():
+        wrapped = {wrap(check_queue(q)): check_offset(offset) for q, offset in chosen.items()}
+        for queue in wrapped:
             self.check_ours(queue)
-            if offset < 0:
-                raise UsageError(f"offset {offset} of {queue} is below 0")
-        return chosen
+        return wrapped

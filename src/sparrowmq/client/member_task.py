@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import weakref
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from sparrowmq.client.assembly import (
 )
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.member_events import begin_leaving
+from sparrowmq.client.notices import warn_no_subscription, warn_not_started
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import UsageError
 
@@ -63,6 +65,8 @@ class MemberTask:
         self.driver.grow_pool(pool_size)
         self._task: asyncio.Task[None] | None = None
         self.is_closed = False
+        # A consumer that nobody starts does nothing, without an error.
+        self._forgotten = weakref.finalize(self, warn_not_started, subscriber)
 
     def start(self) -> None:
         """Begin the membership.
@@ -74,6 +78,8 @@ class MemberTask:
         if self._task is not None or self.is_closed:
             raise UsageError(f"consumer {config.client_id} was started before; make a new one")
         check_start(self._subscriber)
+        warn_no_subscription(self._subscriber)
+        self._forgotten.detach()
         INSTANCES.register(self._subscriber, self._instance)
         name = f"sparrowmq-consumer-{config.group}"
         self._task = asyncio.create_task(self._loop(), name=name)
@@ -106,6 +112,8 @@ class MemberTask:
         self.is_closed = True
         timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
         deadline_ms = clock.monotonic_ms() + timeout_ms
+        # Says so now if it was never started.
+        self._forgotten()
         if self._task is not None:
             if end is not None:
                 end()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -24,6 +25,7 @@ from sparrowmq.client.assembly import (
 )
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.member_events import begin_leaving
+from sparrowmq.client.notices import warn_no_subscription, warn_not_started
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import UsageError
 
@@ -67,6 +69,8 @@ class MemberThread:
         self.driver.grow_pool(pool_size)
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
+        # A consumer that nobody starts does nothing, without an error.
+        self._forgotten = weakref.finalize(self, warn_not_started, subscriber)
 
     @property
     def is_closed(self) -> bool:
@@ -83,6 +87,8 @@ class MemberThread:
         if self._thread is not None or self.is_closed:
             raise UsageError(f"consumer {config.client_id} was started before; make a new one")
         check_start(self._subscriber)
+        warn_no_subscription(self._subscriber)
+        self._forgotten.detach()
         INSTANCES.register(self._subscriber, self._instance)
         name = f"sparrowmq-consumer-{config.group}"
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
@@ -125,6 +131,8 @@ class MemberThread:
         self._closing.set()
         timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
         deadline_ms = clock.monotonic_ms() + timeout_ms
+        # Says so now if it was never started.
+        self._forgotten()
         if self._thread is not None:
             if end is not None:
                 self.driver.call_soon_threadsafe(end)

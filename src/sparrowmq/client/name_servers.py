@@ -21,7 +21,15 @@ def parse_name_servers(value: str | Sequence[str]) -> tuple[str, ...]:
 
     Raises: ConfigError if there is none, or one is no `host:port`.
     """
-    texts = re.split(r"[;,]", value) if isinstance(value, str) else list(value)
+    texts: list[str] = []
+    if isinstance(value, str):
+        texts = re.split(r"[;,]", value)
+    elif isinstance(value, Sequence):
+        texts = list(value)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(value, Sequence):
+        raise ConfigError(
+            f"name_server is {value!r}; give host:port, such as 127.0.0.1:9876, or a list of these"
+        )
     addresses = tuple(text.strip() for text in texts if text.strip())
     if not addresses:
         raise ConfigError("name_server is empty; give host:port, such as 127.0.0.1:9876")

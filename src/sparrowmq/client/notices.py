@@ -16,6 +16,7 @@ from sparrowmq.client.subscriber import (
     Notice,
     RebalanceListenerFailed,
     RequestFailed,
+    Subscriber,
 )
 from sparrowmq.errors import TransportError, UnreadableMessage
 from sparrowmq.membership.actions import (
@@ -27,7 +28,7 @@ from sparrowmq.membership.actions import (
     OffsetCorrected,
     QueueLost,
 )
-from sparrowmq.model import MessageQueue, UnreadablePolicy
+from sparrowmq.model import ConsumeType, MessageQueue, UnreadablePolicy
 from sparrowmq.model.names import dlq_topic
 
 LOG = logging.getLogger("sparrowmq.client")
@@ -39,6 +40,31 @@ KINDS_MAX = 1_000
 # Messages that one line names; and queues, or client ids.
 MESSAGES_SHOWN_MAX = 10
 NAMES_SHOWN_MAX = 64
+
+
+def warn_no_subscription(subscriber: Subscriber) -> None:
+    """Write a line if a push consumer that starts has subscribed nothing."""
+    config = subscriber.config
+    if config.consume_type is ConsumeType.CONSUME_PASSIVELY and not subscriber.user_topics:
+        LOG.warning(
+            "consumer group %s: consumer %s starts without a subscription, and gets no message "
+            "before subscribe is called",
+            config.group,
+            config.client_id,
+        )
+
+
+def warn_not_started(subscriber: Subscriber) -> None:
+    """Write a line if a consumer that ends without having been started has subscribed topics."""
+    topics = subscriber.user_topics
+    if topics:
+        LOG.warning(
+            "consumer group %s: consumer %s subscribed %s but was never started, and got no "
+            "message; call start after subscribe",
+            subscriber.config.group,
+            subscriber.config.client_id,
+            _listed(topics, len(topics)),
+        )
 
 
 class NoticeLog:

@@ -25,6 +25,7 @@ from sparrowmq.model.message import (
 from sparrowmq.model.names import NOT_ALLOWED_SEND_TOPICS, RETRY_GROUP_TOPIC_PREFIX, check_topic
 from sparrowmq.protocol.compression import compress_body
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+from sparrowmq.protocol.subscription import TAG_SEPARATOR
 
 # MessageConst.STRING_HASH_SET: names a user's property must not have.
 _RESERVED = """
@@ -61,11 +62,6 @@ def encode_message(
     LocalProtocolError if a property holds a separator.
     """
     body = message.body
-    if not isinstance(body, bytes):
-        raise UsageError(
-            f"the body of a message to {message.topic!r} is {type(body).__name__}, not bytes; "
-            f"encode it first"
-        )
     if not 0 < len(body) <= config.body_bytes_max:
         raise UsageError(
             f"the body of a message to {message.topic!r} has {len(body)} bytes; it must have "
@@ -122,9 +118,15 @@ def _properties_of(message: Message, msg_id: str, *, namespace: str) -> str:
         name = min(RESERVED_PROPERTIES & properties.keys())
         raise UsageError(f"property {name!r} is RocketMQ's own; choose another name")
     if message.tags:
+        if TAG_SEPARATOR in message.tags:
+            raise UsageError(
+                f"tags of a message to {message.topic!r} is {message.tags!r}, but a message has "
+                f"one tag; consumers subscribe several"
+            )
         properties[PROPERTY_TAGS] = message.tags
     if message.keys:
-        if any(not key or KEY_SEPARATOR in key for key in message.keys):
+        # Consumers cut keys at any blank.
+        if any(key.split() != [key] for key in message.keys):
             raise UsageError(f"a key must be a text without blanks, unlike one of {message.keys!r}")
         properties[PROPERTY_KEYS] = KEY_SEPARATOR.join(message.keys)
     if message.sharding_key:

@@ -52,6 +52,10 @@ class TopicRoute:
     is_template: bool
     fetched_ms: int
 
+    def __hash__(self) -> int:
+        # A mapping has no hash.
+        return hash((self.topic, self.publish_queues, self.subscribe_queues))
+
     def without(self, namespace: Namespace) -> TopicRoute:
         """Return the same route with the topic's plain name."""
         unwrap = namespace.unwrap_queue

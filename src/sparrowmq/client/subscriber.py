@@ -39,15 +39,22 @@ from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 # DefaultMQPushConsumerImpl.getMaxReconsumeTimes, where nothing is configured.
 MAX_RECONSUME_TIMES = 16
 
-Listener: TypeAlias = Callable[
-    [list[MessageExt], ConsumeContext],
-    ConsumeStatus | Awaitable[ConsumeStatus | None] | None,
-]
+Listener: TypeAlias = Callable[[list[MessageExt], ConsumeContext], ConsumeStatus | None]
 OrderlyListener: TypeAlias = Callable[
-    [list[MessageExt], ConsumeOrderlyContext],
-    ConsumeOrderlyStatus | Awaitable[ConsumeOrderlyStatus | None] | None,
+    [list[MessageExt], ConsumeOrderlyContext], ConsumeOrderlyStatus | None
 ]
-RebalanceListener: TypeAlias = Callable[[list[MessageQueue]], Awaitable[None] | None]
+RebalanceListener: TypeAlias = Callable[[list[MessageQueue]], None]
+# The asyncio face takes coroutine functions, too.
+AsyncListener: TypeAlias = (
+    Listener | Callable[[list[MessageExt], ConsumeContext], Awaitable[ConsumeStatus | None]]
+)
+AsyncOrderlyListener: TypeAlias = (
+    OrderlyListener
+    | Callable[[list[MessageExt], ConsumeOrderlyContext], Awaitable[ConsumeOrderlyStatus | None]]
+)
+AsyncRebalanceListener: TypeAlias = (
+    RebalanceListener | Callable[[list[MessageQueue]], Awaitable[None]]
+)
 
 
 class RebalanceCallbacks(NamedTuple):
@@ -61,11 +68,11 @@ class RebalanceCallbacks(NamedTuple):
             stood still or was cut off. What was not committed comes again elsewhere.
     """
 
-    on_assign: RebalanceListener | None = None
-    on_revoke: RebalanceListener | None = None
-    on_lost: RebalanceListener | None = None
+    on_assign: AsyncRebalanceListener | None = None
+    on_revoke: AsyncRebalanceListener | None = None
+    on_lost: AsyncRebalanceListener | None = None
 
-    def of(self, kind: type) -> RebalanceListener | None:
+    def of(self, kind: type) -> AsyncRebalanceListener | None:
         """Return whom to tell of a change of this kind."""
         if kind is TellAssigned:
             return self.on_assign
@@ -182,7 +189,7 @@ class Subscriber:
     name_servers: NameServers
     strategy: AllocateMessageQueueStrategy
     subscriptions: dict[str, SubscriptionData]
-    listener: Listener | OrderlyListener
+    listener: AsyncListener | AsyncOrderlyListener
     callbacks: RebalanceCallbacks
     tell: Callable[[Notice], None]
     start_timestamp_ms: int = 0
@@ -249,6 +256,12 @@ class Subscriber:
     def retry_topic(self) -> str:
         """The topic from which this group's failed messages come again."""
         return retry_topic(self.config.group)
+
+    @property
+    def user_topics(self) -> list[str]:
+        """The topics that the user subscribed, as users name them."""
+        own, unwrap = self.retry_topic, self.config.namespace.unwrap
+        return [unwrap(topic) for topic in sorted(self.subscriptions) if topic != own]
 
     @property
     def user_group(self) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
+from sparrowmq.errors import UsageError
 from sparrowmq.model.queue import MessageQueue
 
 # MessageConst.java: the property names that carry a message's standard attributes.
@@ -32,8 +32,6 @@ KEY_SEPARATOR = " "
 # What a compressed body may grow to: four times the largest body a broker takes.
 INFLATED_BYTES_MAX = 16_777_216
 
-_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -46,8 +44,10 @@ class Message:
         keys: keys by which the message may be looked up; none may hold a blank.
         sharding_key: messages of one sharding key go to one queue, in the order they are sent.
         delay_level: 1-18 delays delivery (1 s ... 2 h by default), 0 does not.
-        properties: further properties; RocketMQ's reserved names are refused.
+        properties: further properties, texts by name; RocketMQ's reserved names are refused.
         flag: a user's 32 bit number, carried unchanged.
+
+    Raises: UsageError for a value of another type; values are checked when the message is sent.
     """
 
     topic: str
@@ -56,8 +56,73 @@ class Message:
     keys: tuple[str, ...] = ()
     sharding_key: str | None = None
     delay_level: int = 0
-    properties: Mapping[str, str] = field(default_factory=lambda: _NO_PROPERTIES)
+    properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
+
+    def __post_init__(self) -> None:
+        keys, properties = self.keys, self.properties
+        # One look where nothing is wrong: messages are made by the hundred thousand.
+        if (
+            type(keys) is not tuple
+            or type(self.body) is not bytes
+            or type(self.topic) is not str
+            or not isinstance(self.tags, str | None)
+            or not isinstance(self.sharding_key, str | None)
+            or type(self.delay_level) is not int
+            or type(self.flag) is not int
+        ):
+            self._check_types()
+        for key in self.keys:
+            if not isinstance(key, str):
+                raise UsageError(f"key {key!r} of a message to {self.topic!r} is no text")
+        if properties or type(properties) is not dict:
+            # A copy of our own: what the user does with the mapping later changes no message.
+            object.__setattr__(self, "properties", _checked_properties(self.topic, properties))
+
+    def __hash__(self) -> int:
+        # Equal messages have equal bodies; a mapping has no hash.
+        return hash((self.topic, self.body, self.tags, self.keys, self.sharding_key))
+
+    def _check_types(self) -> None:
+        """Raise a UsageError for what is wrong; take what is as good as right for right."""
+        topic, keys, body = self.topic, self.keys, self.body
+        if not isinstance(topic, str):
+            raise UsageError(f"topic is {topic!r}; it must be a text")
+        if isinstance(body, bytearray | memoryview):
+            object.__setattr__(self, "body", bytes(body))
+        elif not isinstance(body, bytes):
+            hint = "; give body.encode()" if isinstance(body, str) else ""
+            raise UsageError(
+                f"the body of a message to {topic!r} is {type(body).__name__}, not bytes{hint}"
+            )
+        if isinstance(keys, str) or not isinstance(keys, Sequence | Set):
+            hint = f"({keys!r},)" if isinstance(keys, str) else '("order-1",)'
+            raise UsageError(
+                f"keys of a message to {topic!r} is {keys!r}; give a tuple of texts, such as {hint}"
+            )
+        object.__setattr__(self, "keys", tuple(keys))
+        for name, text in (("tags", self.tags), ("sharding_key", self.sharding_key)):
+            if not isinstance(text, str | None):
+                raise UsageError(f"{name} of a message to {topic!r} is {text!r}; give one text")
+        for name, number in (("delay_level", self.delay_level), ("flag", self.flag)):
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise UsageError(
+                    f"{name} of a message to {topic!r} is {number!r}; give a whole number"
+                )
+
+
+def _checked_properties(topic: str, properties: object) -> dict[str, str]:
+    if not isinstance(properties, Mapping):
+        raise UsageError(
+            f"properties of a message to {topic!r} is {properties!r}; give texts by name"
+        )
+    for name, text in properties.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise UsageError(
+                f"property {name!r} of a message to {topic!r} is {text!r}; properties are texts by "
+                f"name, such as {str(name)!r}: {str(text)!r}"
+            )
+    return dict(properties)
 
 
 class MessageExt(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +151,10 @@ class MessageExt(msgspec.Struct, frozen=True, kw_only=True):
     body_crc: int = 0
     store_size: int = 0
     offset_msg_id: str = ""
+
+    def __hash__(self) -> int:
+        # Equal messages stand at one place; a mapping has no hash.
+        return hash((self.topic, self.broker_name, self.queue_id, self.queue_offset))
 
     @property
     def queue(self) -> MessageQueue:

@@ -85,6 +85,8 @@ def check_group(group: str) -> str:
 
 
 def _check(name: str, noun: str, length_max: int) -> str:
+    if not isinstance(name, str):
+        raise ConfigError(f"the {noun} is {name!r}; it must be a text, the {noun}'s name")
     if not name or not name.strip():
         raise ConfigError(f"the {noun} name is blank")
     if len(name) > length_max:

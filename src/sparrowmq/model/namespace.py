@@ -36,7 +36,10 @@ class Namespace(NamedTuple):
 
     def wrap(self, resource: str) -> str:
         """Return the name on the wire of a topic or group; one that is such stays as it is."""
-        if not self.name or not resource or _is_system_resource(resource):
+        if not self.name or not isinstance(resource, str) or not resource:
+            # What is no name is said by those who check names.
+            return resource
+        if _is_system_resource(resource):
             return resource
         prefix, rest = _split(resource)
         if rest.startswith(self.name + _SEPARATOR):

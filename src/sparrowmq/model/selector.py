@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sparrowmq.errors import UsageError
+
 
 class MessageSelector(NamedTuple):
     """A filter that the broker applies; made by `by_tag` or `by_sql`."""
@@ -16,8 +18,11 @@ class MessageSelector(NamedTuple):
 
     @classmethod
     def by_tag(cls, expression: str) -> MessageSelector:
-        """Want messages with one of these tags: `TagA || TagB`, or `*` for all."""
-        return cls(expression, "TAG")
+        """Want messages with one of these tags: `TagA || TagB`, or `*` for all.
+
+        Unlike a plain text it is taken at its word, whatever characters the tags have.
+        """
+        return cls(_checked("tags", expression), "TAG")
 
     @classmethod
     def by_sql(cls, condition: str) -> MessageSelector:
@@ -25,4 +30,10 @@ class MessageSelector(NamedTuple):
 
         Apache's brokers need `enablePropertyFilter=true` for it.
         """
-        return cls(condition, "SQL92")
+        return cls(_checked("condition", condition), "SQL92")
+
+
+def _checked(noun: str, text: str) -> str:
+    if not isinstance(text, str):
+        raise UsageError(f"the {noun} of a selector is {text!r}; give a text")
+    return text

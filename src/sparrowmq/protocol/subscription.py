@@ -9,14 +9,21 @@ java.lang.String.hashCode.
 
 from __future__ import annotations
 
+import re
+
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model import MessageSelector
 from sparrowmq.protocol.bodies import SubscriptionData
 from sparrowmq.protocol.sql92 import parse_condition
 
 SUBSCRIBE_ALL = "*"
+TAG_SEPARATOR = "||"
 EXPRESSION_TYPE_TAG = "TAG"
 EXPRESSION_TYPE_SQL92 = "SQL92"
+
+
+# What conditions, wildcards and lists have, and tags as good as never: blanks within, operators.
+_NOT_IN_TAGS = re.compile(r"[\s<>=!'\"()|&,;*]")
 
 
 def java_hash(text: str) -> int:
@@ -64,7 +71,7 @@ def parse_subscription(
         return SubscriptionData(
             topic=topic, sub_string=expression, sub_version=sub_version, expression_type=kind
         )
-    parts = expression.split("||")
+    parts = expression.split(TAG_SEPARATOR)
     if not any(parts):
         raise LocalProtocolError(f"the tag expression {expression!r} of {topic} names no tag")
     tags = frozenset(_trim(part) for part in parts) - {""}
@@ -86,11 +93,37 @@ def parse_selection(
     say it in their logs only.
     """
     if isinstance(selection, str):
+        odd = find_odd_tag(selection)
+        if odd is not None:
+            raise LocalProtocolError(
+                f"the expression {selection!r} of topic {topic} would name a tag {odd!r}, which no "
+                f"message has: give a condition on properties as MessageSelector.by_sql(...), tags "
+                f"as 'TagA || TagB', all messages as '*'; and if a tag is really called so, "
+                f"MessageSelector.by_tag(...)"
+            )
         return parse_subscription(topic, selection, sub_version=sub_version)
+    if not isinstance(selection, MessageSelector):
+        raise LocalProtocolError(
+            f"the expression of topic {topic} is {selection!r}; give '*', tags such as "
+            f"'TagA || TagB', or a MessageSelector"
+        )
     expression, kind = selection
     if kind == EXPRESSION_TYPE_SQL92:
         parse_condition(expression)
     return parse_subscription(topic, expression, sub_version=sub_version, expression_type=kind)
+
+
+def find_odd_tag(expression: str) -> str | None:
+    """Return what a tag expression would take for a tag and surely is none; None for nothing.
+
+    RocketMQ takes any text for tags. A condition, a wildcard or a list with commas is then the name
+    of a tag that no message has: nothing is delivered, every offset is committed, and nobody hears
+    of the mistake.
+    """
+    if expression == SUBSCRIBE_ALL:
+        return None
+    tags = map(_trim, expression.split(TAG_SEPARATOR))
+    return next((tag for tag in tags if _NOT_IN_TAGS.search(tag)), None)
 
 
 def _trim(text: str) -> str:

@@ -22,6 +22,7 @@ from sparrowmq.protocol.subscription import (
     EXPRESSION_TYPE_SQL92,
     EXPRESSION_TYPE_TAG,
     SUBSCRIBE_ALL,
+    find_odd_tag,
     parse_subscription,
 )
 from sparrowmq.spark import option_table, schema
@@ -487,6 +488,11 @@ def _check_together(given: Mapping[str, Any]) -> None:
         raise ConfigError("option 'startingOffsets' is 'group', so option 'group' must name one")
     if given.get("filterType") == EXPRESSION_TYPE_SQL92:
         _check_condition(given.get("subExpression"))
+    elif (odd := find_odd_tag(given.get("subExpression", SUBSCRIBE_ALL))) is not None:
+        raise ConfigError(
+            f"option 'subExpression' would name a tag {odd!r}, which no message has; write tags as "
+            f"'TagA || TagB', and set option 'filterType' to 'SQL92' for a condition"
+        )
     if ("accessKey" in given) != ("secretKey" in given):
         raise ConfigError("give both options 'accessKey' and 'secretKey', or neither")
     if "maxOffsetsPerTrigger" in given and "maxBytesPerTrigger" in given:

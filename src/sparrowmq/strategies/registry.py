@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.strategies.across_topics import AllocateMessageQueueAcrossTopics
@@ -29,7 +29,21 @@ from sparrowmq.strategies.strategy import (
 
 # The classes differ in what they are constructed from, hence Any.
 StrategyClass: TypeAlias = type[Any]
-StrategyChoice: TypeAlias = str | AllocateMessageQueueStrategy | StrategyClass | AllocateFunction
+# Those that need no settings; a type checker finds a name that is none.
+StrategyName: TypeAlias = Literal[
+    "AVG",
+    "AVG_BY_CIRCLE",
+    "CONSISTENT_HASH",
+    "MACHINE_ROOM_NEARBY-AVG",
+    "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE",
+    "MACHINE_ROOM_NEARBY-CONSISTENT_HASH",
+    "MINIMAL_MOVE",
+    "CONSISTENT_HASH_BOUNDED",
+    "AVG_ACROSS_TOPICS",
+]
+StrategyChoice: TypeAlias = (
+    StrategyName | AllocateMessageQueueStrategy | StrategyClass | AllocateFunction
+)
 
 STRATEGIES: Mapping[str, StrategyClass] = MappingProxyType(
     {
@@ -66,7 +80,7 @@ _NEEDS_SETTINGS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def strategy_from(value: StrategyChoice) -> AllocateMessageQueueStrategy:
+def strategy_from(value: StrategyChoice | str) -> AllocateMessageQueueStrategy:
     """Make a strategy of what a user gave.
 
     Args:

@@ -6,6 +6,7 @@ Source: DefaultMQAdminExtImpl.java, MQAdminImpl.java.
 from __future__ import annotations
 
 from sparrowmq.calling.effects import Operation, now, sleep
+from sparrowmq.client.arguments import check_offset, check_queue, check_range
 from sparrowmq.client.directory import Directory, QueueLag
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.membership import consumer_connections, consumer_list
@@ -18,7 +19,7 @@ from sparrowmq.client.operations.offsets import (
 )
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.routes import find_cluster, refresh_route
-from sparrowmq.client.route_cache import TopicRoute
+from sparrowmq.client.route_cache import QUEUES_MAX, TopicRoute
 from sparrowmq.errors import (
     BrokerError,
     InvokeTimeout,
@@ -125,6 +126,7 @@ def create_topic(
     Raises: ConfigError for a bad name; BrokerError if a broker refuses; RouteError; TransportError.
     """
     topic = check_topic(directory.namespace.wrap(topic))
+    check_range("queues", queues, 1, QUEUES_MAX)
     header = CreateTopicRequestHeader(
         topic=topic,
         default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
@@ -190,14 +192,14 @@ def delete_topic(directory: Directory, topic: str) -> Operation[None]:
 
 def queue_max_offset(directory: Directory, queue: MessageQueue) -> Operation[int]:
     """Return the offset that the queue's next message will get."""
-    queue = directory.namespace.wrap_queue(queue)
+    queue = directory.namespace.wrap_queue(check_queue(queue))
     address = yield from get_broker_address(directory, queue)
     return (yield from max_offset(address, queue, timeout_ms=directory.timeout_ms))
 
 
 def queue_min_offset(directory: Directory, queue: MessageQueue) -> Operation[int]:
     """Return the offset of the oldest message that the queue still has."""
-    queue = directory.namespace.wrap_queue(queue)
+    queue = directory.namespace.wrap_queue(check_queue(queue))
     address = yield from get_broker_address(directory, queue)
     return (yield from min_offset(address, queue, timeout_ms=directory.timeout_ms))
 
@@ -206,7 +208,7 @@ def queue_offset_at(
     directory: Directory, queue: MessageQueue, *, timestamp_ms: int
 ) -> Operation[int]:
     """Return the offset of the first message stored at or after a wall-clock time."""
-    queue = directory.namespace.wrap_queue(queue)
+    queue = directory.namespace.wrap_queue(check_queue(queue))
     address = yield from get_broker_address(directory, queue)
     timeout_ms = directory.timeout_ms
     return (
@@ -218,7 +220,8 @@ def set_committed_offset(
     directory: Directory, group: str, *, queue: MessageQueue, offset: int
 ) -> Operation[None]:
     """Commit an offset for a group, in the place of its members."""
-    queue = directory.namespace.wrap_queue(queue)
+    check_offset(offset)
+    queue = directory.namespace.wrap_queue(check_queue(queue))
     group = directory.namespace.wrap(group)
     address = yield from get_broker_address(directory, queue)
     yield from update_offset(
@@ -230,7 +233,7 @@ def committed_offset(
     directory: Directory, group: str, queue: MessageQueue
 ) -> Operation[int | None]:
     """Return what a group has committed for a queue; None if the broker says: nothing."""
-    queue = directory.namespace.wrap_queue(queue)
+    queue = directory.namespace.wrap_queue(check_queue(queue))
     group = directory.namespace.wrap(group)
     address = yield from get_broker_address(directory, queue)
     return (yield from query_offset(address, group, queue=queue, timeout_ms=directory.timeout_ms))

@@ -6,6 +6,7 @@ A callback that raises is told in the log, and counts as done.
 from __future__ import annotations
 
 from sparrowmq.calling.effects import Call, Operation, Sleep, Spawn
+from sparrowmq.client.arguments import refuse_awaitable
 from sparrowmq.client.subscriber import RebalanceListenerFailed, Subscriber
 from sparrowmq.membership.actions import QueueLost, TellAssigned, TellRevoked
 from sparrowmq.model.queue import queue_order
@@ -33,7 +34,8 @@ def _tell_in_order(subscriber: Subscriber) -> Operation[None]:
         queues = subscriber.user_queues(tuple(change.queue for change in changes))
         if function is not None and queues:
             try:
-                yield Call(function, (sorted(queues, key=queue_order),))
+                returned = yield Call(function, (sorted(queues, key=queue_order),))
+                refuse_awaitable("the callback", returned)
             except Exception as error:
                 # The user's code may raise anything.
                 subscriber.tell(RebalanceListenerFailed(error))

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from sparrowmq.calling.effects import Call, Now, Operation
+from sparrowmq.client.arguments import refuse_awaitable
 from sparrowmq.client.operations.trace import trace_consumed, trace_delivery
 from sparrowmq.client.subscriber import GivenUp, ListenerFailed, Subscriber
 from sparrowmq.errors import UsageError
@@ -177,6 +178,7 @@ def _tell_given_up(
 
 def _acked_count(status: Any, context: ConsumeContext, count: int) -> int:
     """Return how many of the messages are done."""
+    refuse_awaitable("the listener", status)
     if status is ConsumeStatus.RECONSUME_LATER:
         return 0
     if status is not None and status is not ConsumeStatus.CONSUME_SUCCESS:
@@ -187,6 +189,7 @@ def _acked_count(status: Any, context: ConsumeContext, count: int) -> int:
 
 
 def _orderly_status(status: Any) -> ConsumeOrderlyStatus:
+    refuse_awaitable("the listener", status)
     if status is None:
         return ConsumeOrderlyStatus.SUCCESS
     if not isinstance(status, ConsumeOrderlyStatus):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sparrowmq.calling.effects import Now, Operation, Sleep, Wait
+from sparrowmq.client.arguments import check_offset, check_queue, check_queues
 from sparrowmq.client.lite_pull import LitePull, PullResult
 from sparrowmq.client.operations.administer import (
     committed_offset,
@@ -125,10 +126,11 @@ def _store_offset(state: LitePull, queue: MessageQueue, offset: int) -> Operatio
 def fetch(state: LitePull, count_max: int, *, timeout_ms: int | None) -> Operation[bool]:
     """Wait until there is something to take; False once the time is up or it is all over.
 
-    Raises: UsageError if `count_max` is below 1.
+    Raises: UsageError if `count_max` is below 1, or if nothing was subscribed or assigned.
     """
     if count_max < 1:
         raise UsageError(f"count_max is {count_max}; it must be at least 1")
+    state.check_has_source()
     now_ms: int = yield Now()
     deadline_ms = None if timeout_ms is None else now_ms + timeout_ms
     while not state.is_closed:
@@ -145,7 +147,7 @@ def fetch(state: LitePull, count_max: int, *, timeout_ms: int | None) -> Operati
 
 def pause(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
     """Give nothing of these queues until `resume`. Raises: UsageError for one that is not ours."""
-    wrapped = [state.namespace.wrap_queue(queue) for queue in queues]
+    wrapped = [state.namespace.wrap_queue(queue) for queue in check_queues(queues)]
     for queue in wrapped:
         state.check_ours(queue)
     state.paused.update(wrapped)
@@ -154,7 +156,8 @@ def pause(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
 
 def resume(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
     """Give messages of these queues again."""
-    state.paused.difference_update(state.namespace.wrap_queue(queue) for queue in queues)
+    wrap = state.namespace.wrap_queue
+    state.paused.difference_update(wrap(queue) for queue in check_queues(queues))
     state.arrived.set()
     yield from ()
 
@@ -165,7 +168,8 @@ def seek(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
     Raises: UsageError if the queue is not ours, or has no such offset; RouteError,
     TransportError, BrokerError.
     """
-    queue = state.namespace.wrap_queue(queue)
+    check_offset(offset)
+    queue = state.namespace.wrap_queue(check_queue(queue))
     state.check_ours(queue)
     begin = yield from queue_min_offset(state.directory, queue)
     end = yield from queue_max_offset(state.directory, queue)
@@ -176,14 +180,14 @@ def seek(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
 
 def seek_to_begin(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
     """Go on at the oldest message of each queue. Raises: as `seek`."""
-    for queue in map(state.namespace.wrap_queue, queues):
+    for queue in map(state.namespace.wrap_queue, check_queues(queues)):
         state.check_ours(queue)
         yield from _go_on_at(state, queue, (yield from queue_min_offset(state.directory, queue)))
 
 
 def seek_to_end(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
     """Go on behind the newest message of each queue. Raises: as `seek`."""
-    for queue in map(state.namespace.wrap_queue, queues):
+    for queue in map(state.namespace.wrap_queue, check_queues(queues)):
         state.check_ours(queue)
         yield from _go_on_at(state, queue, (yield from queue_max_offset(state.directory, queue)))
 
@@ -222,7 +226,7 @@ def committed(state: LitePull, queue: MessageQueue) -> Operation[int | None]:
     Raises: RouteError, TransportError, BrokerError.
     """
     subscriber = state.subscriber
-    queue = state.namespace.wrap_queue(queue)
+    queue = state.namespace.wrap_queue(check_queue(queue))
     if subscriber.is_broadcasting:
         return subscriber.local_offsets.get(queue)
     return (yield from committed_offset(state.directory, subscriber.config.group, queue))
@@ -233,6 +237,7 @@ def assign(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
 
     Raises: UsageError if topics are subscribed.
     """
+    queues = check_queues(queues)
     if state.assigned is None and state.subscriber.subscriptions:
         raise UsageError("topics are subscribed; make another consumer to assign queues by hand")
     member, subscriptions = state.subscriber.member, state.subscriber.subscriptions
@@ -275,7 +280,8 @@ def pull_queue(
     be read and the policy is to stop.
     """
     config = state.subscriber.config
-    queue = state.namespace.wrap_queue(queue)
+    queue = state.namespace.wrap_queue(check_queue(queue))
+    check_offset(offset)
     subscription = parse_selection(queue.topic, expression, sub_version=0)
     header = make_pull_header(
         config.group,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from sparrowmq.calling.effects import Operation
+from sparrowmq.client.arguments import check_queues
 from sparrowmq.client.operations.membership import consumer_list
 from sparrowmq.client.operations.owners import (
     LOOKS_UNTIL_SILENT,
@@ -93,12 +94,13 @@ def allocate_group(
         history.note(view.topic, queues_of[view.topic], cid_all=view.cid_all)
     owners = yield from find_owners(subscriber, looks)
     history.note_holders(owners or NO_OWNERS)
-    mine: list[MessageQueue] | None = None
+    mine: Sequence[MessageQueue] | None = None
     if views:
         try:
-            mine = strategy.allocate_group(
+            share = strategy.allocate_group(
                 config.group, config.client_id, views, owners or NO_OWNERS
             )
+            mine = check_queues(share or ())
         except Exception as error:
             # A strategy may be the user's own; whatever it raises, we keep what we have.
             names = ", ".join(view.topic for view in views)
@@ -156,11 +158,12 @@ def allocate(
     config, strategy = subscriber.config, subscriber.strategy
     try:
         share = strategy.allocate(config.group, config.client_id, list(mq_all), list(cid_all))
+        mine = check_queues(share or ())
     except Exception as error:
         # A strategy may be the user's own; whatever it raises, we keep what we have.
         subscriber.tell(AllocationFailed(topic, strategy.name, error))
         return TopicShare(topic, None, cid_all)
-    return TopicShare(topic, _existing(subscriber, share or (), topic, mq_all), cid_all)
+    return TopicShare(topic, _existing(subscriber, mine, topic, mq_all), cid_all)
 
 
 def _existing(

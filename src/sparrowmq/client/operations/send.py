@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from sparrowmq.calling.effects import Invoke, Now, Oneway, Operation, Sleep, Timestamp, join, spawn
+from sparrowmq.client.arguments import check_message, check_messages, check_queue
 from sparrowmq.client.operations.membership import heartbeat_all, unregister
 from sparrowmq.client.operations.request import error_of
 from sparrowmq.client.operations.routes import get_publish_route, look_up_publish_route
@@ -84,6 +85,7 @@ def send(
     BrokerError if the broker refuses the message for good; RemoteProtocolError if an answer cannot
     be right.
     """
+    check_message(message)
     timestamp_ms: int = yield Timestamp()
     topic, queue = _target_of(publisher, message.topic, queue)
     msg_id = publisher.ids.next_id(timestamp_ms)
@@ -105,6 +107,7 @@ def send_batch(
     Returns: `msg_id` and `offset_msg_id` are comma lists, `queue_offset` is the first's.
     Raises: as `send`; UsageError if the messages do not make a batch.
     """
+    check_messages(messages)
     timestamp_ms: int = yield Timestamp()
     config = publisher.config
     topic, queue = _target_of(publisher, check_batch(messages, config=config), queue)
@@ -161,6 +164,7 @@ def send_oneway(
     Raises: as `send`, but for what the broker would have answered; TransportError if it could
     not even be written.
     """
+    check_message(message)
     timestamp_ms: int = yield Timestamp()
     now_ms: int = yield Now()
     config = publisher.config
@@ -188,7 +192,7 @@ def _target_of(
         check_sendable_topic(topic)
         publisher.checked_topics.add(topic)
     if queue is not None:
-        queue = namespace.wrap_queue(queue)
+        queue = namespace.wrap_queue(check_queue(queue))
         if queue.topic != topic:
             raise UsageError(
                 f"a message to topic {topic!r} cannot go to a queue of {queue.topic!r}"
@@ -323,6 +327,7 @@ def select_queue(publisher: Publisher, message: Message) -> Operation[MessageQue
 
     Raises: RouteError, ConnectFailed, BrokerError, RemoteProtocolError.
     """
+    check_message(message)
     now_ms: int = yield Now()
     topic, _ = _target_of(publisher, message.topic, None)
     route, _ = yield from _get_route(

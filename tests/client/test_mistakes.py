@@ -1,0 +1,383 @@
+"""Mistakes of newcomers: each is said at once, and with what to write instead.
+
+Without the checks each of them is taken for something else: another behaviour, a message that
+nobody gets, a dead letter.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from hostile import HostileCluster
+from sparrowmq import (
+    Admin,
+    AsyncPushConsumer,
+    ConsumeContext,
+    ConsumeFromWhere,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageQueue,
+    MessageSelector,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.errors import ConfigError, LocalProtocolError, SparrowError, UsageError
+from waiting import wait_until
+
+NOWHERE = "127.0.0.1:1"
+QUEUE = MessageQueue("T", "broker-a", 0)
+MESSAGE_EXT = MessageExt(
+    topic="T",
+    body=b"x",
+    properties={},
+    broker_name="broker-a",
+    queue_id=0,
+    queue_offset=0,
+    commit_log_position=0,
+)
+
+
+def listener(messages: list[MessageExt], context: ConsumeContext) -> None: ...
+
+
+async def coroutine_listener(messages: list[MessageExt], context: ConsumeContext) -> None: ...
+
+
+class Handler:
+    """Many libraries call an object's method of some name."""
+
+    def consume_message(self, messages: list[MessageExt]) -> None: ...
+
+
+class CoroutineHandler:
+    async def __call__(self, messages: list[MessageExt], context: ConsumeContext) -> None: ...
+
+
+def generator_listener(messages: list[MessageExt], context: ConsumeContext) -> Iterator[None]:
+    yield
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+SETTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"listener": None}, "listener is None; it must be a function of (messages, context)"),
+    ({"listener": "on_message"}, "must be a function of (messages, context)"),
+    ({"listener": Handler()}, "must be a function of (messages, context)"),
+    ({"listener": lambda message: None}, "cannot be called as (messages, context)"),
+    ({"listener": generator_listener}, "a function with `yield`"),
+    ({"listener": coroutine_listener}, "take the consumer of the same name with Async"),
+    ({"listener": CoroutineHandler()}, "take the consumer of the same name with Async"),
+    ({"listener": functools.partial(coroutine_listener)}, "with Async"),
+    ({"on_assign": coroutine_listener}, "on_assign is the coroutine function"),
+    ({"on_revoke": lambda: None}, "on_revoke is"),
+    ({"on_lost": "x"}, "on_lost is 'x'; it must be a function of (queues)"),
+    ({"strategy": "AVERAGE"}, "the nearest is AVG"),
+    ({"strategy": None}, "strategy is None"),
+    ({"message_model": "BROADCASTING"}, "such as MessageModel.CLUSTERING"),
+    (
+        {"consume_from_where": "CONSUME_FROM_FIRST_OFFSET"},
+        "it must be a ConsumeFromWhere, such as ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET",
+    ),
+    ({"consume_timestamp_ms": 1.5}, "consume_timestamp_ms is 1.5"),
+    ({"orderly": "no"}, "orderly is 'no'; it must be True or False"),
+    ({"trace": "no"}, "trace is 'no'; it must be True or False"),
+    ({"client_id_rule": "V4_9"}, "client_id_rule is 'V4_9'"),
+    ({"unreadable_policy": "SKIP"}, "unreadable_policy is 'SKIP'"),
+    ({"instance_name": 7}, "instance_name is 7; it must be a text"),
+    ({"client_ip": 7}, "client_ip is 7; it must be a text"),
+    ({"namespace": 7}, "namespace 7"),
+    ({"group": None}, "the group is None; it must be a text"),
+    ({"group": 7, "namespace": "ns"}, "the group is 7; it must be a text"),
+    ({"name_server": None}, "name_server is None; give host:port"),
+    ({"name_server": 9876}, "name_server is 9876; give host:port"),
+    ({"name_server": ("127.0.0.1", 9876)}, "give host:port, such as 127.0.0.1:9876"),
+    ({"name_server": b"127.0.0.1:9876"}, "give host:port, such as 127.0.0.1:9876"),
+    ({"tls": True}, "tls is True"),
+]
+
+
+def said(error: BaseException, words: str) -> bool:
+    return words in str(error)
+
+
+@pytest.mark.parametrize(("settings", "words"), SETTINGS, ids=lambda value: str(value)[:40])
+def test_wrong_setting_of_a_consumer_is_refused_where_it_is_made(
+    settings: dict[str, Any], words: str
+) -> None:
+    given = {"group": "GID_c", "name_server": NOWHERE, "listener": listener} | settings
+
+    with pytest.raises(ConfigError) as caught:
+        PushConsumer(given.pop("group"), **given)
+
+    assert said(caught.value, words)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"auto_commit": "no"}, "auto_commit is 'no'; it must be True or False"),
+        ({"on_assign": coroutine_listener}, "on_assign is the coroutine function"),
+        ({"message_model": "BROADCASTING"}, "such as MessageModel.CLUSTERING"),
+    ],
+)
+def test_wrong_setting_of_a_lite_pull_consumer_is_refused(
+    settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LitePullConsumer("GID_c", name_server=NOWHERE, **settings)
+
+    assert said(caught.value, words)
+
+
+def test_type_checker_sees_what_is_no_strategy_and_no_plain_listener() -> None:
+    """The comments are errors themselves where a type checker finds nothing wrong."""
+    with pytest.raises(ConfigError):
+        PushConsumer("G", name_server=NOWHERE, listener=listener, strategy="AVERAGE")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError):
+        PushConsumer("G", name_server=NOWHERE, listener=coroutine_listener)  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        Message("T", b"x", keys="order-1")  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        Message("T", "text")  # type: ignore[arg-type]
+
+
+async def test_consumer_of_the_asyncio_face_takes_coroutine_functions_of_any_kind() -> None:
+    for function in (
+        coroutine_listener,
+        CoroutineHandler(),
+        functools.partial(coroutine_listener),
+        listener,
+    ):
+        consumer = AsyncPushConsumer("GID_c", name_server=NOWHERE, listener=function)
+        await consumer.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["listener", "on_assign"])
+def test_plain_function_that_returns_a_coroutine_is_named_in_the_log(
+    hostile: HostileCluster, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    hostile.broker.add_messages("T", b"1")
+    functions: dict[str, Any] = {
+        "listener": listener,
+        name: lambda *_: coroutine_listener([], ConsumeContext(QUEUE)),
+    }
+    with PushConsumer(
+        "GID_c",
+        name_server=hostile.address,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        **functions,
+    ) as consumer:
+        consumer.subscribe("T")
+        consumer.start()
+        wait_until("the line", lambda: "which nobody awaits" in caplog.text)
+
+
+# --- subscriptions ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def consumer() -> Iterator[PushConsumer]:
+    with PushConsumer("GID_c", name_server=NOWHERE, listener=listener) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "n > 14 AND TAGS = 'B'",
+        "n=1",
+        "region IS NOT NULL",
+        "TagA | TagB",
+        "TagA, TagB",
+        "TagA,TagB",
+        "TagA TagB",
+        "TagA OR TagB",
+        "TagA && TagB",
+        "(TagA)",
+        "!TagA",
+        "Tag*",
+        "TagA || *",
+        " * ",
+    ],
+)
+def test_expression_that_is_surely_no_list_of_tags_is_refused(
+    consumer: PushConsumer, expression: str
+) -> None:
+    with pytest.raises(LocalProtocolError, match=r"MessageSelector\.by_sql") as caught:
+        consumer.subscribe("T", expression)
+
+    assert repr(expression) in str(caught.value)
+    consumer.subscribe("T", MessageSelector.by_tag(expression))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["*", "", "TagA", "TagA||TagB", " TagA || Tag-B_2 ", "航班", "a.b:c/d#e@f+g%h", "||x"],
+)
+def test_tags_of_all_usual_kinds_are_taken(consumer: PushConsumer, expression: str) -> None:
+    consumer.subscribe("T", expression)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("T", None), "the expression of topic T is None"),
+        (("T", ["TagA", "TagB"]), "is ['TagA', 'TagB']; give '*', tags such as 'TagA || TagB'"),
+        (("T", listener), "give '*', tags"),
+        ((["T", "U"],), "the topic is ['T', 'U']; it must be a text"),
+        ((None,), "the topic is None"),
+    ],
+)
+def test_subscription_of_another_type_is_refused(
+    consumer: PushConsumer, arguments: tuple[Any, ...], words: str
+) -> None:
+    with pytest.raises(SparrowError) as caught:
+        consumer.subscribe(*arguments)
+
+    assert said(caught.value, words)
+
+
+def test_selector_takes_texts() -> None:
+    for make in (MessageSelector.by_sql, MessageSelector.by_tag):
+        with pytest.raises(UsageError, match="give a text"):
+            make(None)  # type: ignore[arg-type]
+
+
+# --- what is forgotten ------------------------------------------------------------------------
+
+
+def test_start_without_a_subscription_is_a_warning(
+    hostile: HostileCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with PushConsumer("GID_c", name_server=hostile.address, listener=listener) as made:
+        made.start()
+
+        assert "starts without a subscription" in caplog.text
+        assert {logging.WARNING} == {entry.levelno for entry in caplog.records}
+
+
+def test_end_without_a_start_is_a_warning(
+    consumer: PushConsumer, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer.subscribe("T")
+    consumer.close()
+    consumer.close()
+
+    assert ["subscribed T but was never started" in line for line in caplog.messages] == [True]
+
+
+def test_consumer_that_is_dropped_without_a_start_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    forgotten = LitePullConsumer("GID_c", name_server=NOWHERE)
+    forgotten.subscribe("T")
+    member = forgotten._member
+    del forgotten
+    member.driver.close()
+    del member
+    gc.collect()
+
+    assert ["subscribed T but was never started" in line for line in caplog.messages] == [True]
+
+
+def test_consumer_that_was_made_and_not_used_is_not_worth_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    PushConsumer("GID_c", name_server=NOWHERE, listener=listener).close()
+
+    assert [] == caplog.messages
+
+
+def test_poll_without_a_subscription_is_an_error(hostile: HostileCluster) -> None:
+    """It would wait for ever."""
+    with LitePullConsumer("GID_c", name_server=hostile.address) as made:
+        made.start()
+
+        with pytest.raises(UsageError, match="call subscribe or assign first"):
+            made.getone()
+        made.assign([])
+        assert made.getone(timeout_ms=0) is None
+
+
+# --- messages and queues ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda p: p.send("text"), "'text' is no Message: give Message(topic, body)"),
+        (lambda p: p.send(b"bytes"), "is no Message"),
+        (lambda p: p.send(MESSAGE_EXT), "make a new Message of its topic, body and tags"),
+        (lambda p: p.send([Message("T", b"x")]), "send_batch sends several"),
+        (lambda p: p.send_oneway("text"), "is no Message"),
+        (lambda p: p.select_queue("text"), "is no Message"),
+        (lambda p: p.send_batch(Message("T", b"x")), "is no list of messages"),
+        (lambda p: p.send_batch(Message("T", b"x") for _ in range(3)), "is no list of messages"),
+        (lambda p: p.send_batch(["text"]), "'text' is no Message"),
+        (lambda p: p.send(Message("T", b"x"), queue=3), "3 is no queue; give a MessageQueue"),
+        (lambda p: p.send(Message("T", b"x"), queue=("T", "broker-a", 0)), "is no queue"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(call: Callable[[Any], object], words: str) -> None:
+    with (
+        Producer("GID_p", name_server=NOWHERE) as producer,
+        pytest.raises(UsageError) as caught,
+    ):
+        call(producer)
+
+    assert said(caught.value, words)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda c: c.assign(QUEUE), "is no list of queues; give a list"),
+        (lambda c: c.assign(["T"]), "'T' is no queue; give a MessageQueue"),
+        (lambda c: c.pause([QUEUE]), "is no queue; give a MessageQueue"),
+        (lambda c: c.resume(0), "0 is no queue"),
+        (lambda c: c.seek(0, 0), "0 is no queue"),
+        (lambda c: c.seek(QUEUE, "0"), "offset is '0'"),
+        (lambda c: c.seek_to_begin([QUEUE]), "is no queue"),
+        (lambda c: c.commit([QUEUE]), "is no mapping of queues to offsets"),
+        (lambda c: c.commit({QUEUE: "5"}), "offset is '5'"),
+        (lambda c: c.commit({QUEUE: -1}), "offset is -1"),
+        (lambda c: c.committed("T"), "'T' is no queue"),
+        (lambda c: c.pull("T", 0), "'T' is no queue"),
+        (lambda c: c.pull(QUEUE, -1), "offset is -1"),
+    ],
+)
+def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], words: str) -> None:
+    with (
+        LitePullConsumer("GID_c", name_server=NOWHERE) as made,
+        pytest.raises(UsageError) as caught,
+    ):
+        call(made)
+
+    assert said(caught.value, words)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda a: a.create_topic("T", 0), "queues is 0; it must be a whole number from 1 to"),
+        (lambda a: a.create_topic("T", "8"), "queues is '8'"),
+        (lambda a: a.create_topic(["T"]), "the topic is ['T']"),
+        (lambda a: a.update_offset("G", QUEUE, -1), "offset is -1"),
+        (lambda a: a.max_offset("T"), "'T' is no queue"),
+    ],
+)
+def test_what_an_administrator_cannot_ask_for_is_refused(
+    call: Callable[[Any], object], words: str
+) -> None:
+    with Admin(name_server=NOWHERE) as admin, pytest.raises(SparrowError) as caught:
+        call(admin)
+
+    assert said(caught.value, words)
