@@ -8,7 +8,7 @@ import inspect
 import pickle
 import pkgutil
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -112,7 +112,7 @@ def test_message_takes_what_is_as_good_as_bytes_and_tuples() -> None:
 @pytest.mark.parametrize(
     "strategy",
     [
-        *(registry.strategy_from(name) for name in registry.StrategyName.__args__),
+        *(registry.strategy_from(name) for name in get_args(registry.StrategyName)),
         AllocateMessageQueueByConfig([QUEUE]),
         AllocateMessageQueueByMachineRoom({"room"}),
         FunctionStrategy(take_all),

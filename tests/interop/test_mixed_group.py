@@ -30,7 +30,7 @@ QUEUE_COUNT = 8
 class PythonMember:
     """Our push consumer and what it got so far."""
 
-    def __init__(self, cluster: Any, *, group: str, topic: str, strategy: str) -> None:
+    def __init__(self, cluster: Any, *, group: str, topic: str, strategy: Any) -> None:
         # Body and re-consume times of each delivery.
         self.deliveries: list[tuple[str, int]] = []
         self._lock = threading.Lock()
