@@ -111,7 +111,8 @@ def said(error: BaseException, words: str) -> bool:
 def test_wrong_setting_of_a_consumer_is_refused_where_it_is_made(
     settings: dict[str, Any], words: str
 ) -> None:
-    given = {"group": "GID_c", "name_server": NOWHERE, "listener": listener} | settings
+    given: dict[str, Any] = {"group": "GID_c", "name_server": NOWHERE, "listener": listener}
+    given |= settings
 
     with pytest.raises(ConfigError) as caught:
         PushConsumer(given.pop("group"), **given)

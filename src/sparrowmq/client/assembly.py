@@ -77,7 +77,6 @@ def make_publisher(
     """Make the state of a new producer. Raises: ConfigError."""
     addresses = parse_name_servers(name_server)
     of_user = check_namespace(namespace)
-    check_kind("trace", trace, bool)
     config = ProducerConfig(
         group=of_user.wrap(group),
         client_id=make_client_id(
@@ -99,7 +98,7 @@ def make_publisher(
         name_servers=name_servers,
         ids=make_id_generator(client_ip),
         selector=QueueSelector(random_start),
-        tracer=_make_tracer(config, name_servers, client_ip, "PRODUCE") if trace else None,
+        tracer=_make_tracer(config, name_servers, client_ip, "PRODUCE", is_wanted=trace),
     )
 
 
@@ -108,8 +107,13 @@ def _make_tracer(
     name_servers: NameServers,
     client_ip: str | None,
     kind: str,
-) -> Tracer:
-    """Make what tells of a client's messages, over that client's connections."""
+    *,
+    is_wanted: bool,
+) -> Tracer | None:
+    """Make what tells of a client's messages, over that client's connections, if it is wanted."""
+    check_kind("trace", is_wanted, bool)
+    if not is_wanted:
+        return None
     trace_group = f"{TRACE_GROUP_PREFIX}-{config.group}-{kind}"[:GROUP_LENGTH_MAX]
     publisher = Publisher(
         config=ProducerConfig(
@@ -151,18 +155,10 @@ def make_subscriber(
     callbacks: RebalanceCallbacks,
     is_async: bool,
 ) -> Subscriber:
-    """Make the state of a new push consumer.
-
-    Args:
-        is_async: whether listener and callbacks may be coroutine functions.
-
-    Raises: ConfigError.
-    """
+    """Make the state of a new push consumer; see `check_functions`. Raises: ConfigError."""
     addresses = parse_name_servers(name_server)
     of_user = check_namespace(namespace)
-    check_kind("trace", trace, bool)
-    check_function("listener", listener, ("messages", "context"), is_async=is_async)
-    check_callbacks(callbacks, is_async=is_async)
+    check_functions(listener, callbacks, is_async=is_async)
     config = ConsumerConfig(
         group=of_user.wrap(group),
         client_id=make_client_id(
@@ -190,7 +186,7 @@ def make_subscriber(
     return Subscriber(
         config=config,
         name_servers=name_servers,
-        tracer=_make_tracer(config, name_servers, client_ip, "CONSUME") if trace else None,
+        tracer=_make_tracer(config, name_servers, client_ip, "CONSUME", is_wanted=trace),
         strategy=strategy_from(strategy),
         subscriptions=_retry_subscription(config),
         listener=listener,
@@ -202,8 +198,15 @@ def make_subscriber(
     )
 
 
-def check_callbacks(callbacks: RebalanceCallbacks, *, is_async: bool) -> None:
-    """Raise a ConfigError unless each can be called with queues."""
+def check_functions(
+    listener: AsyncListener | AsyncOrderlyListener, callbacks: RebalanceCallbacks, *, is_async: bool
+) -> None:
+    """Raise a ConfigError unless a user's functions can be called with what they will get.
+
+    Args:
+        is_async: whether they may be coroutine functions.
+    """
+    check_function("listener", listener, ("messages", "context"), is_async=is_async)
     for name, function in callbacks._asdict().items():
         if function is not None:
             check_function(name, function, ("queues",), is_async=is_async)
@@ -239,17 +242,11 @@ def make_lite_pull(
     callbacks: RebalanceCallbacks,
     is_async: bool,
 ) -> LitePull:
-    """Make the state of a new lite pull consumer.
-
-    Args:
-        is_async: whether callbacks may be coroutine functions.
-
-    Raises: ConfigError.
-    """
+    """Make the state of a new lite pull consumer; see `check_functions`. Raises: ConfigError."""
     addresses = parse_name_servers(name_server)
     of_user = check_namespace(namespace)
     check_kind("auto_commit", auto_commit, bool)
-    check_callbacks(callbacks, is_async=is_async)
+    check_functions(_no_listener, callbacks, is_async=is_async)
     config = ConsumerConfig(
         group=of_user.wrap(group),
         client_id=make_client_id(
