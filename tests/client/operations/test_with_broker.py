@@ -149,7 +149,17 @@ def test_lock_belongs_to_one_client(
         )
         return found
 
+    def join(client_id: str) -> None:
+        data = HeartbeatData(
+            client_id=client_id, consumer_data_set=[ConsumerData(group_name=group)]
+        )
+        run(membership.heartbeat_all([cluster.broker], data))
+
+    # Only members get locks; over one connection the last heartbeat counts.
+    assert frozenset() == lock("one")
+    join("one")
     assert frozenset(queues) == lock("one")
+    join("two")
     assert frozenset() == lock("two")
     run(locks.unlock_batch(cluster.broker, group, client_id="one", queues=queues[:1]))
     assert frozenset(queues[:1]) == lock("two")
