@@ -1,8 +1,13 @@
-"""Every Python block of the README and the documentation runs, in order, file by file."""
+"""Every Python block of the README and the documentation runs, in order, file by file.
+
+Where a block of text follows a Python block, each of its lines but "..." was printed.
+"""
 
 from __future__ import annotations
 
 import re
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -11,7 +16,7 @@ from sparrowmq.testing import EmbeddedCluster
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
-BLOCK = re.compile(r"```python\n(.*?)```", re.S)
+BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.S)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 WITH_BLOCKS = [path for path in DOCUMENTS if BLOCK.search(path.read_text())]
 
@@ -29,7 +34,11 @@ def test_code_blocks_run_as_printed(path: Path) -> None:
         for match in BLOCK.finditer(path.read_text()):
             line = path.read_text()[: match.start()].count("\n") + 1
             code = match.group(1).replace("127.0.0.1:9876", cluster.name_server)
-            exec(compile("\n" * line + code, str(path), "exec"), names)
+            printed = StringIO()
+            with redirect_stdout(printed):
+                exec(compile("\n" * line + code, str(path), "exec"), names)
+            promised = set((match.group(2) or "").splitlines()) - {"..."}
+            assert set() == promised - set(printed.getvalue().splitlines())
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
