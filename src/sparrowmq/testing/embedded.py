@@ -5,9 +5,10 @@
         with Producer("GID_p", name_server=cluster.name_server) as producer:
             ...
 
-It runs `sparrowmq up` on free ports of the loopback interface. A process of its own can be killed
-(`kill`) and started again on the same directory and ports (`restart`), and shares no lock of the
-interpreter with the test. It stops with its parent, however that ends.
+It does what `sparrowmq up` does, on free ports of the loopback interface, and needs none of the
+packages that the command needs. A process of its own can be killed (`kill`) and started again on
+the same directory and ports (`restart`), and shares no lock of the interpreter with the test. It
+stops with its parent, however that ends.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class EmbeddedCluster:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._log = self.log_path.open("ab")
         command = [
-            *(sys.executable, "-m", "sparrowmq.cli.main", "up", "--stop-with-stdin"),
+            *(sys.executable, "-m", "sparrowmq.hosting", "--stop-with-stdin"),
             *("--nameserver-port", str(self._ports[0]), "--broker-port", str(self._ports[1])),
             *("--data", str(self.data_dir), "--flush", self._flush),
             *self._options,
@@ -124,7 +125,7 @@ class EmbeddedCluster:
         found = dict(part.split("=", 1) for part in line.split() if "=" in part)
         if not line.startswith("ready ") or found.keys() != {"nameserver", "broker"}:
             self.kill()
-            raise ClusterFailed(f"sparrowmq up did not start: {self.log_path.read_text()[-2000:]}")
+            raise ClusterFailed(f"the servers did not start: {self.log_path.read_text()[-2000:]}")
         self._addresses = (found["nameserver"], found["broker"])
         self._ports = (_port(self.name_server), _port(self.broker))
 

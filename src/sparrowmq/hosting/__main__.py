@@ -1,0 +1,47 @@
+"""`python -m sparrowmq.hosting`: `sparrowmq up` without the packages that the command needs.
+
+The options are the rows of `sparrowmq.config`. `sparrowmq.testing.EmbeddedCluster` runs this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from sparrowmq.broker.config import DuplicateClientId
+from sparrowmq.config import SETTINGS
+from sparrowmq.hosting.servers import Flush, HostSettings, run_both
+
+_KINDS: dict[str, Any] = {
+    "data": Path,
+    "flush": Flush,
+    "duplicate-client-id": DuplicateClientId,
+}
+
+
+def parse_settings(arguments: list[str]) -> HostSettings:
+    """Read the options of a command line; exits with code 2 for one that is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m sparrowmq.hosting", description=__doc__)
+    taken = {field.name for field in fields(HostSettings)}
+    for setting in SETTINGS:
+        name = setting.name.replace("-", "_")
+        if name not in taken:
+            continue
+        if setting.kind is bool:
+            parser.add_argument(
+                f"--{setting.name}", action=argparse.BooleanOptionalAction, help=setting.help
+            )
+        else:
+            kind = _KINDS.get(setting.name, setting.kind)
+            parser.add_argument(f"--{setting.name}", type=kind, help=setting.help)
+    for name in ("stop-with-stdin", "verbose"):
+        parser.add_argument(f"--{name}", action="store_true")
+    given = vars(parser.parse_args(arguments))
+    return HostSettings(**{name: value for name, value in given.items() if value is not None})
+
+
+if __name__ == "__main__":
+    sys.exit(run_both(parse_settings(sys.argv[1:])))

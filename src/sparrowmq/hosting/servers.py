@@ -1,0 +1,302 @@
+"""A name server, a broker, or both, in the foreground of this process.
+
+Each prints exactly one line on stdout, once it serves: `ready nameserver=HOST:PORT
+broker=HOST:PORT`, or the part it is. Logs go to stderr. SIGTERM and SIGINT stop it cleanly with
+exit code 0. Exit code 1 is a directory or port in use, 2 a wrong setting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import ipaddress
+import logging
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from sparrowmq.broker.config import BrokerConfig, DuplicateClientId
+from sparrowmq.broker.server import BrokerServer
+from sparrowmq.calling.tls import client_context, own_server_context, server_context
+from sparrowmq.client.name_servers import parse_name_servers
+from sparrowmq.errors import ConfigError, SparrowError
+from sparrowmq.nameserver.server import NameServerServer
+from sparrowmq.serving.descriptors import raise_descriptor_limit
+from sparrowmq.serving.remoting_server import bind
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+
+
+class Flush(StrEnum):
+    """When a message counts as stored."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings:
+    """What servers of one process are given: rows of `sparrowmq.config`, by their names.
+
+    `stop_with_stdin` stops them when standard input closes; `verbose` logs every connection.
+    """
+
+    host: str = "127.0.0.1"
+    nameserver_port: int = 9876
+    broker_port: int = 10911
+    nameserver: str = "127.0.0.1:9876"
+    data: Path = Path("sparrowmq-data")
+    flush: Flush = Flush.SYNC
+    broker_name: str = "broker-a"
+    cluster_name: str = "DefaultCluster"
+    auto_create_topics: bool = True
+    duplicate_client_id: DuplicateClientId = DuplicateClientId.WARN
+    advertise: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    tls_ca: str = ""
+    insecure: bool = False
+    salvage: bool = False
+    stop_with_stdin: bool = False
+    verbose: bool = False
+
+
+def run_both(settings: HostSettings) -> int:
+    """Serve as a name server and a broker below `data`; return the exit code."""
+
+    async def serve(stop: asyncio.Event) -> None:
+        ip, tls = _check_host(settings), _server_tls(settings)
+        own_tls = own_server_context(settings.tls_cert, settings.tls_key or None) if tls else None
+        data = settings.data
+        async with (
+            _name_server(ip, settings.nameserver_port, data / "nameserver", tls=tls) as port,
+            _broker(
+                ip,
+                settings,
+                data / "store",
+                name_servers=[_join(_reachable(ip), port)],
+                tls=tls,
+                name_server_tls=own_tls,
+            ) as broker_address,
+        ):
+            shown = _join(_advertised(ip, settings.advertise), port)
+            _print_ready(f"nameserver={shown} broker={broker_address}")
+            await stop.wait()
+
+    return _run(serve, settings)
+
+
+def run_name_server(settings: HostSettings) -> int:
+    """Serve as a name server in `data`; return the exit code."""
+
+    async def serve(stop: asyncio.Event) -> None:
+        ip, tls = _check_host(settings), _server_tls(settings)
+        async with _name_server(ip, settings.nameserver_port, settings.data, tls=tls) as port:
+            _print_ready(f"nameserver={_join(_advertised(ip, ''), port)}")
+            await stop.wait()
+
+    return _run(serve, settings)
+
+
+def run_broker(settings: HostSettings) -> int:
+    """Serve as a broker in `data`, known to the name servers given; return the exit code."""
+
+    async def serve(stop: asyncio.Event) -> None:
+        ip, tls = _check_host(settings), _server_tls(settings)
+        name_server_tls = None
+        if settings.tls_ca:
+            name_server_tls = client_context(
+                ca_file=settings.tls_ca,
+                certificate_file=settings.tls_cert or None,
+                key_file=settings.tls_key or None,
+            )
+        async with _broker(
+            ip,
+            settings,
+            settings.data,
+            name_servers=list(parse_name_servers(settings.nameserver)),
+            tls=tls,
+            name_server_tls=name_server_tls,
+        ) as address:
+            _print_ready(f"broker={address}")
+            await stop.wait()
+
+    return _run(serve, settings)
+
+
+@asynccontextmanager
+async def _name_server(
+    ip: str, port: int, root: Path, *, tls: ssl.SSLContext | None
+) -> AsyncIterator[int]:
+    """Serve; gives the port."""
+    listening = bind(ip, port)
+    with contextlib.closing(listening):
+        server = NameServerServer(root, tls=tls)
+        try:
+            bound_port: int = listening.getsockname()[1]
+            await server.start(listening)
+            yield bound_port
+        finally:
+            await server.stop()
+
+
+@asynccontextmanager
+async def _broker(
+    ip: str,
+    settings: HostSettings,
+    root: Path,
+    *,
+    name_servers: list[str],
+    tls: ssl.SSLContext | None,
+    name_server_tls: ssl.SSLContext | None,
+) -> AsyncIterator[str]:
+    """Serve; gives the address that clients are told."""
+    listening = bind(ip, settings.broker_port)
+    with contextlib.closing(listening):
+        address = _join(_advertised(ip, settings.advertise), listening.getsockname()[1])
+        config = BrokerConfig(
+            address=address,
+            broker_name=settings.broker_name,
+            cluster_name=settings.cluster_name,
+            sync_flush=settings.flush is Flush.SYNC,
+            auto_create_topics=settings.auto_create_topics,
+            duplicate_client_id=settings.duplicate_client_id,
+        )
+        server = BrokerServer(
+            root,
+            config,
+            name_servers=name_servers,
+            tls=tls,
+            name_server_tls=name_server_tls,
+            salvage=settings.salvage,
+        )
+        try:
+            await server.start(listening)
+            yield address
+        finally:
+            await server.stop()
+
+
+def _run(serve: Callable[[asyncio.Event], Awaitable[None]], settings: HostSettings) -> int:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if settings.verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    raise_descriptor_limit()
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        if settings.stop_with_stdin:
+            # Whoever holds the other end of a pipe, however it ends, takes us with it.
+            loop.add_reader(sys.stdin.fileno(), stop.set)
+        # What is there now stays: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        await serve(stop)
+
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(run())
+    except ConfigError as error:
+        return _fail(str(error), EXIT_USAGE)
+    except OSError as error:
+        return _fail(_describe(error), EXIT_FAILURE)
+    except SparrowError as error:
+        return _fail(str(error), EXIT_FAILURE)
+    return 0
+
+
+def _fail(text: str, code: int) -> int:
+    """Print why there are no servers, and return the exit code."""
+    print(f"sparrowmq: {text}", file=sys.stderr)
+    return code
+
+
+def _describe(error: OSError) -> str:
+    """Return what happened, and to which file if it was one."""
+    if error.filename is None:
+        return error.strerror or str(error)
+    return f"{error.filename}: {error.strerror}; choose a --data that can be written to"
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _print_ready(what: str) -> None:
+    print(f"ready {what}", flush=True)
+
+
+def _server_tls(settings: HostSettings) -> ssl.SSLContext | None:
+    """Return the servers' context. Raises: ConfigError."""
+    cert, key, client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca
+    if cert:
+        return server_context(cert, key or None, client_ca_file=client_ca or None)
+    if key or client_ca:
+        raise ConfigError("--tls-key and --tls-client-ca need --tls-cert; give it, or none of them")
+    return None
+
+
+def _check_host(settings: HostSettings) -> str:
+    """Return the host as an IP address.
+
+    Raises: ConfigError if it is none, or if other machines could reach it unasked.
+    """
+    host = settings.host
+    try:
+        ip = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
+    except OSError:
+        try:
+            ip = str(ipaddress.ip_address(host))
+        except ValueError:
+            raise ConfigError(f"--host {host!r} is no address of this machine") from None
+    is_guarded = settings.insecure or bool(settings.tls_client_ca)
+    if not ipaddress.ip_address(ip).is_loopback and not is_guarded:
+        raise ConfigError(
+            f"--host {host} can be reached from other machines, and nothing checks who connects "
+            "(there is no access control yet); use 127.0.0.1, let only clients with a certificate "
+            "connect (--tls-client-ca), or add --insecure if the network is trusted"
+        )
+    return str(ip)
+
+
+def _advertised(ip: str, advertise: str) -> str:
+    """Return the address that clients are told: one they can connect to."""
+    if advertise:
+        try:
+            return str(ipaddress.ip_address(advertise))
+        except ValueError:
+            raise ConfigError(f"--advertise {advertise!r} is no IP address") from None
+    if not ipaddress.ip_address(ip).is_unspecified:
+        return ip
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        raise ConfigError("this machine's address is unknown; give it by --advertise") from None
+
+
+def _reachable(ip: str) -> str:
+    """Return where this process itself reaches a server that listens on an address."""
+    return "127.0.0.1" if ipaddress.ip_address(ip).is_unspecified else ip
+
+
+def _join(ip: str, port: int) -> str:
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"

@@ -1,0 +1,91 @@
+"""Servers as a process that needs no package beyond the client's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from sparrowmq import Admin
+from sparrowmq.broker.config import DuplicateClientId
+from sparrowmq.config import SETTINGS
+from sparrowmq.hosting.__main__ import parse_settings
+from sparrowmq.hosting.servers import Flush, HostSettings
+from sparrowmq.testing import EmbeddedCluster
+
+# Of the extras; the fast event loop among them.
+NOT_NEEDED = ("typer", "rich", "uvloop", "pyspark", "lz4", "zstandard")
+
+
+def test_defaults_are_those_of_the_table() -> None:
+    defaults = {field.name: field.default for field in fields(HostSettings)}
+    rows = {setting.name.replace("-", "_"): setting for setting in SETTINGS}
+
+    assert {"stop_with_stdin", "verbose"} == defaults.keys() - rows.keys()
+    assert set() == rows.keys() - defaults.keys()
+    assert [] == [name for name, row in rows.items() if str(row.default) != str(defaults[name])]
+
+
+def test_options_are_those_of_the_command() -> None:
+    given = parse_settings(
+        [
+            *("--data", "here", "--flush", "async", "--broker-port", "0", "--salvage"),
+            *("--no-auto-create-topics", "--duplicate-client-id", "reject", "--stop-with-stdin"),
+        ]
+    )
+
+    assert given == HostSettings(
+        data=Path("here"),
+        flush=Flush.ASYNC,
+        broker_port=0,
+        salvage=True,
+        auto_create_topics=False,
+        duplicate_client_id=DuplicateClientId.REJECT,
+        stop_with_stdin=True,
+    )
+    assert HostSettings() == parse_settings([])
+
+
+@pytest.mark.parametrize("options", [["--flush", "later"], ["--broker-port", "x"], ["--nothing"]])
+def test_wrong_option_ends_with_code_2(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_settings(options)
+
+    assert 2 == caught.value.code
+    assert options[0] in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_embedded_cluster_needs_none_of_the_extras(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in NOT_NEEDED:
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not installed')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    with EmbeddedCluster() as cluster, Admin(name_server=cluster.name_server) as admin:
+        cluster.create_topic("T", queues=2)
+        queues = admin.route("T").subscribe_queues
+    imported = subprocess.run(
+        [sys.executable, "-c", "import sparrowmq.testing"], check=True, capture_output=True
+    )
+
+    assert 2 == len(queues)
+    assert b"" == imported.stderr
+
+
+@pytest.mark.slow
+def test_wrong_setting_is_one_line_and_code_2(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sparrowmq.hosting", "--data", str(tmp_path)]
+    ended = subprocess.run(
+        [*command, "--host", "0.0.0.0"], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert 2 == ended.returncode
+    assert ended.stderr.startswith("sparrowmq: --host 0.0.0.0 can be reached from other machines")
+    assert 1 == ended.stderr.count("\n")
