@@ -259,8 +259,11 @@ class BrokerHost:
             if isinstance(change, LockChange)
         ]
         if releases:
+            # To lose something needs no room.
+            is_full, self.storage.is_full = self.storage.is_full, False
             journal = Journal(self.storage, CONFIG_DIRECTORY)
             journal.append(saved.segment + 1, encode_changes(releases))
+            self.storage.is_full = is_full
         self.storage.sync_directory(CONFIG_DIRECTORY)
         self._checkers.note_locks_lost(self.name, now_ms=self._timeline.now_ms)
 
@@ -324,6 +327,9 @@ class BrokerHost:
         if flush is not None:
             self._work = flush
             process.call_in(self._sync_ms(), partial(self._flush, flush))
+        if self._on_off is not None and self._waits_for_sync():
+            delay_ms = self._dice.randrange(0, 2 * SYNC_MS_MAX)
+            process.call_in(delay_ms, partial(self._end_power, self._on_off))
         journal = broker.journal_work(now_ms=now_ms)
         if journal is not None:
             self._journal_work = journal
