@@ -378,8 +378,9 @@ class Transcript:
                     "properties": {
                         name: "*" if VOLATILE.search(name) else value
                         for name, value in message.properties.items()
-                        # The checksum of a whole record: 5.x and ours have it, 4.9 has not.
-                        if name != "__CRC32#"
+                        # The checksum of a whole record and the region: 5.x and ours have them,
+                        # 4.9 has not.
+                        if name not in ("__CRC32#", "MSG_REGION")
                     },
                 }
                 for message in decode_messages(body, broker_name="broker-a").messages
@@ -407,6 +408,7 @@ ON_PURPOSE = {
     "send without a body": "a Java consumer fails at a message without a body",
     "send without a topic": "4.9.7 reads an absent field as null; we name the field",
     "send without a header": "the same",
+    "lock a queue that is none": "a lock of a queue that does not exist is refused",
     "pull by SQL": "Apache's brokers filter by SQL92 if enablePropertyFilter is set; ours always",
 }
 
