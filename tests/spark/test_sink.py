@@ -81,7 +81,7 @@ def test_a_batch_is_written_and_a_stream_copies_it_with_ids_that_last(
     copy(spark, cluster, tmp_path, "body")
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
-    assert "sparrowmq: the body of row 99 is null" in str(caught.value)
+    assert "sparrowmq: the body of row 399 is null" in str(caught.value)
     assert "Traceback" not in str(caught.value)
     assert sent == {(row.keys, bytes(row.body)) for row in read(spark, cluster, "in").collect()}
     rows = read(spark, cluster, "out")

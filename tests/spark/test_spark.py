@@ -197,7 +197,7 @@ def test_lost_messages_stop_a_stream_with_one_clear_line(
         ({"topic": "nope"}, "knows no broker with topic 'nope'"),
         ({"nameServer": "127.0.0.1:1"}, "sparrowmq: no name server answers at 127.0.0.1:1"),
         ({"startingOffsets": "{"}, "sparrowmq: option 'startingOffsets' is '{': '{' is not JSON"),
-        ({"maxOffsetsPerTrigger": "5"}, "is for a stream, this is a batch"),
+        ({"maxOffsetsPerTrigger": "5"}, "is for a stream; this is a batch"),
     ],
 )
 def test_a_wrong_read_is_one_clear_line(

@@ -48,6 +48,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
                         properties={"p": "é"},
                     )
                     producer.send(message, queue=queue)
+        # A broker that runs writes the file of its topics now and then; one that stops does.
+        found.restart()
         yield found
         connections.disconnect()
 
