@@ -46,6 +46,10 @@ SYSTEM_TOPICS = frozenset(
         OFFSET_MOVED_EVENT_TOPIC,
     }
 )
+# MixAll.java: groups that brokers always have and nobody consumes with.
+SYSTEM_GROUPS = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"})
+# CID_RMQ_SYS_PREFIX of MixAll.java; the ONS groups begin so too.
+SYSTEM_GROUP_PREFIXES = ("CID_RMQ_SYS_", "CID_ONS")
 # TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET of 4.9, which clients refuse.
 NOT_ALLOWED_SEND_TOPICS = frozenset({SCHEDULE_TOPIC})
 # The same of 5.x, which brokers refuse: a client's message could pass for one of the broker's own.
@@ -61,6 +65,11 @@ CLOSED_TOPICS = NOT_ALLOWED_SEND_TOPICS | {
 def is_system_topic(topic: str) -> bool:
     """Tell whether RocketMQ keeps this topic for itself."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    """Tell whether RocketMQ has this consumer group for itself."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIXES)
 
 
 def is_legal_name(name: str) -> bool:

@@ -1,6 +1,6 @@
 """Which consumer groups a cluster knows, and a look at many of them.
 
-Source: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, MixAll.java.
+Source: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.errors import SparrowError
+from sparrowmq.model.names import is_system_group
 from sparrowmq.protocol.bodies import SubscriptionGroupTable
 from sparrowmq.protocol.codes import RequestCode
 
 # Groups looked at at the same time.
 GROUPS_AT_ONCE = 8
-# MixAll.java: groups that brokers always have and nobody consumes with.
-_SYSTEM_GROUPS = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"})
-# CID_RMQ_SYS_PREFIX of MixAll.java; the ONS groups begin so too.
-_SYSTEM_PREFIXES = ("CID_RMQ_SYS_", "CID_ONS")
 
 
 def list_groups(directory: Directory) -> Operation[list[str]]:
@@ -34,7 +31,7 @@ def list_groups(directory: Directory) -> Operation[list[str]]:
     addresses = yield from master_addresses(directory)
     tables = yield from gather([_ask_groups(directory, a) for a in addresses], name="groups")
     names = {name for table in tables for name in table}
-    return sorted(n for n in names - _SYSTEM_GROUPS if not n.startswith(_SYSTEM_PREFIXES))
+    return sorted(name for name in names if not is_system_group(name))
 
 
 def take_snapshots(

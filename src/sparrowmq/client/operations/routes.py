@@ -10,6 +10,7 @@ Source: MQClientInstance.updateTopicRouteInfoFromNameServer, MQClientAPIImpl.
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 from sparrowmq.calling.effects import Now, Operation, Task, join, now, spawn
 from sparrowmq.client.name_servers import NameServers
@@ -29,6 +30,7 @@ from sparrowmq.errors import (
     InvokeTimeout,
     NoWritableQueue,
     RemoteProtocolError,
+    RouteError,
     SparrowError,
     TopicRouteNotFound,
 )
@@ -41,6 +43,14 @@ from sparrowmq.protocol.headers import GetRouteInfoRequestHeader
 ROUTE_BYTES_MAX = 1024 * 1024
 # How long a route made of the template serves: the topic exists after the first send.
 TEMPLATE_ROUTE_MS = 1_000
+
+
+class BrokerAt(NamedTuple):
+    """Where to ask a broker: its master, or the first slave while there is none."""
+
+    name: str
+    cluster: str
+    address: str
 
 
 def find_route(
@@ -203,6 +213,30 @@ def find_cluster(
     return (
         yield from ask_name_servers(name_servers, code, read=_read_cluster, timeout_ms=timeout_ms)
     )
+
+
+def find_brokers(
+    name_servers: NameServers, *, timeout_ms: int = INVOKE_TIMEOUT_MS
+) -> Operation[list[BrokerAt]]:
+    """Return all brokers that name servers know, in the order of their names.
+
+    Raises: ConnectFailed if no name server answers; RouteError if none knows a broker.
+    """
+    info = yield from find_cluster(name_servers, timeout_ms=timeout_ms)
+    cluster_of = {
+        name: cluster for cluster, names in info.cluster_addr_table.items() for name in names
+    }
+    found = [
+        BrokerAt(name, cluster_of.get(name, ""), broker.broker_addrs[min(broker.broker_addrs)])
+        for name, broker in sorted(info.broker_addr_table.items())
+        if broker.broker_addrs
+    ]
+    if not found:
+        raise RouteError(
+            f"name server {name_servers.in_order()[0]} knows no broker; "
+            f"start one, or check the address"
+        )
+    return found
 
 
 def _read_cluster(reply: RemotingCommand, address: str) -> ClusterInfo:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -24,7 +24,7 @@ from sparrowmq.client.operations.membership import (
 )
 from sparrowmq.client.operations.offsets import topic_bounds
 from sparrowmq.client.operations.request import ask, decode_answer
-from sparrowmq.client.operations.routes import find_cluster, read_route
+from sparrowmq.client.operations.routes import BrokerAt, find_brokers, read_route
 from sparrowmq.doctor.snapshot import (
     BrokerView,
     GroupSnapshot,
@@ -40,7 +40,6 @@ from sparrowmq.doctor.snapshot import (
 from sparrowmq.errors import (
     BrokerError,
     ConnectFailed,
-    RouteError,
     SparrowError,
     UsageError,
 )
@@ -91,12 +90,6 @@ class _Connections(Struct, frozen=True, kw_only=True, rename=wire_names()):
     consume_from_where: str | None = None
 
 
-class _BrokerAt(NamedTuple):
-    name: str
-    cluster: str
-    address: str
-
-
 def take_snapshot(
     directory: Directory,
     group: str,
@@ -115,7 +108,7 @@ def take_snapshot(
     Raises: ConnectFailed if no name server answers; RouteError if no broker is known; UsageError
     if the group is unknown everywhere; TransportError if no broker answers.
     """
-    brokers = yield from _find_brokers(directory)
+    brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
     topics: tuple[str, ...] = ()
     first = yield from _look(directory, group, brokers, topics)
     yield from _check_group_known(directory, group, first)
@@ -144,27 +137,8 @@ def take_snapshot(
     )
 
 
-def _find_brokers(directory: Directory) -> Operation[list[_BrokerAt]]:
-    info = yield from find_cluster(directory.name_servers, timeout_ms=directory.timeout_ms)
-    cluster_of = {
-        name: cluster for cluster, names in info.cluster_addr_table.items() for name in names
-    }
-    # The master, or the first slave while there is none: whom members would ask, too.
-    found = [
-        _BrokerAt(name, cluster_of.get(name, ""), broker.broker_addrs[min(broker.broker_addrs)])
-        for name, broker in sorted(info.broker_addr_table.items())
-        if broker.broker_addrs
-    ]
-    if not found:
-        raise RouteError(
-            f"name server {directory.name_servers.in_order()[0]} knows no broker; "
-            f"start one, or check the address"
-        )
-    return found
-
-
 def _look(
-    directory: Directory, group: str, brokers: Sequence[_BrokerAt], topics: Sequence[str]
+    directory: Directory, group: str, brokers: Sequence[BrokerAt], topics: Sequence[str]
 ) -> Operation[Sample]:
     found = yield from _gather(
         [_look_at_broker(directory, group, broker) for broker in brokers], name=f"look at {group}"
@@ -180,7 +154,7 @@ def _look(
 
 
 def _look_at_broker(
-    directory: Directory, group: str, broker: _BrokerAt
+    directory: Directory, group: str, broker: BrokerAt
 ) -> Operation[tuple[BrokerView, list[QueueProgress]]]:
     timeout_ms = directory.timeout_ms
     failure = ""

@@ -1,0 +1,236 @@
+"""A cluster at a glance: what is found, and how few requests it takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from play import Handler, Play
+from sparrowmq import MessageQueue, Producer
+from sparrowmq.calling.effects import Operation
+from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.operations import offsets, overview
+from sparrowmq.client.operations.overview import GroupOverview, Overview, TopicProgress
+from sparrowmq.errors import ConnectFailed
+from sparrowmq.model import Message
+from sparrowmq.protocol.bodies import (
+    BrokerData,
+    ClusterInfo,
+    ConsumerListBody,
+    ConsumeStats,
+    ConsumeStatsList,
+    KVTable,
+    OffsetWrapper,
+    TopicConfig,
+    TopicConfigTable,
+    encode_body,
+)
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.headers import GetConsumerListByGroupRequestHeader, decode_header
+from sparrowmq.testing.embedded import EmbeddedCluster
+
+Run = Callable[[Operation[Any]], Any]
+BROKERS = {"broker-a": "10.0.0.1:10911", "broker-b": "10.0.0.2:10911"}
+# What one refresh may ask a broker, however many topics and groups there are.
+REQUESTS_MAX = 20
+
+
+def stats_of(
+    groups: dict[str, dict[str, list[tuple[int, int, int]]]], broker: str
+) -> ConsumeStatsList:
+    """Make an answer of `group: topic: [(end, committed, time), ...]`."""
+    return ConsumeStatsList(
+        consume_stats_list=[
+            {
+                group: [
+                    ConsumeStats(
+                        offset_table={
+                            MessageQueue(topic, broker, number): OffsetWrapper(
+                                broker_offset=end, consumer_offset=done, last_timestamp_ms=at_ms
+                            )
+                            for number, (end, done, at_ms) in enumerate(queues)
+                        }
+                    )
+                    for topic, queues in topics.items()
+                ]
+            }
+            for group, topics in groups.items()
+        ]
+    )
+
+
+def servers(
+    stats: dict[str, ConsumeStatsList],
+    *,
+    topics: list[str],
+    members: dict[str, list[str]],
+    silent: str = "",
+) -> Handler:
+    """Answer as a name server and the brokers of `stats`."""
+    info = ClusterInfo(
+        broker_addr_table={
+            name: BrokerData(cluster="c1", broker_name=name, broker_addrs={0: BROKERS[name]})
+            for name in stats
+        },
+        cluster_addr_table={"c1": list(stats)},
+    )
+    names = {address: name for name, address in BROKERS.items()}
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            return response_to(request, body=encode_body(info))
+        if names[address] == silent:
+            raise ConnectFailed("nobody there", address=address)
+        if request.code == RequestCode.GET_BROKER_RUNTIME_INFO:
+            table = {"brokerVersionDesc": "V4_9_7", "putTps": "7.5 6.0 5.0"}
+            return response_to(request, body=encode_body(KVTable(table=table)))
+        if request.code == RequestCode.GET_ALL_TOPIC_CONFIG:
+            configs = {
+                t: TopicConfig(topic_name=t, read_queue_nums=4, write_queue_nums=4) for t in topics
+            }
+            return response_to(
+                request, body=encode_body(TopicConfigTable(topic_config_table=configs))
+            )
+        if request.code == RequestCode.GET_BROKER_CONSUME_STATS:
+            return response_to(request, body=encode_body(stats[names[address]]))
+        assert request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP
+        header = decode_header(GetConsumerListByGroupRequestHeader, request.ext_fields)
+        ids = members.get(header.consumer_group, [])
+        return response_to(request, body=encode_body(ConsumerListBody(consumer_id_list=ids)))
+
+    return answer
+
+
+def take(play: Play, **options: Any) -> Overview:
+    directory = make_directory("10.0.0.9:9876", timeout_ms=3_000)
+    return play(overview.take_overview(directory, **options))
+
+
+def test_groups_are_added_up_over_brokers_and_the_neediest_come_first() -> None:
+    progress = {
+        "broker-a": {
+            "GID_idle": {"t1": [(10, 10, 5_000)]},
+            "GID_far": {"t1": [(500, 100, 7_000), (10, 10, 1_000)], "%RETRY%GID_far": [(3, 1, 9)]},
+            "GID_gone": {"t2": [(10, 5, 0)]},
+            "GID_twins": {"t2": [(10, 9, 2_000)]},
+            "TOOLS_CONSUMER": {"t2": [(10, 9, 2_000)]},
+        },
+        "broker-b": {"GID_far": {"t1": [(50, 20, 3_000)]}},
+    }
+    play = Play(
+        servers(
+            {name: stats_of(groups, name) for name, groups in progress.items()},
+            topics=["t1", "t2", "%RETRY%GID_far", "TBW102"],
+            members={"GID_idle": ["a"], "GID_far": ["b", "a"], "GID_twins": ["x", "x", "y"]},
+        )
+    )
+
+    seen = take(play)
+
+    assert ["GID_twins", "GID_gone", "GID_far", "GID_idle"] == [g.group for g in seen.groups]
+    twins, gone, far, idle = seen.groups
+    assert (("x",), ()) == (twins.duplicate_ids, far.duplicate_ids)
+    assert ((), 5) == (gone.members, gone.lag)
+    assert (2, 432, ("a", "b")) == (far.retry_lag, far.lag, far.members)
+    assert (TopicProgress("t1", 3, 560, 130, 430, 400, 3_000),) == far.topics
+    assert None is idle.topics[0].last_timestamp_ms
+    assert ["%RETRY%GID_far", "TBW102", "t1", "t2"] == [t.topic for t in seen.topics]
+    assert [True, True, False, False] == [t.is_internal for t in seen.topics]
+    t1 = seen.topics[2]
+    assert (8, ("GID_far", "GID_idle"), 560) == (t1.queue_count, t1.groups, t1.broker_offset)
+    first = seen.brokers[0]
+    assert ("broker-a", "c1", "4.9.7", 7.5) == (
+        first.name,
+        first.cluster,
+        first.version,
+        first.puts_per_s,
+    )
+
+
+def test_a_broker_that_does_not_answer_is_noted() -> None:
+    stats = {name: stats_of({"G": {"t": [(9, 4, 1)]}}, name) for name in BROKERS}
+    play = Play(servers(stats, topics=["t"], members={"G": ["a"]}, silent="broker-a"))
+
+    seen = take(play)
+
+    assert ["nobody there", ""] == [broker.failure for broker in seen.brokers]
+    assert (5, ("a",)) == (seen.groups[0].lag, seen.groups[0].members)
+
+
+def test_thousands_of_groups_take_as_few_requests_as_one() -> None:
+    groups = {
+        f"GID_{number:04d}": {f"t{number % 900}": [(100 + number, 90, 1_000)] * 8}
+        for number in range(2_300)
+    }
+    stats = {name: stats_of(groups, name) for name in BROKERS}
+    ids = [f"10.1.0.{number}@1" for number in range(20)]
+    topics = [f"t{number}" for number in range(900)]
+    play = Play(servers(stats, topics=topics, members=dict.fromkeys(groups, ids)))
+
+    seen = take(play, asked_first=["GID_0001"])
+
+    per_broker = Counter(address for address, _ in play.requests)
+    assert [] == [a for a in BROKERS.values() if per_broker[a] > REQUESTS_MAX]
+    assert (2_300, 900) == (len(seen.groups), len(seen.topics))
+    asked = [group.group for group in seen.groups if group.members is not None]
+    assert overview.GROUPS_ASKED_MAX == len(asked)
+    assert {"GID_0001", "GID_2299", "GID_2298"} <= set(asked)
+    assert 2 * 8 * (2_299 + 10) == seen.groups[0].lag
+
+
+@pytest.mark.parametrize("topic", ["plain", "%RETRY%|odd_-"])
+def test_both_readers_of_progress_read_the_same(topic: str) -> None:
+    body = encode_body(
+        stats_of({"A": {topic: [(5, 2, 3), (9, 9, 4)], "u": [(1, 0, 0)]}, "B": {}}, "b")
+    )
+    # Java's next JSON writer might have blanks between, which are as good.
+    other = body.replace(b'"queueId":', b'"queueId": ')
+    assert body != other
+
+    one, two = (
+        overview.read_progress(RemotingCommand(code=0, body=each), "b:1") for each in (body, other)
+    )
+
+    assert one == two
+    assert {
+        "A": [TopicProgress(topic, 2, 14, 11, 3, 3, 3), ("u", 1, 1, 0, 1, 1, None)],
+        "B": [],
+    } == one
+
+
+def test_flows_are_those_between_two_looks() -> None:
+    def look(at_ms: int, end: int, done: int) -> Overview:
+        progress = TopicProgress("t", 1, end, done, end - done, end - done, None)
+        group = GroupOverview(group="G", topics=(progress,))
+        topic = overview.TopicOverview(topic="t", places=(), broker_offset=end)
+        return Overview(
+            at_ms=at_ms, timestamp_ms=at_ms, brokers=(), topics=(topic,), groups=(group,)
+        )
+
+    before, after = look(1_000, 10, 0), look(3_000, 50, 10)
+
+    assert {"G": (20.0, 5.0)} == overview.group_flows(before, after)
+    assert {"t": 20.0} == overview.topic_rates(before, after)
+    assert {} == overview.group_flows(before, look(1_100, 50, 10))
+
+
+def test_a_real_cluster_at_a_glance(
+    run: Run, cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    queue = MessageQueue(topic, "broker-a", 1)
+    with Producer("GID_overview", name_server=cluster.name_server) as producer:
+        for _ in range(5):
+            producer.send(Message(topic, b"x"), queue=queue)
+    run(offsets.update_offset(cluster.broker, group, queue=queue, offset=2))
+    directory = make_directory(cluster.name_server, timeout_ms=3_000)
+
+    seen = run(overview.take_overview(directory, asked_first=[group]))
+
+    found = next(each for each in seen.groups if each.group == group)
+    assert (3, (), 8) == (found.lag, found.members, found.topics[0].queue_count)
+    assert group in next(each for each in seen.topics if each.topic == topic).groups
+    assert ["4.9.3"] == [broker.version for broker in seen.brokers]
