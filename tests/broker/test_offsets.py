@@ -8,7 +8,8 @@ import pytest
 from sparrowmq.broker.state import COMMIT_AHEAD_MAX, Refused
 from sparrowmq.protocol.bodies import ConsumerOffsetTable, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
-from sparrowmq.serving.connections import Fact
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.serving.connections import Fact, Produce, Reply
 
 
 def commit(rig: Any, offset: int, **fields: str) -> Any:
@@ -209,3 +210,33 @@ def test_offset_nearest_to_a_time(rig: Any, timestamp_ms: int, offset: str) -> N
     found = ask(rig, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(timestamp_ms))
 
     assert {"offset": offset} == found
+
+
+def test_table_of_all_offsets_lets_others_be_served_in_between(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparrowmq.broker.processors.offsets.OFFSET_KEYS_PER_STEP", 10)
+    offsets = rig.broker.state.offsets
+    for number in range(95):
+        for queue_id in range(4):
+            offsets.commit(f"GID_{number}", "T", queue_id, offset=number)
+    command = RemotingCommand(code=RequestCode.GET_ALL_CONSUMER_OFFSET)
+
+    (output,) = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
+    steps = 0
+    while isinstance(output, Produce):
+        # Groups come and go meanwhile.
+        offsets.remove_group("GID_94")
+        (output,) = output.make()
+        steps += 1
+
+    assert 9 < steps
+    assert isinstance(output, Reply)
+    table = decode_body(ConsumerOffsetTable, output.command.body).offset_table
+    assert {f"T@GID_{n}": dict.fromkeys(range(4), n) for n in range(94)} == table
+
+
+def test_table_of_no_offsets_is_empty(rig: Any) -> None:
+    reply = rig.call(rig.connect(), RequestCode.GET_ALL_CONSUMER_OFFSET)
+
+    assert {} == decode_body(ConsumerOffsetTable, reply.body).offset_table

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import decode_record
+from sparrowmq.serving.connections import Produce, Reply
 
 
 def query(rig: Any, key: str, **fields: str) -> Any:
@@ -81,3 +83,27 @@ def test_the_index_is_built_in_ticks_with_few_messages(rig: Any) -> None:
 
     assert 0 == busy
     assert rig.store.appended_position == rig.store._index.built_position
+
+
+def test_key_of_many_messages_lets_others_be_served_in_between(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparrowmq.store.index_file.ENTRIES_PER_STEP", 8)
+    for number in range(100):
+        rig.send(rig.connect(), body=b"%d" % number, properties="KEYS\x01all")
+        rig.timestamp_ms += 1_000
+    fields = {"topic": "T", "key": "all", "maxNum": "10", "beginTimestamp": "0"}
+    first_ms = rig.records("T")[0].store_timestamp_ms
+    command = RemotingCommand(
+        code=RequestCode.QUERY_MESSAGE, ext_fields=fields | {"endTimestamp": str(first_ms)}
+    )
+
+    (output,) = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
+    steps = 0
+    while isinstance(output, Produce):
+        (output,) = output.make()
+        steps += 1
+
+    assert 100 // 8 < steps
+    assert isinstance(output, Reply)
+    assert [b"0"] == bodies(output.command)

@@ -198,6 +198,11 @@ def queues(count: int) -> bytes:
     return encode_body(request)
 
 
+def offsets(key_count: int) -> bytes:
+    table = {f"a_topic{n}@GID_{n}": dict.fromkeys(range(8), n) for n in range(key_count)}
+    return encode_body(bodies.ConsumerOffsetTable(offset_table=table))
+
+
 def heartbeat(group_count: int) -> bytes:
     subscriptions = [bodies.SubscriptionData(topic=topic) for topic in "TU"]
     groups = [
@@ -210,7 +215,8 @@ def heartbeat(group_count: int) -> bytes:
 @pytest.mark.parametrize(
     ("body_type", "data"),
     [
-        (bodies.TopicRouteData, route(500)),
+        (bodies.TopicRouteData, route(1_000)),
+        (bodies.ConsumerOffsetTable, offsets(50_000)),
         (bodies.TopicConfigTable, encode_body(topics(50_000))),
         (bodies.RegisterBrokerBody, encode_body(bodies.RegisterBrokerBody())),
         (bodies.TopicList, encode_body(bodies.TopicList(topic_list=["T" * 30] * 100_000))),
@@ -222,6 +228,13 @@ def heartbeat(group_count: int) -> bytes:
 )
 def test_largest_body_of_a_large_cluster_is_read(body_type: Any, data: bytes) -> None:
     assert data == encode_body(decode_body(body_type, data))
+
+
+def test_text_that_looks_like_a_key_is_left_as_it_is() -> None:
+    data = b'{"brokerDatas":[{"brokerAddrs":{0:"h:1",1:"h:2"},"brokerName":"a,5:b{6:"}]}'
+
+    (broker,) = decode_body(bodies.TopicRouteData, data).broker_datas
+    assert ("a,5:b{6:", {0: "h:1", 1: "h:2"}) == (broker.broker_name, broker.broker_addrs)
 
 
 MIB = 1 << 20

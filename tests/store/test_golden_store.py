@@ -14,6 +14,7 @@ from sparrowmq.protocol.record import decode_record
 from sparrowmq.store import GetStatus, MessageStore, StoreConfig
 from sparrowmq.store.config import ENTRY_SIZE
 from sparrowmq.store.file_storage import FileStorage
+from steps import run_steps
 
 
 def expected_of(archive: Path) -> Any:
@@ -104,13 +105,15 @@ def check_queries(store: MessageStore, expected: Any) -> None:
     unequal = {}
     for name, positions in expected["recovered"]["queryByKey"].items():
         topic, _, key = name.partition("#")
-        found = store.query(
-            topic,
-            key,
-            count_max=64,
-            bytes_max=1 << 24,
-            begin_timestamp_ms=0,
-            end_timestamp_ms=1 << 62,
+        found, _ = run_steps(
+            store.query(
+                topic,
+                key,
+                count_max=64,
+                bytes_max=1 << 24,
+                begin_timestamp_ms=0,
+                end_timestamp_ms=1 << 62,
+            )
         )
         got, at = [], 0
         while at < len(found.records):

@@ -20,6 +20,7 @@ from sparrowmq.store.checkpoint import (
     read_checkpoint,
 )
 from sparrowmq.store.index_file import IndexHeader
+from steps import run_steps
 
 CONFIG = StoreConfig(
     commit_log_file_size=16384,
@@ -47,7 +48,9 @@ def put(store: MessageStore, record: Record, *, timestamp_ms: int) -> None:
 
 def query(store: MessageStore, key: str, *, topic: str = "T", **limits: int) -> list[bytes]:
     options = {"count_max": 64, "bytes_max": 1 << 20, "begin_timestamp_ms": 0}
-    found = store.query(topic, key, **{**options, "end_timestamp_ms": 1 << 62, **limits})
+    found, _ = run_steps(
+        store.query(topic, key, **{**options, "end_timestamp_ms": 1 << 62, **limits})
+    )
     assert 0 == found.unindexed_bytes
     bodies, at = [], 0
     while at < len(found.records):
@@ -189,8 +192,10 @@ def test_a_log_without_an_index_gets_one_in_idle_moments(
     monkeypatch.setattr("sparrowmq.store.message_store._INDEX_REST_BYTES_MAX", 400)
     again = open_store(storage)
 
-    found = again.query(
-        "T", "all", count_max=9, bytes_max=1, begin_timestamp_ms=0, end_timestamp_ms=1 << 62
+    found, _ = run_steps(
+        again.query(
+            "T", "all", count_max=9, bytes_max=1, begin_timestamp_ms=0, end_timestamp_ms=1 << 62
+        )
     )
     assert 0 < found.unindexed_bytes < again.appended_position
     for _ in range(20):
@@ -288,8 +293,10 @@ def test_an_index_that_cannot_be_synced_waits_for_the_next_start(
     work.run()
     store.flush_done(work, None)
     put(store, new_record(b"later", properties="KEYS\x01a"), timestamp_ms=1_000_001)
-    found = store.query(
-        "T", "a", count_max=9, bytes_max=1, begin_timestamp_ms=0, end_timestamp_ms=1 << 62
+    found, _ = run_steps(
+        store.query(
+            "T", "a", count_max=9, bytes_max=1, begin_timestamp_ms=0, end_timestamp_ms=1 << 62
+        )
     )
 
     assert found.unindexed_bytes

@@ -13,6 +13,7 @@ from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import Record, decode_record
 from sparrowmq.simulation.storage import PowerCut
 from sparrowmq.store import FlushMode, FlushWork, MessageStore, PutStatus, StoreConfig
+from steps import run_steps
 
 SEEDS = 300
 CUTS_PER_SEED = 5
@@ -76,13 +77,15 @@ def check_index(store: MessageStore, seed: int) -> None:
 
 
 def query(store: MessageStore, topic: str, key: str) -> list[bytes]:
-    found = store.query(
-        topic,
-        key,
-        count_max=1000,
-        bytes_max=1 << 24,
-        begin_timestamp_ms=0,
-        end_timestamp_ms=1 << 62,
+    found, _ = run_steps(
+        store.query(
+            topic,
+            key,
+            count_max=1000,
+            bytes_max=1 << 24,
+            begin_timestamp_ms=0,
+            end_timestamp_ms=1 << 62,
+        )
     )
     bodies, at = [], 0
     while at < len(found.records):

@@ -6,7 +6,7 @@ Source: ConsumerOffsetManager.java; `config/consumerOffset.json` has its form, w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from sparrowmq.protocol.bodies import ConsumerOffsetTable
 
@@ -29,6 +29,18 @@ class ConsumerOffsets:
         return ConsumerOffsetTable(
             offset_table={key: dict(queues) for key, queues in self._offsets.items()}
         )
+
+    def parts(self, size: int) -> Iterator[ConsumerOffsetTable]:
+        """Return the table piece by piece, each of at most `size` keys; it may change meanwhile."""
+        keys = list(self._offsets)
+        for at in range(0, len(keys), size):
+            part = {k: self._offsets[k] for k in keys[at : at + size] if k in self._offsets}
+            if part:
+                yield ConsumerOffsetTable(offset_table=part)
+
+    def totals(self) -> dict[str, int]:
+        """Return how many messages each group has consumed, by `topic@group`."""
+        return {key: sum(queues.values()) for key, queues in self._offsets.items()}
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the committed offset, or None if the group has committed none."""

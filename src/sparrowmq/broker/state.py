@@ -158,17 +158,10 @@ class BrokerState:
         name = topic.topic_name
         return sum(max(0, self.store.max_offset(name, queue_id)) for queue_id in queues)
 
-    def count_consumed(self) -> dict[str, int]:
-        """Return how many messages each group has consumed, by `topic@group`."""
-        table = self.offsets.table().offset_table
-        return {key: sum(offsets.values()) for key, offsets in table.items()}
-
     def note_totals(self, now_ms: int) -> None:
         """Take note of what was stored and consumed so far, if the time for it has come."""
-        self.stored_totals.note(
-            now_ms, lambda: {t.topic_name: self.count_stored(t) for t in self.topics}
-        )
-        self.consumed_totals.note(now_ms, self.count_consumed)
+        self.stored_totals.note(now_ms, self.store.totals)
+        self.consumed_totals.note(now_ms, self.offsets.totals)
 
     def notify_group(self, group_name: str) -> list[Output]:
         """Tell every member of a group that its membership changed."""

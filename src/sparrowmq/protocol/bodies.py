@@ -10,6 +10,9 @@ Source: RocketMQ 4.9.3 common/protocol/body/*.java, route/*.java, heartbeat/*.ja
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from typing import ClassVar, TypeVar
 
@@ -78,15 +81,24 @@ def decode_file(body_type: type[B], data: bytes) -> B:
         raise RemoteProtocolError(f"no {body_type.__name__}: {error}") from error
 
 
+# A number that is a key, as fastjson writes it. Where one stands in a text, quotes around it would
+# end the text before a digit, which is no JSON: nothing is read wrongly.
+_BARE_KEY = re.compile(rb"([{,])(-?[0-9]+):")
+
+
 def _decode(body_type: type[B], data: bytes, *, marks_max: int | None) -> B:
     decoder = _plain_decoder(body_type)
     problem = "it has a $ref or keys that are no texts"
     if decoder is not None and b"$ref" not in data:
+        body: B
         try:
-            body: B = decoder.decode(data)
+            body = decoder.decode(data)
             return body
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             problem = str(error)
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            body = decoder.decode(_BARE_KEY.sub(rb'\1"\2":', data))
+            return body
     if marks_max is not None:
         try:
             fastjson.check_size(data, marks_max=marks_max)
@@ -298,7 +310,16 @@ class SubscriptionGroupTable(Struct, frozen=True, kw_only=True, rename=wire_name
 class ConsumerOffsetTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """ConsumerOffsetSerializeWrapper: `topic@group` to queue id to offset."""
 
+    __plain_marks_max__: ClassVar[int] = _STATS_MARKS_MAX
     offset_table: dict[str, dict[int, Int64]] = {}
+
+
+_OFFSETS_HEAD = b'{"offsetTable":{'
+
+
+def join_offset_tables(parts: Iterable[bytes]) -> bytes:
+    """Join tables of offsets, none of them empty, that were each written by `encode_body`."""
+    return _OFFSETS_HEAD + b",".join([part[len(_OFFSETS_HEAD) : -2] for part in parts]) + b"}}"
 
 
 class DelayOffsetTable(Struct, frozen=True, kw_only=True, rename=wire_names()):

@@ -415,6 +415,10 @@ def _write(value: Any, write: _Write, line: bytes | None) -> None:
             # Offsets by queue id, of which a table may have hundreds of thousands.
             write(b"{%b}" % b",".join([b"%d:%d" % item for item in value.items()]))
             return
+        if line is None and _is_flat_table(value):
+            # The topics of a broker, of which there may be tens of thousands.
+            write(_flat_text(value))
+            return
         members = [(_key_text(key), item) for key, item in value.items()]
         _write_object(members, write, line)
     elif isinstance(value, (set, frozenset)):
@@ -452,11 +456,22 @@ def _nullable_fields(struct_type: type[msgspec.Struct]) -> tuple[str, ...] | Non
     return tuple(nullable)
 
 
-def _flat_text(value: msgspec.Struct) -> bytes:
+def _is_flat_table(value: dict[Any, Any]) -> bool:
+    """Whether a dict in the dialect is what it is in JSON: texts to Structs that are flat."""
+    kinds = set(map(type, value.values()))
+    if len(kinds) != 1 or set(map(type, value)) != {str}:
+        return False
+    kind = kinds.pop()
+    return issubclass(kind, msgspec.Struct) and _nullable_fields(kind) == ()
+
+
+def _flat_text(value: msgspec.Struct | dict[str, msgspec.Struct]) -> bytes:
     try:
         return _encode_sorted(value)
     except UnicodeEncodeError as error:
-        raise LocalProtocolError(f"UTF-8 cannot carry the lone surrogate in {value!r}") from error
+        raise LocalProtocolError(
+            f"UTF-8 cannot carry the lone surrogate in {value!r:.1000}"
+        ) from error
 
 
 def _struct_members(value: msgspec.Struct) -> Iterable[tuple[bytes, Any]]:

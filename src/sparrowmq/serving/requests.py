@@ -89,9 +89,11 @@ def serve(
         return _answer_error(request, error)
 
 
-def answer_in_steps(
-    request: Request, steps: Generator[None, None, Sequence[Output]]
-) -> Sequence[Output]:
+# Makes an answer that takes long: yields where others may go first.
+Steps: TypeAlias = Generator[None, None, Sequence[Output]]
+
+
+def answer_in_steps(request: Request, steps: Steps) -> Sequence[Output]:
     """Have an answer made that takes long, a step at a time; other requests are served in between.
 
     Args:

@@ -21,6 +21,7 @@ Source: IndexService.java, DefaultMessageStore.queryMessage, 4.9.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import NamedTuple
@@ -398,8 +399,12 @@ class MessageIndex:
 
     # -- finding -------------------------------------------------------------------------------
 
-    def find(self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int) -> Found:
+    def find(
+        self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
+    ) -> Generator[None, None, Found]:
         """Return where records of a topic and key are, or of others with the same hash.
+
+        It yields where others may go first.
 
         Args:
             topic: the topic.
@@ -414,9 +419,10 @@ class MessageIndex:
             return Found([], 0, 0)
         key_hash = slot_hash(hash_text(f"{topic}#{key}"))
         positions: list[int] = []
-        for file in reversed(self._files):
+        last = self._files[-1].header
+        for file in reversed(tuple(self._files)):
             if file.overlaps(begin_ms, end_ms):
-                positions += file.find(
+                positions += yield from file.find(
                     key_hash,
                     count_max=count_max - len(positions),
                     begin_ms=begin_ms,
@@ -424,7 +430,6 @@ class MessageIndex:
                 )
             if file.header.begin_timestamp_ms < begin_ms or len(positions) >= count_max:
                 break
-        last = self._files[-1].header
         return Found(positions, last.end_timestamp_ms, last.end_position)
 
 

@@ -20,6 +20,7 @@ made again instead.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator
 
 from sparrowmq.errors import LocalProtocolError, StoreError, UsageError
 from sparrowmq.protocol.record import (
@@ -563,10 +564,11 @@ class MessageStore:
         bytes_max: int,
         begin_timestamp_ms: int,
         end_timestamp_ms: int,
-    ) -> QueryResult:
+    ) -> Generator[None, None, QueryResult]:
         """Return messages of a topic that have a key: the latest, in the log's order.
 
-        Messages whose key has the same hash may be among them; who asks compares.
+        Messages whose key has the same hash may be among them; who asks compares. It yields where
+        others may go first.
 
         Args:
             topic: the topic.
@@ -584,7 +586,7 @@ class MessageStore:
         unindexed_bytes = max(0, limit - self._index.built_position)
         if unindexed_bytes:
             return QueryResult(unindexed_bytes=unindexed_bytes, failure=self._index.failure)
-        found = self._index.find(
+        found = yield from self._index.find(
             topic,
             key,
             count_max=count_max,
@@ -656,6 +658,13 @@ class MessageStore:
     def queues(self) -> list[QueueKey]:
         """Return all queues that have held messages, sorted."""
         return sorted(self._queues)
+
+    def totals(self) -> dict[str, int]:
+        """Return how many messages each topic that has held any has taken in all."""
+        totals: dict[str, int] = {}
+        for (topic, _), queue in self._queues.items():
+            totals[topic] = totals.get(topic, 0) + queue.max_offset
+        return totals
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the offset of the first message there is; 0 for an unknown queue."""

@@ -6,7 +6,6 @@ Source: AdminBrokerProcessor.java.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import TypeAlias
 
 from sparrowmq.broker.consumer_groups import Member
 from sparrowmq.broker.rates import Added
@@ -51,12 +50,10 @@ from sparrowmq.protocol.headers import (
     decode_header,
 )
 from sparrowmq.serving.connections import Connection, Output, Reply
-from sparrowmq.serving.requests import Refusal, Request, answer, answer_in_steps
+from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
 
 # Queues looked up before others are served: some milliseconds.
 STATS_QUEUES_PER_STEP = 256
-
-Steps: TypeAlias = Generator[None, None, Sequence[Output]]
 
 
 def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -261,7 +258,7 @@ def broker_stats_data(state: BrokerState, request: Request) -> Sequence[Output]:
             total = state.count_stored(topic)
             added = state.stored_totals.added(request.now_ms, key, total)
     elif name == "GROUP_GET_NUMS":
-        consumed = state.count_consumed()
+        consumed = state.offsets.totals()
         if key in consumed:
             added = state.consumed_totals.added(request.now_ms, key, consumed[key])
     if added is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparrowmq.broker.state import BrokerState, Refused
-from sparrowmq.protocol.bodies import encode_body
+from sparrowmq.protocol.bodies import encode_body, join_offset_tables
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.headers import (
     GetEarliestMsgStoretimeRequestHeader,
@@ -20,7 +20,10 @@ from sparrowmq.protocol.headers import (
     decode_header,
 )
 from sparrowmq.serving.connections import Output
-from sparrowmq.serving.requests import Refusal, Request, answer
+from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
+
+# Keys of the table of offsets that are written before others are served: some milliseconds.
+OFFSET_KEYS_PER_STEP = 1_024
 
 
 def query_consumer_offset(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -135,7 +138,15 @@ def earliest_store_time(state: BrokerState, request: Request) -> Sequence[Output
 
 def all_consumer_offsets(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the table of committed offsets."""
-    return answer(request, body=encode_body(state.offsets.table()))
+    return answer_in_steps(request, _all_consumer_offsets(state, request))
+
+
+def _all_consumer_offsets(state: BrokerState, request: Request) -> Steps:
+    parts: list[bytes] = []
+    for part in state.offsets.parts(OFFSET_KEYS_PER_STEP):
+        parts.append(encode_body(part))
+        yield
+    return answer(request, body=join_offset_tables(parts))
 
 
 def all_delay_offsets(state: BrokerState, request: Request) -> Sequence[Output]:

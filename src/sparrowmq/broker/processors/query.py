@@ -17,7 +17,7 @@ from sparrowmq.protocol.headers import (
     encode_header,
 )
 from sparrowmq.serving.connections import Output
-from sparrowmq.serving.requests import Refusal, Request, answer
+from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
 
 # MessageStoreConfig: defaultQueryMaxNum, maxMsgsNumBatch.
 _UNIQUE_COUNT_MAX = 32
@@ -28,12 +28,16 @@ _BYTES_MAX = 15 << 20
 
 def query_message(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the latest messages of a topic that have a key."""
+    return answer_in_steps(request, _query_message(state, request))
+
+
+def _query_message(state: BrokerState, request: Request) -> Steps:
     fields = request.command.ext_fields or {}
     header = decode_header(QueryMessageRequestHeader, fields)
     count_max = min(header.max_num, _COUNT_MAX)
     if fields.get(UNIQUE_KEY_QUERY) == "true":
         count_max = _UNIQUE_COUNT_MAX
-    result = state.store.query(
+    result = yield from state.store.query(
         header.topic,
         header.key,
         count_max=count_max,
