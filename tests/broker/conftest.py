@@ -22,12 +22,13 @@ from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.protocol.record import Record, decode_record, encode_host
-from sparrowmq.serving.connections import Connection, Output, Produce, Push, Reply
+from sparrowmq.serving.connections import Connection, Output, Push, Reply
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.remoting_server import bind
 from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.message_store import MessageStore
+from steps import made
 
 SMALL_FILE_BYTES = 1 << 20
 
@@ -217,14 +218,6 @@ class Rig:
             now_ms=self.now_ms,
             timestamp_ms=self.timestamp_ms,
         )
-
-
-def made(outputs: Sequence[Output]) -> list[Output]:
-    """Return the outputs, and in the place of those to be made later what is made."""
-    found: list[Output] = []
-    for output in outputs:
-        found += made(output.make()) if isinstance(output, Produce) else [output]
-    return found
 
 
 def split_records(data: bytes) -> list[Record]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TypeVar
+
+from sparrowmq.serving.connections import Output, Produce
 
 T = TypeVar("T")
 
@@ -18,3 +20,11 @@ def run_steps(steps: Generator[None, None, T]) -> tuple[T, int]:
             result: T = end.value
             return result, count
         count += 1
+
+
+def made(outputs: Sequence[Output]) -> list[Output]:
+    """Return the outputs, and in the place of those to be made later what is made."""
+    found: list[Output] = []
+    for output in outputs:
+        found += made(output.make()) if isinstance(output, Produce) else [output]
+    return found

@@ -17,6 +17,7 @@ from sparrowmq.protocol.bodies import TopicConfig, TopicConfigTable
 from sparrowmq.serving.connections import Connection, Output, Reply
 from sparrowmq.simulation.storage import SimulatedStorage
 from sparrowmq.store import MessageStore
+from steps import made
 
 BROKER_CODES = sorted(BROKER_PROCESSORS)
 NAME_SERVER_CODES = sorted(NAME_SERVER_PROCESSORS)
@@ -45,7 +46,7 @@ def check_broker(data: bytes) -> None:
         code, rest = choose(request, BROKER_CODES)
         command = to_command(code, rest)
         command.opaque = opaque
-        outputs += broker.handle(command, _PEER, now_ms=0, timestamp_ms=0)
+        outputs += made(broker.handle(command, _PEER, now_ms=0, timestamp_ms=0))
         flush = broker.flush_work(now_ms=0)
         if flush is not None:
             flush.run()
