@@ -323,6 +323,22 @@ def test_drain_that_is_skipped_is_caught_as_runs_are_drawn(
     assert " while its listener ran" in run_drawn(draw_graceful_faults, seeds=10)
 
 
+def test_lock_of_a_listed_owner_that_is_not_waited_for_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_or_go_on = QueueLease.wait_or_go_on
+
+    def take_the_listed_for_gone(
+        lease: QueueLease, sent_ms: int, now_ms: int, *, is_owner_listed: bool, **settings: Any
+    ) -> int | None:
+        is_listed = not is_owner_listed
+        return wait_or_go_on(lease, sent_ms, now_ms, is_owner_listed=is_listed, **settings)
+
+    monkeypatch.setattr(QueueLease, "wait_or_go_on", take_the_listed_for_gone)
+
+    assert ": delivered again after a handover" in run_drawn(draw_graceful_faults, seeds=10)
+
+
 def test_drain_that_ends_before_its_bound_is_caught(
     run_drawn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
