@@ -1,4 +1,4 @@
-# Everything a developer or user runs. `make demo` and `make test` set up what they need.
+# Everything a developer or user runs; each target sets up what it needs. `make help` lists them.
 PYTHON ?= python3
 OUT ?= demo-out
 SPARK_KILLS ?= 100
@@ -9,9 +9,12 @@ MINUTES ?= 10
 TARGETS ?=
 BIN := .venv/bin
 
-.PHONY: setup demo test simulate fuzz check format docs bench interop interop-smoke soak soak-spark lock clean
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .venv/ready
+.PHONY: help setup demo test simulate fuzz check format docs bench interop interop-smoke soak soak-spark lock clean
+
+setup: .venv/ready ## make .venv with everything that is used here
 
 .venv/ready: requirements.lock pyproject.toml tests/golden_option/golden_option.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -22,72 +25,72 @@ setup: .venv/ready
 	  -e . tests/golden_option
 	@touch $@
 
-demo: setup
+demo: setup ## the main job on 336,776 flights; the report is demo-out/report.html
 	$(BIN)/sparrowmq demo --out $(OUT)
 
-test: setup
+test: setup ## the tests but those against Apache RocketMQ
 	$(BIN)/python -m pytest -m "not interop"
 
 # Faults under a virtual clock: some minutes. `make simulate SEEDS=100 START=5000` for others.
-simulate: setup
+simulate: setup ## faults under a virtual clock: SEEDS=1000 START=0
 	$(BIN)/python -m sparrowmq.simulation --seeds $(SEEDS) --start $(START)
 
 # Apache RocketMQ from Maven Central as the peer; skipped with a reason without Java or Maven.
-interop: setup
+interop: setup ## the tests against Apache RocketMQ from Maven Central (Java 17, Maven)
 	$(BIN)/python -m pytest -m interop -rs tests/interop --ignore tests/interop/test_soak.py
 
 # The part of it that continuous integration runs, about two minutes: the same answers, a store
 # that moves, and two Java and two Python members of one group.
-interop-smoke: setup
+interop-smoke: setup ## two minutes of it
 	$(BIN)/python -m pytest -m interop -rs tests/interop/test_same_answers.py \
 	  tests/interop/test_store_exchange.py tests/interop/test_mixed_strategies.py \
 	  -k "4.9.7 and (answer or stopped-ours-apache or AVG]) and not CIRCLE"
 
 # A member cut off for minutes, a broker restarted under load: real processes in network
 # namespaces; what needs the right to make them is skipped without it. About five minutes.
-soak: setup
+soak: setup ## minutes of cuts and restarts, in network namespaces
 	$(BIN)/python -m pytest -m interop -rsP tests/interop/test_soak.py
 
 # A query to Parquet and one from topic to topic, whose drivers, executors, Python workers and broker
 # are killed at random moments, SPARK_KILLS and SINK_KILLS times; about half a minute each.
-soak-spark: setup
+soak-spark: setup ## Spark killed SPARK_KILLS and SINK_KILLS times while it reads and writes
 	SPARK_KILLS=$(SPARK_KILLS) SINK_KILLS=$(SINK_KILLS) $(BIN)/python -m pytest -m interop -rsP \
 	  tests/interop/test_spark_kills.py tests/interop/test_spark_sink_kills.py
 
 # Inputs that break a decoder: MINUTES for each of TARGETS, which are all if none is named. An input
 # that fails is kept in tests/fuzz/failures, which `make test` replays. Linux on x86-64 alone.
-fuzz: .venv/fuzz-ready
+fuzz: .venv/fuzz-ready ## inputs that break a decoder: TARGETS=... MINUTES=10
 	PYTHONPATH=tests/support $(BIN)/python -m fuzz $(TARGETS) --minutes $(MINUTES)
 
 .venv/fuzz-ready: .venv/ready requirements-fuzz.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock
 	@touch $@
 
-check: setup
+check: setup ## format, lint, types, architecture
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/python -m pytest tests/test_architecture.py
 
-format: setup
+format: setup ## format, and mend what ruff can
 	$(BIN)/ruff format src tests benchmarks
 	$(BIN)/ruff check --fix src tests benchmarks
 
 # The documentation as a site, in build/site; a broken link or a missing page is an error.
-docs: setup
+docs: setup ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: setup
+bench: setup ## all benchmarks
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 # The locks hold names, versions and hashes, no addresses.
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-annotate --no-header --no-emit-index-url --no-emit-find-links
-lock:
+lock: ## resolve the dependencies anew
 	$(BIN)/python -m pip install --quiet uv
 	$(COMPILE) pyproject.toml --all-extras --output-file requirements.lock
 	$(COMPILE) --group fuzz --output-file requirements-fuzz.lock
 
-clean:
+clean: ## remove .venv, .cache and the demo's output
 	rm -rf .venv .cache $(OUT)
