@@ -77,6 +77,31 @@ SETTINGS: tuple[Setting, ...] = (
         "takes it as RocketMQ does and logs it, reject refuses it until the other is gone",
     ),
     Setting(
+        "transaction-timeout-ms",
+        int,
+        6_000,
+        "ms",
+        "BrokerConfig.transactionTimeOut",
+        "how long a half message waits before its producer is asked for the outcome",
+    ),
+    Setting(
+        "transaction-check-interval-ms",
+        int,
+        60_000,
+        "ms",
+        "BrokerConfig.transactionCheckInterval",
+        "between two rounds of asking producers for outcomes",
+    ),
+    Setting(
+        "transaction-check-max",
+        int,
+        15,
+        "",
+        "BrokerConfig.transactionCheckMax",
+        "how often a producer is asked for one outcome before the message goes into "
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    ),
+    Setting(
         "nameserver",
         str,
         "127.0.0.1:9876",

@@ -139,7 +139,9 @@ class Rig:
         for _ in range(duration_ms // 100):
             self.now_ms += 100
             self.timestamp_ms += 100
-            self.outputs += self.broker.tick(now_ms=self.now_ms, timestamp_ms=self.timestamp_ms)
+            self.outputs += made(
+                self.broker.tick(now_ms=self.now_ms, timestamp_ms=self.timestamp_ms)
+            )
             self.work()
         return self.outputs[before:]
 

@@ -68,6 +68,9 @@ def test_system_topics_are_there_from_the_start(rig: Any) -> None:
         "SCHEDULE_TOPIC_XXXX": (18, 6),
         "DefaultCluster_REPLY_TOPIC": (1, 6),
         "RMQ_SYS_TRACE_TOPIC": (1, 6),
+        "RMQ_SYS_TRANS_HALF_TOPIC": (1, 6),
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, 6),
+        "TRANS_CHECK_MAX_TIME_TOPIC": (1, 6),
         "T": (4, 6),
     } == {topic.topic_name: (topic.read_queue_nums, topic.perm) for topic in table}
 
@@ -390,7 +393,7 @@ def test_settings_are_readable_without_paths_and_cannot_be_changed(rig: Any) -> 
     assert "broker-a" == rig.broker.state.config.broker_name
 
 
-@pytest.mark.parametrize("code", [9999, 0, -1, 37, 200_050])
+@pytest.mark.parametrize("code", [9999, 0, -1, 39, 200_050])
 def test_unknown_code_is_answered_as_not_supported(rig: Any, code: int) -> None:
     reply = ask(rig, code)
 

@@ -305,7 +305,7 @@ def test_topics_are_not_made_where_that_is_switched_off(make_rig: Callable[..., 
 
 
 def test_number_of_topics_is_bounded(make_rig: Callable[..., Any]) -> None:
-    rig = make_rig(topics_max=10)
+    rig = make_rig(topics_max=13)
 
     codes = [rig.send(rig.connect(), topic).code for topic in ("one", "two")]
 

@@ -29,11 +29,13 @@ from sparrowmq.broker.processors import (
     relay,
     send,
     send_back,
+    transaction,
 )
 from sparrowmq.broker.registration import RegistrationWork
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
+from sparrowmq.broker.transaction_checks import TransactionChecks
 from sparrowmq.model.names import SCHEDULE_TOPIC
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -57,6 +59,8 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.SEND_MESSAGE_V2: send.send,
         RequestCode.SEND_BATCH_MESSAGE: send.send,
         RequestCode.CONSUMER_SEND_MSG_BACK: send_back.send_back,
+        RequestCode.END_TRANSACTION: transaction.end_transaction,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: transaction.resume_check,
         RequestCode.PULL_MESSAGE: pull.pull,
         RequestCode.LITE_PULL_MESSAGE: pull.pull,
         RequestCode.QUERY_MESSAGE: query.query_message,
@@ -127,6 +131,7 @@ class Broker:
             topics=TopicConfigs(config),
             groups=SubscriptionGroups(auto_create=config.auto_create_groups),
             delays=DelaySchedule(store),
+            transactions=TransactionChecks(store, config),
         )
         self._saving = ConfigSaving(self.state, saved)
         self._saving.load(saved, now_ms=now_ms, timestamp_ms=timestamp_ms)
@@ -203,6 +208,7 @@ class Broker:
         state.counters.puts += state.delays.deliver_due(
             timestamp_ms=timestamp_ms, has_topic=lambda topic: state.topics.find(topic) is not None
         )
+        outputs += transaction.check_transactions(state, now_ms=now_ms, timestamp_ms=timestamp_ms)
         if state.counters.puts - self._puts_seen <= _IDLE_PUTS_MAX:
             state.store.build_index()
         self._puts_seen = state.counters.puts

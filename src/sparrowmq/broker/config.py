@@ -49,6 +49,12 @@ class BrokerConfig:
             takes 40 % of the machine's.
         duplicate_client_id: what happens when two connections of a group give one client id.
         region: the region every send answer names. BrokerConfig.regionId.
+        transaction_timeout_ms: how long a half message is left alone before its producer is asked
+            for the outcome. BrokerConfig.transactionTimeOut.
+        transaction_check_interval_ms: between rounds of asking.
+            BrokerConfig.transactionCheckInterval.
+        transaction_check_max: how often a producer is asked for one message, before it is put
+            into TRANS_CHECK_MAX_TIME_TOPIC. BrokerConfig.transactionCheckMax.
     """
 
     address: str
@@ -69,6 +75,9 @@ class BrokerConfig:
     in_memory_bytes_max: int = 2 * 1024 * 1024 * 1024
     duplicate_client_id: DuplicateClientId = DuplicateClientId.WARN
     region: str = "DefaultRegion"
+    transaction_timeout_ms: int = 6_000
+    transaction_check_interval_ms: int = 60_000
+    transaction_check_max: int = 15
 
     def __post_init__(self) -> None:
         """Check what would fail late."""

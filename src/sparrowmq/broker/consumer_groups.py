@@ -213,6 +213,15 @@ class ProducerGroups:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Connection, Member]] = {}
+        self._chosen_count = 0
+
+    def choose(self, group: str) -> Connection | None:
+        """Return one member of a group, each in turn; None if nobody is in it."""
+        members = self._groups.get(group)
+        if members is None:
+            return None
+        self._chosen_count += 1
+        return list(members)[self._chosen_count % len(members)]
 
     def find(self, group: str) -> dict[Connection, Member] | None:
         """Return a group's members, or None if nobody is in it."""

@@ -6,7 +6,7 @@ together, such as making a topic and asking for it to be written and registered,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -21,13 +21,14 @@ from sparrowmq.broker.relays import Relays
 from sparrowmq.broker.rounds import Rounds
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
+from sparrowmq.broker.transaction_checks import TransactionChecks
 from sparrowmq.coordination.queue_lock_table import QueueLockTable
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.message import PROPERTY_CLUSTER, PROPERTY_MSG_REGION
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
-from sparrowmq.serving.connections import Output, Push
+from sparrowmq.serving.connections import Connection, Output, Push
 from sparrowmq.serving.refusals import Refusals
 from sparrowmq.serving.requests import Refusal, Request
 from sparrowmq.store.message_store import MessageStore
@@ -77,6 +78,7 @@ class BrokerState:
     topics: TopicConfigs
     groups: SubscriptionGroups
     delays: DelaySchedule
+    transactions: TransactionChecks
     offsets: ConsumerOffsets = field(default_factory=ConsumerOffsets)
     consumers: ConsumerGroups = field(default_factory=ConsumerGroups)
     producers: ProducerGroups = field(default_factory=ProducerGroups)
@@ -171,13 +173,20 @@ class BrokerState:
             return []
         if settings is not None and not settings.notify_consumer_ids_changed_enable:
             return []
-        return [Push(connection, self._notification(group_name)) for connection in group.members]
+        code, fields = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group_name}
+        return [self.push(connection, code, fields) for connection in group.members]
 
-    def _notification(self, group_name: str) -> RemotingCommand:
+    def push(
+        self,
+        connection: Connection,
+        code: int,
+        ext_fields: Mapping[str, str],
+        *,
+        body: bytes | None = None,
+    ) -> Push:
+        """Return a one-way request to a client."""
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
-        return RemotingCommand(
-            code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-            ext_fields={"consumerGroup": group_name},
-            opaque=self._opaque,
-            flag=ONEWAY_FLAG,
+        command = RemotingCommand(
+            code=code, ext_fields=ext_fields, body=body, opaque=self._opaque, flag=ONEWAY_FLAG
         )
+        return Push(connection, command)

@@ -133,10 +133,7 @@ class TopicConfigs:
 
     def system_names(self) -> list[str]:
         """Return the names kept for RocketMQ itself on this broker, sorted."""
-        return sorted(
-            {t.topic_name for t in self._system}
-            | {TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
-        )
+        return sorted(t.topic_name for t in self._system)
 
     def _changed(self, topic: str, timestamp_ms: int) -> None:
         self._version = DataVersion(timestamp_ms=timestamp_ms, counter=self._version.counter + 1)
@@ -214,4 +211,7 @@ def _system_topics(config: BrokerConfig) -> tuple[TopicConfig, ...]:
         plain(SCHEDULE_TOPIC, queue_count=len(DELAY_LEVELS_MS)),
         plain(f"{config.cluster_name}_REPLY_TOPIC", queue_count=1),
         plain(TRACE_TOPIC, queue_count=1),
+        plain(TRANS_HALF_TOPIC, queue_count=1),
+        plain(TRANS_OP_HALF_TOPIC, queue_count=1),
+        plain(TRANS_CHECK_MAX_TIME_TOPIC, queue_count=1),
     )

@@ -37,6 +37,9 @@ AutoCreate = Annotated[
     ),
 ]
 DuplicateIds = Annotated[DuplicateClientId, _option("duplicate-client-id")]
+TransactionTimeout = Annotated[int, _option("transaction-timeout-ms", min=1)]
+TransactionInterval = Annotated[int, _option("transaction-check-interval-ms", min=100)]
+TransactionChecks = Annotated[int, _option("transaction-check-max", min=1)]
 Salvage = Annotated[bool, typer.Option("--salvage", help=find_setting("salvage").help)]
 TlsCert = Annotated[str, _option("tls-cert")]
 TlsKey = Annotated[str, _option("tls-key")]
@@ -58,6 +61,9 @@ def up(
     cluster_name: ClusterName = "DefaultCluster",
     auto_create_topics: AutoCreate = True,
     duplicate_client_id: DuplicateIds = DuplicateClientId.WARN,
+    transaction_timeout_ms: TransactionTimeout = 6_000,
+    transaction_check_interval_ms: TransactionInterval = 60_000,
+    transaction_check_max: TransactionChecks = 15,
     advertise: Advertise = "",
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
@@ -80,6 +86,9 @@ def up(
                 cluster_name=cluster_name,
                 auto_create_topics=auto_create_topics,
                 duplicate_client_id=duplicate_client_id,
+                transaction_timeout_ms=transaction_timeout_ms,
+                transaction_check_interval_ms=transaction_check_interval_ms,
+                transaction_check_max=transaction_check_max,
                 advertise=advertise,
                 tls_cert=tls_cert,
                 tls_key=tls_key,
@@ -136,6 +145,9 @@ def broker(
     cluster_name: ClusterName = "DefaultCluster",
     auto_create_topics: AutoCreate = True,
     duplicate_client_id: DuplicateIds = DuplicateClientId.WARN,
+    transaction_timeout_ms: TransactionTimeout = 6_000,
+    transaction_check_interval_ms: TransactionInterval = 60_000,
+    transaction_check_max: TransactionChecks = 15,
     advertise: Advertise = "",
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
@@ -159,6 +171,9 @@ def broker(
                 cluster_name=cluster_name,
                 auto_create_topics=auto_create_topics,
                 duplicate_client_id=duplicate_client_id,
+                transaction_timeout_ms=transaction_timeout_ms,
+                transaction_check_interval_ms=transaction_check_interval_ms,
+                transaction_check_max=transaction_check_max,
                 advertise=advertise,
                 tls_cert=tls_cert,
                 tls_key=tls_key,

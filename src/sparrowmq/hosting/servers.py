@@ -59,6 +59,9 @@ class HostSettings:
     cluster_name: str = "DefaultCluster"
     auto_create_topics: bool = True
     duplicate_client_id: DuplicateClientId = DuplicateClientId.WARN
+    transaction_timeout_ms: int = 6_000
+    transaction_check_interval_ms: int = 60_000
+    transaction_check_max: int = 15
     advertise: str = ""
     tls_cert: str = ""
     tls_key: str = ""
@@ -170,6 +173,9 @@ async def _broker(
             sync_flush=settings.flush is Flush.SYNC,
             auto_create_topics=settings.auto_create_topics,
             duplicate_client_id=settings.duplicate_client_id,
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+            transaction_check_interval_ms=settings.transaction_check_interval_ms,
+            transaction_check_max=settings.transaction_check_max,
         )
         server = BrokerServer(
             root,

@@ -266,6 +266,12 @@ class CheckTransactionStateRequestHeader(
     offset_msg_id: str | None = None
 
 
+class ResumeCheckHalfMessageRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """RESUME_CHECK_HALF_MESSAGE; the id is the one made of store host and position."""
+
+    msg_id: str
+
+
 class CreateTopicRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """UPDATE_AND_CREATE_TOPIC."""
 

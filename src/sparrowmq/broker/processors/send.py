@@ -20,8 +20,10 @@ from sparrowmq.broker.topic_configs import (
 )
 from sparrowmq.model.message import (
     PROPERTY_DELAY_LEVEL,
+    PROPERTY_PRODUCER_GROUP,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
+    PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_WAIT_STORE_OK,
 )
 from sparrowmq.model.names import (
@@ -29,6 +31,7 @@ from sparrowmq.model.names import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
+    TRANS_HALF_TOPIC,
     dlq_topic,
 )
 from sparrowmq.protocol.bodies import PERM_READ, PERM_WRITE, TopicConfig
@@ -60,6 +63,7 @@ _ILLEGAL = (
 )
 # These find a property, and also one whose name ends alike: `find_property` decides.
 _DELAY = f"{PROPERTY_DELAY_LEVEL}\x01"
+_HALF = f"{PROPERTY_TRANSACTION_PREPARED}\x01"
 _WAIT = f"{PROPERTY_WAIT_STORE_OK}\x01"
 _WAIT_TRUE = f"{_WAIT}true"
 # MQVersion.V3_4_9_SNAPSHOT: from here on a request's own limit of retries counts.
@@ -264,20 +268,25 @@ def _single_record(state: BrokerState, request: Request, sent: _Sent) -> tuple[R
     """Return the record to store and whether the producer waits for the flush."""
     header = sent.header
     text = header.properties or ""
+    is_half = _HALF in text and _is_half(text)
     record = Record(
         topic=sent.topic.topic_name,
         queue_id=sent.queue_id,
         body=sent.body,
         flag=header.flag,
-        sys_flag=_sys_flag(state, sent),
+        sys_flag=_sys_flag(state, sent, is_half=is_half),
         born_timestamp_ms=header.born_timestamp_ms,
         born_host=request.connection.host,
         store_host=state.store_host,
         reconsume_times=header.reconsume_times or 0,
     )
     waits, stored = _take_wait(text)
+    if is_half:
+        properties = parse_properties(_with_origin(state, stored))
+        _set_aside(record, properties, topic=TRANS_HALF_TOPIC, queue_id=0)
+        return record, waits
     if _DELAY in text:
-        level = _delay_level(text)
+        level = delay_level(text)
         # Dead letters wait for nobody.
         if level > 0 and not record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
             schedule(record, parse_properties(text), level=level)
@@ -316,11 +325,28 @@ def _with_origin(state: BrokerState, text: str) -> str:
 
 
 def schedule(record: Record, properties: dict[str, str], *, level: int) -> None:
-    """Have a record wait in the schedule topic; its properties tell where it belongs."""
+    """Have a record wait in the schedule topic."""
+    _set_aside(record, properties, topic=SCHEDULE_TOPIC, queue_id=level - 1)
+
+
+def _set_aside(record: Record, properties: dict[str, str], *, topic: str, queue_id: int) -> None:
+    """Have a record wait in another topic; its properties tell where it belongs."""
     properties[PROPERTY_REAL_TOPIC] = record.topic
     properties[PROPERTY_REAL_QUEUE_ID] = str(record.queue_id)
-    record.topic, record.queue_id = SCHEDULE_TOPIC, level - 1
+    record.topic, record.queue_id = topic, queue_id
     record.properties = encode_properties(properties)
+
+
+def _is_half(text: str) -> bool:
+    """Tell by its properties whether a message is half, until its producer ends its transaction."""
+    if find_property(text, PROPERTY_TRANSACTION_PREPARED).lower() != "true":
+        return False
+    if not find_property(text, PROPERTY_PRODUCER_GROUP):
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a half message without {PROPERTY_PRODUCER_GROUP}: nobody could end its transaction",
+        )
+    return True
 
 
 def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBatch, bool]:
@@ -342,7 +368,7 @@ def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBa
     # messages gets them.
     shared = header.properties or ""
     properties = [body[begin:end] for _, _, begin, end in spans]
-    if (_DELAY in shared and _delay_level(shared) > 0) or _has_delayed(properties):
+    if (_DELAY in shared and delay_level(shared) > 0) or _has_delayed(properties):
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
     batch = MessageBatch(
         topic=topic,
@@ -364,22 +390,25 @@ def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBa
 def _has_delayed(properties: Sequence[bytes]) -> bool:
     """Tell whether one of several messages is to wait for a delay level."""
     return holds_property(properties, PROPERTY_DELAY_LEVEL) and any(
-        _delay_level(each.decode()) > 0 for each in properties
+        delay_level(each.decode()) > 0 for each in properties
     )
 
 
-def _delay_level(properties: str) -> int:
+def delay_level(properties: str) -> int:
+    """Return the delay level that properties name, 0 for none."""
     return parse_delay_level(
         find_property(properties, PROPERTY_DELAY_LEVEL), level_max=len(DELAY_LEVELS_MS)
     )
 
 
-def _sys_flag(state: BrokerState, sent: _Sent) -> int:
-    """Return what is stored of the request's; half messages are refused."""
+def _sys_flag(state: BrokerState, sent: _Sent, *, is_half: bool = False) -> int:
+    """Return what is stored of the request's; the properties alone make a message half."""
     sys_flag = sent.header.sys_flag
-    if sys_flag & TRANSACTION_TYPE:
+    if sys_flag & TRANSACTION_TYPE and not is_half:
         raise Refusal(
             ResponseCode.NO_PERMISSION,
-            f"the broker[{state.config.address}] sending transaction message is forbidden",
+            f"the broker[{state.config.address}] sending transaction message without "
+            f"{PROPERTY_TRANSACTION_PREPARED} is forbidden",
         )
+    sys_flag &= ~TRANSACTION_TYPE
     return sys_flag | MULTI_TAGS if sent.topic.topic_filter_type == "MULTI_TAG" else sys_flag

@@ -21,6 +21,7 @@ from sparrowmq.model.message import (
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RECONSUME_TIME,
     PROPERTY_RETRY_TOPIC,
+    PROPERTY_TRANSACTION_PREPARED,
 )
 from sparrowmq.model.names import AUTO_CREATE_TOPIC_KEY_TOPIC, CLIENT_INNER_PRODUCER_GROUP
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -36,7 +37,6 @@ from sparrowmq.protocol.properties import encode_properties
 SEND_BACK_TIMEOUT_MS = 5_000
 # A message that is sent as a new one begins with this level, as at the broker.
 FIRST_RETRY_LEVEL = 3
-PROPERTY_TRANSACTION_PREPARED = "TRAN_MSG"
 # Brokers at which a message is tried as a new one: the attempts of Java's inner producer.
 AGAIN_BROKERS_MAX = 3
 

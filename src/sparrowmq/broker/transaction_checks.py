@@ -1,0 +1,266 @@
+"""Half messages that nobody ends: their producers are asked, and in the end they are put away.
+
+The first half of a transaction waits in the half topic. END_TRANSACTION puts its offset there into
+the op topic; nothing is ever changed in place. Two offsets of the group CID_RMQ_SYS_TRANS say how
+far both topics are done. From time to time a round goes on from there: it reads the op topic to
+its end, and then decides on each half message:
+
+- one that was ended is done;
+- one that is fresh ends the round; one whose producer asked for more time stands in line again;
+- of any other its producer is asked: it stands in line again, with its times of asking, and
+  CHECK_TRANSACTION_STATE names this new place;
+- one that was asked often enough, or is too old, goes into TRANS_CHECK_MAX_TIME_TOPIC.
+
+The round commits its two offsets once all that it wrote is on the disk, so a crash repeats a round
+and loses nothing. An outcome that comes while its message is put in line again may be asked for
+once more, and a commit that comes twice is delivered twice, as in RocketMQ.
+
+Source: TransactionalMessageServiceImpl.java of 4.9.7. Differs from RocketMQ: a message that waits
+for its producer's own time does not count as asked, and what became of it meanwhile is not missed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.consumer_offsets import ConsumerOffsets
+from sparrowmq.errors import ProtocolError
+from sparrowmq.model.message import (
+    PROPERTY_CHECK_IMMUNITY_TIME,
+    PROPERTY_TRANSACTION_CHECK_TIMES,
+    PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
+)
+from sparrowmq.model.names import (
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+)
+from sparrowmq.protocol.properties import encode_properties, parse_properties
+from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.store.message_store import MessageStore
+from sparrowmq.store.results import PutStatus
+
+# MixAll.CID_SYS_RMQ_TRANS.
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+# MessageStoreConfig.fileReservedTime: RocketMQ asks for no outcome of what is older.
+HALF_AGE_MAX_MS = 72 * 3_600_000
+# Bounds of one step. Half messages that were ended cost next to nothing.
+OPS_PER_STEP = 1_024
+ENDED_PER_STEP = 8_192
+UNENDED_PER_STEP = 128
+# Ended half messages that a round remembers, and those in line again: some 30 MB each. A half
+# message whose end stands behind so many others is asked for.
+ENDED_MAX = AGAIN_MAX = 200_000
+# A round waits while so many producers are still to be asked.
+TO_ASK_MAX = 1_024
+_OPS_BYTES_MAX = 1 << 20
+
+
+class Step(NamedTuple):
+    """What a step found.
+
+    Args:
+        asked: offsets in the half topic of messages whose producers are to be asked.
+        put_away: how many messages went into TRANS_CHECK_MAX_TIME_TOPIC.
+    """
+
+    asked: list[int]
+    put_away: int
+
+
+@dataclass(slots=True)
+class _Round:
+    """How far a round is: `half_offset` is decided up to there, `op_offset` read up to there."""
+
+    half_offset: int
+    half_end: int
+    op_offset: int
+    # Of each half message that was ended, its first entry in the op topic; in that topic's order.
+    ended: dict[int, int] = field(default_factory=dict)
+    # All that the round wrote lies before this position of the log; None while it goes on.
+    end_position: int | None = None
+    put_away: int = 0
+
+
+class TransactionChecks:
+    """Which half messages are to be asked for.
+
+    Args:
+        store: its half messages and ops.
+        config: how long a message is left alone, how often it is asked for, and when.
+    """
+
+    def __init__(self, store: MessageStore, config: BrokerConfig) -> None:
+        self._store = store
+        self._config = config
+        self._due_ms: int | None = None
+        self._round: _Round | None = None
+        # Messages that stand in line again, by the offset under which their producers know them.
+        self._again: dict[int, int] = {}
+        # To be asked once they can be read.
+        self._to_ask: deque[int] = deque()
+
+    def step(self, offsets: ConsumerOffsets, *, now_ms: int, timestamp_ms: int) -> Step:
+        """Go on with the round, or begin one if it is time; to be called with every tick."""
+        if self._due_ms is None:
+            self._due_ms = now_ms + self._config.transaction_check_interval_ms
+        if self._round is None and now_ms >= self._due_ms:
+            self._due_ms = now_ms + self._config.transaction_check_interval_ms
+            self._round = self._begin(offsets)
+        put_away = 0
+        if self._round is not None:
+            self._go_on(self._round, timestamp_ms)
+            put_away, self._round.put_away = self._round.put_away, 0
+            end_position = self._round.end_position
+            if end_position is not None and self._store.flushed_position >= end_position:
+                self._commit(self._round, offsets)
+                self._round = None
+        return Step(self._take_readable(), put_away)
+
+    def read(self, half_offset: int) -> Record | None:
+        """Return the half message at an offset, None if there is none that can be read."""
+        entry = self._store.consume_queue_entry(TRANS_HALF_TOPIC, 0, half_offset)
+        data = None if entry is None else self._store.read_record(entry[0], entry[1])
+        try:
+            return None if data is None else decode_record(data)
+        except ProtocolError:
+            return None
+
+    def _begin(self, offsets: ConsumerOffsets) -> _Round:
+        return _Round(
+            self._begin_of(offsets, TRANS_HALF_TOPIC),
+            self._store.max_offset(TRANS_HALF_TOPIC, 0),
+            self._begin_of(offsets, TRANS_OP_HALF_TOPIC),
+        )
+
+    def _begin_of(self, offsets: ConsumerOffsets, topic: str) -> int:
+        """Return the committed offset, or the nearest one that the topic has."""
+        low, high = self._store.min_offset(topic, 0), self._store.max_offset(topic, 0)
+        return min(max(offsets.find(TRANSACTION_GROUP, topic, 0) or 0, low), high)
+
+    def _go_on(self, current: _Round, timestamp_ms: int) -> None:
+        if current.end_position is not None or len(self._to_ask) >= TO_ASK_MAX:
+            return
+        if not self._read_ops(current):
+            return
+        unended = 0
+        for _ in range(ENDED_PER_STEP):
+            if current.half_offset >= current.half_end:
+                current.end_position = self._store.appended_position
+                return
+            if unended == UNENDED_PER_STEP:
+                return
+            if current.ended.pop(current.half_offset, None) is None:
+                unended += 1
+                if not self._decide(current, timestamp_ms):
+                    current.half_end = current.half_offset
+                    continue
+            current.half_offset += 1
+
+    def _read_ops(self, current: _Round) -> bool:
+        """Read on in the op topic; tells whether as much is read as there is, or may be."""
+        if len(current.ended) >= ENDED_MAX:
+            return True
+        found = self._store.get(
+            TRANS_OP_HALF_TOPIC,
+            0,
+            queue_offset=current.op_offset,
+            count_max=OPS_PER_STEP,
+            bytes_max=_OPS_BYTES_MAX,
+        )
+        at = 0
+        for op_offset in range(current.op_offset, current.op_offset + found.count):
+            try:
+                record = decode_record(found.records, at)
+            except ProtocolError:
+                break
+            at += record.size
+            # 5.x writes the ends of several messages as one op: `12,13,`.
+            for text in record.body.decode(errors="replace").split(","):
+                ended = _number(text)
+                if ended is not None:
+                    current.ended.setdefault(ended, op_offset)
+        is_stuck = found.next_offset <= current.op_offset
+        current.op_offset = max(found.next_offset, current.op_offset)
+        return is_stuck or current.op_offset >= found.max_offset
+
+    def _decide(self, current: _Round, timestamp_ms: int) -> bool:
+        """Decide on the next half message, which has not been ended; False ends the round."""
+        half_offset = current.half_offset
+        record = self.read(half_offset)
+        if record is None:
+            return True
+        properties = parse_properties(record.properties)
+        known = _number(properties.get(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET))
+        if known is not None and current.ended.pop(known, None) is not None:
+            return True
+        times = _number(properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)) or 0
+        if known is None or times > 0:
+            known = half_offset
+        age_ms = timestamp_ms - record.born_timestamp_ms
+        if 0 <= age_ms < self._immunity_ms(properties):
+            if PROPERTY_CHECK_IMMUNITY_TIME not in properties:
+                return False
+            is_asked = False
+        elif times >= self._config.transaction_check_max or age_ms > HALF_AGE_MAX_MS:
+            return self._put_away(current, record, timestamp_ms)
+        else:
+            is_asked = True
+            properties[PROPERTY_TRANSACTION_CHECK_TIMES] = str(times + 1)
+        properties[PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET] = str(known)
+        again = replace(record, properties=encode_properties(properties))
+        result = self._store.put(again, timestamp_ms=timestamp_ms)
+        if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
+            return False
+        if result.status is not PutStatus.PUT_OK:
+            # Its properties leave no room for these two.
+            return self._put_away(current, record, timestamp_ms)
+        if len(self._again) < AGAIN_MAX:
+            self._again[known] = result.queue_offset
+        if is_asked:
+            self._to_ask.append(result.queue_offset)
+        return True
+
+    def _put_away(self, current: _Round, record: Record, timestamp_ms: int) -> bool:
+        """Put a half message where it is asked for no more; tells whether the store takes any."""
+        record.topic = TRANS_CHECK_MAX_TIME_TOPIC
+        result = self._store.put(record, timestamp_ms=timestamp_ms)
+        current.put_away += 1
+        return result.status is not PutStatus.SERVICE_NOT_AVAILABLE
+
+    def _immunity_ms(self, properties: dict[str, str]) -> int:
+        """Return how long a message is left alone."""
+        seconds = _number(properties.get(PROPERTY_CHECK_IMMUNITY_TIME))
+        return self._config.transaction_timeout_ms if seconds is None else seconds * 1_000
+
+    def _commit(self, current: _Round, offsets: ConsumerOffsets) -> None:
+        """Commit how far both topics are done: the op topic up to the first end still needed."""
+        half_offset = current.half_offset
+        self._again = {known: at for known, at in self._again.items() if at >= half_offset}
+        op_offset = current.op_offset
+        for ended, at in current.ended.items():
+            if ended >= half_offset or ended in self._again:
+                op_offset = at
+                break
+        for topic, offset in ((TRANS_HALF_TOPIC, half_offset), (TRANS_OP_HALF_TOPIC, op_offset)):
+            if offset != (offsets.find(TRANSACTION_GROUP, topic, 0) or 0):
+                offsets.commit(TRANSACTION_GROUP, topic, 0, offset=offset)
+
+    def _take_readable(self) -> list[int]:
+        """Take those to be asked that can be read by now: an outcome refers to what is stored."""
+        end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
+        asked: list[int] = []
+        while self._to_ask and self._to_ask[0] < end and len(asked) < UNENDED_PER_STEP:
+            asked.append(self._to_ask.popleft())
+        return asked
+
+
+def _number(text: str | None) -> int | None:
+    if text is None or len(text) > 18 or not text.isascii() or not text.isdigit():
+        return None
+    return int(text)

@@ -1,0 +1,465 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparrowmq.broker.transaction_checks import (
+    ENDED_PER_STEP,
+    OPS_PER_STEP,
+    TRANSACTION_GROUP,
+    UNENDED_PER_STEP,
+)
+from sparrowmq.model.names import (
+    SCHEDULE_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+)
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
+from sparrowmq.protocol.message_id import decode_offset_msg_id
+from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.protocol.record import TRANSACTION_TYPE, Record, decode_record
+from sparrowmq.serving.connections import Fact, Output, Push
+
+NONE, COMMIT, ROLLBACK = 0, 8, 12
+GROUP = "GID_p"
+TIMEOUT_MS, INTERVAL_MS, CHECK_MAX = 1_000, 2_000, 3
+# A tick begins the first interval, a round takes one, and its questions come with the next.
+ROUND_MS = INTERVAL_MS + 300
+HALF = f"TRAN_MSG\x01true\x02PGROUP\x01{GROUP}"
+
+
+@pytest.fixture
+def rig(make_rig: Callable[..., Any]) -> Any:
+    rig = make_rig(
+        transaction_timeout_ms=TIMEOUT_MS,
+        transaction_check_interval_ms=INTERVAL_MS,
+        transaction_check_max=CHECK_MAX,
+    )
+    rig.create_topic("T", 4)
+    rig.outputs.clear()
+    return rig
+
+
+def send_half(rig: Any, *, topic: str = "T", key: str = "K", extra: str = "") -> dict[str, str]:
+    """Send a half message; returns what ends it."""
+    properties = f"UNIQ_KEY\x01{key}\x02{HALF}{extra}"
+    reply = rig.send(
+        rig.connect(), topic, key.encode(), queue_id=2, properties=properties, f="4",
+        g=str(rig.timestamp_ms),
+    )  # fmt: skip
+    assert 0 == reply.code, reply.remark
+    return {
+        "producerGroup": GROUP,
+        "tranStateTableOffset": reply.ext_fields["queueOffset"],
+        "commitLogOffset": str(decode_offset_msg_id(reply.ext_fields["msgId"])[1]),
+        "msgId": key,
+        "transactionId": key,
+    }
+
+
+def end(rig: Any, half: dict[str, str], outcome: int, **fields: str) -> RemotingCommand:
+    fields = {**half, "commitOrRollback": str(outcome), **fields}
+    reply: RemotingCommand = rig.call(rig.connect(), RequestCode.END_TRANSACTION, fields)
+    return reply
+
+
+def join(rig: Any, group: str = GROUP) -> Any:
+    """Connect a producer of a group."""
+    connection = rig.connect()
+    body = {"clientID": f"p{connection.number}", "producerDataSet": [{"groupName": group}]}
+    reply = rig.call(connection, RequestCode.HEART_BEAT, None, json.dumps(body).encode())
+    assert 0 == reply.code, reply.remark
+    return connection
+
+
+def questions(outputs: list[Output]) -> list[Push]:
+    return [
+        output
+        for output in outputs
+        if isinstance(output, Push) and output.command.code == RequestCode.CHECK_TRANSACTION_STATE
+    ]
+
+
+def asked(outputs: list[Output]) -> list[str]:
+    return [str((push.command.ext_fields or {})["msgId"]) for push in questions(outputs)]
+
+
+def answer(rig: Any, question: Push, outcome: int) -> RemotingCommand:
+    """End a transaction as a producer does that was asked."""
+    fields = question.command.ext_fields or {}
+    return end(rig, {**fields, "producerGroup": GROUP}, outcome, fromTransactionCheck="true")
+
+
+def bodies(rig: Any, topic: str = "T", queue_id: int = 2) -> list[bytes]:
+    return [record.body for record in rig.records(topic, queue_id)]
+
+
+def properties_of(record: Record) -> dict[str, str]:
+    found = parse_properties(record.properties)
+    del found["__CRC32#"]
+    return found
+
+
+def test_half_message_waits_where_rocketmq_keeps_it(rig: Any) -> None:
+    reply = rig.send(rig.connect(), queue_id=2, properties=f"{HALF}\x02TAGS\x01A", f="4")
+
+    assert [] == rig.records("T", 2)
+    assert ("2", "0") == (reply.ext_fields["queueId"], reply.ext_fields["queueOffset"])
+    (half,) = rig.records(TRANS_HALF_TOPIC)
+    assert 0 == half.sys_flag & TRANSACTION_TYPE
+    assert {
+        "TRAN_MSG": "true",
+        "PGROUP": GROUP,
+        "TAGS": "A",
+        "REAL_TOPIC": "T",
+        "REAL_QID": "2",
+        "MSG_REGION": "DefaultRegion",
+        "CLUSTER": "DefaultCluster",
+    } == properties_of(half)
+
+
+def test_commit_stores_the_message_where_it_belongs_and_notes_its_end(rig: Any) -> None:
+    send_half(rig, key="first")
+    half = send_half(rig, key="second", extra="\x02TAGS\x01A")
+
+    reply = end(rig, half, COMMIT)
+
+    assert 0 == reply.code, reply.remark
+    (record,) = rig.records("T", 2)
+    assert (b"second", COMMIT) == (record.body, record.sys_flag & TRANSACTION_TYPE)
+    assert half["commitLogOffset"] == str(record.prepared_transaction_position)
+    origin = {"MSG_REGION": "DefaultRegion", "CLUSTER": "DefaultCluster"}
+    expected = {"UNIQ_KEY": "second", "PGROUP": GROUP, "TAGS": "A", **origin}
+    assert expected == properties_of(record)
+    (op,) = rig.records(TRANS_OP_HALF_TOPIC)
+    assert (b"1", 0, {"TAGS": "d"}) == (op.body, op.queue_id, properties_of(op))
+
+
+def test_rollback_notes_the_end_alone(rig: Any) -> None:
+    half = send_half(rig)
+
+    reply = end(rig, half, ROLLBACK)
+
+    assert 0 == reply.code, reply.remark
+    assert [] == rig.records("T", 2)
+    assert [b"0"] == bodies(rig, TRANS_OP_HALF_TOPIC, 0)
+
+
+def test_unknown_outcome_leaves_the_message_half(rig: Any) -> None:
+    half = send_half(rig)
+
+    assert 0 == end(rig, half, NONE).code
+    assert [] == rig.records(TRANS_OP_HALF_TOPIC)
+
+
+def test_one_way_end_is_not_answered(rig: Any) -> None:
+    fields = {**send_half(rig), "commitOrRollback": str(COMMIT)}
+    command = RemotingCommand(code=RequestCode.END_TRANSACTION, ext_fields=fields, flag=ONEWAY_FLAG)
+
+    outputs = rig.handle(rig.connect(), command)
+
+    assert [] == rig.replies(outputs)
+    assert [b"K"] == bodies(rig)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"producerGroup": "GID_other"}, "The producer group wrong"),
+        ({"tranStateTableOffset": "1"}, "The transaction state table offset wrong"),
+        ({"commitLogOffset": "7"}, "Find prepared transaction message failed"),
+        ({"commitLogOffset": "-1"}, "Find prepared transaction message failed"),
+        ({"commitOrRollback": "4"}, "commitOrRollback field wrong: 4"),
+    ],
+)
+def test_end_that_fits_no_half_message_is_refused(
+    rig: Any, fields: dict[str, str], words: str
+) -> None:
+    half = send_half(rig)
+
+    reply = end(rig, half, COMMIT, **fields)
+
+    assert (ResponseCode.SYSTEM_ERROR, words) == (reply.code, reply.remark)
+    assert [] == rig.records("T", 2)
+
+
+def test_a_committed_message_is_none_to_commit(rig: Any) -> None:
+    end(rig, send_half(rig), COMMIT)
+    (record,) = rig.records("T", 2)
+
+    fields = {"commitLogOffset": str(record.position), "tranStateTableOffset": "0"}
+    reply = end(rig, {"producerGroup": GROUP, "msgId": "K"}, COMMIT, **fields)
+
+    assert "Find prepared transaction message failed" == reply.remark
+    assert [b"K"] == bodies(rig)
+
+
+def test_half_message_of_no_group_is_refused(rig: Any) -> None:
+    reply = rig.send(rig.connect(), properties="TRAN_MSG\x01true", f="4")
+
+    assert ResponseCode.MESSAGE_ILLEGAL == reply.code
+    assert "PGROUP" in reply.remark
+    assert 0 == rig.store.appended_position
+
+
+def test_delay_of_a_half_message_begins_with_its_commit(rig: Any) -> None:
+    half = send_half(rig, extra="\x02DELAY\x011")
+    rig.advance(1_500)
+
+    end(rig, half, COMMIT)
+    early = bodies(rig)
+    waiting = bodies(rig, SCHEDULE_TOPIC, 0)
+    rig.advance(1_200)
+
+    assert ([], [b"K"]) == (early, waiting)
+    assert [b"K"] == bodies(rig)
+
+
+def test_commit_into_a_topic_that_is_gone_leaves_the_message_half(rig: Any) -> None:
+    half = send_half(rig)
+    rig.call(rig.connect(), RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+
+    reply = end(rig, half, COMMIT)
+
+    assert ResponseCode.TOPIC_NOT_EXIST == reply.code
+    assert [] == rig.records(TRANS_OP_HALF_TOPIC)
+
+
+def test_producer_of_the_group_is_asked_and_its_outcome_counts(rig: Any) -> None:
+    producer = join(rig)
+    join(rig, "GID_other")
+    half = send_half(rig, key="unknown", extra="\x02TAGS\x01A")
+
+    (question,) = questions(rig.advance(ROUND_MS))
+
+    command = question.command
+    assert producer is question.connection
+    assert command.flag & ONEWAY_FLAG
+    fields = command.ext_fields or {}
+    assert ("unknown", "unknown", "1") == (
+        fields["msgId"], fields["transactionId"], fields["tranStateTableOffset"]
+    )  # fmt: skip
+    assert decode_offset_msg_id(fields["offsetMsgId"])[1] == int(fields["commitLogOffset"])
+    assert int(half["commitLogOffset"]) < int(fields["commitLogOffset"])
+    shown = decode_record(command.body or b"")
+    assert ("T", 2, b"unknown") == (shown.topic, shown.queue_id, shown.body)
+    assert "A" == parse_properties(shown.properties)["TAGS"]
+
+    assert 0 == answer(rig, question, COMMIT).code
+    assert [b"unknown"] == bodies(rig)
+    assert [] == asked(rig.advance(3 * INTERVAL_MS))
+
+
+def test_what_was_ended_or_is_fresh_is_not_asked_for(rig: Any) -> None:
+    join(rig)
+    end(rig, send_half(rig, key="committed"), COMMIT)
+    end(rig, send_half(rig, key="rolled back"), ROLLBACK)
+    rig.advance(INTERVAL_MS - TIMEOUT_MS + 100)
+    send_half(rig, key="fresh")
+
+    assert [] == asked(rig.advance(TIMEOUT_MS))
+    assert ["fresh"] == asked(rig.advance(INTERVAL_MS))
+
+
+def test_producers_of_a_group_are_asked_in_turn(rig: Any) -> None:
+    producers = {join(rig), join(rig)}
+    send_half(rig, key="1")
+    send_half(rig, key="2")
+
+    assert producers == {q.connection for q in questions(rig.advance(ROUND_MS))}
+
+
+def test_after_the_last_question_the_message_is_put_away_and_may_be_resumed(rig: Any) -> None:
+    join(rig)
+    send_half(rig)
+    rounds = [len(asked(rig.advance(INTERVAL_MS))) for _ in range(6)]
+
+    assert CHECK_MAX == sum(rounds)
+    (away,) = rig.records(TRANS_CHECK_MAX_TIME_TOPIC)
+    assert b"K" == away.body
+    assert str(CHECK_MAX) == properties_of(away)["TRANSACTION_CHECK_TIMES"]
+    (fact,) = [output for output in rig.outputs if isinstance(output, Fact) and output.warning]
+    assert "1 half messages were put into TRANS_CHECK_MAX_TIME_TOPIC" in fact.text
+
+    host = away.store_host.hex().upper()
+    resumed = rig.call(
+        rig.connect(),
+        RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        {"msgId": f"{host}{away.position:016X}"},
+    )
+    assert 0 == resumed.code, resumed.remark
+    question, *_ = questions(rig.advance(ROUND_MS))
+    answer(rig, question, COMMIT)
+    assert [b"K"] == bodies(rig)
+
+
+def test_only_what_was_put_away_is_resumed(rig: Any) -> None:
+    end(rig, send_half(rig), COMMIT)
+    (record,) = rig.records("T", 2)
+
+    host = record.store_host.hex().upper()
+    reply = rig.call(
+        rig.connect(),
+        RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        {"msgId": f"{host}{record.position:016X}"},
+    )
+
+    assert (1, "Find prepared transaction message failed") == (reply.code, reply.remark)
+
+
+def test_messages_of_producers_that_are_gone_are_put_away_too(rig: Any) -> None:
+    send_half(rig)
+
+    rig.advance((CHECK_MAX + 2) * INTERVAL_MS)
+
+    assert [b"K"] == bodies(rig, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+
+
+def test_a_message_older_than_three_days_is_asked_for_no_more(rig: Any) -> None:
+    join(rig)
+    send_half(rig)
+    rig.timestamp_ms += 73 * 3_600_000
+
+    assert [] == asked(rig.advance(ROUND_MS))
+    assert [b"K"] == bodies(rig, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+
+
+IMMUNE = "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x017"
+
+
+def test_a_producer_s_own_time_is_waited_for_and_holds_nobody_up(rig: Any) -> None:
+    join(rig)
+    send_half(rig, key="slow", extra=IMMUNE)
+    send_half(rig, key="unknown")
+
+    assert ["unknown"] == asked(rig.advance(ROUND_MS))
+    assert "slow" not in asked(rig.advance(2 * INTERVAL_MS))
+    assert "slow" in asked(rig.advance(2 * INTERVAL_MS))
+    slow = [record for record in rig.records(TRANS_HALF_TOPIC) if record.body == b"slow"]
+    times = [properties_of(record).get("TRANSACTION_CHECK_TIMES") for record in slow]
+    # As it was sent, three times in line again for its own time, and then asked for.
+    assert [None, None, None, None, "1"] == times[:5]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_end_that_comes_within_the_producer_s_own_time_counts(rig: Any, restarts: bool) -> None:
+    half = send_half(rig, key="slow", extra=IMMUNE)
+    rig.advance(ROUND_MS)
+    end(rig, half, COMMIT)
+    if restarts:
+        rig = rig.restart()
+    join(rig)
+
+    assert [] == asked(rig.advance(6 * INTERVAL_MS))
+    assert [b"slow"] == bodies(rig)
+    if restarts:
+        rig.store.close()
+
+
+def test_a_message_with_no_room_for_its_times_is_put_away(rig: Any) -> None:
+    join(rig)
+    used = len(rig.config.region) + len(rig.config.cluster_name) + 110
+    send_half(rig, extra=f"\x02p\x01{'v' * (32_767 - used - 20)}")
+
+    assert [] == asked(rig.advance(ROUND_MS))
+    assert [b"K"] == bodies(rig, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+
+
+def test_restart_goes_on_where_the_last_round_ended(rig: Any) -> None:
+    producer = join(rig)
+    first = send_half(rig, key="before")
+    end(rig, send_half(rig, key="committed"), COMMIT)
+    assert ["before"] == asked(rig.advance(ROUND_MS))
+    late = send_half(rig, key="late")
+
+    again = rig.restart()
+    join(again)
+    end(again, late, COMMIT)
+    (question,) = questions(again.advance(ROUND_MS))
+    answer(again, question, ROLLBACK)
+    again.advance(2 * INTERVAL_MS)
+
+    assert producer is not question.connection
+    assert first["tranStateTableOffset"] != (question.command.ext_fields or {})["msgId"]
+    assert "before" == (question.command.ext_fields or {})["msgId"]
+    assert [b"committed", b"late"] == bodies(again)
+    offsets = again.broker.state.offsets
+    ends = [again.store.max_offset(topic, 0) for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)]
+    assert ends == [
+        offsets.find(TRANSACTION_GROUP, topic, 0)
+        for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
+    ]
+    again.store.close()
+
+
+def test_a_round_commits_nothing_before_what_it_wrote_is_on_the_disk(rig: Any) -> None:
+    join(rig)
+    send_half(rig)
+    rig.holds_work = True
+    for _ in range(INTERVAL_MS // 100 + 5):
+        rig.now_ms += 100
+        rig.timestamp_ms += 100
+        rig.outputs += rig.broker.tick(now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+        rig.outputs += rig.broker.settle()
+    before = rig.broker.state.offsets.find(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0)
+    held = asked(rig.outputs)
+
+    rig.holds_work = False
+    rig.work()
+
+    assert (None, []) == (before, held)
+    assert ["K"] == asked(rig.advance(100))
+    assert 1 == rig.broker.state.offsets.find(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0)
+
+
+def test_offsets_beyond_a_shortened_topic_hide_nothing(rig: Any) -> None:
+    join(rig)
+    rig.broker.state.offsets.commit(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0, offset=1_000)
+    rig.broker.state.offsets.commit(TRANSACTION_GROUP, TRANS_OP_HALF_TOPIC, 0, offset=1_000)
+    rig.advance(ROUND_MS)
+
+    send_half(rig)
+
+    assert {"K"} == set(asked(rig.advance(2 * INTERVAL_MS)))
+
+
+def test_a_round_takes_many_small_steps(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig(
+        transaction_timeout_ms=TIMEOUT_MS, transaction_check_interval_ms=10_000, sync_flush=False
+    )
+    rig.create_topic("T", 4)
+    join(rig)
+    count = 3 * UNENDED_PER_STEP
+    for number in range(count):
+        send_half(rig, key=str(number))
+    steps = [len(asked(rig.advance(100))) for _ in range(120)]
+
+    assert count == sum(steps)
+    assert UNENDED_PER_STEP >= max(steps)
+    assert sorted(map(str, range(count))) == sorted(asked(rig.outputs))
+
+
+def test_ends_written_together_are_read_and_each_step_reads_few(
+    make_rig: Callable[..., Any],
+) -> None:
+    rig = make_rig(
+        transaction_timeout_ms=TIMEOUT_MS,
+        transaction_check_interval_ms=INTERVAL_MS,
+        sync_flush=False,
+    )
+    rig.create_topic("T", 4)
+    join(rig)
+    for number in range(6):
+        send_half(rig, key=str(number))
+    # As 5.x writes them, and with what is no number.
+    for body in (b"0,1,", b"x", b"4,5,"):
+        record = Record(topic=TRANS_OP_HALF_TOPIC, queue_id=0, body=body, properties="TAGS\x01d")
+        rig.store.put(record, timestamp_ms=rig.timestamp_ms)
+
+    assert {"2", "3"} == set(asked(rig.advance(ROUND_MS)))
+    assert ENDED_PER_STEP > OPS_PER_STEP > UNENDED_PER_STEP
