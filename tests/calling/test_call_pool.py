@@ -38,16 +38,36 @@ def test_free_thread_is_used_again(no_leaks: None) -> None:
 
 def test_threads_are_started_up_to_the_bound_and_no_further(no_leaks: None) -> None:
     pool, returned = make_pool(3)
+    begun: SimpleQueue[str] = SimpleQueue()
     gate = threading.Event()
 
+    def call() -> bool:
+        begun.put(threading.current_thread().name)
+        return gate.wait(PATIENCE_S)
+
     for _ in range(10):
-        pool.submit(gate.wait, (PATIENCE_S,), note(returned))
-    names = {t.name for t in threading.enumerate() if t.name.startswith("test-")}
+        pool.submit(call, (), note(returned))
+    names = {begun.get(timeout=PATIENCE_S) for _ in range(3)}
+    running = {t.name for t in threading.enumerate() if t.name.startswith("test-")}
     gate.set()
     results = [returned.get(timeout=PATIENCE_S) for _ in range(10)]
 
-    assert {"test-0", "test-1", "test-2"} == names
+    assert {"test-0", "test-1", "test-2"} == names == running
     assert [(True, None)] * 10 == results
+    end(pool)
+
+
+def test_call_that_comes_while_all_threads_sleep_or_wait_is_run(no_leaks: None) -> None:
+    pool, returned = make_pool(2)
+    gate = threading.Event()
+
+    pool.submit(int, ("1",), note(returned))
+    assert (1, None) == returned.get(timeout=PATIENCE_S)
+    pool.submit(gate.wait, (PATIENCE_S,), note(returned))
+    pool.submit(int, ("2",), note(returned))
+    assert (2, None) == returned.get(timeout=PATIENCE_S)
+    gate.set()
+    assert (True, None) == returned.get(timeout=PATIENCE_S)
     end(pool)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from golden import each_case
 from sparrowmq.errors import LocalProtocolError
-from sparrowmq.protocol.properties import encode_properties, parse_properties
+from sparrowmq.protocol.properties import StoredProperties, encode_properties, parse_properties
 
 NAMES = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1)
 
@@ -29,6 +30,18 @@ def test_properties_survive_with_and_without_a_last_separator(properties: dict[s
     text = encode_properties(properties)
 
     assert properties == parse_properties(text) == parse_properties(text + "\x02")
+
+
+@given(st.dictionaries(NAMES, NAMES))
+def test_stored_properties_are_the_mapping_that_their_text_stands_for(
+    properties: dict[str, str],
+) -> None:
+    stored = StoredProperties(encode_properties(properties))
+
+    assert stored == properties == dict(stored)
+    assert properties == stored
+    assert stored == copy.deepcopy(stored)
+    assert repr(properties) == repr(stored)
 
 
 @pytest.mark.parametrize("pair", [("a\x01", "b"), ("a", "b\x02c"), ("a\x02", "b")])

@@ -6,12 +6,17 @@ standard library's pool waits for its threads at exit without any bound.)
 
 Calls beyond the number of threads wait in a queue. It has no bound of its own: each entry belongs
 to one waiting task of the driver.
+
+Waking a thread costs more than many a call. So one thread is woken at a time, and each that takes
+a call wakes the next one if calls are left: calls that are over at once are run by few threads, and
+calls that wait for something by as many as there are (benchmarks/client.py).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeAlias
@@ -37,9 +42,13 @@ class CallPool:
     def __init__(self, *, size: int, name: str) -> None:
         self._size = size
         self._name = name
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._calls: deque[_Call] = deque()
+        # Guards all that follows; threads sleep in `_wakes.get`.
         self._lock = threading.Lock()
-        self._free_count = 0
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._sleeping_count = 0
+        # Threads awake, or as good as, that have not yet looked for a call.
+        self._looking_count = 0
         self._is_closed = False
         self._on_ended: Callable[[], None] | None = None
         self._serving_count = 0
@@ -50,17 +59,25 @@ class CallPool:
     ) -> None:
         """Have a thread call the function and then, on the same thread, `on_returned`."""
         with self._lock:
-            self._calls.put((function, args, on_returned))
-            # A thread is free for this call only if no call before it has been promised it.
-            self._free_count -= 1
-            if self._free_count < 0 and len(self._threads) < self._size:
-                self._free_count += 1
-                thread = threading.Thread(
-                    target=self._serve, name=f"{self._name}-{len(self._threads)}", daemon=True
-                )
-                self._threads.append(thread)
-                self._serving_count += 1
-                thread.start()
+            self._calls.append((function, args, on_returned))
+            self._wake_one()
+
+    def _wake_one(self) -> None:
+        """Have one thread more look for calls, unless one is about to; the lock is held."""
+        if self._looking_count:
+            return
+        if self._sleeping_count:
+            self._looking_count = 1
+            self._sleeping_count -= 1
+            self._wakes.put(None)
+        elif len(self._threads) < self._size:
+            self._looking_count = 1
+            thread = threading.Thread(
+                target=self._serve, name=f"{self._name}-{len(self._threads)}", daemon=True
+            )
+            self._threads.append(thread)
+            self._serving_count += 1
+            thread.start()
 
     def grow(self, count: int) -> None:
         """Allow so many threads more."""
@@ -79,8 +96,10 @@ class CallPool:
                 return
             self._is_closed = True
             self._on_ended = on_ended
-            for _ in self._threads:
-                self._calls.put(None)
+            self._calls.clear()
+            self._looking_count += self._sleeping_count
+            for _ in range(self._sleeping_count):
+                self._wakes.put(None)
             if self._serving_count:
                 return
         if on_ended is not None:
@@ -106,12 +125,19 @@ class CallPool:
 
     def _serve_calls(self) -> None:
         while True:
-            call = self._calls.get()
+            with self._lock:
+                self._looking_count -= 1
+                if self._is_closed:
+                    return
+                call = self._calls.popleft() if self._calls else None
+                if call is None:
+                    self._sleeping_count += 1
+                elif self._calls:
+                    self._wake_one()
             if call is None:
-                return
-            if self._is_closed:
-                continue
-            self._run(*call)
+                self._wakes.get()
+            else:
+                self._run(*call)
             # The result may refer to much; do not hold it until the next call comes.
             del call
 
@@ -123,9 +149,9 @@ class CallPool:
             result = function(*args)
         except BaseException as raised:
             error = raised
-        # Free before the result is handed over: what follows from it may be the next call.
+        # Before the result is handed over: what follows from it may be the next call.
         with self._lock:
-            self._free_count += 1
+            self._looking_count += 1
         try:
             on_returned(result, error)
         finally:

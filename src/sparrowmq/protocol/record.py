@@ -33,7 +33,7 @@ from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -41,7 +41,7 @@ from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.model import MessageExt
 from sparrowmq.model.message import INFLATED_BYTES_MAX
 from sparrowmq.protocol.compression import COMPRESSED, inflate
-from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX, parse_properties
+from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX, StoredProperties
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -189,26 +189,12 @@ def decode_record(
 
     Raises: RemoteProtocolError if it is damaged, or if the buffer ends before it does.
     """
-    try:
-        # The sys flag's last byte, before the fields whose lengths it tells.
-        head = _HEADS[buffer[at + 39] >> 4 & 3]
-        fields = head.unpack_from(buffer, at)
-    except (IndexError, LayoutError) as error:
-        raise RemoteProtocolError("a record that ends early", position=at) from error
-    size, magic = fields[0], fields[1]
-    if magic != MAGIC_V1 and magic != MAGIC_V2:
-        raise RemoteProtocolError(f"magic code {magic:08x} is no record's", position=at + 4)
-    if at + size > len(buffer):
-        raise RemoteProtocolError(f"a record of {size} bytes does not fit", position=at)
-    end = at + size
-    body_at = at + head.size
-    topic_at = body_at + fields[14]
-    if fields[14] < 0 or topic_at + 3 > end:
-        raise RemoteProtocolError(f"a body of {fields[14]} bytes", position=body_at - 4)
+    fields, body_at, topic_at = _unpack_head(buffer, at)
     body = bytes(buffer[body_at:topic_at])
     if check_crc and zlib.crc32(body) & 0x7FFFFFFF != fields[2]:
         raise RemoteProtocolError("a body that does not match its CRC", position=at)
-    topic, properties = _decode_texts(buffer, topic_at, end, is_v2=magic == MAGIC_V2)
+    end = at + fields[0]
+    topic, properties = _decode_texts(buffer, topic_at, end, is_v2=fields[1] == MAGIC_V2)
     return Record(
         topic=topic,
         queue_id=fields[3],
@@ -225,8 +211,33 @@ def decode_record(
         reconsume_times=fields[12],
         prepared_transaction_position=fields[13],
         body_crc=fields[2],
-        size=size,
+        size=fields[0],
     )
+
+
+def _unpack_head(
+    buffer: bytes | bytearray | memoryview, at: int
+) -> tuple[tuple[Any, ...], int, int]:
+    """Return a record's head, by the layout's order, and where its body and topic begin.
+
+    Raises: RemoteProtocolError as `decode_record`.
+    """
+    try:
+        # The sys flag's last byte, before the fields whose lengths it tells.
+        head = _HEADS[buffer[at + 39] >> 4 & 3]
+        fields = head.unpack_from(buffer, at)
+    except (IndexError, LayoutError) as error:
+        raise RemoteProtocolError("a record that ends early", position=at) from error
+    size, magic, body_size = fields[0], fields[1], fields[14]
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        raise RemoteProtocolError(f"magic code {magic:08x} is no record's", position=at + 4)
+    if at + size > len(buffer):
+        raise RemoteProtocolError(f"a record of {size} bytes does not fit", position=at)
+    body_at = at + head.size
+    topic_at = body_at + body_size
+    if body_size < 0 or topic_at + 3 > at + size:
+        raise RemoteProtocolError(f"a body of {body_size} bytes", position=body_at - 4)
+    return fields, body_at, topic_at
 
 
 def scan_records(buffer: bytes) -> Iterator[tuple[str, int, int]]:
@@ -326,26 +337,26 @@ def decode_messages(
     inflated = 0
     while at < end and inflated < INFLATED_TURN_BYTES:
         try:
-            record = decode_record(buffer, at)
+            message = decode_message(buffer, at, broker_name=broker_name, hosts=hosts)
         except RemoteProtocolError as error:
             return _decode_damaged(buffer, at, messages, broker_name=broker_name, error=error)
-        if record.sys_flag & COMPRESSED:
+        if message.sys_flag & COMPRESSED:
             bytes_max = min(room_bytes - inflated, INFLATED_BYTES_MAX)
             if bytes_max <= 0:
                 break
             try:
-                body = inflate(record.body, sys_flag=record.sys_flag, bytes_max=bytes_max)
+                body = inflate(message.body, sys_flag=message.sys_flag, bytes_max=bytes_max)
                 if body is None and bytes_max < INFLATED_BYTES_MAX:
                     break
                 if body is None:
                     raise RemoteProtocolError(f"its body inflates beyond {bytes_max} bytes")
             except RemoteProtocolError as error:
-                found = Unreadable(to_message(record, broker_name, hosts), str(error))
-                return Decoded(messages, at + record.size, found)
-            record.body = body
+                found = Unreadable(message, str(error))
+                return Decoded(messages, at + message.store_size, found)
+            message = msgspec.structs.replace(message, body=body)
             inflated += len(body)
-        messages.append(to_message(record, broker_name, hosts))
-        at += record.size
+        messages.append(message)
+        at += message.store_size
     return Decoded(messages, at)
 
 
@@ -359,13 +370,11 @@ def _decode_damaged(
 ) -> Decoded:
     """Find out whether a record is damaged in its body alone."""
     try:
-        record = decode_record(buffer, at, check_crc=False)
+        message = decode_message(buffer, at, broker_name=broker_name, hosts={}, check_crc=False)
     except RemoteProtocolError:
         return Decoded(messages, at, fault=str(error))
-    message = to_message(record, broker_name, {})
-    return Decoded(
-        messages, at + record.size, Unreadable(message, "its body does not match its CRC")
-    )
+    unreadable = Unreadable(message, "its body does not match its CRC")
+    return Decoded(messages, at + message.store_size, unreadable)
 
 
 class _Host(NamedTuple):
@@ -380,32 +389,47 @@ def _find_host(host: bytes, hosts: dict[bytes, _Host]) -> _Host:
     return found
 
 
-def to_message(record: Record, broker_name: str, hosts: dict[bytes, _Host]) -> MessageExt:
-    """Return a record as a message, its body as the record has it.
+def decode_message(
+    buffer: bytes | bytearray | memoryview,
+    at: int,
+    *,
+    broker_name: str,
+    hosts: dict[bytes, _Host],
+    check_crc: bool = True,
+) -> MessageExt:
+    """Read the record at `at` as a message, its body as the record has it.
 
     Args:
-        hosts: the hosts of records seen before; {} for a record alone.
+        hosts: the hosts of records read before; {} for a record alone.
+
+    Raises: RemoteProtocolError as `decode_record`.
     """
-    position = record.position
-    store_host, store_host_digits = _find_host(record.store_host, hosts)
+    fields, body_at, topic_at = _unpack_head(buffer, at)
+    (size, magic, body_crc, queue_id, flag, queue_offset, position, sys_flag, born_ms, born_host,
+     store_ms, host, reconsume_times, prepared_position, _) = fields  # fmt: skip
+    body = bytes(buffer[body_at:topic_at])
+    if check_crc and zlib.crc32(body) & 0x7FFFFFFF != body_crc:
+        raise RemoteProtocolError("a body that does not match its CRC", position=at)
+    topic, properties = _decode_texts(buffer, topic_at, at + size, is_v2=magic == MAGIC_V2)
+    store_host, store_host_digits = _find_host(host, hosts)
     return MessageExt(
-        topic=record.topic,
-        body=record.body,
-        properties=parse_properties(record.properties),
+        topic=topic,
+        body=body,
+        properties=StoredProperties(properties),
         broker_name=broker_name,
-        queue_id=record.queue_id,
-        queue_offset=record.queue_offset,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
         commit_log_position=position,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        born_timestamp_ms=record.born_timestamp_ms,
-        born_host=_find_host(record.born_host, hosts).text,
-        store_timestamp_ms=record.store_timestamp_ms,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_timestamp_ms=born_ms,
+        born_host=_find_host(born_host, hosts)[0],
+        store_timestamp_ms=store_ms,
         store_host=store_host,
-        reconsume_times=record.reconsume_times,
-        prepared_transaction_position=record.prepared_transaction_position,
-        body_crc=record.body_crc,
-        store_size=record.size,
+        reconsume_times=reconsume_times,
+        prepared_transaction_position=prepared_position,
+        body_crc=body_crc,
+        store_size=size,
         # As message_id.encode_offset_msg_id makes it.
         offset_msg_id=f"{store_host_digits}{position & 0xFFFF_FFFF_FFFF_FFFF:016X}",
     )

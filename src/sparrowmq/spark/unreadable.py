@@ -8,7 +8,7 @@ from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations.send_back import send_dead_letter
 from sparrowmq.errors import SparrowError, UnreadableMessage
 from sparrowmq.model import MessageExt, MessageQueue, UnreadablePolicy
-from sparrowmq.protocol.record import decode_record, to_message
+from sparrowmq.protocol.record import decode_message
 from sparrowmq.spark.cluster import Cluster, Patience, persist
 from sparrowmq.spark.options import SourceOptions
 
@@ -34,8 +34,7 @@ class UnreadableMessages:
 
         Raises: UnreadableMessage if the policy is to stop, or the dead letter could not be sent.
         """
-        record = decode_record(records, start, check_crc=False)
-        message = to_message(record, broker_name, {})
+        message = decode_message(records, start, broker_name=broker_name, hosts={}, check_crc=False)
         queue = self._options.namespace.unwrap_queue(message.queue)
         what = (
             f"message {message.msg_id} at offset {message.queue_offset} of queue "
