@@ -1,18 +1,174 @@
-"""How subcommands connect that look at a cluster: the options, and what becomes of them."""
+"""How subcommands connect that look at a cluster: the options, and what becomes of them.
+
+A command takes a `Cluster` as its first parameter and is decorated by `on_cluster`, which puts the
+options of every such command in its place: `--nameserver`, `--context`, `--tls-ca`, `--timeout`
+and `--json`.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
 import ssl
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 import typer
 
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.effects import Operation
 from sparrowmq.calling.tls import client_context
+from sparrowmq.cli.contexts import Chosen, Context, choose_context
+from sparrowmq.cli.failures import reporting_errors
+from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.operations.topics import list_topics
 from sparrowmq.config import find_setting
+from sparrowmq.errors import ConnectFailed, TopicRouteNotFound, UsageError
+from sparrowmq.model.names import find_nearest
 
-TlsCa = Annotated[str, typer.Option("--tls-ca", help=find_setting("tls-ca").help)]
+T = TypeVar("T")
+
+NameServer = Annotated[
+    str | None,
+    typer.Option("--nameserver", "-n", help="host:port of name servers, separated by ';'"),
+]
+ContextName = Annotated[
+    str | None, typer.Option("--context", "-c", help="a cluster of `sparrowmq context`")
+]
+TlsCa = Annotated[str | None, typer.Option("--tls-ca", help=find_setting("tls-ca").help)]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=0.1, max=60.0, help="seconds to wait for each answer")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON on stdout")]
+
+_OPTIONS: tuple[tuple[str, Any, object], ...] = (
+    ("nameserver", NameServer, None),
+    ("context", ContextName, None),
+    ("tls_ca", TlsCa, None),
+    ("timeout", Timeout, 3.0),
+    ("as_json", AsJson, False),
+)
 
 
-def client_tls(tls_ca: str) -> ssl.SSLContext | None:
-    """Return what clients take as `tls`. Raises: ConfigError that names the file."""
-    return client_context(ca_file=tls_ca) if tls_ca else None
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster that a command talks to.
+
+    Args:
+        context: where it is.
+        directory, driver: what operations are run with.
+        as_json: whether the command is to print JSON.
+    """
+
+    context: Context
+    directory: Directory
+    driver: BlockingDriver
+    as_json: bool
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation. Raises: what the operation raises."""
+        return self.driver.run(operation)
+
+    @property
+    def client_settings(self) -> dict[str, Any]:
+        """What a client's face takes to connect as this command does."""
+        context = self.context
+        return {
+            "name_server": context.name_server,
+            "namespace": context.namespace or None,
+            "tls": make_tls(context),
+        }
+
+
+def make_tls(context: Context) -> ssl.SSLContext | None:
+    """Return what clients take as `tls`, None without. Raises: ConfigError that names the file."""
+    if not context.tls_ca:
+        return None
+    return client_context(
+        ca_file=context.tls_ca,
+        certificate_file=context.tls_cert or None,
+        key_file=context.tls_key or None,
+    )
+
+
+@contextmanager
+def open_cluster(
+    *,
+    nameserver: str | None,
+    context: str | None,
+    tls_ca: str | None,
+    timeout: float,
+    as_json: bool = False,
+) -> Iterator[Cluster]:
+    """Connect as the options say, and close the connections at the end.
+
+    Raises: ConfigError; ConnectFailed of whatever is done, with the word why this address is asked.
+    """
+    chosen = choose_context(name_server=nameserver, name=context, tls_ca=tls_ca, environ=os.environ)
+    where = chosen.context
+    directory = make_directory(
+        where.name_server, timeout_ms=round(timeout * 1000), namespace=where.namespace or None
+    )
+    driver = BlockingDriver(tls=make_tls(where))
+    try:
+        yield Cluster(where, directory, driver, as_json)
+    except ConnectFailed as error:
+        raise ConnectFailed(_why(error, chosen), address=error.address) from error
+    finally:
+        driver.close()
+
+
+def _why(error: ConnectFailed, chosen: Chosen) -> str:
+    if chosen.source == "the default":
+        return (
+            f"{error}; this is the default address: `sparrowmq up` starts a cluster there, "
+            f"--nameserver gives another"
+        )
+    return f"{error}; the address is that of {chosen.source}"
+
+
+def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command a `Cluster` as its first argument, and its users the options for it.
+
+    Errors become one line on stderr and an exit code; see `reporting_errors`.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = list(signature.parameters.values())[1:]
+
+    @functools.wraps(command)
+    def connected(**arguments: Any) -> None:
+        settings = {name: arguments.pop(name) for name, _, _ in _OPTIONS}
+        with reporting_errors(), open_cluster(**settings) as cluster:
+            command(cluster, **arguments)
+
+    shared = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
+        for name, annotation, default in _OPTIONS
+    ]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + shared
+    del connected.__wrapped__
+    connected.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    connected.__annotations__ = {each.name: each.annotation for each in parameters}
+    return connected
+
+
+@contextmanager
+def naming_topic(cluster: Cluster, topic: str) -> Iterator[None]:
+    """Turn the error of a topic that nobody knows into one that names the nearest.
+
+    Raises: UsageError in the place of TopicRouteNotFound.
+    """
+    try:
+        yield
+    except TopicRouteNotFound:
+        nearest = find_nearest(topic, cluster.run(list_topics(cluster.directory)))
+        hint = f"did you mean {nearest}?" if nearest else "`sparrowmq topic ls` lists all"
+        raise UsageError(
+            f"there is no topic {topic!r} at {cluster.context.name_server}; {hint}"
+        ) from None

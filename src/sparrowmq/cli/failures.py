@@ -9,7 +9,7 @@ import typer
 
 from sparrowmq.errors import ConfigError, SparrowError, UsageError
 
-EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED = 2, 3, 130
+EXIT_FOUND, EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 
 def say(text: str) -> None:

@@ -28,6 +28,11 @@ _COMMANDS = {
     "up": _Command("sparrowmq.cli.up", "Run a name server and a broker in one process."),
     "nameserver": _Command("sparrowmq.cli.up", "Run a name server."),
     "broker": _Command("sparrowmq.cli.up", "Run a broker."),
+    "ls": _Command("sparrowmq.cli.cluster", "List brokers, topics and groups, with their lag."),
+    "topic": _Command("sparrowmq.cli.topic", "List, show, create, update and delete topics."),
+    "group": _Command(
+        "sparrowmq.cli.group", "List, show, reset, update and delete consumer groups."
+    ),
     "rebalance": _Command(
         "sparrowmq.cli.rebalance",
         "Who owns which queue of a consumer group, why, and what is wrong.",
@@ -78,6 +83,7 @@ def build_app() -> typer.Typer:
         name="sparrowmq",
         cls=Commands,
         no_args_is_help=True,
+        context_settings={"help_option_names": ["--help", "-h"]},
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )

@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from sparrowmq.cli.output import fits
 from sparrowmq.cli.rebalance_json import state_of
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.case import Case
@@ -31,9 +32,6 @@ from sparrowmq.model.queue import java_order
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # A matrix with more columns than this is no matrix any more; owners are then named only.
 _COLUMNS_MAX = 26
-# A pipe has no width; tables must not be folded for it.
-PIPE_WIDTH = 160
-_UNLIMITED_WIDTH = 10_000
 # Lines around the matrix and the list of members.
 _FRAME_ROWS = 7
 # Longer lines of prose are hard to read, however wide the terminal is.
@@ -44,32 +42,6 @@ _SEVERITY_STYLES = {
     Severity.INFO: "bold white on #0a6aa6",
 }
 _LAG_STYLES = ((10_000, "#e05252"), (1_000, "#d98e04"), (1, "#d8c15a"), (0, "#0b8a66"))
-
-
-def make_console(*, is_error: bool = False) -> Console:
-    """Make a console for one of the two streams; a pipe gets no colours and no folding."""
-    console = Console(stderr=is_error, highlight=False)
-    if not console.is_terminal:
-        console = Console(stderr=is_error, highlight=False, width=PIPE_WIDTH)
-    return console
-
-
-def show(console: Console, renderable: RenderableType) -> None:
-    """Print; to a pipe without the blanks that fill up a table's lines."""
-    if console.is_terminal:
-        console.print(renderable)
-        return
-    with console.capture() as captured:
-        console.print(renderable)
-    for line in captured.get().splitlines():
-        print(line.rstrip(), file=console.file)
-
-
-def _fits(console: Console, table: Table) -> bool:
-    """Tell whether a table, none of whose cells is folded, can be shown without a cut."""
-    # Measured for the console's own width, no table is wider.
-    anywhere = console.options.update(max_width=_UNLIMITED_WIDTH)
-    return console.measure(table, options=anywhere).maximum <= console.width
 
 
 def render_group(case: Case, console: Console, *, is_watched: bool = False) -> RenderableType:
@@ -83,7 +55,7 @@ def render_group(case: Case, console: Console, *, is_watched: bool = False) -> R
     rows = len(case.ownership.owners) + len(case.snapshot.topics) + len(labels) + _FRAME_ROWS
     merges = is_watched and rows > console.height
     matrix = _matrix(case, labels, columns, merges=merges)
-    if not _fits(console, matrix):
+    if not fits(console, matrix):
         matrix = _matrix(case, labels, [], merges=merges)
     return Group(_head(case), matrix, _members(case, labels), _remarks(case))
 
@@ -404,7 +376,7 @@ def render_comparison(plan: Plan, courses: Sequence[Course], console: Console) -
     """
     events = ", ".join(str(event) for event in plan.events) or "no event"
     tables = [_comparison(courses, 0, len(_SHARE_COLUMNS + _COST_COLUMNS))]
-    if not _fits(console, tables[0]):
+    if not fits(console, tables[0]):
         cut = len(_SHARE_COLUMNS)
         tables = [_comparison(courses, 0, cut), _comparison(courses, cut, 2 * cut)]
     return Group(

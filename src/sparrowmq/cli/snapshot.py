@@ -13,17 +13,15 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.connecting import TlsCa, client_tls
-from sparrowmq.cli.failures import reporting_errors, say
+from sparrowmq.cli.connecting import Cluster, on_cluster
+from sparrowmq.cli.failures import say
 from sparrowmq.errors import UsageError
 
 
+@on_cluster
 def snapshot(
+    cluster: Cluster,
     out: Annotated[Path, typer.Option("--out", "-o", help="directory of the tables")],
-    nameserver: Annotated[
-        str, typer.Option("--nameserver", "-n", help="host:port of name servers, joined by ';'")
-    ] = "127.0.0.1:9876",
-    tls_ca: TlsCa = "",
     group: Annotated[
         list[str] | None, typer.Option("--group", "-g", help="only this one; may be repeated")
     ] = None,
@@ -35,73 +33,57 @@ def snapshot(
         float,
         typer.Option("--interval", min=0.0, help="seconds between two looks that give rates"),
     ] = 0.0,
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=0.1, max=60.0, help="seconds to wait for an answer")
-    ] = 3.0,
-    as_json: Annotated[bool, typer.Option("--json", help="print each look as JSON")] = False,
 ) -> None:
     """Write who is in every group, who owns which queue, and how far it is, as Parquet."""
-    with reporting_errors():
-        try:
-            _run(
-                out=out,
-                nameserver=nameserver,
-                tls_ca=tls_ca,
-                groups=group or [],
-                every_ms=round(every * 1000),
-                count=count,
-                interval_ms=round(interval * 1000),
-                timeout_ms=round(timeout * 1000),
-                as_json=as_json,
-            )
-        except OSError as error:
-            raise UsageError(f"cannot write to {out}: {error}") from None
+    try:
+        _run(
+            cluster,
+            out=out,
+            groups=group or [],
+            every_ms=round(every * 1000),
+            count=count,
+            interval_ms=round(interval * 1000),
+        )
+    except OSError as error:
+        raise UsageError(f"cannot write to {out}: {error}") from None
 
 
 def _run(
+    cluster: Cluster,
     *,
     out: Path,
-    nameserver: str,
-    tls_ca: str,
     groups: list[str],
     every_ms: int,
     count: int,
     interval_ms: int,
-    timeout_ms: int,
-    as_json: bool,
 ) -> None:
-    from sparrowmq.calling.blocking_driver import BlockingDriver
     from sparrowmq.calling.clock import monotonic_ms, timestamp_ms
     from sparrowmq.calling.effects import sleep
-    from sparrowmq.client.assembly import make_directory
     from sparrowmq.client.operations.groups import list_groups, take_snapshots
     from sparrowmq.model.names import check_group
     from sparrowmq.pipeline.snapshot_tables import tables_of, write_tables
 
     for name in groups:
         check_group(name)
-    directory = make_directory(nameserver, timeout_ms=timeout_ms)
-    driver = BlockingDriver(tls=client_tls(tls_ca))
     number = 0
-    try:
-        while not count or number < count:
-            begun_ms = monotonic_ms()
-            names = groups or driver.run(list_groups(directory))
-            at_ms = timestamp_ms()
-            found, failures = driver.run(take_snapshots(directory, names, interval_ms=interval_ms))
-            for name, error in failures.items():
-                say(f"group {name} was left out: {error}")
-            if failures and not found:
-                raise next(iter(failures.values()))
-            tables = tables_of(found, timestamp_ms=at_ms)
-            write_tables(tables, out, timestamp_ms=at_ms)
-            rows = {name: table.num_rows for name, table in tables.items()}
-            _tell(rows, groups=len(found), at_ms=at_ms, out=out, as_json=as_json)
-            number += 1
-            if not count or number < count:
-                driver.run(sleep(max(0, begun_ms + every_ms - monotonic_ms())))
-    finally:
-        driver.close()
+    while not count or number < count:
+        begun_ms = monotonic_ms()
+        names = groups or cluster.run(list_groups(cluster.directory))
+        at_ms = timestamp_ms()
+        found, failures = cluster.run(
+            take_snapshots(cluster.directory, names, interval_ms=interval_ms)
+        )
+        for name, error in failures.items():
+            say(f"group {name} was left out: {error}")
+        if failures and not found:
+            raise next(iter(failures.values()))
+        tables = tables_of(found, timestamp_ms=at_ms)
+        write_tables(tables, out, timestamp_ms=at_ms)
+        rows = {name: table.num_rows for name, table in tables.items()}
+        _tell(rows, groups=len(found), at_ms=at_ms, out=out, as_json=cluster.as_json)
+        number += 1
+        if not count or number < count:
+            cluster.run(sleep(max(0, begun_ms + every_ms - monotonic_ms())))
 
 
 def _tell(rows: dict[str, int], *, groups: int, at_ms: int, out: Path, as_json: bool) -> None:

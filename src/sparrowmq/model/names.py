@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 from sparrowmq.errors import ConfigError
 
@@ -108,6 +110,13 @@ def _check(name: str, noun: str, length_max: int) -> str:
             f"'_' and '-'"
         )
     return name
+
+
+def find_nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a mistyped one may mean, whatever its letters' case; or None."""
+    by_folded = {each.casefold(): each for each in sorted(known)}
+    found = get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.5)
+    return by_folded[found[0]] if found else None
 
 
 def retry_topic(group: str) -> str:

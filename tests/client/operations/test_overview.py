@@ -124,7 +124,7 @@ def test_groups_are_added_up_over_brokers_and_the_neediest_come_first() -> None:
     play = Play(
         servers(
             {name: stats_of(groups, name) for name, groups in progress.items()},
-            topics=["t1", "t2", "%RETRY%GID_far", "TBW102"],
+            topics=["t1", "t2", "%RETRY%GID_far", "TBW102", "c1_REPLY_TOPIC"],
             members={"GID_idle": ["a"], "GID_far": ["b", "a"], "GID_twins": ["x", "x", "y"]},
         )
     )
@@ -138,9 +138,10 @@ def test_groups_are_added_up_over_brokers_and_the_neediest_come_first() -> None:
     assert (2, 432, ("a", "b")) == (far.retry_lag, far.lag, far.members)
     assert (TopicProgress("t1", 3, 560, 130, 430, 400, 3_000),) == far.topics
     assert None is idle.topics[0].last_timestamp_ms
-    assert ["%RETRY%GID_far", "TBW102", "t1", "t2"] == [t.topic for t in seen.topics]
-    assert [True, True, False, False] == [t.is_internal for t in seen.topics]
-    t1 = seen.topics[2]
+    internal = ["%RETRY%GID_far", "TBW102", "c1_REPLY_TOPIC"]
+    assert [*internal, "t1", "t2"] == [t.topic for t in seen.topics]
+    assert internal == [t.topic for t in seen.topics if t.is_internal]
+    t1 = seen.topics[3]
     assert (8, ("GID_far", "GID_idle"), 560) == (t1.queue_count, t1.groups, t1.broker_offset)
     first = seen.brokers[0]
     assert ("broker-a", "c1", "4.9.7", 7.5) == (

@@ -1,4 +1,4 @@
-"""Which consumer groups a cluster knows, and a look at many of them.
+"""Which consumer groups a cluster knows, their settings, and a look at many of them.
 
 Source: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
 """
@@ -6,21 +6,33 @@ Source: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec import structs
 
 from sparrowmq.calling.effects import Operation
+from sparrowmq.client.arguments import check_range
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.administer import master_addresses
+from sparrowmq.client.operations.administer import delete_topic, master_addresses
 from sparrowmq.client.operations.gather import gather, gather_outcomes
 from sparrowmq.client.operations.request import ask, decode_answer
+from sparrowmq.client.operations.routes import BrokerAt, find_brokers
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.errors import SparrowError
-from sparrowmq.model.names import is_system_group
-from sparrowmq.protocol.bodies import SubscriptionGroupTable
+from sparrowmq.model.names import check_group, dlq_topic, is_system_group, retry_topic
+from sparrowmq.protocol.bodies import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    encode_body,
+)
 from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.headers import DeleteSubscriptionGroupRequestHeader
 
 # Groups looked at at the same time.
 GROUPS_AT_ONCE = 8
+# Of attempts, and of a retry topic's queues: far more than helps anybody.
+RETRIES_MAX = 1_024
 
 
 def list_groups(directory: Directory) -> Operation[list[str]]:
@@ -59,7 +71,99 @@ def take_snapshots(
     return found, failures
 
 
-def _ask_groups(directory: Directory, address: str) -> Operation[list[str]]:
+class GroupChange(NamedTuple):
+    """A group's settings at one broker, before and after; `before` is None where it has none."""
+
+    broker: BrokerAt
+    before: SubscriptionGroupConfig | None
+    after: SubscriptionGroupConfig
+
+
+def find_group_settings(
+    directory: Directory, group: str
+) -> Operation[list[tuple[BrokerAt, SubscriptionGroupConfig | None]]]:
+    """Return a group's settings at every broker, by broker name; None where it has none.
+
+    Raises: RouteError if no broker is known; ConnectFailed; BrokerError; TransportError.
+    """
+    group = directory.namespace.wrap(group)
+    brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
+    tables = yield from gather([_ask_groups(directory, b.address) for b in brokers], name="groups")
+    return [(broker, table.get(group)) for broker, table in zip(brokers, tables, strict=True)]
+
+
+def plan_group_update(
+    directory: Directory,
+    group: str,
+    *,
+    is_enabled: bool | None = None,
+    retry_times_max: int | None = None,
+    retry_queues: int | None = None,
+) -> Operation[list[GroupChange]]:
+    """Say what an update of a group's settings would change at each broker. Nothing is changed.
+
+    A group that a broker does not know is made there.
+
+    Args:
+        is_enabled: whether brokers give messages to the group; None leaves it.
+        retry_times_max: how often a failed message comes again before it is a dead letter.
+        retry_queues: how many queues the retry topic has at each broker.
+
+    Raises: ConfigError; RouteError if no broker is known; ConnectFailed; BrokerError;
+    TransportError.
+    """
+    check_group(group)
+    for name, value in (("retry_times_max", retry_times_max), ("retry_queues", retry_queues)):
+        if value is not None:
+            check_range(name, value, 0, RETRIES_MAX)
+    wanted = {
+        "consume_enable": is_enabled,
+        "retry_max_times": retry_times_max,
+        "retry_queue_nums": retry_queues,
+    }
+    settings = {name: value for name, value in wanted.items() if value is not None}
+    known = yield from find_group_settings(directory, group)
+    new = SubscriptionGroupConfig(group_name=directory.namespace.wrap(group))
+    return [
+        GroupChange(broker, before, structs.replace(before or new, **settings))
+        for broker, before in known
+    ]
+
+
+def update_group(directory: Directory, changes: Sequence[GroupChange]) -> Operation[None]:
+    """Carry out what `plan_group_update` planned. Raises: TransportError, BrokerError."""
+    requests = [
+        ask(
+            change.broker.address,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            body=encode_body(change.after),
+            timeout_ms=directory.timeout_ms,
+        )
+        for change in changes
+        if change.after != change.before
+    ]
+    yield from gather(requests, name="update group")
+
+
+def delete_group(directory: Directory, group: str) -> Operation[None]:
+    """Delete a group at every broker: settings, offsets, retries and dead letters.
+
+    Raises: RouteError if no broker is known; ConnectFailed; BrokerError; TransportError.
+    """
+    wrapped = directory.namespace.wrap(group)
+    header = DeleteSubscriptionGroupRequestHeader(group_name=wrapped, remove_offset=True)
+    code, timeout_ms = RequestCode.DELETE_SUBSCRIPTIONGROUP, directory.timeout_ms
+    addresses = yield from master_addresses(directory)
+    requests = [ask(address, code, header, timeout_ms=timeout_ms) for address in addresses]
+    yield from gather(requests, name=f"delete group {group}")
+    # Brokers leave these to tools; an unknown topic is no error for them.
+    for topic in (retry_topic(wrapped), dlq_topic(wrapped)):
+        yield from delete_topic(directory, topic)
+
+
+def _ask_groups(
+    directory: Directory, address: str
+) -> Operation[dict[str, SubscriptionGroupConfig]]:
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     reply = yield from ask(address, code, timeout_ms=directory.timeout_ms)
-    return list(decode_answer(SubscriptionGroupTable, reply, address).subscription_group_table)
+    return decode_answer(SubscriptionGroupTable, reply, address).subscription_group_table

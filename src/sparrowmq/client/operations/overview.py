@@ -123,12 +123,14 @@ class TopicOverview:
     Args:
         topic: its name.
         places: its queues, by broker.
+        is_internal: whether RocketMQ made it: for itself, for retries, or for dead letters.
         groups: the groups that have committed something in it, by name.
         broker_offset: the ends of all its queues, added up; None if no group tells them.
     """
 
     topic: str
     places: tuple[TopicPlace, ...]
+    is_internal: bool = False
     groups: tuple[str, ...] = ()
     broker_offset: int | None = None
 
@@ -136,12 +138,6 @@ class TopicOverview:
     def queue_count(self) -> int:
         """Queues to consume from, over all brokers."""
         return sum(place.read_count for place in self.places if place.is_readable)
-
-    @property
-    def is_internal(self) -> bool:
-        """Whether RocketMQ made it: for itself, for retries, or for dead letters."""
-        prefixes = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
-        return is_system_topic(self.topic) or self.topic.startswith(prefixes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,10 +394,15 @@ def _merge_topics(
             consumed_by.setdefault(progress.topic, []).append(group.group)
             # Groups without an offset at some broker are not shown that broker's queues.
             ends[progress.topic] = max(ends.get(progress.topic, 0), progress.broker_offset)
+    # Each broker makes a topic of its name, of its cluster's, and one for replies to requests.
+    own = {view.broker.name for view in views}
+    own |= {name for v in views for name in (v.broker.cluster, f"{v.broker.cluster}_REPLY_TOPIC")}
+    prefixes = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
     for name in sorted(places):
         yield TopicOverview(
             topic=name,
             places=tuple(places[name]),
+            is_internal=name in own or is_system_topic(name) or name.startswith(prefixes),
             groups=tuple(consumed_by.get(name, ())),
             broker_offset=ends.get(name),
         )

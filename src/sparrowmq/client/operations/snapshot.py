@@ -9,7 +9,6 @@ sick cluster is what this is for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import TypeVar
 
 from msgspec import Struct
@@ -44,7 +43,7 @@ from sparrowmq.errors import (
     UsageError,
 )
 from sparrowmq.model import MessageQueue
-from sparrowmq.model.names import retry_topic
+from sparrowmq.model.names import find_nearest, retry_topic
 from sparrowmq.protocol.bodies import (
     PERM_READ,
     PERM_WRITE,
@@ -287,8 +286,8 @@ def _check_group_known(directory: Directory, group: str, sample: Sample) -> Oper
             continue
     if group in known:
         return
-    nearest = get_close_matches(group, sorted(known), n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    nearest = find_nearest(group, known)
+    hint = f"; did you mean {nearest}?" if nearest else ""
     raise UsageError(f"no broker knows consumer group {group!r}{hint}")
 
 

@@ -1,0 +1,51 @@
+"""Changes that lose something: a dry run that shows the difference, unless told `--yes`.
+
+Nothing here asks: a command does the same on a terminal, in a pipe and in a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from sparrowmq.cli.connecting import Cluster
+from sparrowmq.cli.failures import say
+from sparrowmq.cli.output import Column, Json, format_value, print_json, print_rows
+
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="do it; without, only show what would change")
+]
+
+
+def carry_out(
+    cluster: Cluster,
+    rows: Sequence[Json],
+    columns: Sequence[Column],
+    *,
+    is_told: bool,
+    apply: Callable[[], None],
+    done: str,
+) -> None:
+    """Show what changes, and do it if told to.
+
+    Args:
+        rows, columns: the difference.
+        is_told: whether `--yes` was given.
+        apply: does it.
+        done: what to say then.
+    """
+    if not cluster.as_json:
+        print_rows(rows, columns)
+    if is_told:
+        apply()
+    if cluster.as_json:
+        print_json({"applied": is_told, "changes": rows})
+    say(done if is_told else "nothing was changed; give --yes to do it")
+
+
+def arrow(before: object, after: object) -> str:
+    """Write a change, or the value alone where nothing changes."""
+    old, new = format_value(before), format_value(after)
+    return new if old == new else f"{old} → {new}"

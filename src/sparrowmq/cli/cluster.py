@@ -1,0 +1,159 @@
+"""`sparrowmq ls`: what is on a cluster, and who is behind, for those who know no name yet."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from sparrowmq.calling.effects import Operation, sleep
+from sparrowmq.cli.connecting import Cluster, on_cluster
+from sparrowmq.cli.failures import say
+from sparrowmq.cli.output import Column, Json, make_console, print_json, print_rows
+from sparrowmq.client.operations.overview import (
+    Flow,
+    GroupOverview,
+    Overview,
+    TopicOverview,
+    group_flows,
+    take_overview,
+    topic_rates,
+)
+from sparrowmq.doctor.finding import count_of
+
+BROKER_COLUMNS = (
+    Column("broker"),
+    Column("cluster", optional=True),
+    Column("address"),
+    Column("version", optional=True),
+    Column("puts_per_s", "in/s"),
+    Column("gets_per_s", "out/s"),
+)
+TOPIC_COLUMNS = (
+    Column("topic"),
+    Column("queues"),
+    Column("end_offsets", "written"),
+    Column("in_per_s", "in/s", optional=True),
+    Column("groups", optional=True),
+)
+GROUP_COLUMNS = (
+    Column("group"),
+    Column("lag"),
+    Column("retries", optional=True),
+    Column("in_per_s", "in/s", optional=True),
+    Column("out_per_s", "out/s", optional=True),
+    Column("member_count", "members"),
+    Column("behind_since_timestamp_ms", "behind since", optional=True),
+    Column("topics", optional=True),
+    Column("trouble", optional=True),
+)
+
+
+@on_cluster
+def ls(
+    cluster: Cluster,
+    every: Annotated[
+        bool, typer.Option("--all", "-a", help="also the topics that RocketMQ makes for itself")
+    ] = False,
+    interval: Annotated[
+        float,
+        typer.Option(
+            "--interval", min=0.0, max=600.0, help="seconds between two looks that give rates"
+        ),
+    ] = 0.0,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="rows of each table on a terminal; 0 shows all")
+    ] = 30,
+) -> None:
+    """List brokers, topics and consumer groups: those that need a look come first.
+
+    \b
+    Examples:
+      sparrowmq ls
+      sparrowmq ls --interval 2        # with messages a second
+      sparrowmq ls --json | jq '.groups[] | select(.lag > 1000) | .group'
+    """
+    before, seen = cluster.run(look_twice(cluster, round(interval * 1000)))
+    topics = [t for t in seen.topics if every or not t.is_internal]
+    flows = {} if before is None else group_flows(before, seen)
+    rates = {} if before is None else topic_rates(before, seen)
+    found: dict[str, Any] = {
+        "timestamp_ms": seen.timestamp_ms,
+        "brokers": [
+            {
+                "broker": broker.name,
+                "cluster": broker.cluster,
+                "address": broker.address,
+                "version": broker.version,
+                "puts_per_s": broker.puts_per_s,
+                "gets_per_s": broker.gets_per_s,
+                "failure": broker.failure,
+            }
+            for broker in seen.brokers
+        ],
+        "topics": [topic_row(topic, rates.get(topic.topic)) for topic in topics],
+        "groups": [group_row(group, flows.get(group.group)) for group in seen.groups],
+    }
+    for broker in seen.brokers:
+        if broker.failure:
+            say(f"{broker.name}: {broker.failure}")
+    if cluster.as_json:
+        print_json(found)
+        return
+    console = make_console()
+    shown = limit if limit and console.is_terminal else None
+    for title, rows, columns in (
+        ("Brokers", found["brokers"], BROKER_COLUMNS),
+        ("Topics", found["topics"], TOPIC_COLUMNS),
+        ("Groups", found["groups"], GROUP_COLUMNS),
+    ):
+        print_rows(rows[:shown], columns, title=title, console=console)
+        if shown is not None and len(rows) > shown:
+            say(f"{len(rows) - shown} more {title.lower()}; --limit 0 shows all")
+
+
+def look_twice(cluster: Cluster, interval_ms: int) -> Operation[tuple[Overview | None, Overview]]:
+    """Look at the cluster, twice if there is an interval. Raises: as `take_overview`."""
+    before = None
+    if interval_ms:
+        before = yield from take_overview(cluster.directory)
+        yield from sleep(interval_ms)
+    return before, (yield from take_overview(cluster.directory))
+
+
+def topic_row(topic: TopicOverview, rate: float | None) -> Json:
+    """Make the row of a topic."""
+    return {
+        "topic": topic.topic,
+        "queues": topic.queue_count,
+        "brokers": [place.broker_name for place in topic.places],
+        "end_offsets": topic.broker_offset,
+        "in_per_s": rate,
+        "groups": list(topic.groups),
+    }
+
+
+def group_row(group: GroupOverview, flow: Flow | None) -> Json:
+    """Make the row of a group."""
+    times = [t.last_timestamp_ms for t in group.topics if t.last_timestamp_ms is not None]
+    return {
+        "group": group.group,
+        "lag": group.lag,
+        "retries": group.retry_lag,
+        "in_per_s": None if flow is None else flow.produced_per_s,
+        "out_per_s": None if flow is None else flow.consumed_per_s,
+        "member_count": None if group.members is None else len(group.members),
+        "members": group.members,
+        "behind_since_timestamp_ms": min(times, default=None),
+        "topics": [t.topic for t in group.topics],
+        "trouble": trouble_of(group),
+    }
+
+
+def trouble_of(group: GroupOverview) -> str:
+    """Say in a few words what can be seen to be wrong with a group from afar, "" for nothing."""
+    if group.duplicate_ids:
+        return f"{count_of(len(group.duplicate_ids), 'client id')} used twice"
+    if group.members == () and group.lag:
+        return "nobody consumes"
+    return ""

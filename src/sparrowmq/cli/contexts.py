@@ -1,0 +1,166 @@
+"""Contexts: named clusters in a file of the user's, so that no command has to be told an address.
+
+The file is `$XDG_CONFIG_HOME/sparrowmq/contexts.toml` (`~/.config` where that is not set):
+
+```toml
+current = "prod"
+
+[contexts.prod]
+nameserver = "ns-1:9876;ns-2:9876"
+tls-ca = "/etc/sparrowmq/ca.pem"
+```
+
+Which cluster a command talks to, in this order: `--nameserver`, `--context` or
+`$SPARROWMQ_CONTEXT`, `$NAMESRV_ADDR` as RocketMQ's tools read it, the current context,
+`127.0.0.1:9876`.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, structs
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.model.names import find_nearest
+
+DEFAULT_NAME_SERVER = "127.0.0.1:9876"
+_NAMES = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+
+
+class Context(Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """One cluster: where its name servers are, and how to connect to it."""
+
+    name_server: str = msgspec.field(default=DEFAULT_NAME_SERVER, name="nameserver")
+    namespace: str = ""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+
+
+class Contexts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file: the contexts by name, and which one is meant where none is named."""
+
+    current: str = ""
+    contexts: dict[str, Context] = {}
+
+    def get(self, name: str) -> Context:
+        """Return a context. Raises: ConfigError if there is none of this name."""
+        try:
+            return self.contexts[name]
+        except KeyError:
+            raise ConfigError(_no_context(name, self.contexts)) from None
+
+
+def _no_context(name: str, known: Mapping[str, Context]) -> str:
+    nearest = find_nearest(name, known)
+    known_names = f"there are {', '.join(sorted(known)) or 'none'}"
+    hint = f"did you mean {nearest}?" if nearest else known_names
+    return f"no context {name!r} in {contexts_path()}; {hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A context and why it is the one: the option, variable or file that says so."""
+
+    context: Context
+    source: str
+
+
+def contexts_path(environ: Mapping[str, str] | None = None) -> Path:
+    """Return where the file is."""
+    variables = os.environ if environ is None else environ
+    home = variables.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(home) / "sparrowmq" / "contexts.toml"
+
+
+def read_contexts(path: Path) -> Contexts:
+    """Read the file; there are no contexts without one.
+
+    Raises: ConfigError that names the file.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Contexts()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    try:
+        return msgspec.convert(tomllib.loads(text), Contexts)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{path} is no file of contexts: {error}") from None
+
+
+def write_contexts(path: Path, contexts: Contexts) -> None:
+    """Write the file, readable by its owner only. Raises: ConfigError that names the file."""
+    lines = [f"current = {_quoted(contexts.current)}"] if contexts.current else []
+    for name, context in sorted(contexts.contexts.items()):
+        lines += ["", f"[contexts.{name}]"]
+        values: dict[str, str] = msgspec.to_builtins(context)
+        lines += [f"{key} = {_quoted(value)}" for key, value in values.items() if value]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w", encoding="utf-8", opener=_open_private) as file:
+            file.write("\n".join(lines).lstrip("\n") + "\n")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error}") from None
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _quoted(value: str) -> str:
+    # A JSON string is a basic string of TOML.
+    return msgspec.json.encode(value).decode()
+
+
+def check_context_name(name: str) -> str:
+    """Return the name unchanged. Raises: ConfigError if TOML would need quotes for it."""
+    if not name or set(name) - set(_NAMES):
+        raise ConfigError(f"the context name {name!r} must be of letters, digits, '_' and '-'")
+    return name
+
+
+def choose_context(
+    *,
+    name_server: str | None,
+    name: str | None,
+    tls_ca: str | None,
+    environ: Mapping[str, str],
+) -> Chosen:
+    """Return the cluster that is meant; see the top of this file for the order.
+
+    Args:
+        name_server, name, tls_ca: the options, None where not given.
+        environ: the environment's variables.
+
+    Raises: ConfigError for two options that contradict, an unknown context, a damaged file.
+    """
+    if name_server and name:
+        raise ConfigError("give --nameserver or --context, not both")
+    if name_server:
+        chosen = Chosen(Context(name_server=name_server), "--nameserver")
+    else:
+        chosen = _choose_by_name(name, environ)
+    if tls_ca:
+        chosen = replace(chosen, context=structs.replace(chosen.context, tls_ca=tls_ca))
+    return chosen
+
+
+def _choose_by_name(name: str | None, environ: Mapping[str, str]) -> Chosen:
+    source = "--context" if name else "$SPARROWMQ_CONTEXT"
+    name = name or environ.get("SPARROWMQ_CONTEXT")
+    if name:
+        return Chosen(read_contexts(contexts_path(environ)).get(name), f"{source} {name}")
+    if environ.get("NAMESRV_ADDR"):
+        return Chosen(Context(name_server=environ["NAMESRV_ADDR"]), "$NAMESRV_ADDR")
+    contexts = read_contexts(contexts_path(environ))
+    if contexts.current:
+        return Chosen(contexts.get(contexts.current), f"context {contexts.current}")
+    return Chosen(Context(), "the default")

@@ -1,0 +1,428 @@
+"""`sparrowmq group`: list consumer groups, show one, its lag; reset, skip, update and delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from sparrowmq.calling.clock import timestamp_ms
+from sparrowmq.calling.effects import sleep
+from sparrowmq.cli.changes import Yes, arrow, carry_out
+from sparrowmq.cli.cluster import GROUP_COLUMNS, group_row, look_twice
+from sparrowmq.cli.connecting import Cluster, naming_topic, on_cluster
+from sparrowmq.cli.failures import say
+from sparrowmq.cli.output import Column, Json, make_console, make_table, print_json, print_rows
+from sparrowmq.cli.times import TIME_HELP, parse_queue, parse_time
+from sparrowmq.client.operations import groups as settings
+from sparrowmq.client.operations.overview import group_flows
+from sparrowmq.client.operations.reset import QueueReset, Target, apply_reset, plan_reset
+from sparrowmq.client.operations.snapshot import take_snapshot
+from sparrowmq.doctor.finding import count_of
+from sparrowmq.doctor.snapshot import GroupSnapshot
+from sparrowmq.errors import UsageError
+from sparrowmq.model.names import check_group, retry_topic
+
+group = typer.Typer(
+    help="List, show, reset, update and delete consumer groups.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="the consumer group")]
+TopicOption = Annotated[
+    str | None, typer.Option("--topic", "-t", help="the topic, if the group has several")
+]
+QueueOption = Annotated[
+    list[str] | None,
+    typer.Option("--queue", "-q", help="only BROKER:ID, such as broker-a:3; may be repeated"),
+]
+# Least time between two looks of a command that watches.
+WATCH_MS_MIN = 500
+
+
+@group.command("ls")
+@on_cluster
+def list_groups(
+    cluster: Cluster,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.0, help="seconds between two looks for rates")
+    ] = 0.0,
+) -> None:
+    """List consumer groups: those that need a look first."""
+    before, seen = cluster.run(look_twice(cluster, round(interval * 1000)))
+    flows = {} if before is None else group_flows(before, seen)
+    rows = [group_row(each, flows.get(each.group)) for each in seen.groups]
+    if cluster.as_json:
+        print_json(rows)
+    else:
+        print_rows(rows, GROUP_COLUMNS)
+
+
+@group.command("show")
+@on_cluster
+def show_group(cluster: Cluster, name: GroupName) -> None:
+    """Show a group: its members, subscriptions, lag by topic, and settings.
+
+    `sparrowmq rebalance show` says who owns which queue, `rebalance doctor` what is wrong.
+    """
+    snapshot = _look(cluster, name)
+    known = cluster.run(settings.find_group_settings(cluster.directory, name))
+    members = _member_rows(snapshot)
+    topics = _topic_rows(snapshot)
+    shown = [
+        {
+            "broker": broker.name,
+            "enabled": None if found is None else found.consume_enable,
+            "retry_times_max": None if found is None else found.retry_max_times,
+            "retry_queues": None if found is None else found.retry_queue_nums,
+        }
+        for broker, found in known
+    ]
+    if cluster.as_json:
+        print_json({"group": name, "members": members, "topics": topics, "settings": shown})
+        return
+    console = make_console()
+    columns = [
+        Column("topic"),
+        Column("expression"),
+        Column("queues"),
+        Column("lag"),
+        Column("behind_since_timestamp_ms", "behind since", optional=True),
+    ]
+    print_rows(topics, columns, title=f"Topics of {name}", console=console)
+    columns = [
+        Column("client_id", "client id"),
+        Column("address"),
+        Column("language", optional=True),
+        Column("brokers", optional=True),
+    ]
+    print_rows(members, columns, title="Members", console=console)
+    columns = [
+        Column("broker"),
+        Column("enabled"),
+        Column("retry_times_max", "retries"),
+        Column("retry_queues", "retry queues"),
+    ]
+    print_rows(shown, columns, title="Settings", console=console)
+
+
+@group.command("lag")
+@on_cluster
+def show_lag(
+    cluster: Cluster,
+    name: GroupName,
+    topic: TopicOption = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="show it again and again")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.5, help="with --watch: seconds between looks")
+    ] = 2.0,
+) -> None:
+    """Show how far a group is in each queue, furthest behind first.
+
+    \b
+    Examples:
+      sparrowmq group lag GID_board
+      sparrowmq group lag GID_board --watch --json     # one object a line
+    """
+    if not watch:
+        rows = _lag_rows(_look(cluster, name), topic)
+        if cluster.as_json:
+            print_json(rows)
+        else:
+            print_rows(rows, _LAG_COLUMNS)
+        return
+    looks = _watch(cluster, name, topic, round(interval * 1000))
+    console = make_console()
+    if cluster.as_json:
+        for rows in looks:
+            print_json({"timestamp_ms": timestamp_ms(), "queues": rows}, is_one_line=True)
+    elif not console.is_terminal:
+        for rows in looks:
+            print_rows(rows, _LAG_COLUMNS, console=console)
+    else:
+        from rich.live import Live
+
+        with Live(console=console, auto_refresh=False) as live:
+            for rows in looks:
+                live.update(make_table(rows, _LAG_COLUMNS), refresh=True)
+
+
+@group.command("reset")
+@on_cluster
+def reset_group(
+    cluster: Cluster,
+    name: GroupName,
+    to: Annotated[
+        str, typer.Option("--to", help=f"earliest, latest, an offset, or a time: {TIME_HELP}")
+    ],
+    topic: TopicOption = None,
+    queue: QueueOption = None,
+    yes: Yes = False,
+) -> None:
+    """Have a group go on elsewhere: shows what changes in each queue, unless told --yes.
+
+    Members that are connected are told by their brokers; they go on there at once.
+
+    \b
+    Examples:
+      sparrowmq group reset GID_board --to 2h                # from 2 hours ago
+      sparrowmq group reset GID_board --to earliest --yes
+      sparrowmq group reset GID_board --to 4711 --queue broker-a:3 --yes
+    """
+    _reset(cluster, name, topic, queue or [], target=_parse_target(to), is_told=yes)
+
+
+@group.command("skip")
+@on_cluster
+def skip_backlog(
+    cluster: Cluster,
+    name: GroupName,
+    topic: TopicOption = None,
+    queue: QueueOption = None,
+    yes: Yes = False,
+) -> None:
+    """Have a group skip all messages there are; shows how many, unless told --yes."""
+    _reset(cluster, name, topic, queue or [], target=Target(is_latest=True), is_told=yes)
+
+
+@group.command("update")
+@on_cluster
+def update_group(
+    cluster: Cluster,
+    name: GroupName,
+    enabled: Annotated[
+        bool | None,
+        typer.Option("--enable/--disable", help="whether brokers give messages to the group"),
+    ] = None,
+    retries: Annotated[
+        int | None, typer.Option("--retries", min=0, help="times that a failed message comes again")
+    ] = None,
+    retry_queues: Annotated[
+        int | None, typer.Option("--retry-queues", min=0, help="queues of its retry topic")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Change a group's settings at every broker, or make the group.
+
+    \b
+    Examples:
+      sparrowmq group update GID_board --retries 5 --yes
+    """
+    operation = settings.plan_group_update(
+        cluster.directory,
+        name,
+        is_enabled=enabled,
+        retry_times_max=retries,
+        retry_queues=retry_queues,
+    )
+    planned = cluster.run(operation)
+    rows: list[Json] = [
+        {
+            "broker": change.broker.name,
+            "enabled": arrow(
+                change.before and change.before.consume_enable, change.after.consume_enable
+            ),
+            "retry_times_max": arrow(
+                change.before and change.before.retry_max_times, change.after.retry_max_times
+            ),
+            "retry_queues": arrow(
+                change.before and change.before.retry_queue_nums, change.after.retry_queue_nums
+            ),
+        }
+        for change in planned
+    ]
+    columns = [
+        Column("broker"),
+        Column("enabled"),
+        Column("retry_times_max", "retries"),
+        Column("retry_queues", "retry queues"),
+    ]
+    carry_out(
+        cluster,
+        rows,
+        columns,
+        is_told=yes,
+        apply=lambda: cluster.run(settings.update_group(cluster.directory, planned)),
+        done=f"group {name} was changed",
+    )
+
+
+@group.command("delete")
+@on_cluster
+def delete_group(cluster: Cluster, name: GroupName, yes: Yes = False) -> None:
+    """Delete a group: its settings, its offsets, its retries and dead letters.
+
+    Refused while members are connected, who would make it again.
+    """
+    snapshot = _look(cluster, name)
+    members = _member_rows(snapshot)
+    if members:
+        raise UsageError(
+            f"group {name} has {count_of(len(members), 'member')} connected; stop them first"
+        )
+    rows: list[Json] = [
+        {"topic": row["topic"], "queues": row["queues"], "lag": row["lag"]}
+        for row in _topic_rows(snapshot)
+    ]
+    carry_out(
+        cluster,
+        rows,
+        tuple(map(Column, ("topic", "queues", "lag"))),
+        is_told=yes,
+        apply=lambda: cluster.run(settings.delete_group(cluster.directory, name)),
+        done=f"group {name} was deleted",
+    )
+
+
+_LAG_COLUMNS = (
+    Column("topic"),
+    Column("broker"),
+    Column("queue"),
+    Column("lag"),
+    Column("committed"),
+    Column("end"),
+    Column("behind_since_timestamp_ms", "behind since", optional=True),
+)
+
+
+def _look(cluster: Cluster, name: str) -> GroupSnapshot:
+    check_group(name)
+    return cluster.run(take_snapshot(cluster.directory, name, asks_members=False))
+
+
+def _watch(cluster: Cluster, name: str, topic: str | None, pause_ms: int) -> Iterator[list[Json]]:
+    while True:
+        yield _lag_rows(_look(cluster, name), topic)
+        cluster.run(sleep(max(pause_ms, WATCH_MS_MIN)))
+
+
+def _lag_rows(snapshot: GroupSnapshot, topic: str | None) -> list[Json]:
+    known = [p for p in snapshot.last.progress if topic is None or p.queue.topic == topic]
+    if topic is not None and not known:
+        topics = sorted({p.queue.topic for p in snapshot.last.progress})
+        raise UsageError(
+            f"group {snapshot.group} has no offsets in topic {topic!r}; it has in: "
+            f"{', '.join(topics) or 'none'}"
+        )
+    return [
+        {
+            "topic": p.queue.topic,
+            "broker": p.queue.broker_name,
+            "queue": p.queue.queue_id,
+            "lag": p.lag,
+            "committed": p.consumer_offset,
+            "end": p.broker_offset,
+            "behind_since_timestamp_ms": (p.last_timestamp_ms or None) if p.lag else None,
+        }
+        for p in sorted(known, key=lambda p: (-p.lag, p.queue))
+    ]
+
+
+def _member_rows(snapshot: GroupSnapshot) -> list[Json]:
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for broker in snapshot.last.brokers:
+        for seat in broker.seats:
+            # A client has a port of its own at each broker; the host is what tells hosts apart.
+            host = seat.address.rpartition(":")[0]
+            found.setdefault((seat.client_id, host, seat.language), []).append(broker.broker_name)
+    return [
+        {"client_id": client_id, "address": host, "language": language, "brokers": brokers}
+        for (client_id, host, language), brokers in sorted(found.items())
+    ]
+
+
+def _topic_rows(snapshot: GroupSnapshot) -> list[Json]:
+    expressions = {
+        s.topic: s.expression for broker in snapshot.last.brokers for s in broker.subscriptions
+    }
+    rows: list[Json] = []
+    for view in snapshot.topics:
+        progress = [p for p in snapshot.last.progress if p.queue.topic == view.topic]
+        times = [p.last_timestamp_ms for p in progress if p.lag and p.last_timestamp_ms]
+        rows.append(
+            {
+                "topic": view.topic,
+                "expression": expressions.get(view.topic, ""),
+                "queues": len(view.subscribe_queues),
+                "lag": sum(p.lag for p in progress),
+                "behind_since_timestamp_ms": min(times, default=None),
+            }
+        )
+    return rows
+
+
+def _parse_target(text: str) -> Target:
+    if text in ("earliest", "latest"):
+        return Target(is_earliest=text == "earliest", is_latest=text == "latest")
+    # Milliseconds since 1970 have more digits than anybody's offsets.
+    if text.isascii() and text.isdigit() and len(text) <= 10:
+        return Target(offset=int(text))
+    return Target(timestamp_ms=parse_time(text, now_timestamp_ms=timestamp_ms()))
+
+
+def _reset(
+    cluster: Cluster,
+    name: str,
+    topic: str | None,
+    queues: list[str],
+    *,
+    target: Target,
+    is_told: bool,
+) -> None:
+    chosen = topic or _only_topic(_look(cluster, name))
+    operation = plan_reset(
+        cluster.directory,
+        name,
+        chosen,
+        target=target,
+        queues=[parse_queue(each) for each in queues],
+    )
+    with naming_topic(cluster, chosen):
+        plan = cluster.run(operation)
+    rows = [_reset_row(each) for each in plan.queues]
+    columns = [
+        Column("topic"),
+        Column("broker"),
+        Column("queue"),
+        Column("before"),
+        Column("after"),
+        Column("end"),
+        Column("skipped"),
+    ]
+    skipped = sum(max(0, each.skipped) for each in plan.queues)
+    again = sum(max(0, -each.skipped) for each in plan.queues)
+    if plan.members:
+        say(f"the brokers will tell {count_of(len(plan.members), 'member')}, which are connected")
+    say(f"{skipped:,} messages will be skipped, {again:,} will come again")
+    carry_out(
+        cluster,
+        rows,
+        columns,
+        is_told=is_told,
+        apply=lambda: cluster.run(apply_reset(cluster.directory, plan)),
+        done=f"group {name} goes on there",
+    )
+
+
+def _reset_row(reset: QueueReset) -> Json:
+    queue = reset.queue
+    return {
+        "topic": queue.topic,
+        "broker": queue.broker_name,
+        "queue": queue.queue_id,
+        "before": reset.before,
+        "after": reset.after,
+        "end": reset.end,
+        "skipped": reset.skipped,
+    }
+
+
+def _only_topic(snapshot: GroupSnapshot) -> str:
+    topics = [view.topic for view in snapshot.topics if view.topic != retry_topic(snapshot.group)]
+    if len(topics) != 1:
+        raise UsageError(
+            f"group {snapshot.group} reads {', '.join(topics) or 'no topic'}; say which by --topic"
+        )
+    return topics[0]

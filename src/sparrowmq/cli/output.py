@@ -1,0 +1,138 @@
+"""What commands print: rows, as a table for people and as JSON for programs.
+
+Data goes to stdout, prose to stderr. A table on a terminal leaves out its optional columns, the
+last first, until it fits; names are folded rather than cut, numbers never. A pipe has no width:
+nothing is folded or left out there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Json: TypeAlias = dict[str, Any]
+
+_UNLIMITED_WIDTH = 10_000
+_NOTHING = "–"
+
+
+class Column(NamedTuple):
+    """A column: the row's key, the title (the key if ""), and whether it may be left out."""
+
+    key: str
+    title: str = ""
+    optional: bool = False
+
+
+def make_console() -> Console:
+    """Make a console for stdout; a pipe gets no colours and no folding."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_UNLIMITED_WIDTH)
+
+
+def print_on(console: Console, renderable: RenderableType) -> None:
+    """Print; to a pipe without the blanks that fill up a table's lines."""
+    if console.is_terminal:
+        console.print(renderable)
+        return
+    with console.capture() as captured:
+        console.print(renderable)
+    for line in captured.get().splitlines():
+        print(line.rstrip(), file=console.file)
+
+
+def fits(console: Console, table: Table) -> bool:
+    """Tell whether a table, none of whose cells is folded, can be shown without a cut."""
+    # Measured for the console's own width, no table is wider.
+    anywhere = console.options.update(max_width=_UNLIMITED_WIDTH)
+    return console.measure(table, options=anywhere).maximum <= console.width
+
+
+def print_json(value: object, *, is_one_line: bool = False) -> None:
+    """Print a value as JSON on stdout, whole: who reads a pipe need not wait for the next one."""
+    print(json.dumps(value, indent=None if is_one_line else 2, ensure_ascii=False), flush=True)
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[Column],
+    *,
+    title: str = "",
+    console: Console | None = None,
+) -> None:
+    """Print rows as a table: texts left, numbers right, a dash for None.
+
+    An optional column of which nothing is known is left out. With a title, a blank line ends it.
+    """
+    console = console or make_console()
+    if title:
+        console.print(Text(title, "bold"))
+    if rows:
+        _print_table(rows, columns, console)
+    else:
+        console.print(Text("none", "dim"))
+    if title:
+        console.print()
+
+
+def _print_table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], console: Console
+) -> None:
+    known = {key for row in rows for key, value in row.items() if value not in (None, "", [], ())}
+    shown = [column for column in columns if not column.optional or column.key in known]
+    table = make_table(rows, shown)
+    while not fits(console, table) and any(column.optional for column in shown):
+        last = max(at for at, column in enumerate(shown) if column.optional)
+        del shown[last]
+        table = make_table(rows, shown)
+    print_on(console, table)
+
+
+def make_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> Table:
+    """Make a table of rows."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        is_number = any(_is_number(row[column.key]) for row in rows)
+        table.add_column(
+            column.title or column.key,
+            justify="right" if is_number else "left",
+            no_wrap=is_number,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(Text(format_value(row[column.key], column.key)) for column in columns))
+    return table
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def format_value(value: object, key: str = "") -> str:
+    """Write a value for people; a key that ends in `timestamp_ms` makes a number a time of day."""
+    if value is None or value == "" or value == [] or value == ():
+        return _NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return format_time(value) if key.endswith("timestamp_ms") else f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={item}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def format_time(timestamp_ms: int) -> str:
+    """Write a wall-clock time in the zone of this machine."""
+    moment = datetime.fromtimestamp(timestamp_ms / 1000)
+    return moment.isoformat(sep=" ", timespec="milliseconds")

@@ -1,0 +1,41 @@
+"""What users write for a point in time, and for a queue."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from sparrowmq.errors import UsageError
+
+_AGO = re.compile(r"-?([0-9]{1,9})(ms|s|m|h|d)")
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MILLISECONDS = re.compile(r"[0-9]{11,14}")
+TIME_HELP = "2026-01-31T12:00, 30m (ago), or milliseconds since 1970"
+
+
+def parse_time(text: str, *, now_timestamp_ms: int) -> int:
+    """Return the wall-clock milliseconds of a text.
+
+    Args:
+        text: ISO 8601 in this machine's zone unless it names one; `30m`, `2h`, `1d` ago; or
+            milliseconds since 1970.
+
+    Raises: UsageError.
+    """
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return now_timestamp_ms - int(ago[1]) * _UNITS_MS[ago[2]]
+    if _MILLISECONDS.fullmatch(text):
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise UsageError(f"{text!r} is no time; write {TIME_HELP}") from None
+
+
+def parse_queue(text: str) -> tuple[str, int]:
+    """Return broker name and queue id of `broker-a:3`. Raises: UsageError."""
+    broker_name, colon, number = text.rpartition(":")
+    if not (colon and broker_name and number.isascii() and number.isdigit()):
+        raise UsageError(f"{text!r} is no queue; write BROKER:ID, such as broker-a:3")
+    return broker_name, int(number)

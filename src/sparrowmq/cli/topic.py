@@ -1,0 +1,234 @@
+"""`sparrowmq topic`: list, show, create, update and delete topics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sparrowmq.cli.changes import Yes, arrow, carry_out
+from sparrowmq.cli.cluster import TOPIC_COLUMNS, topic_row
+from sparrowmq.cli.connecting import Cluster, naming_topic, on_cluster
+from sparrowmq.cli.failures import say
+from sparrowmq.cli.output import Column, make_console, print_json, print_rows
+from sparrowmq.client.operations import administer, topics
+from sparrowmq.client.operations.overview import take_overview
+from sparrowmq.errors import UsageError
+
+topic = typer.Typer(
+    help="List, show, create, update and delete topics.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic")]
+
+
+@topic.command("ls")
+@on_cluster
+def list_topics(
+    cluster: Cluster,
+    every: Annotated[
+        bool, typer.Option("--all", "-a", help="also the topics that RocketMQ makes for itself")
+    ] = False,
+) -> None:
+    """List topics, with their queues and the groups that read them."""
+    seen = cluster.run(take_overview(cluster.directory))
+    rows = [topic_row(t, None) for t in seen.topics if every or not t.is_internal]
+    if cluster.as_json:
+        print_json(rows)
+    else:
+        print_rows(rows, [column for column in TOPIC_COLUMNS if column.key != "in_per_s"])
+
+
+@topic.command("show")
+@on_cluster
+def show_topic(cluster: Cluster, name: TopicName) -> None:
+    """Show a topic: its brokers, what each queue holds, and who reads it."""
+    with naming_topic(cluster, name):
+        status = cluster.run(topics.topic_status(cluster.directory, name))
+    brokers = [
+        {
+            "broker": place.broker_name,
+            "addresses": {
+                str(k): v for k, v in status.addresses.get(place.broker_name, {}).items()
+            },
+            "read_queues": place.read_queue_nums,
+            "write_queues": place.write_queue_nums,
+            "perm": topics.perm_name(place.perm),
+        }
+        for place in status.places
+    ]
+    queues = [
+        {
+            "broker": at.queue.broker_name,
+            "queue": at.queue.queue_id,
+            "min_offset": at.min_offset,
+            "max_offset": at.max_offset,
+            "messages": at.max_offset - at.min_offset,
+            "last_timestamp_ms": at.last_timestamp_ms,
+        }
+        for at in status.queues
+    ]
+    if cluster.as_json:
+        print_json(
+            {
+                "topic": status.topic,
+                "brokers": brokers,
+                "queues": queues,
+                "groups": list(status.groups),
+            }
+        )
+        return
+    console = make_console()
+    columns = [
+        Column("broker"),
+        Column("addresses"),
+        Column("read_queues", "read queues"),
+        Column("write_queues", "write queues"),
+        Column("perm"),
+    ]
+    print_rows(brokers, columns, title=status.topic, console=console)
+    columns = [
+        Column("broker"),
+        Column("queue"),
+        Column("min_offset", "first"),
+        Column("max_offset", "end"),
+        Column("messages"),
+        Column("last_timestamp_ms", "last message"),
+    ]
+    print_rows(queues, columns, title="Queues", console=console)
+    print_rows(
+        [{"group": g} for g in status.groups], (Column("group"),), title="Read by", console=console
+    )
+
+
+@topic.command("create")
+@on_cluster
+def create_topic(
+    cluster: Cluster,
+    name: TopicName,
+    queues: Annotated[int, typer.Option("--queues", "-q", min=1, help="queues at each broker")] = 8,
+    cluster_name: Annotated[
+        str | None, typer.Option("--cluster", help="only the brokers of this cluster")
+    ] = None,
+) -> None:
+    """Create a topic; wait until it can be used.
+
+    \b
+    Examples:
+      sparrowmq topic create orders --queues 16
+    """
+    if name in cluster.run(topics.list_topics(cluster.directory)):
+        raise UsageError(f"topic {name!r} is there already; `sparrowmq topic update` changes it")
+    operation = administer.create_topic(
+        cluster.directory, name, queues=queues, cluster=cluster_name
+    )
+    route = cluster.run(operation)
+    if cluster.as_json:
+        print_json({"topic": name, "queues": len(route.publish_queues)})
+    else:
+        say(f"topic {name} has {len(route.publish_queues)} queues")
+
+
+@topic.command("update")
+@on_cluster
+def update_topic(
+    cluster: Cluster,
+    name: TopicName,
+    queues: Annotated[
+        int | None, typer.Option("--queues", "-q", min=1, help="queues to read and to write")
+    ] = None,
+    read_queues: Annotated[
+        int | None, typer.Option("--read-queues", min=1, help="queues that consumers divide")
+    ] = None,
+    write_queues: Annotated[
+        int | None, typer.Option("--write-queues", min=1, help="queues that producers use")
+    ] = None,
+    perm: Annotated[str | None, typer.Option("--perm", help="r, w, rw or none")] = None,
+    yes: Yes = False,
+) -> None:
+    """Change a topic's queues or permissions, at every broker that has it.
+
+    To take queues away without losing messages, first lower --write-queues, and --read-queues only
+    once the queues above are consumed.
+
+    \b
+    Examples:
+      sparrowmq topic update orders --queues 32 --yes
+    """
+    if queues is not None and (read_queues is not None or write_queues is not None):
+        raise UsageError("give --queues, or --read-queues and --write-queues")
+    if queues is None and read_queues is None and write_queues is None and perm is None:
+        raise UsageError(
+            "nothing to change: give --queues, --read-queues, --write-queues or --perm"
+        )
+    operation = topics.plan_topic_update(
+        cluster.directory,
+        name,
+        read_queues=queues or read_queues,
+        write_queues=queues or write_queues,
+        perm=None if perm is None else topics.parse_perm(perm),
+    )
+    with naming_topic(cluster, name):
+        planned = cluster.run(operation)
+    rows = [
+        {
+            "broker": broker.name,
+            "read_queues": arrow(before.read_queue_nums, after.read_queue_nums),
+            "write_queues": arrow(before.write_queue_nums, after.write_queue_nums),
+            "perm": arrow(topics.perm_name(before.perm), topics.perm_name(after.perm)),
+        }
+        for broker, before, after in planned
+    ]
+    columns = [
+        Column("broker"),
+        Column("read_queues", "read queues"),
+        Column("write_queues", "write queues"),
+        Column("perm"),
+    ]
+    carry_out(
+        cluster,
+        rows,
+        columns,
+        is_told=yes,
+        apply=lambda: cluster.run(topics.update_topic(cluster.directory, planned)),
+        done=f"topic {name} was changed",
+    )
+
+
+@topic.command("delete")
+@on_cluster
+def delete_topic(cluster: Cluster, name: TopicName, yes: Yes = False) -> None:
+    """Delete a topic at every broker and name server, with its groups' offsets.
+
+    \b
+    Examples:
+      sparrowmq topic delete orders          # shows what would be lost
+      sparrowmq topic delete orders --yes
+    """
+    with naming_topic(cluster, name):
+        status = cluster.run(topics.topic_status(cluster.directory, name))
+    rows = [
+        {
+            "topic": status.topic,
+            "broker": place.broker_name,
+            "queues": place.write_queue_nums,
+            "messages": sum(
+                at.max_offset - at.min_offset
+                for at in status.queues
+                if at.queue.broker_name == place.broker_name
+            ),
+            "groups": list(status.groups),
+        }
+        for place in status.places
+    ]
+    columns = tuple(map(Column, ("topic", "broker", "queues", "messages", "groups")))
+    carry_out(
+        cluster,
+        rows,
+        columns,
+        is_told=yes,
+        apply=lambda: cluster.run(administer.delete_topic(cluster.directory, name)),
+        done=f"topic {name} was deleted",
+    )

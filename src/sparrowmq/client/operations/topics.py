@@ -1,0 +1,228 @@
+"""What a topic is and holds: its settings and queues at every broker, and who reads it.
+
+Source: AdminBrokerProcessor.getTopicStatsInfo, queryTopicConsumeByWho, updateAndCreateTopic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from msgspec import structs
+
+from sparrowmq.calling.effects import Operation
+from sparrowmq.client.arguments import check_range
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.request import ask, ask_name_servers, decode_answer
+from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_route
+from sparrowmq.client.route_cache import QUEUES_MAX
+from sparrowmq.errors import ConfigError, TopicRouteNotFound
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import AUTO_CREATE_TOPIC_KEY_TOPIC
+from sparrowmq.protocol.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    GroupList,
+    QueueData,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+    TopicStatsTable,
+)
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.framing import FRAME_BYTES_MAX
+from sparrowmq.protocol.headers import (
+    CreateTopicRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+)
+
+_PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0}
+_NAMES_OF_PERMS = {value: name for name, value in _PERMS.items()}
+
+
+def parse_perm(text: str) -> int:
+    """Return a topic's permissions of `r`, `w`, `rw` or `none`. Raises: ConfigError."""
+    try:
+        return _PERMS[text]
+    except KeyError:
+        raise ConfigError(f"the permissions {text!r} are none of {', '.join(_PERMS)}") from None
+
+
+def perm_name(perm: int) -> str:
+    """Write a topic's permissions: `rw`, `r`, `w` or `none`."""
+    return _NAMES_OF_PERMS[perm & (PERM_READ | PERM_WRITE)]
+
+
+def list_topics(directory: Directory) -> Operation[list[str]]:
+    """Return the topics that the name server knows, by name, RocketMQ's own included.
+
+    Raises: ConnectFailed if no name server answers; BrokerError.
+    """
+    names = yield from ask_name_servers(
+        directory.name_servers,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        read=_read_topics,
+        timeout_ms=directory.timeout_ms,
+    )
+    return sorted(map(directory.namespace.unwrap, names))
+
+
+def _read_topics(reply: RemotingCommand, address: str) -> list[str]:
+    return decode_answer(TopicList, reply, address, absent=b"{}").topic_list
+
+
+class QueueStatus(NamedTuple):
+    """What one queue holds; `last_timestamp_ms` is when its last message came, None if none did."""
+
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+    last_timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStatus:
+    """A topic in full.
+
+    Args:
+        topic: its name.
+        places: its settings, by broker name.
+        addresses: brokers by id (0 is the master) to `host:port`, by broker name.
+        queues: what its queues hold, by broker name and queue id.
+        groups: who subscribes to it or has committed offsets in it, by name.
+    """
+
+    topic: str
+    places: tuple[QueueData, ...]
+    addresses: dict[str, dict[int, str]]
+    queues: tuple[QueueStatus, ...]
+    groups: tuple[str, ...]
+
+
+def topic_status(directory: Directory, topic: str) -> Operation[TopicStatus]:
+    """Look at a topic: one route, and two requests to each of its brokers.
+
+    Raises: TopicRouteNotFound; ConnectFailed, TransportError, BrokerError.
+    """
+    topic = directory.namespace.wrap(topic)
+    route = yield from find_route(directory.name_servers, topic, timeout_ms=directory.timeout_ms)
+    brokers = sorted((b for b in route.broker_datas if b.broker_addrs), key=lambda b: b.broker_name)
+    asked = [broker.broker_addrs[min(broker.broker_addrs)] for broker in brokers]
+    tables = yield from gather(
+        [_queue_statuses(directory, address, topic) for address in asked], name=f"queues of {topic}"
+    )
+    readers = yield from gather(
+        [_readers(directory, address, topic) for address in asked], name=f"groups of {topic}"
+    )
+    return TopicStatus(
+        topic=directory.namespace.unwrap(topic),
+        places=tuple(sorted(route.queue_datas, key=lambda data: data.broker_name)),
+        addresses={broker.broker_name: dict(broker.broker_addrs) for broker in brokers},
+        queues=tuple(sorted(status for table in tables for status in table)),
+        groups=tuple(sorted({group for groups in readers for group in groups})),
+    )
+
+
+def _queue_statuses(directory: Directory, address: str, topic: str) -> Operation[list[QueueStatus]]:
+    header = GetTopicStatsInfoRequestHeader(topic=topic)
+    code = RequestCode.GET_TOPIC_STATS_INFO
+    reply = yield from ask(address, code, header, timeout_ms=directory.timeout_ms)
+    table = decode_answer(TopicStatsTable, reply, address, absent=b"{}").offset_table
+    return [
+        QueueStatus(
+            directory.namespace.unwrap_queue(queue),
+            max(0, at.min_offset),
+            max(0, at.max_offset),
+            at.last_update_timestamp_ms or None,
+        )
+        for queue, at in table.items()
+    ]
+
+
+def _readers(directory: Directory, address: str, topic: str) -> Operation[list[str]]:
+    header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
+    code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+    reply = yield from ask(address, code, header, timeout_ms=directory.timeout_ms)
+    groups = decode_answer(GroupList, reply, address, absent=b"{}").group_list
+    return [directory.namespace.unwrap(group) for group in groups]
+
+
+class TopicChange(NamedTuple):
+    """A topic's settings at one broker, before and after."""
+
+    broker: BrokerAt
+    before: TopicConfig
+    after: TopicConfig
+
+
+def plan_topic_update(
+    directory: Directory,
+    topic: str,
+    *,
+    read_queues: int | None = None,
+    write_queues: int | None = None,
+    perm: int | None = None,
+) -> Operation[list[TopicChange]]:
+    """Say what an update of a topic would change, at each broker that has it. Nothing is changed.
+
+    Args:
+        read_queues, write_queues: how many queues of each broker; None leaves them.
+        perm: as `parse_perm` returns; None leaves it.
+
+    Raises: TopicRouteNotFound if no broker has it; ConfigError; TransportError; BrokerError.
+    """
+    topic = directory.namespace.wrap(topic)
+    for name, value in (("read_queues", read_queues), ("write_queues", write_queues)):
+        if value is not None:
+            check_range(name, value, 1, QUEUES_MAX)
+    brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
+    found = yield from gather(
+        [_find_config(directory, broker.address, topic) for broker in brokers],
+        name=f"settings of {topic}",
+    )
+    wanted = {"read_queue_nums": read_queues, "write_queue_nums": write_queues, "perm": perm}
+    settings = {name: value for name, value in wanted.items() if value is not None}
+    changes = [
+        TopicChange(broker, config, structs.replace(config, **settings))
+        for broker, config in zip(brokers, found, strict=True)
+        if config is not None
+    ]
+    if not changes:
+        raise TopicRouteNotFound(f"no broker has topic {topic!r}; create it, or check its name")
+    return changes
+
+
+def update_topic(directory: Directory, changes: Sequence[TopicChange]) -> Operation[None]:
+    """Carry out what `plan_topic_update` planned. Raises: TransportError, BrokerError."""
+    requests = [
+        ask(
+            change.broker.address,
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            CreateTopicRequestHeader(
+                topic=change.after.topic_name,
+                default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
+                read_queue_nums=change.after.read_queue_nums,
+                write_queue_nums=change.after.write_queue_nums,
+                perm=change.after.perm,
+                topic_filter_type=change.after.topic_filter_type,
+                topic_sys_flag=change.after.topic_sys_flag,
+                order=change.after.order,
+            ),
+            timeout_ms=directory.timeout_ms,
+        )
+        for change in changes
+        if change.after != change.before
+    ]
+    yield from gather(requests, name="update topic")
+
+
+def _find_config(directory: Directory, address: str, topic: str) -> Operation[TopicConfig | None]:
+    # Only 5.x answers for one topic (GET_TOPIC_CONFIG); the whole table every broker has.
+    code = RequestCode.GET_ALL_TOPIC_CONFIG
+    reply = yield from ask(address, code, timeout_ms=directory.timeout_ms)
+    table = decode_answer(TopicConfigTable, reply, address, bytes_max=FRAME_BYTES_MAX)
+    return table.topic_config_table.get(topic)

@@ -1,0 +1,96 @@
+"""Which cluster a command talks to, and what it says where none answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sparrowmq.cli.contexts import (
+    Context,
+    Contexts,
+    choose_context,
+    contexts_path,
+    read_contexts,
+    write_contexts,
+)
+from sparrowmq.cli.main import build_app
+from sparrowmq.errors import ConfigError
+
+PROD = Context(name_server="ns-1:9876;ns-2:9876", tls_ca="/etc/ca.pem", namespace='odd "name"')
+
+
+def choose(
+    environ: dict[str, str],
+    *,
+    name_server: str | None = None,
+    name: str | None = None,
+    tls_ca: str | None = None,
+) -> Context:
+    return choose_context(
+        name_server=name_server, name=name, tls_ca=tls_ca, environ=environ
+    ).context
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "contexts.toml"
+    contexts = Contexts(current="prod", contexts={"prod": PROD, "dev": Context()})
+
+    write_contexts(path, contexts)
+
+    assert contexts == read_contexts(path)
+    assert 0o600 == path.stat().st_mode & 0o777
+
+
+def test_no_file_is_no_contexts(tmp_path: Path) -> None:
+    assert Contexts() == read_contexts(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("text", ["current = ", "[contexts.a]\nnameservr = 'x'", "current = 1"])
+def test_damaged_file_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "contexts.toml"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError, match=r"contexts\.toml is no file of contexts"):
+        read_contexts(path)
+
+
+def test_the_order_of_what_says_where(tmp_path: Path) -> None:
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert "127.0.0.1:9876" == choose(environ).name_server
+
+    contexts = Contexts(current="prod", contexts={"prod": PROD, "dev": Context()})
+    write_contexts(contexts_path(environ), contexts)
+    assert PROD == choose(environ)
+
+    environ["NAMESRV_ADDR"] = "from-variable:9876"
+    assert "from-variable:9876" == choose(environ).name_server
+
+    environ["SPARROWMQ_CONTEXT"] = "dev"
+    assert Context() == choose(environ)
+    assert PROD == choose(environ, name="prod")
+    assert Context(name_server="a:1", tls_ca="c") == choose(environ, name_server="a:1", tls_ca="c")
+
+
+def test_unknown_and_contradicting_choices_are_refused(tmp_path: Path) -> None:
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
+    write_contexts(contexts_path(environ), Contexts(contexts={"production": PROD}))
+
+    with pytest.raises(ConfigError, match="did you mean production"):
+        choose(environ, name="prduction")
+    with pytest.raises(ConfigError, match="not both"):
+        choose(environ, name="production", name_server="a:1")
+
+
+def test_no_cluster_says_which_address_and_who_named_it(home: Path) -> None:
+    write_contexts(
+        home / "sparrowmq" / "contexts.toml",
+        Contexts(current="far", contexts={"far": Context(name_server="127.0.0.1:1")}),
+    )
+
+    result = CliRunner().invoke(build_app(), ["ls"])
+
+    assert (3, "") == (result.exit_code, result.stdout)
+    assert "the address is that of context far" in result.stderr
+    assert 1 == len(result.stderr.splitlines())

@@ -1,0 +1,48 @@
+"""Tables that fit, and values as people read them."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console
+
+from sparrowmq.cli.output import Column, format_value, print_rows
+
+ROWS = [
+    {"group": "GID_a_rather_long_name_of_a_group", "lag": 1_234_567, "topics": ["x" * 30, "y" * 30]}
+]
+COLUMNS = [Column("group"), Column("lag"), Column("topics", optional=True)]
+
+
+def printed(width: int, *, is_terminal: bool = True) -> list[str]:
+    file = StringIO()
+    console = Console(file=file, width=width, force_terminal=is_terminal, color_system=None)
+    print_rows(ROWS, COLUMNS, console=console)
+    return file.getvalue().splitlines()
+
+
+def test_optional_columns_go_before_anything_is_folded() -> None:
+    wide, narrow, tiny = printed(200), printed(80), printed(24)
+
+    assert "topics" in wide[0]
+    assert "topics" not in narrow[0]
+    assert "GID_a_rather_long_name_of_a_group" in narrow[2]
+    assert "1,234,567" in tiny[2]
+    assert all(len(line) <= 24 for line in tiny)
+
+
+def test_optional_column_of_which_nothing_is_known_is_left_out() -> None:
+    file = StringIO()
+    rows = [{"group": "a", "topics": []}]
+    columns = [COLUMNS[0], COLUMNS[2]]
+
+    print_rows(rows, columns, console=Console(file=file, width=80))
+
+    assert "topics" not in file.getvalue()
+
+
+def test_values_are_written_for_people() -> None:
+    values = [None, "", [], True, 12_345, 1.25, {"a": 1}, ["x", "y"]]
+
+    assert ["–", "–", "–", "yes", "12,345", "1.2", "a=1", "x, y"] == list(map(format_value, values))
+    assert format_value(1_700_000_000_123, "at_timestamp_ms").endswith(".123")

@@ -1,0 +1,198 @@
+"""`sparrowmq ls`, `topic` and `group` on a real cluster: what they print, change and refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from commands import Commands
+from sparrowmq import Admin, ConsumeFromWhere, Message, MessageQueue, Producer, PushConsumer
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def admin(shared_cluster: EmbeddedCluster) -> Iterator[Admin]:
+    with Admin(name_server=shared_cluster.name_server, timeout_ms=10_000) as opened:
+        yield opened
+
+
+def fill(cluster: EmbeddedCluster, topic: str, counts: list[int]) -> None:
+    """Make a topic with so many messages in each queue."""
+    cluster.create_topic(topic, queues=len(counts))
+    with Producer("GID_fill", name_server=cluster.name_server) as producer:
+        for queue_id, count in enumerate(counts):
+            queue = MessageQueue(topic, "broker-a", queue_id)
+            for _ in range(count):
+                producer.send(Message(topic, b"x"), queue=queue)
+
+
+def commit(admin: Admin, group: str, topic: str, offsets: list[int]) -> None:
+    for queue_id, offset in enumerate(offsets):
+        admin.update_offset(group, MessageQueue(topic, "broker-a", queue_id), offset)
+
+
+def test_ls_shows_what_is_there_and_who_is_behind(
+    smq: Commands, shared_cluster: EmbeddedCluster, admin: Admin
+) -> None:
+    fill(shared_cluster, "T_ls", [5, 3])
+    commit(admin, "GID_ls_behind", "T_ls", [1, 1])
+    commit(admin, "GID_ls_done", "T_ls", [5, 3])
+
+    found = smq.json("ls")
+    table = smq("ls")
+
+    assert ["broker-a"] == [broker["broker"] for broker in found["brokers"]]
+    topics = {row["topic"]: row for row in found["topics"]}
+    assert (2, 8, ["GID_ls_behind", "GID_ls_done"]) == tuple(
+        topics["T_ls"][key] for key in ("queues", "end_offsets", "groups")
+    )
+    assert set() == {"TBW102", "broker-a", "DefaultCluster"} & topics.keys()
+    groups = [row for row in found["groups"] if row["topics"] == ["T_ls"]]
+    assert [("GID_ls_behind", 6, 0, "nobody consumes"), ("GID_ls_done", 0, 0, "")] == [
+        (row["group"], row["lag"], row["member_count"], row["trouble"]) for row in groups
+    ]
+    assert 0 == table.exit_code
+    assert "GID_ls_behind" in table.stdout
+    assert "TBW102" in smq("ls", "--all").stdout
+
+
+def test_topic_is_created_shown_changed_and_deleted(smq: Commands) -> None:
+    assert {"topic": "T_life", "queues": 4} == smq.json("topic", "create", "T_life", "-q", "4")
+
+    again = smq("topic", "create", "T_life")
+    planned = smq.json("topic", "update", "T_life", "--queues", "6", "--perm", "r")
+    shown = smq.json("topic", "show", "T_life")
+    assert (2, True) == (again.exit_code, "is there already" in again.stderr)
+    assert not planned["applied"]
+    assert [("rw → r", "4 → 6")] == [(c["perm"], c["read_queues"]) for c in planned["changes"]]
+    assert [4] == [broker["read_queues"] for broker in shown["brokers"]]
+
+    assert smq.json("topic", "update", "T_life", "--queues", "6", "--yes")["applied"]
+    wait_until("six queues", lambda: len(smq.json("topic", "show", "T_life")["queues"]) == 6)
+    dry = smq("topic", "delete", "T_life")
+    assert (0, True) == (dry.exit_code, "give --yes to do it" in dry.stderr)
+    assert "T_life" in smq("topic", "ls").stdout
+    assert 0 == smq("topic", "delete", "T_life", "--yes").exit_code
+    assert "T_life" not in smq("topic", "ls").stdout
+
+
+def test_mistyped_topic_is_answered_by_the_nearest(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_departures", queues=1)
+
+    for command in (("topic", "show"), ("topic", "delete"), ("topic", "update", "-q", "2")):
+        result = smq(*command, "t_deprtures")
+
+        assert 2 == result.exit_code
+        assert "did you mean T_departures?" in result.stderr
+
+
+def test_lag_names_the_queue_furthest_behind_first(
+    smq: Commands, shared_cluster: EmbeddedCluster, admin: Admin
+) -> None:
+    fill(shared_cluster, "T_lag", [1, 7, 3])
+    commit(admin, "GID_lag", "T_lag", [1, 2, 0])
+
+    rows = smq.json("group", "lag", "GID_lag")
+    wrong = smq("group", "lag", "GID_lag", "--topic", "T_nothing")
+
+    assert [(1, 5), (2, 3), (0, 0)] == [(row["queue"], row["lag"]) for row in rows]
+    assert 2 == wrong.exit_code
+    assert "it has in: T_lag" in wrong.stderr
+
+
+def test_reset_shows_the_difference_and_changes_nothing_until_told(
+    smq: Commands, shared_cluster: EmbeddedCluster, admin: Admin
+) -> None:
+    fill(shared_cluster, "T_reset", [4, 6])
+    commit(admin, "GID_reset", "T_reset", [2, 6])
+
+    def committed() -> list[int | None]:
+        return [lag.consumer_offset for lag in admin.group_lag("GID_reset", "T_reset")]
+
+    planned = smq.json("group", "reset", "GID_reset", "--to", "earliest")
+    assert [(2, 0, -2), (6, 0, -6)] == [
+        (row["before"], row["after"], row["skipped"]) for row in planned["changes"]
+    ]
+    assert ([2, 6], False) == (committed(), planned["applied"])
+
+    told = smq("group", "reset", "GID_reset", "--to", "3", "--queue", "broker-a:1", "--yes")
+    assert "0 messages will be skipped, 3 will come again" in told.stderr
+    assert [2, 3] == committed()
+
+    assert smq.json("group", "skip", "GID_reset", "--yes")["applied"]
+    assert [4, 6] == committed()
+
+    early = smq.json("group", "reset", "GID_reset", "--to", "1d", "--yes")
+    assert [0, 0] == [row["after"] for row in early["changes"]] == committed()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--to", "yesterday"], "'yesterday' is no time"),
+        (["--to", "5", "--queue", "broker-a"], "'broker-a' is no queue"),
+        (["--to", "5", "--queue", "broker-a:7"], "no queue broker-a:7"),
+        (["--to", "99", "--queue", "broker-a:0"], "has offsets 0 to 0, not 99"),
+        (["--to", "latest", "--topic", "T_no"], "there is no topic 'T_no'"),
+    ],
+)
+def test_reset_refuses_what_cannot_be(
+    smq: Commands,
+    shared_cluster: EmbeddedCluster,
+    admin: Admin,
+    options: list[str],
+    words: str,
+) -> None:
+    fill(shared_cluster, "T_refused", [0])
+    commit(admin, "GID_refused", "T_refused", [0])
+
+    result = smq("group", "reset", "GID_refused", *options, "--yes")
+
+    assert 2 == result.exit_code
+    assert words in result.stderr
+
+
+def test_group_with_members_is_shown_and_neither_deleted_nor_moved_by_offsets(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_members", queues=2)
+    with PushConsumer(
+        "GID_members",
+        name_server=shared_cluster.name_server,
+        listener=lambda messages, context: None,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    ) as member:
+        member.subscribe("T_members", "a || b")
+        member.start()
+        wait_until("all queues", lambda: len(member.assignment()) == 2)
+
+        shown = smq.json("group", "show", "GID_members")
+        deleted = smq("group", "delete", "GID_members", "--yes")
+        moved = smq("group", "reset", "GID_members", "--to", "0", "-q", "broker-a:0", "--yes")
+
+    assert [member.client_id] == [row["client_id"] for row in shown["members"]]
+    assert "a || b" in [row["expression"] for row in shown["topics"]]
+    assert (2, True) == (deleted.exit_code, "1 member connected" in deleted.stderr)
+    assert (2, True) == (moved.exit_code, "reset all queues to a time" in moved.stderr)
+
+
+def test_group_settings_are_changed_and_the_group_deleted(smq: Commands) -> None:
+    dry = smq.json("group", "update", "GID_set", "--retries", "3")
+    assert ["– → 3"] == [row["retry_times_max"] for row in dry["changes"]]
+    assert 2 == smq("group", "show", "GID_set").exit_code
+
+    assert smq.json("group", "update", "GID_set", "--retries", "3", "--disable", "--yes")["applied"]
+    assert [(3, False)] == [
+        (row["retry_times_max"], row["enabled"])
+        for row in smq.json("group", "show", "GID_set")["settings"]
+    ]
+
+    assert 0 == smq("group", "delete", "GID_set", "--yes").exit_code
+    gone = smq("group", "show", "GID_set")
+    assert (2, True) == (gone.exit_code, "no broker knows consumer group" in gone.stderr)
