@@ -12,7 +12,7 @@ BIN := .venv/bin
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup demo test simulate fuzz check format docs bench interop interop-smoke soak soak-spark lock clean
+.PHONY: help setup demo test simulate fuzz check format generate docs bench interop interop-smoke soak soak-spark lock clean
 
 setup: .venv/ready ## make .venv with everything that is used here
 
@@ -67,15 +67,19 @@ fuzz: .venv/fuzz-ready ## inputs that break a decoder: TARGETS=... MINUTES=10
 	@touch $@
 
 check: setup ## format, lint, types, architecture
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks tools
+	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/mypy
 	$(BIN)/pyright
-	$(BIN)/python -m pytest tests/test_architecture.py
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_generated.py
 
 format: setup ## format, and mend what ruff can
-	$(BIN)/ruff format src tests benchmarks
-	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks tools
+	$(BIN)/ruff check --fix src tests benchmarks tools
+
+# The synchronous face, the types of settings, and their page.
+generate: setup ## make the files that are made of others
+	$(BIN)/python tools/generate.py
 
 # The documentation as a site, in build/site; a broken link or a missing page is an error.
 docs: setup ## the documentation as a site, in build/site

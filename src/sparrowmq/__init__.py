@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from sparrowmq.client.blocking_pull import LitePullConsumer
     from sparrowmq.client.lite_pull import PullResult
     from sparrowmq.client.operations.pull import PullStatus
+    from sparrowmq.client.setting_types import (
+        AdminSettings,
+        LitePullConsumerSettings,
+        ProducerSettings,
+        PushConsumerSettings,
+    )
     from sparrowmq.membership.client_id import ClientIdRule
     from sparrowmq.model import (
         CompressionType,
@@ -39,6 +45,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Admin",
+    "AdminSettings",
     "AsyncAdmin",
     "AsyncLitePullConsumer",
     "AsyncProducer",
@@ -51,15 +58,18 @@ __all__ = [
     "ConsumeOrderlyStatus",
     "ConsumeStatus",
     "LitePullConsumer",
+    "LitePullConsumerSettings",
     "Message",
     "MessageExt",
     "MessageModel",
     "MessageQueue",
     "MessageSelector",
     "Producer",
+    "ProducerSettings",
     "PullResult",
     "PullStatus",
     "PushConsumer",
+    "PushConsumerSettings",
     "SendResult",
     "SendStatus",
     "UnreadablePolicy",
@@ -68,16 +78,20 @@ __all__ = [
 # Where a name is defined, if not in `sparrowmq.model`.
 _MODULES = {
     "Admin": "sparrowmq.client.blocking",
+    "AdminSettings": "sparrowmq.client.setting_types",
     "AsyncAdmin": "sparrowmq.client.aio",
     "AsyncLitePullConsumer": "sparrowmq.client.aio_pull",
     "AsyncProducer": "sparrowmq.client.aio",
     "AsyncPushConsumer": "sparrowmq.client.aio",
     "ClientIdRule": "sparrowmq.membership.client_id",
     "LitePullConsumer": "sparrowmq.client.blocking_pull",
+    "LitePullConsumerSettings": "sparrowmq.client.setting_types",
     "Producer": "sparrowmq.client.blocking",
+    "ProducerSettings": "sparrowmq.client.setting_types",
     "PullResult": "sparrowmq.client.lite_pull",
     "PullStatus": "sparrowmq.client.operations.pull",
     "PushConsumer": "sparrowmq.client.blocking",
+    "PushConsumerSettings": "sparrowmq.client.setting_types",
 }
 
 

@@ -1,7 +1,7 @@
-"""The table of settings: one row for each, from which the command line takes its help.
+"""What a row of a table of settings says, and the table of the servers' settings.
 
-A setting comes from the command line; nothing else reads the environment. `source` names
-RocketMQ's setting of the same meaning where there is one.
+The command line takes its help from the servers' rows; the clients' rows stand at the fields of
+`client/config.py`. The page docs/reference/settings.md is made of both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,19 @@ from sparrowmq.errors import ConfigError
 
 
 class Setting(NamedTuple):
-    """One row. `unit` is "" where there is none."""
+    """One row.
+
+    Args:
+        name: as users write it.
+        kind: the type of its values; `object` for what another check takes apart.
+        default: its value if none is given; where that is None, None may be given too.
+        unit: "" where there is none.
+        source: RocketMQ's setting of the same meaning, "" where there is none.
+        help: what it is, without a full stop.
+        low: the least number that is allowed; None where there is no range.
+        high: the greatest.
+        only: the one client that has it; "" for all that have its table.
+    """
 
     name: str
     kind: type
@@ -20,6 +32,9 @@ class Setting(NamedTuple):
     unit: str
     source: str
     help: str
+    low: int | None = None
+    high: int | None = None
+    only: str = ""
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -31,6 +46,8 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "NettyServerConfig.listenPort of the name server",
         "the name server's port; 0 takes any free one",
+        0,
+        65_535,
     ),
     Setting(
         "broker-port",
@@ -39,6 +56,8 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "NettyServerConfig.listenPort of the broker",
         "the broker's port; 0 takes any free one",
+        0,
+        65_535,
     ),
     Setting("data", str, "sparrowmq-data", "", "storePathRootDir", "the directory for all data"),
     Setting(

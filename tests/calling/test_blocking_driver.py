@@ -14,7 +14,7 @@ import pytest
 from frame_server import FrameServer, Peer
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import Cancelled, Event, call, invoke, now, sleep, spawn, wait
-from sparrowmq.errors import InvokeTimeout, UsageError
+from sparrowmq.errors import UsageError
 from sparrowmq.protocol.command import RemotingCommand
 
 PATIENCE_S = 20
@@ -172,23 +172,6 @@ def test_failing_callback_is_logged_and_stops_nothing(
     blocking.run(now())
 
     assert "from a callback" in caplog.text
-
-
-def test_time_out_bounds_the_whole_operation_and_cancels_it(blocking: BlockingDriver) -> None:
-    ended: list[str] = []
-
-    def operation() -> Any:
-        try:
-            yield from sleep(LONG_MS)
-        except Cancelled:
-            ended.append("cancelled")
-            raise
-
-    with pytest.raises(InvokeTimeout, match="task slow did not end within 20 ms"):
-        blocking.run(operation(), timeout_ms=20, name="slow")
-
-    assert ["cancelled"] == ended
-    assert 5 == blocking.run(call(int, "5"), timeout_ms=LONG_MS)
 
 
 def test_run_within_the_driver_is_refused(blocking: BlockingDriver) -> None:

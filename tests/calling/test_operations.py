@@ -14,6 +14,7 @@ from harness import Harness
 from sparrowmq.calling.effects import (
     Cancelled,
     Event,
+    bounded,
     call,
     cancel,
     invoke,
@@ -901,3 +902,20 @@ def test_close_does_not_wait_for_a_listener_without_end(
     for thread in threading.enumerate():
         if thread.name == "sparrowmq-call-0":
             thread.join(PATIENCE_S)
+
+
+def test_time_out_bounds_the_whole_operation_and_cancels_it(driver: Harness) -> None:
+    ended: list[str] = []
+
+    def operation() -> Any:
+        try:
+            yield from sleep(LONG_MS)
+        except Cancelled:
+            ended.append("cancelled")
+            raise
+
+    with pytest.raises(InvokeTimeout, match="task slow did not end within 20 ms"):
+        driver.run(bounded(operation(), timeout_ms=20, name="slow"))
+
+    assert ["cancelled"] == ended
+    assert 5 == driver.run(bounded(call(int, "5"), timeout_ms=LONG_MS, name="quick"))

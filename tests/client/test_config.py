@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from sparrowmq.client.config import ConsumerConfig, ProducerConfig
+from sparrowmq import Admin, LitePullConsumer, Producer, PushConsumer, UnreadablePolicy
+from sparrowmq.client.config import KINDS, ConsumerConfig, ProducerConfig
+from sparrowmq.client.settings import rows_of
+from sparrowmq.config import Setting
 from sparrowmq.errors import ConfigError
-from sparrowmq.membership.process_queue import FlowLimits
 
 
 @pytest.mark.parametrize(
@@ -26,7 +29,7 @@ from sparrowmq.membership.process_queue import FlowLimits
         ("drain_timeout_ms", -1),
         ("commit_interval_ms", 1),
         ("max_reconsume_times", -1),
-        ("flow", FlowLimits(count_max=0)),
+        ("pull_threshold_for_queue", 0),
     ],
 )
 def test_wrong_consumer_setting_is_refused(setting: str, value: Any) -> None:
@@ -51,3 +54,80 @@ def test_wrong_producer_setting_is_refused(setting: str, value: Any) -> None:
 
     with pytest.raises(ConfigError, match=setting):
         ProducerConfig(**settings)
+
+
+# --- the tables -------------------------------------------------------------------------------
+
+# What a face makes of itself: the group with its namespace, the id, tables of other settings.
+MADE = {"group", "client_id", "namespace", "consume_type", "client", "times"}
+CLIENTS: dict[str, Any] = {
+    "Producer": lambda **given: Producer("GID_s", name_server="127.0.0.1:1", **given),
+    "PushConsumer": lambda **given: PushConsumer(
+        "GID_s", name_server="127.0.0.1:1", listener=lambda *_: None, **given
+    ),
+    "LitePullConsumer": lambda **given: LitePullConsumer(
+        "GID_s", name_server="127.0.0.1:1", **given
+    ),
+    "Admin": lambda **given: Admin(name_server="127.0.0.1:1", **given),
+}
+ROWS = [(kind.name, row) for kind in KINDS.values() for row in kind.rows().values()]
+RANGES = [(kind, row) for kind, row in ROWS if row.low is not None]
+
+
+def name_of(value: object) -> str:
+    return value.name if isinstance(value, Setting) else str(value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_that_is_not_made_can_be_set(kind: str) -> None:
+    for table in KINDS[kind].tables:
+        assert set() == {each.name for each in fields(table)} - rows_of(table).keys() - MADE
+
+
+@pytest.mark.parametrize(("kind", "row"), RANGES, ids=name_of)
+def test_range_of_a_setting_holds_at_the_face(kind: str, row: Setting) -> None:
+    assert row.low is not None
+    assert row.high is not None
+    for value in (row.low - 1, row.high + 1, "7", True):
+        with pytest.raises(ConfigError, match=f"{row.name} is {value!r}; it must be"):
+            CLIENTS[kind](**{row.name: value})
+
+
+def test_setting_arrives_where_it_is_used() -> None:
+    with Producer("GID_s", name_server="127.0.0.1:1", heartbeat_ms=7_000) as producer:
+        assert 7_000 == producer._publisher.config.times.heartbeat_ms
+    with LitePullConsumer(
+        "GID_s",
+        name_server="127.0.0.1:1",
+        pull_threshold_size_for_queue=3,
+        consume_concurrently_max_span=9,
+        rebalance_interval_ms=500,
+        unreadable_policy=UnreadablePolicy.SKIP,
+    ) as consumer:
+        member = consumer._state.subscriber.member._config
+        assert (3, 9, 500) == (member.flow.size_mib_max, member.flow.span_max, member.rebalance_ms)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        ("PushConsumer", "drain_timeout", "did you mean drain_timeout_ms"),
+        ("PushConsumer", "pullBatchSize", "did you mean pull_batch_size"),
+        ("PushConsumer", "auto_commit", "PushConsumer has no setting 'auto_commit'"),
+        ("LitePullConsumer", "orderly", "LitePullConsumer has no setting 'orderly'"),
+        ("Producer", "zzz", "there are body_bytes_max, client_id_rule, client_ip"),
+        ("Admin", "timeout", "did you mean timeout_ms"),
+    ],
+)
+def test_unknown_setting_is_refused_with_the_nearest(kind: str, name: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        CLIENTS[kind](**{name: 1})
+
+    assert words in str(caught.value)
+
+
+def test_values_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(ConfigError, match="pull_timeout_ms is 9000; it must be more than"):
+        CLIENTS["PushConsumer"](pull_timeout_ms=9_000)
+    with pytest.raises(ConfigError, match="compress_level is 10; ZLIB has 1 to 9"):
+        CLIENTS["Producer"](compress_level=10)

@@ -295,15 +295,7 @@ HOSTILE_ROUTES = {
 def test_route_beyond_all_bounds_is_refused_before_anything_is_made_of_it(
     play: Callable[..., Any], lie: Lie, said: str
 ) -> None:
-    publisher = make_publisher(
-        "GID_p",
-        name_server="ns:1",
-        client_ip="127.0.0.1",
-        instance_name="i",
-        unit_name=None,
-        send_timeout_ms=3_000,
-        retry_times=2,
-    )
+    publisher = make_publisher("GID_p", name_server="ns:1", client_ip="127.0.0.1")
     answer = lie(RemotingCommand(code=0), None)
     driver = play(lambda _, request: answer)
     tracemalloc.start()

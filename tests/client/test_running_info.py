@@ -21,7 +21,6 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.subscription import parse_subscription
-from sparrowmq.strategies.registry import strategy_from
 
 QUEUE = MessageQueue("T", "b", 3)
 NOW_MS, TIMESTAMP_MS = 5_000, 1_700_000_000_000
@@ -33,7 +32,6 @@ def subscriber() -> Subscriber:
     made = Subscriber(
         config=ConsumerConfig(group="GID_info", client_id="me"),
         name_servers=NameServers(("127.0.0.1:9876",)),
-        strategy=strategy_from("AVG"),
         subscriptions={"T": parse_subscription("T", "A || B", sub_version=7)},
         listener=lambda *_: None,
         callbacks=RebalanceCallbacks(),

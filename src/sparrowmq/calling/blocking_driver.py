@@ -35,7 +35,7 @@ from sparrowmq.calling.channel import Channel, OnConnectionLost, OnRequest
 from sparrowmq.calling.effects import Call, Cancelled, Effect, Event, Invoke, Oneway, Operation
 from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Timed, log_unjoined
 from sparrowmq.calling.socket_network import SocketNetwork
-from sparrowmq.errors import InvokeTimeout, UsageError
+from sparrowmq.errors import UsageError
 
 LOG = logging.getLogger("sparrowmq.calling")
 
@@ -115,22 +115,17 @@ class BlockingDriver:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(
-        self, operation: Operation[T], *, timeout_ms: int | None = None, name: str = "run"
-    ) -> T:
+    def run(self, operation: Operation[T], *, name: str = "run") -> T:
         """Run an operation and return its result.
 
         Args:
             operation: started by this call.
-            timeout_ms: bounds the whole operation; it is cancelled then.
             name: for logs.
 
-        Raises: what the operation raises; InvokeTimeout after `timeout_ms`; UsageError if the
-            driver is closed (now or meanwhile), was made by another process, or if this is the
-            leading thread already (yield from the operation instead).
+        Raises: what the operation raises; UsageError if the driver is closed (now or meanwhile),
+            was made by another process, or if this is the leading thread already (yield from the
+            operation instead).
         """
-        if timeout_ms is not None:
-            operation = _bounded(operation, timeout_ms, name)
         task = OperationTask(operation, name)
         task.joined = True  # Its error is raised here.
         ident = threading.get_ident()
@@ -381,17 +376,3 @@ class BlockingDriver:
         if self._pool is not None:
             self._pool.close()
             log_left(self._pool.join(timeout_ms=timeout_ms))
-
-
-def _bounded(operation: Operation[T], timeout_ms: int, name: str) -> Operation[T]:
-    """Run an operation as a task of its own and cancel it when its time is up."""
-    task = yield from effects.spawn(operation, name=name)
-    try:
-        result: T = yield from effects.join(task, timeout_ms=timeout_ms)
-    except effects.Cancelled:
-        yield from effects.cancel(task)
-        raise
-    except InvokeTimeout:
-        yield from effects.cancel(task)
-        raise
-    return result

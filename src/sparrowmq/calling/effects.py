@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
+from sparrowmq.errors import InvokeTimeout
 from sparrowmq.protocol.command import RemotingCommand
 
 T = TypeVar("T")
@@ -198,6 +199,20 @@ def join(task: Task, *, timeout_ms: int | None = None) -> Operation[Any]:
 def cancel(task: Task) -> Operation[None]:
     """Yield `Cancel`."""
     yield Cancel(task)
+
+
+def bounded(operation: Operation[T], *, timeout_ms: int, name: str) -> Operation[T]:
+    """Run an operation as a task of its own and cancel it when its time is up.
+
+    Raises: what the operation raises; InvokeTimeout after `timeout_ms`.
+    """
+    task = yield from spawn(operation, name=name)
+    try:
+        result: T = yield from join(task, timeout_ms=timeout_ms)
+    except (Cancelled, InvokeTimeout):
+        yield from cancel(task)
+        raise
+    return result
 
 
 def wait(event: Event, *, timeout_ms: int | None = None) -> Operation[bool]:

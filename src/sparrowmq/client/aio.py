@@ -1,23 +1,20 @@
 """The asyncio face: each method awaits one operation on an asyncio driver, and nothing more.
 
-The methods are those of the synchronous face (`sparrowmq.client.blocking`), where each is
-described with its errors. Sends that are awaited at the same time overlap on one connection. A
-listener is a coroutine function, which runs on the loop, or a plain function, which runs in a
-thread.
+Sends that are awaited at the same time overlap on one connection. A listener is a coroutine
+function, which runs on the loop, or a plain function, which runs in a thread.
+
+The synchronous face, `blocking.py`, is made of this file by `make generate`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import ssl
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
-from sparrowmq.calling.async_driver import AsyncDriver
-from sparrowmq.calling.effects import Operation
+from sparrowmq.calling.effects import Operation, bounded
+from sparrowmq.client.aio_member import AsyncMember
 from sparrowmq.client.assembly import (
     LEAVE_TIMEOUT_MS,
     add_subscription,
@@ -31,11 +28,11 @@ from sparrowmq.client.assembly import (
 )
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.instances import INSTANCES
-from sparrowmq.client.member_task import MemberTask, loop_scope
 from sparrowmq.client.operations import administer, send
 from sparrowmq.client.operations import trace as trace_of
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.route_cache import TopicRoute
+from sparrowmq.client.setting_types import AdminSettings, ProducerSettings, PushConsumerSettings
 from sparrowmq.client.subscriber import (
     AsyncListener,
     AsyncOrderlyListener,
@@ -43,68 +40,42 @@ from sparrowmq.client.subscriber import (
     ConsumeCounters,
     RebalanceCallbacks,
 )
+from sparrowmq.client.task_host import TAKES_COROUTINES, open_driver, open_instance
 from sparrowmq.errors import SparrowError, UsageError
-from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.model import (
-    CompressionType,
-    ConsumeFromWhere,
     Message,
     MessageExt,
-    MessageModel,
     MessageQueue,
     MessageSelector,
     SendResult,
-    UnreadablePolicy,
 )
 from sparrowmq.protocol.bodies import ConsumerConnection
-from sparrowmq.strategies.registry import StrategyChoice
 
 T = TypeVar("T")
 
 
 class AsyncProducer:
-    """Sends messages; see `sparrowmq.Producer`."""
+    """Sends messages. Tasks may share one.
+
+    Args:
+        group: the producer group.
+        name_server: `host:port`, several separated by ';', or a list of them.
+        settings: see `ProducerSettings`.
+
+    Raises: ConfigError.
+    """
 
     def __init__(
         self,
         group: str,
         *,
         name_server: str | Sequence[str],
-        client_ip: str | None = None,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        client_id_rule: ClientIdRule = ClientIdRule.V4_9,
-        namespace: str | None = None,
-        trace: bool = False,
-        tls: ssl.SSLContext | None = None,
-        send_timeout_ms: int = 3_000,
-        retry_times: int = 2,
-        compress_bytes_min: int = 4096,
-        compress_type: CompressionType = CompressionType.ZLIB,
-        compress_level: int = 5,
+        **settings: Unpack[ProducerSettings],
     ) -> None:
-        self._publisher = make_publisher(
-            group,
-            name_server=name_server,
-            client_ip=client_ip,
-            instance_name=instance_name,
-            unit_name=unit_name,
-            client_id_rule=client_id_rule,
-            namespace=namespace,
-            trace=trace,
-            send_timeout_ms=send_timeout_ms,
-            retry_times=retry_times,
-            compress_bytes_min=compress_bytes_min,
-            compress_type=compress_type,
-            compress_level=compress_level,
-        )
+        self._publisher = make_publisher(group, name_server=name_server, **settings)
         config = self._publisher.config
-        self._instance = INSTANCES.open(
-            AsyncDriver,
-            config.client_id,
-            addresses=self._publisher.name_servers.addresses,
-            scope=loop_scope(),
-            tls=tls,
+        self._instance = open_instance(
+            config.client_id, self._publisher.name_servers, config.client
         )
         self._driver = self._instance.driver
         self._is_closed = False
@@ -126,13 +97,25 @@ class AsyncProducer:
         return self._publisher.config.client_id
 
     async def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
-        """Send a message and return where it was stored."""
+        """Send a message and return where it was stored.
+
+        Args:
+            queue: where to send it; None for the sharding key's queue, or else the next in turn.
+
+        Raises: UsageError or ConfigError if the message cannot be sent as it is; SendFailed if
+        every attempt failed (one of them may have stored it); RouteError or ConnectFailed if the
+        topic or the name server is not found; BrokerError if the broker refuses it for good.
+        """
         return await self._run(trace_of.send_traced(self._publisher, message, queue=queue))
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
     ) -> SendResult:
-        """Send messages of one topic as one request; they are stored one after another."""
+        """Send messages of one topic as one request; they are stored one after another.
+
+        Raises: as `send`; UsageError if the messages do not make a batch: at most 512 of one
+        topic and 4 MiB, none of them delayed.
+        """
         return await self._run(trace_of.send_batch_traced(self._publisher, messages, queue=queue))
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
@@ -140,11 +123,17 @@ class AsyncProducer:
         await self._run(send.send_oneway(self._publisher, message, queue=queue))
 
     async def fetch_publish_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that take messages of a topic, in round robin's order."""
+        """Return the queues that take messages of a topic, in round robin's order.
+
+        Raises: RouteError, ConnectFailed, BrokerError.
+        """
         return await self._run(send.fetch_publish_queues(self._publisher, topic))
 
     async def select_queue(self, message: Message) -> MessageQueue:
-        """Return the queue that `send` would choose; round robin moves on."""
+        """Return the queue that `send` would choose; round robin moves on.
+
+        Raises: RouteError, ConnectFailed, BrokerError.
+        """
         return await self._run(send.select_queue(self._publisher, message))
 
     async def _run(self, operation: Operation[T]) -> T:
@@ -159,10 +148,11 @@ class AsyncProducer:
             return
         self._is_closed = True
         try:
-            async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):
-                await self._driver.run(send.leave(self._publisher))
+            await self._driver.run(
+                bounded(send.leave(self._publisher), timeout_ms=LEAVE_TIMEOUT_MS, name="leave")
+            )
             await self._driver.run(trace_of.finish(self._publisher.tracer))
-        except (SparrowError, TimeoutError):
+        except SparrowError:
             # Brokers notice the closed connection anyway.
             pass
         finally:
@@ -171,7 +161,28 @@ class AsyncProducer:
 
 
 class AsyncPushConsumer:
-    """A member of a consumer group, whose listener is called; see `sparrowmq.PushConsumer`."""
+    """A member of a consumer group, whose listener is called with messages.
+
+    Args:
+        group: the consumer group.
+        name_server: `host:port`, several separated by ';', or a list of them.
+        listener: called with a list of messages of one queue and a `ConsumeContext`, in up to
+            `consume_thread_count` calls at once. A coroutine function runs on the loop, a plain
+            function in a thread.
+            None or CONSUME_SUCCESS means done; RECONSUME_LATER or an exception has the messages
+            delivered again later. With `orderly` the context is a `ConsumeOrderlyContext`; None or
+            SUCCESS means done, SUSPEND_CURRENT_QUEUE_A_MOMENT or an exception has the same
+            messages delivered again after a moment, before any later one of their queue.
+        on_assign: called with queues that are ours from now on, except those of the retry topic;
+            nothing of them is delivered before it returns, for 10 s at most.
+        on_revoke: called with queues that are given up, after their last delivery; they go to the
+            next owner once it has returned, or after 10 s.
+        on_lost: called with queues that went to another member while this one stood still or was
+            cut off; what was not committed comes again there.
+        settings: see `PushConsumerSettings`.
+
+    Raises: ConfigError.
+    """
 
     def __init__(
         self,
@@ -179,62 +190,24 @@ class AsyncPushConsumer:
         *,
         name_server: str | Sequence[str],
         listener: AsyncListener | AsyncOrderlyListener,
-        orderly: bool = False,
-        strategy: StrategyChoice = "AVG",
-        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        consume_timestamp_ms: int | None = None,
-        message_model: MessageModel = MessageModel.CLUSTERING,
-        local_offset_dir: Path | str | None = None,
-        pull_batch_size: int = 32,
-        consume_message_batch_max_size: int = 1,
-        consume_thread_count: int = 20,
-        max_reconsume_times: int | None = None,
-        unreadable_policy: UnreadablePolicy = UnreadablePolicy.STOP,
-        consume_timeout_ms: int = 15 * 60 * 1000,
-        drain_timeout_ms: int = 10_000,
-        client_ip: str | None = None,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        client_id_rule: ClientIdRule = ClientIdRule.V4_9,
-        namespace: str | None = None,
-        trace: bool = False,
-        tls: ssl.SSLContext | None = None,
         on_assign: AsyncRebalanceListener | None = None,
         on_revoke: AsyncRebalanceListener | None = None,
         on_lost: AsyncRebalanceListener | None = None,
+        **settings: Unpack[PushConsumerSettings],
     ) -> None:
         self._subscriber = make_subscriber(
             group,
             name_server=name_server,
             listener=listener,
-            orderly=orderly,
-            strategy=strategy,
-            consume_from_where=consume_from_where,
-            consume_timestamp_ms=consume_timestamp_ms,
-            message_model=message_model,
-            local_offset_dir=local_offset_dir,
-            pull_batch_size=pull_batch_size,
-            consume_message_batch_max_size=consume_message_batch_max_size,
-            consume_thread_count=consume_thread_count,
-            max_reconsume_times=max_reconsume_times,
-            unreadable_policy=unreadable_policy,
-            consume_timeout_ms=consume_timeout_ms,
-            drain_timeout_ms=drain_timeout_ms,
-            client_ip=client_ip,
-            instance_name=instance_name,
-            unit_name=unit_name,
-            client_id_rule=client_id_rule,
-            namespace=namespace,
-            trace=trace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
-            is_async=True,
+            is_async=TAKES_COROUTINES,
+            **settings,
         )
-        self._member = MemberTask(
+        self._member = AsyncMember(
             self._subscriber,
             partial(consume, self._subscriber),
             # One more than listeners, so that slow ones do not hold up the callbacks.
-            pool_size=consume_thread_count + 1,
-            tls=tls,
+            pool_size=self._subscriber.config.consume_thread_count + 1,
         )
 
     async def __aenter__(self) -> Self:
@@ -264,7 +237,15 @@ class AsyncPushConsumer:
         return self._subscriber.counters
 
     async def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
-        """Consume a topic, before or after the start; `*`, or tags: `TagA || TagB`."""
+        """Consume a topic, before or after the start.
+
+        Args:
+            expression: `*` for all messages, tags such as `TagA || TagB`, or
+                `MessageSelector.by_sql(...)`. All members of a group must subscribe the same.
+
+        Raises: ConfigError for a bad topic name; LocalProtocolError for a bad expression;
+        UsageError after `close`.
+        """
         subscription = make_subscription(self._subscriber, topic, expression)
         self._member.call(partial(add_subscription, self._subscriber, subscription))
 
@@ -273,7 +254,12 @@ class AsyncPushConsumer:
         self._member.call(partial(remove_subscription, self._subscriber, topic))
 
     async def start(self) -> None:
-        """Join the group, in a task of its own. It goes on until `close`, whatever fails."""
+        """Join the group, in a task of its own. It goes on until `close`, whatever fails.
+
+        Raises: UsageError if it was started or closed before, or if a consumer of its group runs
+        under its client id in this process; ConfigError if one of its group here subscribes
+        something else, or the strategy CONFIG gives queues of topics that are not subscribed.
+        """
         self._member.start()
 
     async def suspend(self) -> None:
@@ -293,23 +279,29 @@ class AsyncPushConsumer:
         return self._subscriber.user_queues(self._subscriber.member.assigned)
 
     async def close(self) -> None:
-        """Leave the group: drain, commit, tell the brokers, close. A second call does nothing."""
+        """Leave the group: drain, commit, tell the brokers, close. A second call does nothing.
+
+        It takes as long as the listeners that run, at most `drain_timeout_ms` and 8 s.
+        """
         await self._member.close()
 
 
 class AsyncAdmin:
-    """Looks after topics and groups; see `sparrowmq.Admin`."""
+    """Looks after topics and groups.
+
+    Args:
+        name_server: `host:port`, several separated by ';', or a list of them.
+        settings: see `AdminSettings`.
+
+    Raises: ConfigError. Every method raises ConnectFailed if the name server does not answer,
+    TransportError if a broker does not, BrokerError if one refuses.
+    """
 
     def __init__(
-        self,
-        *,
-        name_server: str | Sequence[str],
-        timeout_ms: int = 3_000,
-        namespace: str | None = None,
-        tls: ssl.SSLContext | None = None,
+        self, *, name_server: str | Sequence[str], **settings: Unpack[AdminSettings]
     ) -> None:
-        self._directory = make_directory(name_server, timeout_ms=timeout_ms, namespace=namespace)
-        self._driver = AsyncDriver(tls=tls)
+        self._directory = make_directory(name_server, **settings)
+        self._driver = open_driver(self._directory.client)
 
     async def __aenter__(self) -> Self:
         return self
@@ -325,7 +317,12 @@ class AsyncAdmin:
     async def create_topic(
         self, topic: str, queues: int = 8, *, cluster: str | None = None
     ) -> TopicRoute:
-        """Create a topic at every master, or change its queues; wait until it can be used."""
+        """Create a topic at every master, or change its queues; wait until it can be used.
+
+        Args:
+            queues: how many it has on each broker.
+            cluster: only the brokers of this cluster; None for all.
+        """
         operation = administer.create_topic(self._directory, topic, queues=queues, cluster=cluster)
         return await self._driver.run(operation)
 
@@ -334,7 +331,7 @@ class AsyncAdmin:
         await self._driver.run(administer.delete_topic(self._directory, topic))
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return where a topic is served."""
+        """Return where a topic is served. Raises: TopicRouteNotFound."""
         return await self._driver.run(administer.show_route(self._directory, topic))
 
     async def max_offset(self, queue: MessageQueue) -> int:
@@ -351,7 +348,10 @@ class AsyncAdmin:
         return await self._driver.run(operation)
 
     async def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """Return what a group has committed for a queue, or None."""
+        """Return what a group has committed for a queue, or None.
+
+        Apache's brokers say 0 instead of nothing while the queue's first message is in memory.
+        """
         return await self._driver.run(administer.committed_offset(self._directory, group, queue))
 
     async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
@@ -382,7 +382,14 @@ class AsyncAdmin:
         begin_timestamp_ms: int = 0,
         end_timestamp_ms: int | None = None,
     ) -> list[MessageExt]:
-        """Return the latest messages of a topic that have a key or an id; see `Admin`."""
+        """Return the latest messages of a topic that have a key or an id, in the order of storing.
+
+        Args:
+            key: one of a message's keys, or the id that its producer gave (`MessageExt.msg_id`).
+            count_max: the most of each broker; 64 is the most that brokers return.
+            begin_timestamp_ms: the earliest store time, in wall-clock milliseconds.
+            end_timestamp_ms: the latest; None for no end.
+        """
         operation = administer.query_message(
             self._directory,
             topic,
@@ -394,7 +401,11 @@ class AsyncAdmin:
         return await self._driver.run(operation)
 
     async def view_message(self, topic: str, msg_id: str) -> MessageExt | None:
-        """Return the message of an id, None if no broker has it any more."""
+        """Return the message of an id, None if no broker has it any more.
+
+        Args:
+            msg_id: the id that its producer gave, or `SendResult.offset_msg_id`.
+        """
         return await self._driver.run(administer.view_message(self._directory, topic, msg_id))
 
     async def close(self) -> None:

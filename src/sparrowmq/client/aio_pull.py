@@ -1,18 +1,17 @@
 """The asyncio face of polling: each method awaits one operation, and nothing more.
 
-The methods are those of the synchronous face (`sparrowmq.client.blocking_pull`), where each is
-described with its errors.
+The synchronous face, `blocking_pull.py`, is made of this file by `make generate`.
 """
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from threading import Lock
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
+from sparrowmq.client.aio_member import AsyncMember
 from sparrowmq.client.assembly import (
     add_subscription,
     make_lite_pull,
@@ -20,30 +19,34 @@ from sparrowmq.client.assembly import (
     remove_subscription,
 )
 from sparrowmq.client.lite_pull import PullResult
-from sparrowmq.client.member_task import MemberTask
 from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
+from sparrowmq.client.setting_types import LitePullConsumerSettings
 from sparrowmq.client.subscriber import AsyncRebalanceListener, ConsumeCounters, RebalanceCallbacks
+from sparrowmq.client.task_host import TAKES_COROUTINES
 from sparrowmq.errors import UsageError
-from sparrowmq.membership.client_id import ClientIdRule
-from sparrowmq.model import (
-    ConsumeFromWhere,
-    MessageExt,
-    MessageModel,
-    MessageQueue,
-    MessageSelector,
-    UnreadablePolicy,
-)
-from sparrowmq.strategies.registry import StrategyChoice
+from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 
 # Callbacks on queues, and beside them the file of a BROADCASTING consumer's offsets.
 POOL_SIZE = 2
 
 
 class AsyncLitePullConsumer:
-    """A consumer that is asked for messages; see `sparrowmq.LitePullConsumer`.
+    """A consumer that is asked for messages: `async for message in consumer`, `getone`, `getmany`.
 
-    One task polls at a time.
+    Either `subscribe` topics, and the group's members share the queues, or `assign` queues by
+    hand. One task polls at a time. What was given counts as done when the next message is asked
+    for, so a program that dies while it works on a message gets it again.
+
+    Args:
+        group: the consumer group.
+        name_server: `host:port`, several separated by ';', or a list of them.
+        on_assign: called with queues that are ours from now on, before anything of them comes.
+        on_revoke: called with queues that are given up, once nothing of them comes any more.
+        on_lost: called with queues that went to another member while this one stood still.
+        settings: see `LitePullConsumerSettings`.
+
+    Raises: ConfigError.
     """
 
     def __init__(
@@ -51,51 +54,23 @@ class AsyncLitePullConsumer:
         group: str,
         *,
         name_server: str | Sequence[str],
-        strategy: StrategyChoice = "AVG",
-        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        consume_timestamp_ms: int | None = None,
-        message_model: MessageModel = MessageModel.CLUSTERING,
-        local_offset_dir: Path | str | None = None,
-        auto_commit: bool = True,
-        pull_batch_size: int = 32,
-        pull_threshold_for_queue: int = 1_000,
-        unreadable_policy: UnreadablePolicy = UnreadablePolicy.STOP,
-        drain_timeout_ms: int = 10_000,
-        client_ip: str | None = None,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        client_id_rule: ClientIdRule = ClientIdRule.V4_9,
-        namespace: str | None = None,
-        tls: ssl.SSLContext | None = None,
         on_assign: AsyncRebalanceListener | None = None,
         on_revoke: AsyncRebalanceListener | None = None,
         on_lost: AsyncRebalanceListener | None = None,
+        **settings: Unpack[LitePullConsumerSettings],
     ) -> None:
         self._state = make_lite_pull(
             group,
             name_server=name_server,
-            strategy=strategy,
-            consume_from_where=consume_from_where,
-            consume_timestamp_ms=consume_timestamp_ms,
-            message_model=message_model,
-            local_offset_dir=local_offset_dir,
-            auto_commit=auto_commit,
-            pull_batch_size=pull_batch_size,
-            pull_threshold_for_queue=pull_threshold_for_queue,
-            unreadable_policy=unreadable_policy,
-            drain_timeout_ms=drain_timeout_ms,
-            client_ip=client_ip,
-            instance_name=instance_name,
-            unit_name=unit_name,
-            client_id_rule=client_id_rule,
-            namespace=namespace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
-            is_async=True,
+            is_async=TAKES_COROUTINES,
+            **settings,
         )
-        self._member = MemberTask(
-            self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE, tls=tls
+        self._member = AsyncMember(
+            self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE
         )
-        self._is_polling = False
+        # Never waited for: who polls while another does gets an error.
+        self._polling = Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -131,7 +106,15 @@ class AsyncLitePullConsumer:
         return self._state.subscriber.counters
 
     async def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
-        """Consume a share of a topic's queues, before or after the start."""
+        """Consume a share of a topic's queues, before or after the start.
+
+        Args:
+            expression: `*` for all messages, tags such as `TagA || TagB`, or
+                `MessageSelector.by_sql(...)`. All members of a group must subscribe the same.
+
+        Raises: ConfigError for a bad topic name; LocalProtocolError for a bad expression;
+        UsageError after `assign` or `close`.
+        """
         self._state.note_subscribing()
         subscription = make_subscription(self._state.subscriber, topic, expression)
         self._member.call(partial(add_subscription, self._state.subscriber, subscription))
@@ -141,15 +124,27 @@ class AsyncLitePullConsumer:
         self._member.call(partial(remove_subscription, self._state.subscriber, topic))
 
     async def assign(self, queues: Sequence[MessageQueue]) -> None:
-        """Consume these queues and no others, whatever other members of the group do."""
+        """Consume these queues and no others, whatever other members of the group do.
+
+        Raises: UsageError after `subscribe` or `close`.
+        """
         await self._member.run(poll.assign(self._state, queues))
 
     async def start(self) -> None:
-        """Join the group, in a thread of its own. It goes on until `close`, whatever fails."""
+        """Join the group, in a task of its own. It goes on until `close`, whatever fails.
+
+        Raises: as `PushConsumer.start`.
+        """
         self._member.start()
 
     async def getone(self, timeout_ms: int | None = None) -> MessageExt | None:
-        """Return the next message; None if there is none in time, or the consumer is closed."""
+        """Return the next message; None if there is none in time, or the consumer is closed.
+
+        Args:
+            timeout_ms: how long to wait; None for as long as it takes.
+
+        Raises: UsageError before `start`, after `close`, and while another task polls.
+        """
         self._member.check_running()
         found = await self._poll(1, timeout_ms)
         return found[0] if found else None
@@ -157,7 +152,10 @@ class AsyncLitePullConsumer:
     async def getmany(
         self, count_max: int = 500, timeout_ms: int = POLL_TIMEOUT_MS
     ) -> list[MessageExt]:
-        """Return the next messages as soon as there are any; [] if there are none in time."""
+        """Return the next messages as soon as there are any; [] if there are none in time.
+
+        Raises: UsageError as `getone`.
+        """
         self._member.check_running()
         return await self._poll(count_max, timeout_ms)
 
@@ -166,10 +164,9 @@ class AsyncLitePullConsumer:
         return await self.getmany(self._state.subscriber.config.pull_batch_size, timeout_ms)
 
     async def _poll(self, count_max: int, timeout_ms: int | None) -> list[MessageExt]:
-        if self._is_polling:
+        if not self._polling.acquire(blocking=False):
             raise UsageError(f"consumer {self.client_id} is polled already; make one for each user")
         state = self._state
-        self._is_polling = True
         try:
             while not (found := state.take(count_max)):
                 operation = poll.fetch(state, count_max, timeout_ms=timeout_ms)
@@ -177,14 +174,24 @@ class AsyncLitePullConsumer:
                     break
             return found
         finally:
-            self._is_polling = False
+            self._polling.release()
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit all that was given so far, or these offsets, and wait for the answers."""
+        """Commit all that was given so far, or these offsets, and wait for the answers.
+
+        Args:
+            offsets: by queue, the offset of the next message to consume. None leaves out queues
+                that were given up meanwhile: their messages come again at another member.
+
+        Raises: UsageError for a queue that is not ours; TransportError, BrokerError.
+        """
         await self._member.run(poll.commit(self._state, offsets))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return what the group has committed for a queue; None for nothing."""
+        """Return what the group has committed for a queue; None for nothing.
+
+        Raises: RouteError, TransportError, BrokerError.
+        """
         return await self._member.run(poll.committed(self._state, queue))
 
     def assignment(self) -> list[MessageQueue]:
@@ -193,7 +200,10 @@ class AsyncLitePullConsumer:
         return [unwrap(queue) for queue in self._state.subscriber.member.assigned]
 
     async def pause(self, *queues: MessageQueue) -> None:
-        """Give no more messages of these queues until `resume`; they stay ours."""
+        """Give no more messages of these queues until `resume`; they stay ours.
+
+        Raises: UsageError for a queue that is not ours.
+        """
         await self._member.run(poll.pause(self._state, queues))
 
     async def resume(self, *queues: MessageQueue) -> None:
@@ -201,7 +211,14 @@ class AsyncLitePullConsumer:
         await self._member.run(poll.resume(self._state, queues))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at another offset of a queue."""
+        """Go on at another offset of a queue.
+
+        What has arrived is dropped, and what was given does not count any more: with `auto_commit`
+        the new offset is committed.
+
+        Raises: UsageError if the queue is not ours, or has no such offset; RouteError,
+        TransportError, BrokerError.
+        """
         await self._member.run(poll.seek(self._state, queue, offset))
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
@@ -213,13 +230,19 @@ class AsyncLitePullConsumer:
         await self._member.run(poll.seek_to_end(self._state, queues))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a wall-clock time."""
+        """Return the offset of the first message stored at or after a wall-clock time.
+
+        Raises: RouteError, TransportError, BrokerError.
+        """
         return await self._member.run(
             administer.queue_offset_at(self._state.directory, queue, timestamp_ms=timestamp_ms)
         )
 
     async def fetch_subscribe_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that can be read, in order, as `assign` wants them."""
+        """Return the queues of a topic that can be read, in order, as `assign` wants them.
+
+        Raises: TopicRouteNotFound; ConnectFailed, BrokerError.
+        """
         return await self._member.run(poll.subscribe_queues(self._state, topic))
 
     async def pull(
@@ -231,7 +254,18 @@ class AsyncLitePullConsumer:
         expression: str | MessageSelector = "*",
         suspend_ms: int = 0,
     ) -> PullResult:
-        """Pull once, from any queue at any offset; also without `start`."""
+        """Pull once, from any queue at any offset; also without `start`.
+
+        Nothing is committed and no position changes.
+
+        Args:
+            expression: as of `subscribe`.
+            suspend_ms: how long the broker may hold the pull while there is nothing new; it looks
+                every 5 s.
+
+        Raises: RouteError, TransportError, BrokerError; UnreadableMessage if the first message
+        cannot be read and `unreadable_policy` is STOP.
+        """
         return await self._member.run(
             poll.pull_queue(
                 self._state,
@@ -244,7 +278,10 @@ class AsyncLitePullConsumer:
         )
 
     async def close(self) -> None:
-        """Leave the group: commit what is done, tell the brokers, close; polls that wait return."""
+        """Leave the group: commit what is done, tell the brokers, close; polls that wait return.
+
+        What was given counts as done. A second call does nothing.
+        """
         await self._close(is_done=True)
 
     async def _close(self, *, is_done: bool) -> None:

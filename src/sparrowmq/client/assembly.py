@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Unpack, cast
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.scheduler import NEVER_MS
-from sparrowmq.client.arguments import check_function, check_kind, check_range
-from sparrowmq.client.config import ConsumerConfig, ProducerConfig
+from sparrowmq.client.arguments import check_function, check_kind
+from sparrowmq.client.config import (
+    KINDS,
+    LITE_PULL,
+    PUSH,
+    AdminConfig,
+    ClientConfig,
+    ClientTimes,
+    ConsumerConfig,
+    IdentityConfig,
+    ProducerConfig,
+)
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.identity import make_client_id, make_id_generator, random_start
 from sparrowmq.client.lite_pull import LitePull
@@ -17,6 +28,13 @@ from sparrowmq.client.name_servers import NameServers, parse_name_servers
 from sparrowmq.client.notices import NoticeLog
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
+from sparrowmq.client.setting_types import (
+    AdminSettings,
+    LitePullConsumerSettings,
+    ProducerSettings,
+    PushConsumerSettings,
+)
+from sparrowmq.client.settings import take
 from sparrowmq.client.subscriber import (
     AsyncListener,
     AsyncOrderlyListener,
@@ -26,25 +44,13 @@ from sparrowmq.client.subscriber import (
 )
 from sparrowmq.client.tracer import Tracer
 from sparrowmq.errors import ConfigError
-from sparrowmq.membership.client_id import ClientIdRule
-from sparrowmq.membership.process_queue import FlowLimits
-from sparrowmq.model import (
-    CompressionType,
-    ConsumeFromWhere,
-    ConsumeType,
-    MessageModel,
-    MessageSelector,
-    UnreadablePolicy,
-)
+from sparrowmq.model import ConsumeType, MessageModel, MessageSelector
 from sparrowmq.model.names import GROUP_LENGTH_MAX, check_topic, retry_topic
 from sparrowmq.model.namespace import check_namespace
 from sparrowmq.protocol.bodies import SubscriptionData
 from sparrowmq.protocol.subscription import parse_selection
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
-from sparrowmq.strategies.registry import StrategyChoice, strategy_from
 
-# DefaultMQPushConsumer.consumeTimestamp: half an hour before the start.
-CONSUME_TIMESTAMP_BACK_MS = 30 * 60 * 1000
 # How long closing a producer waits for brokers to take note.
 LEAVE_TIMEOUT_MS = 1_000
 # How long closing a consumer waits beyond the drain for its last commits and for leaving; and of
@@ -59,47 +65,33 @@ RESTART_S = 1.0
 
 
 def make_publisher(
-    group: str,
-    *,
-    name_server: str | Sequence[str],
-    client_ip: str | None,
-    instance_name: str | None,
-    unit_name: str | None,
-    send_timeout_ms: int,
-    retry_times: int,
-    compress_bytes_min: int = 4096,
-    compress_type: CompressionType = CompressionType.ZLIB,
-    compress_level: int = 5,
-    client_id_rule: ClientIdRule = ClientIdRule.V4_9,
-    namespace: str | None = None,
-    trace: bool = False,
+    group: str, *, name_server: str | Sequence[str], **settings: Unpack[ProducerSettings]
 ) -> Publisher:
     """Make the state of a new producer. Raises: ConfigError."""
-    addresses = parse_name_servers(name_server)
-    of_user = check_namespace(namespace)
-    config = ProducerConfig(
-        group=of_user.wrap(group),
-        client_id=make_client_id(
-            client_ip=client_ip,
-            instance_name=instance_name,
-            unit_name=unit_name,
-            rule=client_id_rule,
-        ),
-        send_timeout_ms=send_timeout_ms,
-        retry_times=retry_times,
-        compress_bytes_min=compress_bytes_min,
-        compress_type=compress_type,
-        compress_level=compress_level,
-        namespace=of_user,
-    )
-    name_servers = NameServers(addresses, start=random_start())
+    KINDS["Producer"].check_names(settings)
+    identity = take(IdentityConfig, settings)
+    config = take(ProducerConfig, settings, **_made(group, settings, make_client_id(identity)))
+    name_servers = NameServers(parse_name_servers(name_server), start=random_start())
     return Publisher(
         config=config,
         name_servers=name_servers,
-        ids=make_id_generator(client_ip),
+        ids=make_id_generator(identity.client_ip),
         selector=QueueSelector(random_start),
-        tracer=_make_tracer(config, name_servers, client_ip, "PRODUCE", is_wanted=trace),
+        tracer=_make_tracer(config, name_servers, identity.client_ip, "PRODUCE"),
     )
+
+
+def _made(group: str, settings: Mapping[str, object], client_id: str) -> dict[str, Any]:
+    """Return the fields of a producer's or consumer's configuration that are no settings."""
+    client = take(ClientConfig, settings)
+    namespace = check_namespace(client.namespace)
+    return {
+        "group": namespace.wrap(group),
+        "client_id": client_id,
+        "namespace": namespace,
+        "client": client,
+        "times": take(ClientTimes, settings),
+    }
 
 
 def _make_tracer(
@@ -107,12 +99,9 @@ def _make_tracer(
     name_servers: NameServers,
     client_ip: str | None,
     kind: str,
-    *,
-    is_wanted: bool,
 ) -> Tracer | None:
-    """Make what tells of a client's messages, over that client's connections, if it is wanted."""
-    check_kind("trace", is_wanted, bool)
-    if not is_wanted:
+    """Make what reports a client's messages, over that client's connections, if it is wanted."""
+    if not config.trace:
         return None
     trace_group = f"{TRACE_GROUP_PREFIX}-{config.group}-{kind}"[:GROUP_LENGTH_MAX]
     publisher = Publisher(
@@ -133,61 +122,45 @@ def make_subscriber(
     *,
     name_server: str | Sequence[str],
     listener: AsyncListener | AsyncOrderlyListener,
-    orderly: bool,
-    strategy: StrategyChoice,
-    consume_from_where: ConsumeFromWhere,
-    consume_timestamp_ms: int | None,
-    message_model: MessageModel,
-    local_offset_dir: Path | str | None,
-    pull_batch_size: int,
-    consume_message_batch_max_size: int,
-    consume_thread_count: int,
-    max_reconsume_times: int | None,
-    unreadable_policy: UnreadablePolicy,
-    consume_timeout_ms: int,
-    drain_timeout_ms: int,
-    client_ip: str | None,
-    instance_name: str | None,
-    unit_name: str | None,
-    client_id_rule: ClientIdRule,
-    namespace: str | None,
-    trace: bool,
     callbacks: RebalanceCallbacks,
     is_async: bool,
+    **settings: Unpack[PushConsumerSettings],
 ) -> Subscriber:
     """Make the state of a new push consumer; see `check_functions`. Raises: ConfigError."""
-    addresses = parse_name_servers(name_server)
-    of_user = check_namespace(namespace)
+    KINDS[PUSH].check_names(settings)
     check_functions(listener, callbacks, is_async=is_async)
-    config = ConsumerConfig(
-        group=of_user.wrap(group),
-        client_id=make_client_id(
-            client_ip=client_ip,
-            instance_name=instance_name,
-            unit_name=unit_name,
-            rule=client_id_rule,
-            message_model=message_model,
-        ),
-        message_model=message_model,
-        orderly=orderly,
-        consume_from_where=consume_from_where,
-        consume_timestamp_ms=_start_timestamp_ms(consume_timestamp_ms),
-        pull_batch_size=pull_batch_size,
-        consume_message_batch_max_size=consume_message_batch_max_size,
-        consume_thread_count=consume_thread_count,
-        max_reconsume_times=max_reconsume_times,
-        unreadable_policy=unreadable_policy,
-        consume_timeout_ms=consume_timeout_ms,
-        drain_timeout_ms=drain_timeout_ms,
-        namespace=of_user,
+    return _make_subscriber(
+        group,
+        name_server,
+        listener,
+        callbacks,
+        settings,
+        consume_type=ConsumeType.CONSUME_PASSIVELY,
     )
-    store = _find_local_store(config, local_offset_dir)
-    name_servers = NameServers(addresses, start=random_start())
+
+
+def _make_subscriber(
+    group: str,
+    name_server: str | Sequence[str],
+    listener: AsyncListener | AsyncOrderlyListener,
+    callbacks: RebalanceCallbacks,
+    settings: Mapping[str, object],
+    *,
+    consume_type: ConsumeType,
+) -> Subscriber:
+    name_servers = NameServers(parse_name_servers(name_server), start=random_start())
+    identity = take(IdentityConfig, settings)
+    model = settings.get("message_model", MessageModel.CLUSTERING)
+    check_kind("message_model", model, MessageModel)
+    client_id = make_client_id(identity, cast(MessageModel, model))
+    config = take(
+        ConsumerConfig, settings, consume_type=consume_type, **_made(group, settings, client_id)
+    )
+    store = _find_local_store(config)
     return Subscriber(
         config=config,
         name_servers=name_servers,
-        tracer=_make_tracer(config, name_servers, client_ip, "CONSUME", is_wanted=trace),
-        strategy=strategy_from(strategy),
+        tracer=_make_tracer(config, name_servers, identity.client_ip, "CONSUME"),
         subscriptions=_retry_subscription(config),
         listener=listener,
         callbacks=callbacks,
@@ -196,6 +169,15 @@ def make_subscriber(
         start_timestamp_ms=clock.timestamp_ms(),
         tell=NoticeLog(config.group).tell,
     )
+
+
+def _retry_subscription(config: ConsumerConfig) -> dict[str, SubscriptionData]:
+    """Return what a push consumer subscribes by itself."""
+    is_polled = config.consume_type is ConsumeType.CONSUME_ACTIVELY
+    if is_polled or config.message_model is MessageModel.BROADCASTING:
+        return {}
+    own = retry_topic(config.group)
+    return {own: parse_selection(own, "*", sub_version=clock.timestamp_ms())}
 
 
 def check_functions(
@@ -212,92 +194,41 @@ def check_functions(
             check_function(name, function, ("queues",), is_async=is_async)
 
 
-def _retry_subscription(config: ConsumerConfig) -> dict[str, SubscriptionData]:
-    """Return what a push consumer subscribes by itself."""
-    if config.message_model is MessageModel.BROADCASTING:
-        return {}
-    own = retry_topic(config.group)
-    return {own: parse_selection(own, "*", sub_version=clock.timestamp_ms())}
-
-
 def make_lite_pull(
     group: str,
     *,
     name_server: str | Sequence[str],
-    strategy: StrategyChoice,
-    consume_from_where: ConsumeFromWhere,
-    consume_timestamp_ms: int | None,
-    message_model: MessageModel,
-    local_offset_dir: Path | str | None,
-    auto_commit: bool,
-    pull_batch_size: int,
-    pull_threshold_for_queue: int,
-    unreadable_policy: UnreadablePolicy,
-    drain_timeout_ms: int,
-    client_ip: str | None,
-    instance_name: str | None,
-    unit_name: str | None,
-    client_id_rule: ClientIdRule,
-    namespace: str | None,
     callbacks: RebalanceCallbacks,
     is_async: bool,
+    **settings: Unpack[LitePullConsumerSettings],
 ) -> LitePull:
     """Make the state of a new lite pull consumer; see `check_functions`. Raises: ConfigError."""
-    addresses = parse_name_servers(name_server)
-    of_user = check_namespace(namespace)
-    check_kind("auto_commit", auto_commit, bool)
+    KINDS[LITE_PULL].check_names(settings)
     check_functions(_no_listener, callbacks, is_async=is_async)
-    config = ConsumerConfig(
-        group=of_user.wrap(group),
-        client_id=make_client_id(
-            client_ip=client_ip,
-            instance_name=instance_name,
-            unit_name=unit_name,
-            rule=client_id_rule,
-            message_model=message_model,
-        ),
-        message_model=message_model,
+    subscriber = _make_subscriber(
+        group,
+        name_server,
+        _no_listener,
+        callbacks,
+        settings,
         consume_type=ConsumeType.CONSUME_ACTIVELY,
-        consume_from_where=consume_from_where,
-        consume_timestamp_ms=_start_timestamp_ms(consume_timestamp_ms),
-        pull_batch_size=pull_batch_size,
-        flow=FlowLimits(count_max=pull_threshold_for_queue),
-        unreadable_policy=unreadable_policy,
-        drain_timeout_ms=drain_timeout_ms,
-        namespace=of_user,
     )
-    log = NoticeLog(config.group)
-    store = _find_local_store(config, local_offset_dir)
-    subscriber = Subscriber(
-        config=config,
-        name_servers=NameServers(addresses, start=random_start()),
-        strategy=strategy_from(strategy),
-        subscriptions={},
-        listener=_no_listener,
-        callbacks=callbacks,
-        local_offsets={} if store is None else store.load(),
-        local_store=store,
-        start_timestamp_ms=clock.timestamp_ms(),
-        tell=log.tell,
-    )
-    state = LitePull(subscriber=subscriber, is_auto_commit=auto_commit)
+    state = LitePull(subscriber=subscriber)
+    log = subscriber.tell
 
     def tell(notice: Notice) -> None:
         state.note(notice)
-        log.tell(notice)
+        log(notice)
 
     subscriber.tell = tell
     return state
 
 
-def _start_timestamp_ms(chosen_ms: int | None) -> int:
-    return clock.timestamp_ms() - CONSUME_TIMESTAMP_BACK_MS if chosen_ms is None else chosen_ms
-
-
-def _find_local_store(config: ConsumerConfig, directory: Path | str | None) -> LocalOffsets | None:
+def _find_local_store(config: ConsumerConfig) -> LocalOffsets | None:
     """Return where a BROADCASTING consumer keeps its offsets; None for others."""
     if config.message_model is not MessageModel.BROADCASTING:
         return None
+    directory = config.local_offset_dir
     place = default_directory() if directory is None else Path(directory)
     return LocalOffsets(place, config.client_id, group=config.group)
 
@@ -366,14 +297,14 @@ def check_start(subscriber: Subscriber) -> None:
 
 
 def make_directory(
-    name_server: str | Sequence[str], *, timeout_ms: int, namespace: str | None = None
+    name_server: str | Sequence[str], **settings: Unpack[AdminSettings]
 ) -> Directory:
     """Make the state of a new administrator. Raises: ConfigError."""
-    addresses = parse_name_servers(name_server)
-    of_user = check_namespace(namespace)
-    check_range("timeout_ms", timeout_ms, 1, 3_600_000)
+    KINDS["Admin"].check_names(settings)
+    client = take(ClientConfig, settings)
     return Directory(
-        name_servers=NameServers(addresses, start=random_start()),
-        timeout_ms=timeout_ms,
-        namespace=of_user,
+        name_servers=NameServers(parse_name_servers(name_server), start=random_start()),
+        timeout_ms=take(AdminConfig, settings).timeout_ms,
+        namespace=check_namespace(client.namespace),
+        client=client,
     )

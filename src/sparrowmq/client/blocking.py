@@ -1,4 +1,5 @@
-"""The synchronous face: each method runs one operation on a blocking driver, and nothing more.
+# Made of aio.py by `make generate`; change that file.
+"""The synchronous face: each method runs one operation, and nothing more.
 
 `Producer` and `Admin` have no thread of their own: the calling thread does the I/O, and threads
 that share one overlap on the same connections. A `PushConsumer` has one thread for its I/O, and
@@ -7,15 +8,12 @@ its listener runs in a bounded pool.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
-from sparrowmq.calling.blocking_driver import BlockingDriver
-from sparrowmq.calling.effects import Operation
+from sparrowmq.calling.effects import Operation, bounded
 from sparrowmq.client.assembly import (
     LEAVE_TIMEOUT_MS,
     add_subscription,
@@ -27,13 +25,14 @@ from sparrowmq.client.assembly import (
     resume,
     suspend,
 )
+from sparrowmq.client.blocking_member import Member
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.instances import INSTANCES
-from sparrowmq.client.member_thread import SCOPE, MemberThread
 from sparrowmq.client.operations import administer, send
 from sparrowmq.client.operations import trace as trace_of
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.route_cache import TopicRoute
+from sparrowmq.client.setting_types import AdminSettings, ProducerSettings, PushConsumerSettings
 from sparrowmq.client.subscriber import (
     ConsumeCounters,
     Listener,
@@ -41,21 +40,16 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
     RebalanceListener,
 )
+from sparrowmq.client.thread_host import TAKES_COROUTINES, open_driver, open_instance
 from sparrowmq.errors import SparrowError, UsageError
-from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.model import (
-    CompressionType,
-    ConsumeFromWhere,
     Message,
     MessageExt,
-    MessageModel,
     MessageQueue,
     MessageSelector,
     SendResult,
-    UnreadablePolicy,
 )
 from sparrowmq.protocol.bodies import ConsumerConnection
-from sparrowmq.strategies.registry import StrategyChoice
 
 T = TypeVar("T")
 
@@ -66,23 +60,7 @@ class Producer:
     Args:
         group: the producer group.
         name_server: `host:port`, several separated by ';', or a list of them.
-        client_ip: the address in the client id; None finds this machine's.
-        instance_name: the instance in the client id; None makes one that is unique.
-        unit_name: the unit in the client id.
-        client_id_rule: whose rules make what is not given of the client id; V4_7 repeats ids in
-            containers that share an address, to show what comes of it.
-        namespace: a prefix that keeps topics and groups apart from those of others, on the wire:
-            `ns%orders`; None for none.
-        trace: tell of each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside
-            the traffic, and what finds no room or no broker is dropped.
-        tls: connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
-            `ssl.create_default_context(cafile="ca.pem")`; None connects without.
-        send_timeout_ms: for all attempts of one send together.
-        retry_times: attempts after the first.
-        compress_bytes_min: bodies from this size are compressed, but never those of a batch.
-        compress_type: how; LZ4 and ZSTD need the extra `compression`, and consumers from
-            RocketMQ 4.9.4 on.
-        compress_level: 1, the fastest, to 9 of ZLIB or 22 of ZSTD; LZ4 has no levels.
+        settings: see `ProducerSettings`.
 
     Raises: ConfigError.
     """
@@ -92,41 +70,12 @@ class Producer:
         group: str,
         *,
         name_server: str | Sequence[str],
-        client_ip: str | None = None,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        client_id_rule: ClientIdRule = ClientIdRule.V4_9,
-        namespace: str | None = None,
-        trace: bool = False,
-        tls: ssl.SSLContext | None = None,
-        send_timeout_ms: int = 3_000,
-        retry_times: int = 2,
-        compress_bytes_min: int = 4096,
-        compress_type: CompressionType = CompressionType.ZLIB,
-        compress_level: int = 5,
+        **settings: Unpack[ProducerSettings],
     ) -> None:
-        self._publisher = make_publisher(
-            group,
-            name_server=name_server,
-            client_ip=client_ip,
-            instance_name=instance_name,
-            unit_name=unit_name,
-            client_id_rule=client_id_rule,
-            namespace=namespace,
-            trace=trace,
-            send_timeout_ms=send_timeout_ms,
-            retry_times=retry_times,
-            compress_bytes_min=compress_bytes_min,
-            compress_type=compress_type,
-            compress_level=compress_level,
-        )
+        self._publisher = make_publisher(group, name_server=name_server, **settings)
         config = self._publisher.config
-        self._instance = INSTANCES.open(
-            BlockingDriver,
-            config.client_id,
-            addresses=self._publisher.name_servers.addresses,
-            scope=SCOPE,
-            tls=tls,
+        self._instance = open_instance(
+            config.client_id, self._publisher.name_servers, config.client
         )
         self._driver = self._instance.driver
         self._is_closed = False
@@ -199,7 +148,9 @@ class Producer:
             return
         self._is_closed = True
         try:
-            self._driver.run(send.leave(self._publisher), timeout_ms=LEAVE_TIMEOUT_MS)
+            self._driver.run(
+                bounded(send.leave(self._publisher), timeout_ms=LEAVE_TIMEOUT_MS, name="leave")
+            )
             self._driver.run(trace_of.finish(self._publisher.tracer))
         except SparrowError:
             # Brokers notice the closed connection anyway.
@@ -216,46 +167,18 @@ class PushConsumer:
         group: the consumer group.
         name_server: `host:port`, several separated by ';', or a list of them.
         listener: called with a list of messages of one queue and a `ConsumeContext`, in up to
-            `consume_thread_count` threads at once. None or CONSUME_SUCCESS means done;
-            RECONSUME_LATER or an exception has the messages delivered again later.
-        orderly: consume each queue in order, one call at a time, under its lock at the broker. The
-            context is a `ConsumeOrderlyContext`; None or SUCCESS means done,
-            SUSPEND_CURRENT_QUEUE_A_MOMENT or an exception has the same messages delivered again
-            after a moment, before any later one of their queue.
-        strategy: how queues are divided: a name, a strategy, or a function. All members of the
-            group must use the same.
-        consume_from_where: where to begin in a queue without a committed offset.
-        consume_timestamp_ms: the wall-clock time of CONSUME_FROM_TIMESTAMP; None: 30 minutes ago.
-        message_model: CLUSTERING shares the queues, BROADCASTING gives every member all and
-            keeps its offsets in a file of the member's.
-        local_offset_dir: where that file is, below the client id; None: `~/.rocketmq_offsets`.
-        pull_batch_size: messages asked for at once.
-        consume_message_batch_max_size: messages the listener gets at once, at most.
-        consume_thread_count: how many calls of the listener run at once.
-        max_reconsume_times: how often a message comes again before it is a dead letter; None
-            means 16 times, and, in order, for ever.
-        unreadable_policy: what becomes of a message whose body cannot be read: its queue stops
-            there, or the message is skipped, or goes to the group's dead letters.
-        consume_timeout_ms: a call of the listener that runs longer has its messages sent back, for
-            another member or another call to consume; in order it is waited for.
-        drain_timeout_ms: how long a queue that is given up waits for listeners that run.
-        client_ip: the address in the client id; None finds this machine's.
-        instance_name: the instance in the client id; None makes one that is unique.
-        unit_name: the unit in the client id.
-        client_id_rule: whose rules make what is not given of the client id; V4_7 repeats ids in
-            containers that share an address, to show what comes of it.
-        namespace: a prefix that keeps topics and groups apart from those of others, on the wire:
-            `ns%orders`; None for none.
-        trace: tell of each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside
-            the traffic, and what finds no room or no broker is dropped.
-        tls: connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
-            `ssl.create_default_context(cafile="ca.pem")`; None connects without.
-        on_assign: called with queues that are ours from now on (those of the retry topic are never
-            told); nothing of them is delivered before it returns, for 10 s at most.
+            `consume_thread_count` threads at once.
+            None or CONSUME_SUCCESS means done; RECONSUME_LATER or an exception has the messages
+            delivered again later. With `orderly` the context is a `ConsumeOrderlyContext`; None or
+            SUCCESS means done, SUSPEND_CURRENT_QUEUE_A_MOMENT or an exception has the same
+            messages delivered again after a moment, before any later one of their queue.
+        on_assign: called with queues that are ours from now on, except those of the retry topic;
+            nothing of them is delivered before it returns, for 10 s at most.
         on_revoke: called with queues that are given up, after their last delivery; they go to the
             next owner once it has returned, or after 10 s.
         on_lost: called with queues that went to another member while this one stood still or was
             cut off; what was not committed comes again there.
+        settings: see `PushConsumerSettings`.
 
     Raises: ConfigError.
     """
@@ -266,62 +189,24 @@ class PushConsumer:
         *,
         name_server: str | Sequence[str],
         listener: Listener | OrderlyListener,
-        orderly: bool = False,
-        strategy: StrategyChoice = "AVG",
-        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        consume_timestamp_ms: int | None = None,
-        message_model: MessageModel = MessageModel.CLUSTERING,
-        local_offset_dir: Path | str | None = None,
-        pull_batch_size: int = 32,
-        consume_message_batch_max_size: int = 1,
-        consume_thread_count: int = 20,
-        max_reconsume_times: int | None = None,
-        unreadable_policy: UnreadablePolicy = UnreadablePolicy.STOP,
-        consume_timeout_ms: int = 15 * 60 * 1000,
-        drain_timeout_ms: int = 10_000,
-        client_ip: str | None = None,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        client_id_rule: ClientIdRule = ClientIdRule.V4_9,
-        namespace: str | None = None,
-        trace: bool = False,
-        tls: ssl.SSLContext | None = None,
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
         on_lost: RebalanceListener | None = None,
+        **settings: Unpack[PushConsumerSettings],
     ) -> None:
         self._subscriber = make_subscriber(
             group,
             name_server=name_server,
             listener=listener,
-            orderly=orderly,
-            strategy=strategy,
-            consume_from_where=consume_from_where,
-            consume_timestamp_ms=consume_timestamp_ms,
-            message_model=message_model,
-            local_offset_dir=local_offset_dir,
-            pull_batch_size=pull_batch_size,
-            consume_message_batch_max_size=consume_message_batch_max_size,
-            consume_thread_count=consume_thread_count,
-            max_reconsume_times=max_reconsume_times,
-            unreadable_policy=unreadable_policy,
-            consume_timeout_ms=consume_timeout_ms,
-            drain_timeout_ms=drain_timeout_ms,
-            client_ip=client_ip,
-            instance_name=instance_name,
-            unit_name=unit_name,
-            client_id_rule=client_id_rule,
-            namespace=namespace,
-            trace=trace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
-            is_async=False,
+            is_async=TAKES_COROUTINES,
+            **settings,
         )
-        self._member = MemberThread(
+        self._member = Member(
             self._subscriber,
             partial(consume, self._subscriber),
             # One more than listeners, so that slow ones do not hold up the callbacks.
-            pool_size=consume_thread_count + 1,
-            tls=tls,
+            pool_size=self._subscriber.config.consume_thread_count + 1,
         )
 
     def __enter__(self) -> Self:
@@ -405,24 +290,17 @@ class Admin:
 
     Args:
         name_server: `host:port`, several separated by ';', or a list of them.
-        timeout_ms: for each single answer.
-        namespace: as of `Producer`.
-        tls: as of `Producer`.
+        settings: see `AdminSettings`.
 
     Raises: ConfigError. Every method raises ConnectFailed if the name server does not answer,
     TransportError if a broker does not, BrokerError if one refuses.
     """
 
     def __init__(
-        self,
-        *,
-        name_server: str | Sequence[str],
-        timeout_ms: int = 3_000,
-        namespace: str | None = None,
-        tls: ssl.SSLContext | None = None,
+        self, *, name_server: str | Sequence[str], **settings: Unpack[AdminSettings]
     ) -> None:
-        self._directory = make_directory(name_server, timeout_ms=timeout_ms, namespace=namespace)
-        self._driver = BlockingDriver(tls=tls)
+        self._directory = make_directory(name_server, **settings)
+        self._driver = open_driver(self._directory.client)
 
     def __enter__(self) -> Self:
         return self

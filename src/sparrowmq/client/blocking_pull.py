@@ -1,14 +1,13 @@
-"""The synchronous face of polling: a consumer with a thread of its own for its I/O."""
+# Made of aio_pull.py by `make generate`; change that file.
+"""The synchronous face of polling: each method runs one operation, and nothing more."""
 
 from __future__ import annotations
 
-import ssl
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from threading import Lock
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from sparrowmq.client.assembly import (
     add_subscription,
@@ -16,22 +15,15 @@ from sparrowmq.client.assembly import (
     make_subscription,
     remove_subscription,
 )
+from sparrowmq.client.blocking_member import Member
 from sparrowmq.client.lite_pull import PullResult
-from sparrowmq.client.member_thread import MemberThread
 from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
+from sparrowmq.client.setting_types import LitePullConsumerSettings
 from sparrowmq.client.subscriber import ConsumeCounters, RebalanceCallbacks, RebalanceListener
+from sparrowmq.client.thread_host import TAKES_COROUTINES
 from sparrowmq.errors import UsageError
-from sparrowmq.membership.client_id import ClientIdRule
-from sparrowmq.model import (
-    ConsumeFromWhere,
-    MessageExt,
-    MessageModel,
-    MessageQueue,
-    MessageSelector,
-    UnreadablePolicy,
-)
-from sparrowmq.strategies.registry import StrategyChoice
+from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 
 # Callbacks on queues, and beside them the file of a BROADCASTING consumer's offsets.
 POOL_SIZE = 2
@@ -47,32 +39,10 @@ class LitePullConsumer:
     Args:
         group: the consumer group.
         name_server: `host:port`, several separated by ';', or a list of them.
-        strategy: how queues are divided: a name, a strategy, or a function. All members of the
-            group must use the same.
-        consume_from_where: where to begin in a queue without a committed offset.
-        consume_timestamp_ms: the wall-clock time of CONSUME_FROM_TIMESTAMP; None: 30 minutes ago.
-        message_model: CLUSTERING shares the queues, BROADCASTING gives every member all and
-            keeps its offsets in a file of the member's.
-        local_offset_dir: where that file is, below the client id; None: `~/.rocketmq_offsets`.
-        auto_commit: commit what is done, every second. False leaves it to `commit`.
-        pull_batch_size: messages asked for at once.
-        pull_threshold_for_queue: pulling a queue pauses while so many of its messages wait.
-        unreadable_policy: what becomes of a message whose body cannot be read: its queue stops
-            there, or the message is skipped, or goes to the group's dead letters.
-        drain_timeout_ms: how long a queue that is given up waits for the next poll, by which what
-            the program has of it is done; at most 3 s with `auto_commit=False`.
-        client_ip: the address in the client id; None finds this machine's.
-        instance_name: the instance in the client id; None makes one that is unique.
-        unit_name: the unit in the client id.
-        client_id_rule: whose rules make what is not given of the client id; V4_7 repeats ids in
-            containers that share an address, to show what comes of it.
-        namespace: a prefix that keeps topics and groups apart from those of others, on the wire:
-            `ns%orders`; None for none.
-        tls: connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
-            `ssl.create_default_context(cafile="ca.pem")`; None connects without.
         on_assign: called with queues that are ours from now on, before anything of them comes.
         on_revoke: called with queues that are given up, once nothing of them comes any more.
         on_lost: called with queues that went to another member while this one stood still.
+        settings: see `LitePullConsumerSettings`.
 
     Raises: ConfigError.
     """
@@ -82,51 +52,23 @@ class LitePullConsumer:
         group: str,
         *,
         name_server: str | Sequence[str],
-        strategy: StrategyChoice = "AVG",
-        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        consume_timestamp_ms: int | None = None,
-        message_model: MessageModel = MessageModel.CLUSTERING,
-        local_offset_dir: Path | str | None = None,
-        auto_commit: bool = True,
-        pull_batch_size: int = 32,
-        pull_threshold_for_queue: int = 1_000,
-        unreadable_policy: UnreadablePolicy = UnreadablePolicy.STOP,
-        drain_timeout_ms: int = 10_000,
-        client_ip: str | None = None,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        client_id_rule: ClientIdRule = ClientIdRule.V4_9,
-        namespace: str | None = None,
-        tls: ssl.SSLContext | None = None,
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
         on_lost: RebalanceListener | None = None,
+        **settings: Unpack[LitePullConsumerSettings],
     ) -> None:
         self._state = make_lite_pull(
             group,
             name_server=name_server,
-            strategy=strategy,
-            consume_from_where=consume_from_where,
-            consume_timestamp_ms=consume_timestamp_ms,
-            message_model=message_model,
-            local_offset_dir=local_offset_dir,
-            auto_commit=auto_commit,
-            pull_batch_size=pull_batch_size,
-            pull_threshold_for_queue=pull_threshold_for_queue,
-            unreadable_policy=unreadable_policy,
-            drain_timeout_ms=drain_timeout_ms,
-            client_ip=client_ip,
-            instance_name=instance_name,
-            unit_name=unit_name,
-            client_id_rule=client_id_rule,
-            namespace=namespace,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
-            is_async=False,
+            is_async=TAKES_COROUTINES,
+            **settings,
         )
-        self._member = MemberThread(
-            self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE, tls=tls
+        self._member = Member(
+            self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE
         )
-        self._polling = threading.Lock()
+        # Never waited for: who polls while another does gets an error.
+        self._polling = Lock()
 
     def __enter__(self) -> Self:
         return self

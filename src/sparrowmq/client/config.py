@@ -1,15 +1,17 @@
-"""What producers and consumers are configured with: frozen, checked once, passed in.
+"""What clients are configured with: frozen, checked once, passed in.
 
-Names and defaults are those of RocketMQ's DefaultMQProducer, DefaultMQPushConsumer and
-ClientConfig where a comment says nothing else.
+A field that has a row is a setting of users. Names and defaults are those of RocketMQ's
+DefaultMQProducer, DefaultMQPushConsumer and ClientConfig where a comment says nothing else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from sparrowmq.client.arguments import check_kind, check_range
+from sparrowmq.client.settings import ClientKind, check_settings, setting
 from sparrowmq.errors import ConfigError
+from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.membership.process_queue import FlowLimits
 from sparrowmq.model import (
     CompressionType,
@@ -23,27 +25,103 @@ from sparrowmq.model.names import (
     DEFAULT_CONSUMER_GROUP,
     DEFAULT_PRODUCER_GROUP,
     check_group,
+    check_topic,
 )
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.protocol.compression import find_missing_package
 
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+    from sparrowmq.strategies.registry import StrategyChoice
+
+PUSH, LITE_PULL = "PushConsumer", "LitePullConsumer"
+_MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What every client has."""
+
+    namespace: str | None = setting(
+        None,
+        "a prefix that keeps topics and groups apart from those of others, on the wire: "
+        "`ns%orders`; None for none",
+        kind=object,
+        source="namespace",
+    )
+    tls: ssl.SSLContext | None = setting(
+        None,
+        "connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as "
+        '`ssl.create_default_context(cafile="ca.pem")`; None connects without',
+        kind=object,
+        source="useTLS",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityConfig:
+    """What the client id of a producer or consumer is made of."""
+
+    client_ip: str | None = setting(
+        None,
+        "the address in the client id; None finds this machine's",
+        kind=str,
+        source="clientIP",
+    )
+    instance_name: str | None = setting(
+        None,
+        "the instance in the client id; None makes one that is unique",
+        kind=str,
+        source="instanceName",
+    )
+    unit_name: str | None = setting(None, "the unit in the client id", kind=str, source="unitName")
+    client_id_rule: ClientIdRule = setting(
+        ClientIdRule.V4_9,
+        "the rules by which missing parts of the client id are made; V4_7 repeats ids in "
+        "containers that share an address, to show what comes of it",
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTimes:
-    """How long a client waits, and how often it looks again.
+    """How long a producer or consumer waits, and how often it looks again."""
 
-    Args:
-        invoke_timeout_ms: for one request that says nothing else.
-        route_refresh_ms: between two looks at the routes (pollNameServerInterval).
-        route_retry_max_ms: a missing topic is looked for after 250 ms, and then at doubled
-            intervals up to this. Differs from RocketMQ: Java waits for the next poll.
-        heartbeat_ms: between two heartbeats to every broker (heartbeatBrokerInterval).
-    """
+    invoke_timeout_ms: int = setting(
+        3_000, "for one request that has no other limit", low=1, high=_HOUR_MS, unit="ms"
+    )
+    route_refresh_ms: int = setting(
+        30_000,
+        "between two looks at the routes",
+        low=100,
+        high=_HOUR_MS,
+        unit="ms",
+        source="pollNameServerInterval",
+    )
+    # Differs from RocketMQ: Java waits for the next poll.
+    route_retry_max_ms: int = setting(
+        30_000,
+        "a missing topic is looked for after 250 ms, and then at doubled intervals up to this",
+        low=250,
+        high=_HOUR_MS,
+        unit="ms",
+    )
+    # Apache's brokers forget a client that is silent for 120 s.
+    heartbeat_ms: int = setting(
+        30_000,
+        "between two heartbeats to every broker",
+        low=1_000,
+        high=60_000,
+        unit="ms",
+        source="heartbeatBrokerInterval",
+    )
 
-    invoke_timeout_ms: int = 3_000
-    route_refresh_ms: int = 30_000
-    route_retry_max_ms: int = 30_000
-    heartbeat_ms: int = 30_000
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,132 +131,303 @@ class ProducerConfig:
     Args:
         group: the producer group.
         client_id: how brokers name this producer.
-        send_timeout_ms: for all attempts of one send together (sendMsgTimeout).
-        retry_times: attempts after the first (retryTimesWhenSendFailed).
-        body_bytes_max: larger bodies are refused, before compression (maxMessageSize).
-        compress_bytes_min: bodies from this size are compressed, never those of a batch
-            (compressMsgBodyOverHowmuch).
-        compress_type: how; LZ4 and ZSTD need the extra `compression`, and consumers from
-            RocketMQ 4.9.4 on.
-        compress_level: 1, the fastest, to 9 of ZLIB or 22 of ZSTD; LZ4 has no levels.
-        template_topic: whose route a topic that does not exist yet is created by.
-        template_queues_max: how many queues per broker such a topic gets at most.
         namespace: of the topics that users name; `group` has it already.
+        client: see `ClientConfig`.
         times: see `ClientTimes`.
     """
 
     group: str
     client_id: str
-    send_timeout_ms: int = 3_000
-    retry_times: int = 2
-    body_bytes_max: int = 4 * 1024 * 1024
-    compress_bytes_min: int = 4096
-    compress_type: CompressionType = CompressionType.ZLIB
-    compress_level: int = 5
-    template_topic: str = AUTO_CREATE_TOPIC_KEY_TOPIC
-    template_queues_max: int = 4
+    send_timeout_ms: int = setting(
+        3_000,
+        "for all attempts of one send together",
+        low=1,
+        high=_HOUR_MS,
+        unit="ms",
+        source="sendMsgTimeout",
+    )
+    retry_times: int = setting(
+        2, "attempts after the first", low=0, high=100, source="retryTimesWhenSendFailed"
+    )
+    body_bytes_max: int = setting(
+        4 * 1024 * 1024,
+        "larger bodies are refused, before compression",
+        low=1,
+        high=16 * 1024 * 1024,
+        unit="bytes",
+        source="maxMessageSize",
+    )
+    compress_bytes_min: int = setting(
+        4096,
+        "bodies from this size are compressed, but never those of a batch",
+        low=1,
+        high=2**31 - 1,
+        unit="bytes",
+        source="compressMsgBodyOverHowmuch",
+    )
+    compress_type: CompressionType = setting(
+        CompressionType.ZLIB,
+        "how; LZ4 and ZSTD need the extra `compression`, and consumers from RocketMQ 4.9.4 on",
+        source="rocketmq.message.compressType",
+    )
+    compress_level: int = setting(
+        5,
+        "1, the fastest, to 9 of ZLIB or 22 of ZSTD; LZ4 has no levels",
+        low=1,
+        high=22,
+        source="rocketmq.message.compressLevel",
+    )
+    template_topic: str = setting(
+        AUTO_CREATE_TOPIC_KEY_TOPIC,
+        "the topic whose route a topic that does not exist yet is created by",
+        source="createTopicKey",
+    )
+    template_queues_max: int = setting(
+        4,
+        "how many queues such a topic gets on each broker at most",
+        low=1,
+        high=65_535,
+        source="defaultTopicQueueNums",
+    )
+    trace: bool = setting(
+        False,
+        "report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside the "
+        "traffic, and what finds no room or no broker is dropped",
+        source="enableMsgTrace",
+    )
     namespace: Namespace = NO_NAMESPACE
+    client: ClientConfig = field(default_factory=ClientConfig)
     times: ClientTimes = field(default_factory=ClientTimes)
 
     def __post_init__(self) -> None:
         check_group(self.group)
         if self.group == DEFAULT_PRODUCER_GROUP:
             raise ConfigError(f"the producer group must not be {DEFAULT_PRODUCER_GROUP}; name one")
-        check_range("send_timeout_ms", self.send_timeout_ms, 1, 3_600_000)
-        check_range("retry_times", self.retry_times, 0, 100)
-        check_range("body_bytes_max", self.body_bytes_max, 1, 16 * 1024 * 1024)
-        check_range("compress_bytes_min", self.compress_bytes_min, 1, 2**31 - 1)
-        check_kind("compress_type", self.compress_type, CompressionType)
-        level_max = 22 if self.compress_type is CompressionType.ZSTD else 9
-        check_range("compress_level", self.compress_level, 1, level_max)
+        check_settings(self)
+        if self.compress_level > 9 and self.compress_type is not CompressionType.ZSTD:
+            raise ConfigError(
+                f"compress_level is {self.compress_level}; {self.compress_type.name} has 1 to 9"
+            )
         missing = find_missing_package(self.compress_type)
         if missing is not None:
             raise ConfigError(f"compress_type is {self.compress_type.name}: {missing}")
-        check_range("template_queues_max", self.template_queues_max, 1, 65_535)
+        check_topic(self.template_topic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """How a push consumer consumes.
+    """How a push or lite pull consumer consumes.
 
     Args:
         group: the consumer group.
         client_id: how the members of the group tell each other apart.
-        message_model: CLUSTERING shares the queues, BROADCASTING gives every member all.
         consume_type: CONSUME_ACTIVELY for one that polls; each pull says then what it subscribes.
-        orderly: consume each queue in order, under its lock at the broker.
-        consume_from_where: where to begin in a queue without a committed offset.
-        consume_timestamp_ms: the wall-clock time of CONSUME_FROM_TIMESTAMP.
-        added_queues_from_first: begin at the first message in queues that are added to a topic
-            while we consume it, also under CONSUME_FROM_LAST_OFFSET. Differs from RocketMQ, whose
-            members lose what is sent there before they notice the queue.
-        pull_batch_size: messages asked for at once.
-        pull_suspend_ms: how long a broker may hold a pull that finds nothing.
-        pull_timeout_ms: how long to wait for its answer.
-        consume_message_batch_max_size: messages the listener gets at once, at most.
-        consume_thread_count: how many calls of the listener run at once. Differs from RocketMQ:
-            one number, as Java's pool with its unbounded queue never grows past its minimum.
-        max_reconsume_times: how often a message comes again before it is a dead letter; None
-            means 16 times, and, in order, for ever. It goes before the group's own number at the
-            broker.
-        unreadable_policy: what becomes of a message whose body cannot be read. Differs from
-            RocketMQ, which loses it and what follows it in the same answer.
-        flow: how much one queue may cache.
-        drain_timeout_ms: how long a queue that is given up waits for listeners that run.
-        consume_timeout_ms: a listener that runs longer has its messages sent back.
-        commit_interval_ms: between two commits of a queue at most; less while the member has few
-            queues. Differs from RocketMQ: 1 s, not 5 s, and each commit is answered, so that a
-            late one never follows the last.
-        rebalance_interval_ms: between two rebalances that nothing else asked for.
         namespace: of the topics that users name; `group` has it already.
+        client: see `ClientConfig`.
         times: see `ClientTimes`.
     """
 
     group: str
     client_id: str
-    message_model: MessageModel = MessageModel.CLUSTERING
+    strategy: StrategyChoice = setting(
+        "AVG",
+        "how queues are divided: a name, a strategy, or a function; all members of the group must "
+        "use the same",
+        kind=object,
+        source="allocateMessageQueueStrategy",
+    )
+    message_model: MessageModel = setting(
+        MessageModel.CLUSTERING,
+        "CLUSTERING shares the queues; BROADCASTING gives every member all queues and keeps the "
+        "member's offsets in a file",
+        source="messageModel",
+    )
+    local_offset_dir: Path | str | None = setting(
+        None,
+        "the directory of that file, below the client id; None: `~/.rocketmq_offsets`",
+        kind=object,
+        source="rocketmq.client.localOffsetStoreDir",
+    )
+    orderly: bool = setting(
+        False,
+        "consume each queue in order, one call at a time, under its lock at the broker",
+        only=PUSH,
+        source="MessageListenerOrderly",
+    )
+    consume_from_where: ConsumeFromWhere = setting(
+        ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        "where to begin in a queue without a committed offset",
+        source="consumeFromWhere",
+    )
+    consume_timestamp_ms: int | None = setting(
+        None,
+        "the wall-clock time of CONSUME_FROM_TIMESTAMP; None: 30 minutes before the start",
+        low=0,
+        high=2**63 - 1,
+        unit="ms since 1970",
+        kind=int,
+        source="consumeTimestamp",
+    )
+    # Differs from RocketMQ, whose members lose what is sent there before they notice the queue.
+    added_queues_from_first: bool = setting(
+        True,
+        "begin at the first message in queues that are added to a topic while it is consumed, "
+        "also under CONSUME_FROM_LAST_OFFSET",
+    )
+    # Java's clients allow 1-1024 for both; Apache's brokers cut a pull to what they allow.
+    pull_batch_size: int = setting(
+        32, "messages asked for at once", low=1, high=2048, unit="messages", source="pullBatchSize"
+    )
+    consume_message_batch_max_size: int = setting(
+        1,
+        "messages that the listener gets at once, at most",
+        low=1,
+        high=2048,
+        unit="messages",
+        only=PUSH,
+        source="consumeMessageBatchMaxSize",
+    )
+    pull_suspend_ms: int = setting(
+        15_000,
+        "how long a broker may hold a pull that finds nothing",
+        low=0,
+        high=30_000,
+        unit="ms",
+        source="brokerSuspendMaxTimeMillis",
+    )
+    pull_timeout_ms: int = setting(
+        30_000,
+        "how long to wait for the answer to a pull; more than `pull_suspend_ms`",
+        low=1,
+        high=600_000,
+        unit="ms",
+        source="consumerTimeoutMillisWhenSuspend",
+    )
+    # Differs from RocketMQ: one number, as Java's pool with its unbounded queue never grows past
+    # its minimum.
+    consume_thread_count: int = setting(
+        20,
+        "how many calls of the listener run at once",
+        low=1,
+        high=1000,
+        unit="calls",
+        only=PUSH,
+        source="consumeThreadMin",
+    )
+    # It goes before the group's own number at the broker.
+    max_reconsume_times: int | None = setting(
+        None,
+        "how often a message comes again before it is a dead letter; None means 16 times and, in "
+        "order, for ever",
+        low=0,
+        high=2**31 - 1,
+        kind=int,
+        only=PUSH,
+        source="maxReconsumeTimes",
+    )
+    # Differs from RocketMQ, which loses it and what follows it in the same answer.
+    unreadable_policy: UnreadablePolicy = setting(
+        UnreadablePolicy.STOP,
+        "what becomes of a message whose body cannot be read: its queue stops there, or the "
+        "message is skipped, or goes to the group's dead letters",
+    )
+    pull_threshold_for_queue: int = setting(
+        1_000,
+        "pulling a queue pauses while so many of its messages wait",
+        low=1,
+        high=65_535,
+        unit="messages",
+        source="pullThresholdForQueue",
+    )
+    pull_threshold_size_for_queue: int = setting(
+        100,
+        "pulling a queue pauses while bodies of this size wait",
+        low=1,
+        high=1024,
+        unit="MiB",
+        source="pullThresholdSizeForQueue",
+    )
+    consume_concurrently_max_span: int = setting(
+        2_000,
+        "pulling a queue pauses while its highest waiting offset is so far from its lowest",
+        low=1,
+        high=65_535,
+        unit="offsets",
+        source="consumeConcurrentlyMaxSpan",
+    )
+    consume_timeout_ms: int = setting(
+        15 * _MINUTE_MS,
+        "a call of the listener that runs longer has its messages sent back, for another member "
+        "or another call to consume; in order it is waited for",
+        low=1_000,
+        high=_DAY_MS,
+        unit="ms",
+        only=PUSH,
+        source="consumeTimeout",
+    )
+    drain_timeout_ms: int = setting(
+        10_000,
+        "how long a queue that is given up waits for listeners that run, or for the next poll; at "
+        "most 3 s with `auto_commit=False`",
+        low=0,
+        high=600_000,
+        unit="ms",
+    )
+    auto_commit: bool = setting(
+        True,
+        "commit what is done, every `commit_interval_ms`; False leaves it to `commit`",
+        only=LITE_PULL,
+        source="autoCommit",
+    )
+    # Differs from RocketMQ: 1 s, not 5 s, and each commit is answered, so that a late one never
+    # follows the last.
+    commit_interval_ms: int = setting(
+        1_000,
+        "between two commits of a queue at most; less while the member has few queues",
+        low=10,
+        high=600_000,
+        unit="ms",
+        source="persistConsumerOffsetInterval",
+    )
+    rebalance_interval_ms: int = setting(
+        20_000,
+        "between two rebalances that nothing else asked for",
+        low=100,
+        high=600_000,
+        unit="ms",
+        source="rocketmq.client.rebalance.waitInterval",
+    )
+    trace: bool = setting(
+        False,
+        "report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside the "
+        "traffic, and what finds no room or no broker is dropped",
+        only=PUSH,
+        source="enableMsgTrace",
+    )
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
-    orderly: bool = False
-    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-    consume_timestamp_ms: int = 0
-    added_queues_from_first: bool = True
-    pull_batch_size: int = 32
-    pull_suspend_ms: int = 15_000
-    pull_timeout_ms: int = 30_000
-    consume_message_batch_max_size: int = 1
-    consume_thread_count: int = 20
-    max_reconsume_times: int | None = None
-    unreadable_policy: UnreadablePolicy = UnreadablePolicy.STOP
-    flow: FlowLimits = field(default_factory=FlowLimits)
-    drain_timeout_ms: int = 10_000
-    consume_timeout_ms: int = 15 * 60 * 1000
-    commit_interval_ms: int = 1_000
-    rebalance_interval_ms: int = 20_000
     namespace: Namespace = NO_NAMESPACE
+    client: ClientConfig = field(default_factory=ClientConfig)
     times: ClientTimes = field(default_factory=ClientTimes)
+
+    @property
+    def flow(self) -> FlowLimits:
+        """How much one queue may hold before pulling pauses."""
+        return FlowLimits(
+            count_max=self.pull_threshold_for_queue,
+            size_mib_max=self.pull_threshold_size_for_queue,
+            span_max=self.consume_concurrently_max_span,
+        )
 
     def __post_init__(self) -> None:
         check_group(self.group)
         if self.group == DEFAULT_CONSUMER_GROUP:
             raise ConfigError(f"the consumer group must not be {DEFAULT_CONSUMER_GROUP}; name one")
-        check_kind("message_model", self.message_model, MessageModel)
-        check_kind("orderly", self.orderly, bool)
-        check_kind("consume_from_where", self.consume_from_where, ConsumeFromWhere)
-        check_kind("unreadable_policy", self.unreadable_policy, UnreadablePolicy)
-        check_range("consume_timestamp_ms", self.consume_timestamp_ms, 0, 2**63 - 1)
-        # Java's clients allow 1-1024 for both; Apache's brokers cut a pull to what they allow.
-        check_range("pull_batch_size", self.pull_batch_size, 1, 2048)
-        check_range("consume_message_batch_max_size", self.consume_message_batch_max_size, 1, 2048)
-        check_range("consume_thread_count", self.consume_thread_count, 1, 1000)
-        check_range("pull_suspend_ms", self.pull_suspend_ms, 0, 30_000)
-        check_range("pull_timeout_ms", self.pull_timeout_ms, self.pull_suspend_ms + 1, 600_000)
-        check_range("drain_timeout_ms", self.drain_timeout_ms, 0, 600_000)
-        check_range("consume_timeout_ms", self.consume_timeout_ms, 1_000, 86_400_000)
-        check_range("commit_interval_ms", self.commit_interval_ms, 10, 600_000)
-        check_range("rebalance_interval_ms", self.rebalance_interval_ms, 100, 600_000)
-        check_range("flow.count_max", self.flow.count_max, 1, 65_535)
-        check_range("flow.size_mib_max", self.flow.size_mib_max, 1, 1024)
-        check_range("flow.span_max", self.flow.span_max, 1, 65_535)
+        check_settings(self)
+        if self.pull_timeout_ms <= self.pull_suspend_ms:
+            raise ConfigError(
+                f"pull_timeout_ms is {self.pull_timeout_ms}; it must be more than "
+                f"pull_suspend_ms, {self.pull_suspend_ms}"
+            )
         if (
             self.unreadable_policy is UnreadablePolicy.DEAD_LETTER
             and self.message_model is MessageModel.BROADCASTING
@@ -187,5 +436,27 @@ class ConsumerConfig:
                 "unreadable_policy is DEAD_LETTER, but a BROADCASTING group has no dead letters; "
                 "choose SKIP"
             )
-        if self.max_reconsume_times is not None:
-            check_range("max_reconsume_times", self.max_reconsume_times, 0, 2**31 - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig:
+    """How an administrator asks."""
+
+    timeout_ms: int = setting(
+        3_000, "for each single answer", low=1, high=_HOUR_MS, unit="ms", source="timeoutMillis"
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+_OF_ALL = (ClientConfig, IdentityConfig, ClientTimes)
+KINDS = {
+    kind.name: kind
+    for kind in (
+        ClientKind("Producer", (ProducerConfig, *_OF_ALL)),
+        ClientKind(PUSH, (ConsumerConfig, *_OF_ALL)),
+        ClientKind(LITE_PULL, (ConsumerConfig, *_OF_ALL)),
+        ClientKind("Admin", (AdminConfig, ClientConfig)),
+    )
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.model import MessageQueue
@@ -20,6 +21,7 @@ class Directory:
     timeout_ms: int = 3_000
     # Of the topics and groups that users name.
     namespace: Namespace = NO_NAMESPACE
+    client: ClientConfig = field(default_factory=ClientConfig)
 
 
 class QueueLag(NamedTuple):

@@ -10,7 +10,7 @@ import random
 from ipaddress import ip_address
 
 from sparrowmq.calling import clock
-from sparrowmq.client.arguments import check_kind
+from sparrowmq.client.config import IdentityConfig
 from sparrowmq.client.interfaces import list_interface_addresses
 from sparrowmq.membership.client_id import (
     ClientIdRule,
@@ -22,44 +22,24 @@ from sparrowmq.model import MessageModel
 from sparrowmq.protocol.message_id import UniqIdGenerator
 
 
-def make_client_id(
-    *,
-    client_ip: str | None = None,
-    instance_name: str | None = None,
-    unit_name: str | None = None,
-    message_model: MessageModel | None = None,
-    rule: ClientIdRule = ClientIdRule.V4_9,
-) -> str:
+def make_client_id(identity: IdentityConfig, message_model: MessageModel | None = None) -> str:
     """Return the id of a new client.
 
     Args:
-        client_ip: the address; None chooses one of this machine's by the rule.
-        instance_name: the instance; None makes one by the rule.
-        unit_name: appended unless it is blank.
+        identity: what the user gave of it. 4.9's rules keep ids apart, also in containers that
+            share an address; 4.7's do not, and are there to show it.
         message_model: a consumer's; None for a producer.
-        rule: whose rules fill in what is not given. 4.9's keep ids apart, also in containers
-            that share an address; 4.7's do not, and are there to show it.
-
-    Raises: ConfigError for a value of another type.
     """
-    check_kind("client_id_rule", rule, ClientIdRule)
-    for name, text in (
-        ("client_ip", client_ip),
-        ("instance_name", instance_name),
-        ("unit_name", unit_name),
-    ):
-        check_kind(name, text, str | None)
-    if message_model is not None:
-        check_kind("message_model", message_model, MessageModel)
+    rule = identity.client_id_rule
     instance = choose_instance_name(
-        instance_name,
+        identity.instance_name,
         rule=rule,
         pid=os.getpid(),
         nano_time=clock.nano_time(),
         message_model=message_model,
     )
-    ip = client_ip or choose_local_address(list_interface_addresses(), rule=rule)
-    return build_client_id(ip, instance, unit_name)
+    ip = identity.client_ip or choose_local_address(list_interface_addresses(), rule=rule)
+    return build_client_id(ip, instance, identity.unit_name)
 
 
 def make_id_generator(client_ip: str | None = None) -> UniqIdGenerator:

@@ -75,11 +75,9 @@ class LitePull:
 
     Args:
         subscriber: its membership; the listener is not used.
-        is_auto_commit: whether what is done is committed without being asked.
     """
 
     subscriber: Subscriber
-    is_auto_commit: bool
     directory: Directory = field(init=False)
     # By hand (`assign`), or None while queues come by subscription.
     assigned: tuple[MessageQueue, ...] | None = None
@@ -116,6 +114,11 @@ class LitePull:
             topics=subscriber.subscriptions,
             now_ms=0,
         )
+
+    @property
+    def is_auto_commit(self) -> bool:
+        """Whether what is done is committed without being asked."""
+        return self.subscriber.config.auto_commit
 
     @property
     def namespace(self) -> Namespace:

@@ -34,10 +34,13 @@ from sparrowmq.model import (
 )
 from sparrowmq.model.names import retry_topic
 from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
+from sparrowmq.strategies.registry import strategy_from
 from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
 # DefaultMQPushConsumerImpl.getMaxReconsumeTimes, where nothing is configured.
 MAX_RECONSUME_TIMES = 16
+# DefaultMQPushConsumer.consumeTimestamp: half an hour before the start.
+CONSUME_TIMESTAMP_BACK_MS = 30 * 60 * 1000
 
 Listener: TypeAlias = Callable[[list[MessageExt], ConsumeContext], ConsumeStatus | None]
 OrderlyListener: TypeAlias = Callable[
@@ -175,24 +178,24 @@ class Subscriber:
     Args:
         config: see there.
         name_servers: where routes come from.
-        strategy: divides the queues.
         subscriptions: by topic, the group's retry topic included.
         listener: gets the messages.
         callbacks: told of queues that come and go.
         tell: told what is worth a line in the log.
         start_timestamp_ms: when the consumer was made, by the wall clock.
+        strategy: divides the queues.
         member: decides what is done next.
         wake: set whenever something has happened.
     """
 
     config: ConsumerConfig
     name_servers: NameServers
-    strategy: AllocateMessageQueueStrategy
     subscriptions: dict[str, SubscriptionData]
     listener: AsyncListener | AsyncOrderlyListener
     callbacks: RebalanceCallbacks
     tell: Callable[[Notice], None]
     start_timestamp_ms: int = 0
+    strategy: AllocateMessageQueueStrategy = field(init=False)
     member: GroupMember = field(init=False)
     routes: RouteCache = field(default_factory=RouteCache)
     history: QueueHistory = field(default_factory=QueueHistory)
@@ -217,6 +220,7 @@ class Subscriber:
     tracer: Tracer | None = None
 
     def __post_init__(self) -> None:
+        self.strategy = strategy_from(self.config.strategy)
         self.member = GroupMember(
             member_config_from(self.config, tells_user=any(self.callbacks)),
             topics=self.subscriptions,
@@ -235,6 +239,13 @@ class Subscriber:
             consume_from_where=config.consume_from_where,
             subscription_data_set=[subscriptions[topic] for topic in sorted(subscriptions)],
         )
+
+    @property
+    def consume_timestamp_ms(self) -> int:
+        """The wall-clock time of CONSUME_FROM_TIMESTAMP."""
+        chosen_ms = self.config.consume_timestamp_ms
+        default_ms = self.start_timestamp_ms - CONSUME_TIMESTAMP_BACK_MS
+        return default_ms if chosen_ms is None else chosen_ms
 
     @property
     def is_broadcasting(self) -> bool:

@@ -27,6 +27,7 @@ from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.simulation.trace import Trace
 from sparrowmq.simulation.workload import LISTENER_MS_MAX, Workload, produce
+from sparrowmq.strategies.registry import strategy_from
 
 TOPIC = "Flights"
 GROUP = "GID_sim"
@@ -218,6 +219,7 @@ class Cluster:
             ConsumerConfig(
                 group=GROUP,
                 client_id=client_id,
+                strategy=strategy_from(scenario.strategy),
                 pull_batch_size=scenario.pull_batch_size,
                 pull_suspend_ms=PULL_SUSPEND_MS,
                 consume_message_batch_max_size=scenario.batch_size,
@@ -229,7 +231,6 @@ class Cluster:
             self.checkers,
             self.trace,
             topic=TOPIC,
-            strategy=scenario.strategy,
             name_server=NAME_SERVER,
             workload=self.workload,
         )

@@ -45,7 +45,6 @@ from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.simulation.trace import Trace
 from sparrowmq.simulation.workload import RunningCalls, Workload, make_listener
-from sparrowmq.strategies.registry import strategy_from
 
 
 class MemberHost:
@@ -68,7 +67,6 @@ class MemberHost:
         trace: Trace,
         *,
         topic: str,
-        strategy: str,
         name_server: str,
         workload: Workload,
     ) -> None:
@@ -92,7 +90,6 @@ class MemberHost:
         self.subscriber = Subscriber(
             config=config,
             name_servers=NameServers((name_server,)),
-            strategy=strategy_from(strategy),
             subscriptions={t: parse_subscription(t, "*", sub_version=timestamp_ms) for t in topics},
             listener=listener,
             callbacks=RebalanceCallbacks(),

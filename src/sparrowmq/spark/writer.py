@@ -166,9 +166,6 @@ def write_rows(
     publisher = make_publisher(
         options.group,
         name_server=options.name_servers,
-        client_ip=None,
-        instance_name=None,
-        unit_name=None,
         send_timeout_ms=options.send_timeout_ms,
         retry_times=options.retry_times,
         namespace=options.namespace.name,

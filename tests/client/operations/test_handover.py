@@ -33,7 +33,6 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.strategies.registry import strategy_from
 
 OLD, ADDED = (MessageQueue("T", "b", n) for n in range(2))
 MAX_OFFSET = 77
@@ -59,7 +58,6 @@ def subscriber() -> Subscriber:
     made = Subscriber(
         config=ConsumerConfig(group="GID_h", client_id="me"),
         name_servers=NameServers(("127.0.0.1:1",)),
-        strategy=strategy_from("AVG"),
         subscriptions={},
         listener=lambda *_: None,
         callbacks=RebalanceCallbacks(),

@@ -17,7 +17,6 @@ from sparrowmq.protocol.bodies import HeartbeatData, decode_body
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.subscription import parse_subscription
-from sparrowmq.strategies.registry import strategy_from
 
 NOW_MS = 1_000_000
 
@@ -28,7 +27,6 @@ def make_subscriber(group: str, *brokers: str) -> Subscriber:
     made = Subscriber(
         config=ConsumerConfig(group=group, client_id="10.0.0.1@same"),
         name_servers=NameServers(("127.0.0.1:9876",)),
-        strategy=strategy_from("AVG"),
         subscriptions={topic: parse_subscription(topic, "*", sub_version=7)},
         listener=lambda *_: None,
         callbacks=RebalanceCallbacks(),

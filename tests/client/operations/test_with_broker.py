@@ -35,15 +35,7 @@ Run = Callable[[Operation[Any]], Any]
 
 
 def publisher_of(name_server: str) -> Publisher:
-    return make_publisher(
-        "GID_ops",
-        name_server=name_server,
-        client_ip=None,
-        instance_name=None,
-        unit_name=None,
-        send_timeout_ms=3_000,
-        retry_times=2,
-    )
+    return make_publisher("GID_ops", name_server=name_server)
 
 
 def heartbeat_of(client_id: str, group: str, topic: str) -> HeartbeatData:

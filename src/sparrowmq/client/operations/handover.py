@@ -127,7 +127,7 @@ def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[_Start
         config.consume_from_where,
         committed,
         topic=queue.topic,
-        consume_timestamp_ms=config.consume_timestamp_ms,
+        consume_timestamp_ms=subscriber.consume_timestamp_ms,
         queue_is_new=config.added_queues_from_first and subscriber.history.is_new(queue),
     )
     if isinstance(start, UseOffset):

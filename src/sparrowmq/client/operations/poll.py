@@ -301,7 +301,7 @@ def pull_queue(
         queue,
         result,
         offset=offset,
-        room_bytes=lambda: config.flow.size_mib_max * MIB,
+        room_bytes=lambda: config.pull_threshold_size_for_queue * MIB,
         # The same offsets may be pulled by hand again and again: no dead letter comes of it.
         policy=UnreadablePolicy.STOP if is_stopped else UnreadablePolicy.SKIP,
     )

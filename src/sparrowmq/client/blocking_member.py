@@ -1,27 +1,29 @@
-"""The asyncio task in which a consumer of the asyncio face is a member of its group."""
+# Made of aio_member.py by `make generate`; change that file.
+"""A consumer's share of a driver, and what serves its membership from `start` to `close`."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import ssl
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from sparrowmq.calling import clock
-from sparrowmq.calling.async_driver import CLOSE_TIMEOUT_MS, AsyncDriver
+from sparrowmq.calling.blocking_driver import CLOSE_TIMEOUT_MS
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,
     DRIVER_CLOSE_MS,
     RESTART_S,
     check_start,
+    give_up,
 )
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.member_events import begin_leaving
 from sparrowmq.client.notices import warn_no_subscription, warn_not_started
 from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.client.thread_host import ThreadHost, open_instance
 from sparrowmq.errors import UsageError
 
 T = TypeVar("T")
@@ -29,41 +31,25 @@ T = TypeVar("T")
 LOG = logging.getLogger("sparrowmq.client")
 
 
-def loop_scope() -> Hashable:
-    """Return what tells instances of different loops apart; without a loop nothing is shared."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return object()
+class Member:
+    """A consumer's membership of its group.
 
-
-class MemberTask:
-    """A consumer's share of a driver, and the task that serves it from `start` to `close`.
-
-    Its methods are those of `member_thread.MemberThread`.
+    Args:
+        subscriber: the consumer's state.
+        serve: makes the operation that is the membership; it is made anew if it fails.
+        pool_size: threads for the user's functions.
     """
 
     def __init__(
-        self,
-        subscriber: Subscriber,
-        serve: Callable[[], Operation[None]],
-        *,
-        pool_size: int,
-        tls: ssl.SSLContext | None,
+        self, subscriber: Subscriber, serve: Callable[[], Operation[None]], *, pool_size: int
     ) -> None:
         self._subscriber = subscriber
         self._serve = serve
         config = subscriber.config
-        self._instance = INSTANCES.open(
-            AsyncDriver,
-            config.client_id,
-            addresses=subscriber.name_servers.addresses,
-            scope=loop_scope(),
-            tls=tls,
-        )
+        self._instance = open_instance(config.client_id, subscriber.name_servers, config.client)
         self.driver = self._instance.driver
         self.driver.grow_pool(pool_size)
-        self._task: asyncio.Task[None] | None = None
+        self._host = ThreadHost(self.driver)
         self.is_closed = False
         # A consumer that nobody starts does nothing, without an error.
         self._forgotten = weakref.finalize(self, warn_not_started, subscriber)
@@ -75,38 +61,44 @@ class MemberTask:
         `ClientInstances.register`.
         """
         config = self._subscriber.config
-        if self._task is not None or self.is_closed:
+        if self._host.is_started or self.is_closed:
             raise UsageError(f"consumer {config.client_id} was started before; make a new one")
         check_start(self._subscriber)
         warn_no_subscription(self._subscriber)
         self._forgotten.detach()
         INSTANCES.register(self._subscriber, self._instance)
-        name = f"sparrowmq-consumer-{config.group}"
-        self._task = asyncio.create_task(self._loop(), name=name)
+        self._host.start(self._loop, name=f"sparrowmq-consumer-{config.group}")
 
     def check_running(self) -> None:
         """Raise a UsageError before `start` and after `close`."""
-        client_id = self._subscriber.config.client_id
-        if self.is_closed:
-            raise UsageError(f"consumer {client_id} is closed")
-        if self._task is None:
+        self._check_open()
+        if not self._host.is_started:
+            client_id = self._subscriber.config.client_id
             raise UsageError(f"consumer {client_id} is not started; call start first")
 
-    async def run(self, operation: Operation[T]) -> T:
-        """Run an operation, also before `start`; a UsageError after `close`."""
+    def _check_open(self) -> None:
         if self.is_closed:
             # The driver may live on, of other clients of the same id.
             raise UsageError(f"consumer {self._subscriber.config.client_id} is closed")
-        return await self.driver.run(operation)
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation, also before `start`; a UsageError after `close`."""
+        self._check_open()
+        return self.driver.run(operation)
 
     def call(self, change: Callable[[], None]) -> None:
-        """Change the state. Raises: UsageError after `close`."""
-        if self.is_closed:
-            raise UsageError(f"consumer {self._subscriber.config.client_id} is closed")
-        change()
+        """Have a function change the state, now or soon. Raises: UsageError after `close`."""
+        self._check_open()
+        self._host.call(change)
 
-    async def close(self, end: Callable[[], None] | None = None) -> None:
-        """Leave the group and close the connections. A second call does nothing."""
+    def close(self, end: Callable[[], None] | None = None) -> None:
+        """Leave the group and close the connections. A second call does nothing.
+
+        It takes at most `drain_timeout_ms` and CLOSE_MARGIN_MS, whatever the loop is at.
+
+        Args:
+            end: called where the driver runs before the membership ends.
+        """
         if self.is_closed:
             return
         self.is_closed = True
@@ -114,27 +106,29 @@ class MemberTask:
         deadline_ms = clock.monotonic_ms() + timeout_ms
         # Says so now if it was never started.
         self._forgotten()
-        if self._task is not None:
+        if self._host.is_started:
             if end is not None:
-                end()
-            begin_leaving(self._subscriber, now_ms=clock.monotonic_ms())
-            wait_s = (timeout_ms - DRIVER_CLOSE_MS) / 1000
-            _, left = await asyncio.wait({self._task}, timeout=wait_s)
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+                self._host.call(end)
+            self._host.call(self._begin_leaving)
+            self._host.end(
+                (timeout_ms - DRIVER_CLOSE_MS) / 1000, give_up=partial(give_up, self._subscriber)
+            )
             INSTANCES.unregister(self._subscriber)
         if INSTANCES.close(self._instance):
             left_ms = max(0, deadline_ms - clock.monotonic_ms())
-            await self.driver.aclose(timeout_ms=min(left_ms, CLOSE_TIMEOUT_MS))
+            self.driver.close(timeout_ms=min(left_ms, CLOSE_TIMEOUT_MS))
 
-    async def _loop(self) -> None:
+    def _begin_leaving(self) -> None:
+        begin_leaving(self._subscriber, now_ms=clock.monotonic_ms())
+
+    def _loop(self) -> None:
         while not self._subscriber.member.is_done:
             try:
-                await self.driver.run(self._serve(), name="consume")
+                self.driver.run(self._serve(), name="consume")
             except Exception:
                 if self.is_closed:
+                    # The driver was closed: the loop did not end in time.
                     return
                 # Outermost: the member keeps its state, and a consumer must not fall silent.
                 LOG.exception("consumer %s failed and goes on", self._subscriber.config.client_id)
-                await asyncio.sleep(RESTART_S)
+                self._host.pause(RESTART_S)

@@ -1,0 +1,370 @@
+# Made of config.py by `make generate`; change that file.
+"""The settings of each client, as editors and type checkers see them."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import TypedDict
+
+from sparrowmq.membership.client_id import ClientIdRule
+from sparrowmq.model import CompressionType, ConsumeFromWhere, MessageModel, UnreadablePolicy
+from sparrowmq.strategies.registry import StrategyChoice
+
+
+class ProducerSettings(TypedDict, total=False):
+    """Settings of `Producer` and `AsyncProducer`; each may be left out."""
+
+    send_timeout_ms: int
+    """For all attempts of one send together. From 1 to 3,600,000 ms. Default: 3,000."""
+
+    retry_times: int
+    """Attempts after the first. From 0 to 100. Default: 2."""
+
+    body_bytes_max: int
+    """Larger bodies are refused, before compression. From 1 to 16,777,216 bytes. Default:
+    4,194,304.
+    """
+
+    compress_bytes_min: int
+    """Bodies from this size are compressed, but never those of a batch. From 1 to 2,147,483,647
+    bytes. Default: 4,096.
+    """
+
+    compress_type: CompressionType
+    """How; LZ4 and ZSTD need the extra `compression`, and consumers from RocketMQ 4.9.4 on.
+    Default: `CompressionType.ZLIB`.
+    """
+
+    compress_level: int
+    """1, the fastest, to 9 of ZLIB or 22 of ZSTD; LZ4 has no levels. From 1 to 22. Default: 5."""
+
+    template_topic: str
+    """The topic whose route a topic that does not exist yet is created by. Default: `'TBW102'`."""
+
+    template_queues_max: int
+    """How many queues such a topic gets on each broker at most. From 1 to 65,535. Default: 4."""
+
+    trace: bool
+    """Report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside the
+    traffic, and what finds no room or no broker is dropped. Default: `False`.
+    """
+
+    namespace: str | None
+    """A prefix that keeps topics and groups apart from those of others, on the wire:
+    `ns%orders`; None for none.
+    """
+
+    tls: ssl.SSLContext | None
+    """Connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
+    `ssl.create_default_context(cafile="ca.pem")`; None connects without.
+    """
+
+    client_ip: str | None
+    """The address in the client id; None finds this machine's."""
+
+    instance_name: str | None
+    """The instance in the client id; None makes one that is unique."""
+
+    unit_name: str | None
+    """The unit in the client id."""
+
+    client_id_rule: ClientIdRule
+    """The rules by which missing parts of the client id are made; V4_7 repeats ids in containers
+    that share an address, to show what comes of it. Default: `ClientIdRule.V4_9`.
+    """
+
+    invoke_timeout_ms: int
+    """For one request that has no other limit. From 1 to 3,600,000 ms. Default: 3,000."""
+
+    route_refresh_ms: int
+    """Between two looks at the routes. From 100 to 3,600,000 ms. Default: 30,000."""
+
+    route_retry_max_ms: int
+    """A missing topic is looked for after 250 ms, and then at doubled intervals up to this. From
+    250 to 3,600,000 ms. Default: 30,000.
+    """
+
+    heartbeat_ms: int
+    """Between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
+
+
+class PushConsumerSettings(TypedDict, total=False):
+    """Settings of `PushConsumer` and `AsyncPushConsumer`; each may be left out."""
+
+    strategy: StrategyChoice
+    """How queues are divided: a name, a strategy, or a function; all members of the group must
+    use the same. Default: `'AVG'`.
+    """
+
+    message_model: MessageModel
+    """CLUSTERING shares the queues; BROADCASTING gives every member all queues and keeps the
+    member's offsets in a file. Default: `MessageModel.CLUSTERING`.
+    """
+
+    local_offset_dir: Path | str | None
+    """The directory of that file, below the client id; None: `~/.rocketmq_offsets`."""
+
+    orderly: bool
+    """Consume each queue in order, one call at a time, under its lock at the broker. Default:
+    `False`.
+    """
+
+    consume_from_where: ConsumeFromWhere
+    """Where to begin in a queue without a committed offset. Default:
+    `ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET`.
+    """
+
+    consume_timestamp_ms: int | None
+    """The wall-clock time of CONSUME_FROM_TIMESTAMP; None: 30 minutes before the start. From 0
+    to 9,223,372,036,854,775,807 ms since 1970.
+    """
+
+    added_queues_from_first: bool
+    """Begin at the first message in queues that are added to a topic while it is consumed, also
+    under CONSUME_FROM_LAST_OFFSET. Default: `True`.
+    """
+
+    pull_batch_size: int
+    """Messages asked for at once. From 1 to 2,048 messages. Default: 32."""
+
+    consume_message_batch_max_size: int
+    """Messages that the listener gets at once, at most. From 1 to 2,048 messages. Default: 1."""
+
+    pull_suspend_ms: int
+    """How long a broker may hold a pull that finds nothing. From 0 to 30,000 ms. Default:
+    15,000.
+    """
+
+    pull_timeout_ms: int
+    """How long to wait for the answer to a pull; more than `pull_suspend_ms`. From 1 to 600,000
+    ms. Default: 30,000.
+    """
+
+    consume_thread_count: int
+    """How many calls of the listener run at once. From 1 to 1,000 calls. Default: 20."""
+
+    max_reconsume_times: int | None
+    """How often a message comes again before it is a dead letter; None means 16 times and, in
+    order, for ever. From 0 to 2,147,483,647.
+    """
+
+    unreadable_policy: UnreadablePolicy
+    """What becomes of a message whose body cannot be read: its queue stops there, or the message
+    is skipped, or goes to the group's dead letters. Default: `UnreadablePolicy.STOP`.
+    """
+
+    pull_threshold_for_queue: int
+    """Pulling a queue pauses while so many of its messages wait. From 1 to 65,535 messages.
+    Default: 1,000.
+    """
+
+    pull_threshold_size_for_queue: int
+    """Pulling a queue pauses while bodies of this size wait. From 1 to 1,024 MiB. Default: 100."""
+
+    consume_concurrently_max_span: int
+    """Pulling a queue pauses while its highest waiting offset is so far from its lowest. From 1
+    to 65,535 offsets. Default: 2,000.
+    """
+
+    consume_timeout_ms: int
+    """A call of the listener that runs longer has its messages sent back, for another member or
+    another call to consume; in order it is waited for. From 1,000 to 86,400,000 ms. Default:
+    900,000.
+    """
+
+    drain_timeout_ms: int
+    """How long a queue that is given up waits for listeners that run, or for the next poll; at
+    most 3 s with `auto_commit=False`. From 0 to 600,000 ms. Default: 10,000.
+    """
+
+    commit_interval_ms: int
+    """Between two commits of a queue at most; less while the member has few queues. From 10 to
+    600,000 ms. Default: 1,000.
+    """
+
+    rebalance_interval_ms: int
+    """Between two rebalances that nothing else asked for. From 100 to 600,000 ms. Default:
+    20,000.
+    """
+
+    trace: bool
+    """Report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside the
+    traffic, and what finds no room or no broker is dropped. Default: `False`.
+    """
+
+    namespace: str | None
+    """A prefix that keeps topics and groups apart from those of others, on the wire:
+    `ns%orders`; None for none.
+    """
+
+    tls: ssl.SSLContext | None
+    """Connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
+    `ssl.create_default_context(cafile="ca.pem")`; None connects without.
+    """
+
+    client_ip: str | None
+    """The address in the client id; None finds this machine's."""
+
+    instance_name: str | None
+    """The instance in the client id; None makes one that is unique."""
+
+    unit_name: str | None
+    """The unit in the client id."""
+
+    client_id_rule: ClientIdRule
+    """The rules by which missing parts of the client id are made; V4_7 repeats ids in containers
+    that share an address, to show what comes of it. Default: `ClientIdRule.V4_9`.
+    """
+
+    invoke_timeout_ms: int
+    """For one request that has no other limit. From 1 to 3,600,000 ms. Default: 3,000."""
+
+    route_refresh_ms: int
+    """Between two looks at the routes. From 100 to 3,600,000 ms. Default: 30,000."""
+
+    route_retry_max_ms: int
+    """A missing topic is looked for after 250 ms, and then at doubled intervals up to this. From
+    250 to 3,600,000 ms. Default: 30,000.
+    """
+
+    heartbeat_ms: int
+    """Between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
+
+
+class LitePullConsumerSettings(TypedDict, total=False):
+    """Settings of `LitePullConsumer` and `AsyncLitePullConsumer`; each may be left out."""
+
+    strategy: StrategyChoice
+    """How queues are divided: a name, a strategy, or a function; all members of the group must
+    use the same. Default: `'AVG'`.
+    """
+
+    message_model: MessageModel
+    """CLUSTERING shares the queues; BROADCASTING gives every member all queues and keeps the
+    member's offsets in a file. Default: `MessageModel.CLUSTERING`.
+    """
+
+    local_offset_dir: Path | str | None
+    """The directory of that file, below the client id; None: `~/.rocketmq_offsets`."""
+
+    consume_from_where: ConsumeFromWhere
+    """Where to begin in a queue without a committed offset. Default:
+    `ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET`.
+    """
+
+    consume_timestamp_ms: int | None
+    """The wall-clock time of CONSUME_FROM_TIMESTAMP; None: 30 minutes before the start. From 0
+    to 9,223,372,036,854,775,807 ms since 1970.
+    """
+
+    added_queues_from_first: bool
+    """Begin at the first message in queues that are added to a topic while it is consumed, also
+    under CONSUME_FROM_LAST_OFFSET. Default: `True`.
+    """
+
+    pull_batch_size: int
+    """Messages asked for at once. From 1 to 2,048 messages. Default: 32."""
+
+    pull_suspend_ms: int
+    """How long a broker may hold a pull that finds nothing. From 0 to 30,000 ms. Default:
+    15,000.
+    """
+
+    pull_timeout_ms: int
+    """How long to wait for the answer to a pull; more than `pull_suspend_ms`. From 1 to 600,000
+    ms. Default: 30,000.
+    """
+
+    unreadable_policy: UnreadablePolicy
+    """What becomes of a message whose body cannot be read: its queue stops there, or the message
+    is skipped, or goes to the group's dead letters. Default: `UnreadablePolicy.STOP`.
+    """
+
+    pull_threshold_for_queue: int
+    """Pulling a queue pauses while so many of its messages wait. From 1 to 65,535 messages.
+    Default: 1,000.
+    """
+
+    pull_threshold_size_for_queue: int
+    """Pulling a queue pauses while bodies of this size wait. From 1 to 1,024 MiB. Default: 100."""
+
+    consume_concurrently_max_span: int
+    """Pulling a queue pauses while its highest waiting offset is so far from its lowest. From 1
+    to 65,535 offsets. Default: 2,000.
+    """
+
+    drain_timeout_ms: int
+    """How long a queue that is given up waits for listeners that run, or for the next poll; at
+    most 3 s with `auto_commit=False`. From 0 to 600,000 ms. Default: 10,000.
+    """
+
+    auto_commit: bool
+    """Commit what is done, every `commit_interval_ms`; False leaves it to `commit`. Default:
+    `True`.
+    """
+
+    commit_interval_ms: int
+    """Between two commits of a queue at most; less while the member has few queues. From 10 to
+    600,000 ms. Default: 1,000.
+    """
+
+    rebalance_interval_ms: int
+    """Between two rebalances that nothing else asked for. From 100 to 600,000 ms. Default:
+    20,000.
+    """
+
+    namespace: str | None
+    """A prefix that keeps topics and groups apart from those of others, on the wire:
+    `ns%orders`; None for none.
+    """
+
+    tls: ssl.SSLContext | None
+    """Connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
+    `ssl.create_default_context(cafile="ca.pem")`; None connects without.
+    """
+
+    client_ip: str | None
+    """The address in the client id; None finds this machine's."""
+
+    instance_name: str | None
+    """The instance in the client id; None makes one that is unique."""
+
+    unit_name: str | None
+    """The unit in the client id."""
+
+    client_id_rule: ClientIdRule
+    """The rules by which missing parts of the client id are made; V4_7 repeats ids in containers
+    that share an address, to show what comes of it. Default: `ClientIdRule.V4_9`.
+    """
+
+    invoke_timeout_ms: int
+    """For one request that has no other limit. From 1 to 3,600,000 ms. Default: 3,000."""
+
+    route_refresh_ms: int
+    """Between two looks at the routes. From 100 to 3,600,000 ms. Default: 30,000."""
+
+    route_retry_max_ms: int
+    """A missing topic is looked for after 250 ms, and then at doubled intervals up to this. From
+    250 to 3,600,000 ms. Default: 30,000.
+    """
+
+    heartbeat_ms: int
+    """Between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
+
+
+class AdminSettings(TypedDict, total=False):
+    """Settings of `Admin` and `AsyncAdmin`; each may be left out."""
+
+    timeout_ms: int
+    """For each single answer. From 1 to 3,600,000 ms. Default: 3,000."""
+
+    namespace: str | None
+    """A prefix that keeps topics and groups apart from those of others, on the wire:
+    `ns%orders`; None for none.
+    """
+
+    tls: ssl.SSLContext | None
+    """Connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
+    `ssl.create_default_context(cafile="ca.pem")`; None connects without.
+    """

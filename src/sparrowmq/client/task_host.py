@@ -1,0 +1,78 @@
+"""What the asyncio face is hosted by: its driver, and the task in which a consumer lives.
+
+`thread_host` has the same names for the synchronous face, whose text is made of the asyncio face's
+(tools/generate.py): what differs between the two beyond words stands in these two files alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from contextlib import suppress
+from typing import Any
+
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.client.config import ClientConfig
+from sparrowmq.client.instances import INSTANCES, ClientInstance
+from sparrowmq.client.name_servers import NameServers
+
+# Whether users' functions may be coroutine functions.
+TAKES_COROUTINES = True
+
+
+def open_driver(client: ClientConfig) -> AsyncDriver:
+    """Make a driver that no other client shares."""
+    return AsyncDriver(tls=client.tls)
+
+
+def open_instance(
+    client_id: str, name_servers: NameServers, client: ClientConfig
+) -> ClientInstance[AsyncDriver]:
+    """Return the instance of a client id on this event loop."""
+    return INSTANCES.open(
+        AsyncDriver, client_id, addresses=name_servers.addresses, scope=_scope(), tls=client.tls
+    )
+
+
+def _scope() -> Hashable:
+    """Return what tells instances of different loops apart; without a loop nothing is shared."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return object()
+
+
+class TaskHost:
+    """The task that runs a membership's loop."""
+
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._task: asyncio.Task[None] | None = None
+        self._ending = asyncio.Event()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether `start` was called."""
+        return self._task is not None
+
+    def start(self, loop: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> None:
+        """Run the loop beside the caller."""
+        self._task = asyncio.create_task(loop(), name=name)
+
+    def call(self, change: Callable[[], None]) -> None:
+        """Have a function change the state of the membership."""
+        change()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait in the loop; `end` ends the wait."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._ending.wait()
+
+    async def end(self, timeout_s: float, *, give_up: Callable[[], None]) -> None:
+        """Wait for the loop to return, and end it when the time is up."""
+        assert self._task is not None
+        self._ending.set()
+        _, left = await asyncio.wait({self._task}, timeout=timeout_s)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)

@@ -1,0 +1,72 @@
+"""What the synchronous face is hosted by: its driver, and the thread in which a consumer lives.
+
+The names are those of `task_host`, where it is said why. Consumers that share an instance share its
+driver: one of their threads leads, the others follow.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.client.config import ClientConfig
+from sparrowmq.client.instances import INSTANCES, ClientInstance
+from sparrowmq.client.name_servers import NameServers
+
+TAKES_COROUTINES = False
+
+# All clients of the synchronous face may share an instance.
+_SCOPE = "threads"
+
+
+def open_driver(client: ClientConfig) -> BlockingDriver:
+    """Make a driver that no other client shares."""
+    return BlockingDriver(tls=client.tls)
+
+
+def open_instance(
+    client_id: str, name_servers: NameServers, client: ClientConfig
+) -> ClientInstance[BlockingDriver]:
+    """Return the instance of a client id in this process."""
+    return INSTANCES.open(
+        BlockingDriver, client_id, addresses=name_servers.addresses, scope=_SCOPE, tls=client.tls
+    )
+
+
+class ThreadHost:
+    """The thread that runs a membership's loop."""
+
+    def __init__(self, driver: BlockingDriver) -> None:
+        self._driver = driver
+        self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether `start` was called."""
+        return self._thread is not None
+
+    def start(self, loop: Callable[[], None], *, name: str) -> None:
+        """Run the loop beside the caller."""
+        self._thread = threading.Thread(target=loop, name=name, daemon=True)
+        self._thread.start()
+
+    def call(self, change: Callable[[], None]) -> None:
+        """Have a function change the state of the membership, now or soon."""
+        if self._thread is None:
+            change()
+        else:
+            self._driver.call_soon_threadsafe(change)
+
+    def pause(self, seconds: float) -> None:
+        """Wait in the loop; `end` ends the wait."""
+        self._ending.wait(seconds)
+
+    def end(self, timeout_s: float, *, give_up: Callable[[], None]) -> None:
+        """Wait for the loop to return; when the time is up, have the driver give it up."""
+        assert self._thread is not None
+        self._ending.set()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._driver.call_soon_threadsafe(give_up)

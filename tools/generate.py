@@ -1,0 +1,231 @@
+"""Make the files that are made of others: `make generate`, or `--check` to compare alone.
+
+- The synchronous face is the asyncio face without `async` and `await` and in other words. What the
+  two do differently stands in `client/task_host.py` and `client/thread_host.py`, under the same
+  names.
+- The types of settings (for editors and type checkers) and the reference page of settings are made
+  of the rows in `client/config.py` and `config.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from enum import Enum
+from pathlib import Path
+
+from sparrowmq.client.config import (
+    KINDS,
+    AdminConfig,
+    ClientConfig,
+    ClientTimes,
+    ConsumerConfig,
+    IdentityConfig,
+    ProducerConfig,
+)
+from sparrowmq.client.settings import rows_of
+from sparrowmq.config import SETTINGS, Setting
+
+ROOT = Path(__file__).parent.parent
+CLIENT = ROOT / "src/sparrowmq/client"
+PAGE = ROOT / "docs/reference/settings.md"
+RUFF = Path(sys.executable).with_name("ruff")
+
+FACES = {
+    "aio.py": "blocking.py",
+    "aio_pull.py": "blocking_pull.py",
+    "aio_member.py": "blocking_member.py",
+}
+# Tried in this order; each must be found in some face.
+WORDS = (
+    (
+        r"Sends that are awaited at the same time overlap on one connection\. A listener is a "
+        r"coroutine\nfunction, which runs on the loop, or a plain function, which runs in a "
+        r"thread\.\n",
+        "`Producer` and `Admin` have no thread of their own: the calling thread does the I/O, and "
+        "threads\nthat share one overlap on the same connections. A `PushConsumer` has one thread "
+        "for its I/O, and\nits listener runs in a bounded pool.\n",
+    ),
+    (r"\n\nThe synchronous face, `\w+\.py`, is made of this file by `make generate`\.", ""),
+    (
+        r"calls at once\. A coroutine function runs on the loop, a plain\n"
+        r"\s+function in a thread\.",
+        "threads at once.",
+    ),
+    ("The asyncio face", "The synchronous face"),
+    ("each method awaits one operation on an asyncio driver", "each method runs one operation"),
+    ("each method awaits one operation", "each method runs one operation"),
+    ("Tasks may share", "Threads may share"),
+    ("One task polls", "One thread polls"),
+    ("another task polls", "another thread polls"),
+    ("in a task of its own", "in a thread of its own"),
+    (r"async_driver\b", "blocking_driver"),
+    (r"\btask_host\b", "thread_host"),
+    (r"\bTaskHost\b", "ThreadHost"),
+    (r"\baio(_\w+)? import", r"blocking\1 import"),
+    (r"\baclose\b", "close"),
+    (r"\b__a(enter|exit|iter)__\b", r"__\1__"),
+    (r"\bAsync(?=[A-Z])", ""),
+    (r"\basync (?=def |for |with )", ""),
+    (r"\bawait ", ""),
+)
+# No word of the asyncio face may be left.
+LEFT = re.compile(r"\basync(?:io)?\b|\bawait|\bAsync|[Cc]oroutine|\b[Tt]asks?\b|event loop")
+
+
+def make_faces() -> Iterator[tuple[Path, str]]:
+    """Make the synchronous face."""
+    unused = {pattern for pattern, _ in WORDS}
+    for source, target in FACES.items():
+        text = (CLIENT / source).read_text()
+        for pattern, word in WORDS:
+            text, count = re.subn(pattern, word, text)
+            if count:
+                unused.discard(pattern)
+        wrong = LEFT.search(text)
+        if wrong is not None:
+            line = text.count("\n", 0, wrong.start()) + 1
+            raise SystemExit(f"{target}:{line}: {wrong[0]!r} is left of {source}; see WORDS")
+        path = CLIENT / target
+        yield path, tidy(f"# Made of {source} by `make generate`; change that file.\n{text}", path)
+    if unused:
+        raise SystemExit(f"found in no face: {sorted(unused)}; see WORDS")
+
+
+def make_types() -> tuple[Path, str]:
+    """Make the types of the clients' settings."""
+    text = '''# Made of config.py by `make generate`; change that file.
+"""The settings of each client, as editors and type checkers see them."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import TypedDict
+
+from sparrowmq.membership.client_id import ClientIdRule
+from sparrowmq.model import CompressionType, ConsumeFromWhere, MessageModel, UnreadablePolicy
+from sparrowmq.strategies.registry import StrategyChoice
+'''
+    for kind in KINDS.values():
+        types = {each.name: each.type for table in kind.tables for each in fields(table)}
+        doc = f"Settings of `{kind.name}` and `Async{kind.name}`; each may be left out."
+        text += f'\n\nclass {kind.name}Settings(TypedDict, total=False):\n    """{doc}"""\n'
+        for name, row in kind.rows().items():
+            text += f"\n    {name}: {types[name]}\n{docstring(row)}"
+    path = CLIENT / "setting_types.py"
+    return path, tidy(text, path)
+
+
+def docstring(row: Setting) -> str:
+    """Return what an editor shows of a setting."""
+    parts = [f"{row.help[0].upper()}{row.help[1:]}."]
+    if row.low is not None:
+        parts.append(f"From {bounds(row).replace('–', 'to')}.")
+    if row.default is not None:
+        parts.append(f"Default: {shown(row.default)}.")
+    lines = textwrap.wrap(" ".join(parts), 90, break_on_hyphens=False)
+    last = '"""' if len(lines) == 1 else '\n"""'
+    return textwrap.indent('"""' + "\n".join(lines) + last, "    ") + "\n"
+
+
+def bounds(row: Setting) -> str:
+    """Return the range of a setting with its unit."""
+    if row.low is None or row.high is None:
+        return row.unit
+    return f"{row.low:,} – {row.high:,} {row.unit}".strip()
+
+
+def shown(value: object) -> str:
+    """Return a value as users write it."""
+    if isinstance(value, Enum):
+        return f"`{type(value).__name__}.{value.name}`"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"`{value!r}`"
+
+
+def make_page() -> tuple[Path, str]:
+    """Make the reference page of settings."""
+    every = [kind.name for kind in KINDS.values()]
+    with_id = [name for name in every if name != "Admin"]
+    consumers = [name for name in every if name.endswith("Consumer")]
+    tables = (
+        ("Of every client", ClientConfig, every),
+        ("Of producers and consumers: who they are", IdentityConfig, with_id),
+        ("Of producers and consumers: how often they look", ClientTimes, with_id),
+        ("Of producers", ProducerConfig, ["Producer"]),
+        ("Of consumers", ConsumerConfig, consumers),
+        ("Of administrators", AdminConfig, ["Admin"]),
+    )
+    text = """# Settings
+
+<!-- Made of the tables of settings by `make generate`; change those. -->
+
+Clients take settings by name: `Producer("GID_p", name_server=..., retry_times=5)`. Each may be left
+out. A name that no setting has, and a value out of range, is a `ConfigError` that says what is
+allowed. `AsyncProducer` and the other clients of the asyncio face have the settings of their
+namesakes. Spark's options stand on pages of their own: [the source](spark-source.md),
+[the sink](spark-sink.md).
+"""
+    for title, table, owners in tables:
+        names = ", ".join(f"`{name}`" for name in owners)
+        text += f"\n## {title}\n\nFor {names}.\n\n{markdown(rows_of(table).values())}"
+    text += f"""
+## Of servers
+
+Options of `sparrowmq up`, `sparrowmq broker`, `sparrowmq nameserver` and `python -m
+sparrowmq.hosting`; each command's `--help` lists those it takes.
+
+{markdown(row._replace(name=f"--{row.name}") for row in SETTINGS)}"""
+    return PAGE, text
+
+
+def markdown(rows: Iterable[Setting]) -> str:
+    """Return rows as a table."""
+    lines = ["| Setting | Default | Range | RocketMQ's | Meaning |", "|---|---|---|---|---|"]
+    for row in rows:
+        help = row.help.replace("|", r"\|")
+        if row.only:
+            help += f". Only `{row.only}` has it"
+        source = f"`{row.source}`" if row.source else ""
+        lines.append(f"| `{row.name}` | {shown(row.default)} | {bounds(row)} | {source} | {help} |")
+    return "\n".join(lines) + "\n"
+
+
+def tidy(text: str, path: Path) -> str:
+    """Sort a module's imports, drop those it does not use, and format it."""
+    for command in (["check", "--quiet", "--fix", "--select", "I,F401"], ["format", "--quiet"]):
+        text = subprocess.run(
+            [RUFF, *command, "--stdin-filename", path, "-"],
+            input=text,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            check=True,
+        ).stdout
+    return text
+
+
+def main(arguments: list[str]) -> int:
+    """Write the files, or compare them."""
+    made = dict([*make_faces(), make_types(), make_page()])
+    changed = [path for path, text in made.items() if not same(path, text)]
+    for path in changed:
+        print(path.relative_to(ROOT))
+        if "--check" not in arguments:
+            path.write_text(made[path])
+    return 1 if changed and "--check" in arguments else 0
+
+
+def same(path: Path, text: str) -> bool:
+    """Tell whether a file has this text."""
+    return path.exists() and path.read_text() == text
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
