@@ -280,14 +280,6 @@ class TestFlowControl:
 
 
 class TestExpiry:
-    def test_pulling_is_expired_after_two_minutes_without_an_attempt(self) -> None:
-        queue = started()
-        assert not queue.is_pull_expired(120_000)
-        assert queue.is_pull_expired(120_001)
-
-        queue.mark_pull(120_001)
-        assert not queue.is_pull_expired(240_001)
-
     def test_messages_under_delivery_too_long_are_found_from_the_lowest_on(self) -> None:
         queue = started(1, 2, 3, 4)
         queue.take_batch(2, now_ms=0)

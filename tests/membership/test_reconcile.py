@@ -20,28 +20,18 @@ def test_every_part_is_in_queue_order_and_without_doubles() -> None:
     assert (MessageQueue("S", "b", 9), MessageQueue("S", "b", 10), A) == plan.acquire
 
 
-def test_a_queue_to_be_rebuilt_is_given_up_and_taken_again() -> None:
-    assert RebalancePlan(revoke=(A,), acquire=(A,), keep=(B,)) == reconcile(
-        [A, B], [A, B], rebuild=[A]
-    )
-
-
-def test_a_queue_to_be_rebuilt_that_is_lost_is_only_given_up() -> None:
-    assert RebalancePlan(revoke=(A,), acquire=(), keep=()) == reconcile([A], [], rebuild=[A, C])
-
-
 def test_nothing_to_do_is_balanced() -> None:
     assert reconcile([A, B], [B, A]).is_balanced
-    assert not reconcile([A], [A], rebuild=[A]).is_balanced
+    assert not reconcile([A], []).is_balanced
 
 
-@given(assigned=QUEUES, target=QUEUES, rebuild=QUEUES)
+@given(assigned=QUEUES, target=QUEUES)
 def test_carrying_the_plan_out_leads_to_the_target(
-    assigned: set[MessageQueue], target: set[MessageQueue], rebuild: set[MessageQueue]
+    assigned: set[MessageQueue], target: set[MessageQueue]
 ) -> None:
-    plan = reconcile(assigned, target, rebuild=rebuild)
+    plan = reconcile(assigned, target)
 
     assert target == (assigned - set(plan.revoke)) | set(plan.acquire)
     assert set(plan.keep) == assigned - set(plan.revoke)
     assert set(plan.revoke) <= assigned
-    assert not set(plan.keep) & rebuild
+    assert not set(plan.acquire) & assigned

@@ -45,7 +45,13 @@ from sparrowmq.membership.process_queue import (
 )
 from sparrowmq.membership.queue_calls import QueueCalls
 from sparrowmq.membership.queue_lease import QueueLease
-from sparrowmq.membership.repeated_job import LOST_MS, RETRY_FIRST_MS, RETRY_MAX_MS, backoff_ms
+from sparrowmq.membership.repeated_job import (
+    LOST_MS,
+    RETRY_FIRST_MS,
+    RETRY_MAX_MS,
+    RepeatedJob,
+    backoff_ms,
+)
 from sparrowmq.membership.send_backs import DEAD_LETTER_LEVEL, SendBacks
 from sparrowmq.model import MessageExt, MessageQueue
 
@@ -77,20 +83,17 @@ class OwnedQueue:
     """
 
     __slots__ = (
-        "_acquire_due_ms",
-        "_acquire_sent_ms",
+        "_acquire",
+        "_commit",
         "_commit_again_ms",
-        "_commit_due_ms",
-        "_commit_sent_ms",
         "_committed_offset",
         "_drain_deadline_ms",
         "_drained_ms",
         "_failures",
         "_fruitless_count",
         "_has_abandoned_pull",
-        "_pull_due_ms",
-        "_pull_sent_ms",
-        "_unlock_sent_ms",
+        "_pull",
+        "_unlock",
         "backs",
         "calls",
         "deliveries",
@@ -125,12 +128,12 @@ class OwnedQueue:
         self._failures = 0
         # Pulls in a row after which the offset is where it was, or that went back.
         self._fruitless_count = 0
-        self._acquire_due_ms = self._pull_due_ms = self._commit_due_ms = now_ms
+        self._acquire = RepeatedJob(now_ms)
+        self._pull = RepeatedJob(now_ms, lost_ms=PULL_IDLE_MAX_MS)
+        self._commit = RepeatedJob(now_ms)
+        self._unlock = RepeatedJob(now_ms, lost_ms=UNLOCK_LOST_MS)
+        # When even what is committed is committed again.
         self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
-        self._acquire_sent_ms: int | None = None
-        self._pull_sent_ms: int | None = None
-        self._commit_sent_ms: int | None = None
-        self._unlock_sent_ms: int | None = None
         # None until a commit of ours was answered, or the broker said what is committed.
         self._committed_offset: int | None = None
         self._drain_deadline_ms: int | None = None
@@ -165,7 +168,7 @@ class OwnedQueue:
 
     def is_acquiring(self, now_ms: int) -> bool:
         """Tell whether the lock and the start position are being asked for."""
-        return _is_under_way(self._acquire_sent_ms, now_ms)
+        return self._acquire.is_under_way(now_ms)
 
     def collect(
         self,
@@ -211,9 +214,8 @@ class OwnedQueue:
             self._collect_unlock(now_ms, actions)
 
     def _collect_acquire(self, now_ms: int, actions: list[Action]) -> None:
-        if self.is_acquiring(now_ms) or now_ms < self._acquire_due_ms:
+        if not self._acquire.begin(now_ms):
             return
-        self._acquire_sent_ms = now_ms
         wants_lock = self.lease.asks_first
         if wants_lock:
             self.lease.ask()
@@ -227,17 +229,15 @@ class OwnedQueue:
             return
         if not lease.may_hold:
             self.is_released = True
-        elif self._unlock_sent_ms is None:
-            self._unlock_sent_ms = now_ms
+        elif self._unlock.started_ms is None:
+            self._unlock.begin(now_ms)
             actions.append(Unlock(self.queue, self.epoch))
-        elif now_ms - self._unlock_sent_ms > UNLOCK_LOST_MS:
+        elif not self._unlock.is_under_way(now_ms):
             self.is_released = True
 
     def _collect_pull(self, now_ms: int, actions: list[Action], flow: FlowLimits) -> None:
         process_queue = self.process_queue
-        if self._pull_sent_ms is not None and not process_queue.is_pull_expired(now_ms):
-            return
-        if now_ms < self._pull_due_ms:
+        if not self._pull.may_begin(now_ms):
             return
         process_queue.mark_pull(now_ms)
         in_order = self.in_order is not None
@@ -245,7 +245,7 @@ class OwnedQueue:
             # Every completed delivery leads here again: no timer is needed.
             return
         assert process_queue.pull_offset is not None
-        self._pull_sent_ms = now_ms
+        self._pull.begin(now_ms)
         actions.append(Pull(self.queue, self.epoch, process_queue.pull_offset))
 
     def _collect_backs(self, now_ms: int, actions: list[Action]) -> None:
@@ -253,12 +253,12 @@ class OwnedQueue:
             actions.append(SendBack(self.queue, self.epoch, messages, delay_level))
 
     def _collect_commit(self, now_ms: int, actions: list[Action]) -> None:
-        if now_ms < self._commit_due_ms or _is_under_way(self._commit_sent_ms, now_ms):
+        if not self._commit.may_begin(now_ms):
             return
         offset = self.process_queue.commit_offset
         if offset is None or not (self._is_dirty() or now_ms >= self._commit_again_ms):
             return
-        self._commit_sent_ms = now_ms
+        self._commit.begin(now_ms)
         actions.append(Commit(self.queue, self.epoch, offset, is_last=False))
 
     def _collect_release(self, now_ms: int, actions: list[Action], facts: list[Fact]) -> None:
@@ -280,14 +280,13 @@ class OwnedQueue:
         if self._drained_ms is None:
             self._drained_ms = now_ms
         may_commit = now_ms < self._drained_ms + LAST_COMMIT_MS
-        if may_commit and self._commit_sent_ms is not None:
+        if may_commit and self._commit.started_ms is not None:
             return
         if self._is_dirty():
             offset = self.process_queue.commit_offset
             assert offset is not None
             if may_commit:
-                if now_ms >= self._commit_due_ms:
-                    self._commit_sent_ms = now_ms
+                if self._commit.begin(now_ms):
                     actions.append(Commit(self.queue, self.epoch, offset, is_last=True))
                 return
             facts.append(CommitLost(self.queue, offset))
@@ -307,25 +306,23 @@ class OwnedQueue:
         if state is ProcessQueueState.STARTING or (
             state is ProcessQueueState.CONSUMING and self.lease.is_fenced(now_ms)
         ):
-            if self._acquire_sent_ms is None and may_acquire:
-                candidates.append(self._acquire_due_ms)
+            if may_acquire:
+                candidates.append(self._acquire.next_due_ms(now_ms))
         elif state is ProcessQueueState.CONSUMING:
             if self.lease.until_ms is not None:
                 candidates.append(self.lease.until_ms)
-            if self._pull_sent_ms is None and self._pull_due_ms > now_ms:
-                candidates.append(self._pull_due_ms)
+            # One that is due already waits for room, which an event makes.
+            if (pull_due_ms := self._pull.next_due_ms(now_ms)) > now_ms:
+                candidates.append(pull_due_ms)
             candidates += self.backs.retries_due_ms
             if self.in_order is not None and self.in_order.resume_ms > now_ms:
                 candidates.append(self.in_order.resume_ms)
-            if self._commit_sent_ms is None:
-                due_ms = self._commit_due_ms
-                if not self._is_dirty():
-                    # After a failure the retry is due later than the repetition.
-                    due_ms = max(due_ms, self._commit_again_ms)
-                candidates.append(due_ms)
+            # After a failure the retry is due later than the repetition.
+            again_ms = now_ms if self._is_dirty() else self._commit_again_ms
+            candidates.append(max(self._commit.next_due_ms(now_ms), again_ms))
         elif state is ProcessQueueState.DRAINING:
             assert self._drain_deadline_ms is not None
-            waits_ms = [self._drain_deadline_ms, self._commit_due_ms]
+            waits_ms = [self._drain_deadline_ms, self._commit.due_ms]
             if self._drained_ms is not None:
                 waits_ms.append(self._drained_ms + LAST_COMMIT_MS)
             if self.lease.until_ms is not None:
@@ -356,8 +353,8 @@ class OwnedQueue:
             # No master answers: in order nothing is consumed until one does.
             self.acquire_failed(now_ms)
             return True
-        was_asked = self._acquire_sent_ms is not None
-        self._acquire_sent_ms = None
+        was_asked = self._acquire.started_ms is not None
+        self._acquire.end(now_ms, next_in_ms=0)
         if self.process_queue.state is ProcessQueueState.CONSUMING and was_asked:
             if lock_sent_ms is None or not is_committed or offset != self._committed_offset:
                 return False
@@ -371,7 +368,6 @@ class OwnedQueue:
         self._committed_offset = offset if is_committed else None
         self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
         self._failures = 0
-        self._pull_due_ms = self._commit_due_ms = now_ms
         return True
 
     def lock_refused(self, *, is_owner_listed: bool, drain_timeout_ms: int, now_ms: int) -> bool:
@@ -379,20 +375,21 @@ class OwnedQueue:
 
         Returns: False if it was ours before, so that the queue must be begun anew.
         """
-        sent_ms = now_ms if self._acquire_sent_ms is None else self._acquire_sent_ms
-        self._acquire_sent_ms = None
+        sent_ms = now_ms if self._acquire.started_ms is None else self._acquire.started_ms
+        self._acquire.end(now_ms, next_in_ms=0)
         if self.process_queue.state is ProcessQueueState.CONSUMING:
             return False
         again_ms = self.lease.wait_or_go_on(
             sent_ms, now_ms, is_owner_listed=is_owner_listed, drain_timeout_ms=drain_timeout_ms
         )
-        self._acquire_due_ms = now_ms if again_ms is None else again_ms
+        if again_ms is not None:
+            self._acquire.due_ms = again_ms
         return True
 
     def nobody_has_it(self, now_ms: int) -> None:
         """Ask for the lock once more, since no other member has the queue in hand."""
         self.lease.nobody_has_it(now_ms)
-        self._acquire_due_ms = min(self._acquire_due_ms, now_ms)
+        self._acquire.hurry(now_ms)
 
     def begin_renewal(self, now_ms: int) -> bool:
         """Tell whether the lock is to be asked for again now; it then counts as asked for."""
@@ -403,15 +400,15 @@ class OwnedQueue:
         if lease.is_renewing(now_ms):
             return False
         lease.ask()
-        lease.renewing_ms = now_ms
+        lease.renewal.begin(now_ms)
         return True
 
     def lock_renewed(self, sent_ms: int, *, is_held: bool | None, now_ms: int) -> None:
         """Note what became of a renewal; `is_held` is None if that is not known."""
         lease = self.lease
-        if lease.renewing_ms != sent_ms:
+        if lease.renewal.started_ms != sent_ms:
             return
-        lease.renewing_ms = None
+        lease.renewal.end(now_ms, next_in_ms=0)
         if is_held:
             lease.grant(sent_ms)
         elif is_held is not None:
@@ -423,16 +420,15 @@ class OwnedQueue:
 
     def lose(self) -> AbandonPull | None:
         """Give the queue up at once, since another member may have it; return what to abandon."""
-        is_pulling = self._pull_sent_ms is not None
+        is_pulling = self._pull.started_ms is not None
         self.process_queue.drop()
         self.is_released = True
         return AbandonPull(self.queue, self.epoch) if is_pulling else None
 
     def acquire_failed(self, now_ms: int) -> None:
         """Try again a little later."""
-        self._acquire_sent_ms = None
         self._failures += 1
-        self._acquire_due_ms = now_ms + backoff_ms(self._failures)
+        self._acquire.end(now_ms, next_in_ms=backoff_ms(self._failures))
 
     def pulled(
         self,
@@ -444,9 +440,9 @@ class OwnedQueue:
         is_cut: bool = False,
     ) -> None:
         """Take in the answer to the pull from `offset`; any other is out of date."""
-        if self._pull_sent_ms is None or offset != self.process_queue.pull_offset:
+        sent_ms = self._pull.started_ms
+        if sent_ms is None or offset != self.process_queue.pull_offset:
             return
-        sent_ms, self._pull_sent_ms = self._pull_sent_ms, None
         self._failures = 0
         self._pace(sent_ms, now_ms, brings_on=next_offset > offset)
         self.process_queue.add(messages, next_offset=next_offset, is_cut=is_cut)
@@ -457,7 +453,7 @@ class OwnedQueue:
         Returns: False if that lies before what was pulled. What is cached then stands at offsets
         that other messages will get, so the queue has to be begun anew; nothing has changed.
         """
-        if self._pull_sent_ms is None or offset != self.process_queue.pull_offset:
+        if self._pull.started_ms is None or offset != self.process_queue.pull_offset:
             return True
         if corrected_offset < offset:
             return False
@@ -475,27 +471,27 @@ class OwnedQueue:
         A broker holds such a pull for a while, but none has to.
         """
         self._fruitless_count = 0 if brings_on else self._fruitless_count + 1
-        self._pull_due_ms = now_ms
+        due_ms = now_ms
         if self._fruitless_count > 1:
-            self._pull_due_ms = max(now_ms, sent_ms + backoff_ms(self._fruitless_count - 1))
+            due_ms = max(now_ms, sent_ms + backoff_ms(self._fruitless_count - 1))
+        self._pull.end(now_ms, next_in_ms=due_ms - now_ms)
 
     def pull_failed(self, offset: int, now_ms: int) -> None:
         """Try again a little later."""
-        if self._pull_sent_ms is None or offset != self.process_queue.pull_offset:
+        if self._pull.started_ms is None or offset != self.process_queue.pull_offset:
             return
-        self._pull_sent_ms = None
         self._failures += 1
-        self._pull_due_ms = now_ms + backoff_ms(self._failures)
+        self._pull.end(now_ms, next_in_ms=backoff_ms(self._failures))
 
     def hurry(self, now_ms: int) -> None:
         """Stop waiting before a retry: what failed may work now."""
         if self._failures:
-            self._pull_due_ms = min(self._pull_due_ms, now_ms)
-            self._acquire_due_ms = min(self._acquire_due_ms, now_ms)
+            self._pull.hurry(now_ms)
+            self._acquire.hurry(now_ms)
 
     def commit_soon(self, now_ms: int) -> None:
         """Commit at the next occasion what is not committed yet."""
-        self._commit_due_ms = min(self._commit_due_ms, now_ms)
+        self._commit.hurry(now_ms)
 
     def forget_committed(self) -> None:
         """Commit again even what is committed: the broker may have forgotten it."""
@@ -503,25 +499,23 @@ class OwnedQueue:
 
     def committed(self, offset: int, now_ms: int, *, wait_ms: int) -> None:
         """Note that the broker has an offset; the next is committed after a wait."""
-        self._commit_sent_ms = None
         self._committed_offset = offset
         self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
-        self._commit_due_ms = now_ms if self.is_draining else now_ms + wait_ms
+        self._commit.end(now_ms, next_in_ms=0 if self.is_draining else wait_ms)
 
     def commit_failed(self, now_ms: int) -> None:
         """Try again a little later."""
-        self._commit_sent_ms = None
-        self._commit_due_ms = now_ms + (RETRY_FIRST_MS if self.is_draining else RETRY_MAX_MS)
+        self._commit.end(now_ms, next_in_ms=RETRY_FIRST_MS if self.is_draining else RETRY_MAX_MS)
 
     def revoke(self, now_ms: int, *, drain_timeout_ms: int) -> None:
         """Give the queue up: no new pull, no new delivery; what is under way may finish."""
         if self.is_draining:
             return
         was_starting = self.process_queue.state is ProcessQueueState.STARTING
-        self._has_abandoned_pull = self._pull_sent_ms is not None
-        self._pull_sent_ms = None
+        self._has_abandoned_pull = self._pull.started_ms is not None
+        self._pull.end(now_ms, next_in_ms=0)
         self._drain_deadline_ms = now_ms + drain_timeout_ms
-        self._commit_due_ms = min(self._commit_due_ms, now_ms)
+        self._commit.hurry(now_ms)
         if was_starting:
             self._end()
         else:
@@ -586,10 +580,6 @@ class OwnedQueue:
 def commit_wait_ms(queue_count: int, *, longest_ms: int) -> int:
     """Return how long a member of so many queues waits between two commits of one."""
     return min(max(COMMIT_WAIT_MIN_MS, COMMIT_SPACING_MS * queue_count), longest_ms)
-
-
-def _is_under_way(sent_ms: int | None, now_ms: int) -> bool:
-    return sent_ms is not None and now_ms - sent_ms <= LOST_MS
 
 
 assert LOST_MS < PULL_IDLE_MAX_MS

@@ -189,10 +189,6 @@ class ProcessQueue:
         """Note an attempt to pull, also one that flow control puts off."""
         self.last_pull_ms = now_ms
 
-    def is_pull_expired(self, now_ms: int) -> bool:
-        """Tell whether nobody has tried to pull for so long that the queue must be rebuilt."""
-        return now_ms - self.last_pull_ms > PULL_IDLE_MAX_MS
-
     def room_bytes(self, limits: FlowLimits) -> int:
         """Return how many bytes inflated bodies may add: always one body where none is cached."""
         room_bytes = limits.size_mib_max * MIB - self.size_bytes

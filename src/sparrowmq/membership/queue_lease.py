@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
 from sparrowmq.coordination.queue_lock_table import QUEUE_LEASE_BROKER_MS
+from sparrowmq.membership.repeated_job import RepeatedJob
 
 # Between two requests for a lock that is refused: at first, while short listeners end, and then.
 LOCK_RETRY_FIRST_MS = 10
@@ -48,7 +49,7 @@ class QueueLease:
         "is_required",
         "is_wanted",
         "may_hold",
-        "renewing_ms",
+        "renewal",
         "sent_ms",
         "until_ms",
         "waits_since_ms",
@@ -59,8 +60,7 @@ class QueueLease:
         self.is_required = is_required
         # Whether consumption begins with the lock; not so once patience has ended.
         self.asks_first = is_wanted
-        # When the renewal under way was sent.
-        self.renewing_ms: int | None = None
+        self.renewal = RepeatedJob(0, lost_ms=RENEWAL_LOST_MS)
         # Until when the lock is believed in; None while the queue is consumed without.
         self.until_ms: int | None = None
         # When the last request that was granted was sent.
@@ -78,7 +78,7 @@ class QueueLease:
 
     def is_renewing(self, now_ms: int) -> bool:
         """Tell whether the answer to a renewal may still come."""
-        return self.renewing_ms is not None and now_ms - self.renewing_ms <= RENEWAL_LOST_MS
+        return self.renewal.is_under_way(now_ms)
 
     def ask(self) -> None:
         """Note that the lock is asked for."""

@@ -14,10 +14,7 @@ from sparrowmq.model.queue import queue_order
 
 @dataclass(frozen=True, slots=True)
 class RebalancePlan:
-    """What to do, each part in queue order.
-
-    A queue that is to be rebuilt stands in both `revoke` and `acquire`: revoke goes first.
-    """
+    """What to do, each part in queue order."""
 
     revoke: tuple[MessageQueue, ...]
     acquire: tuple[MessageQueue, ...]
@@ -30,21 +27,16 @@ class RebalancePlan:
 
 
 def reconcile(
-    assigned: Collection[MessageQueue],
-    target: Collection[MessageQueue],
-    *,
-    rebuild: Collection[MessageQueue] = (),
+    assigned: Collection[MessageQueue], target: Collection[MessageQueue]
 ) -> RebalancePlan:
     """Plan the way from `assigned` to `target`.
 
     Args:
         assigned: the queues the member has.
         target: what its strategy gave; a queue named twice counts once.
-        rebuild: queues whose pulls have stopped (`ProcessQueue.is_pull_expired`) or that are lost
-            for another reason: those that are assigned are given up, and taken again if in target.
     """
-    have, want, renew = set(assigned), set(target), set(rebuild)
-    keep = (have & want) - renew
+    have, want = set(assigned), set(target)
+    keep = have & want
     return RebalancePlan(
         revoke=_in_order(have - keep),
         acquire=_in_order(want - keep),

@@ -22,17 +22,29 @@ def backoff_ms(failures: int) -> int:
 
 @dataclass(slots=True)
 class RepeatedJob:
-    """When it is due, and since when it is under way."""
+    """When it is due, and since when it is under way.
+
+    Args:
+        due_ms: when it may begin.
+        lost_ms: for how long an answer is waited for.
+    """
 
     due_ms: int
+    lost_ms: int = LOST_MS
     started_ms: int | None = None
     is_wanted_again: bool = False
 
+    def is_under_way(self, now_ms: int) -> bool:
+        """Tell whether it has begun, and an answer may still come."""
+        return self.started_ms is not None and now_ms - self.started_ms <= self.lost_ms
+
+    def may_begin(self, now_ms: int) -> bool:
+        """Tell whether it is due and not under way; one that never answered counts as lost."""
+        return not self.is_under_way(now_ms) and now_ms >= self.due_ms
+
     def begin(self, now_ms: int) -> bool:
-        """Begin if it is due and not under way; one that never answered counts as lost."""
-        if self.started_ms is not None and now_ms - self.started_ms <= LOST_MS:
-            return False
-        if now_ms < self.due_ms:
+        """Begin if it may; tells whether it has begun."""
+        if not self.may_begin(now_ms):
             return False
         self.started_ms = now_ms
         return True
@@ -44,9 +56,13 @@ class RepeatedJob:
         self.due_ms = now_ms
         return self.begin(now_ms)
 
+    def hurry(self, now_ms: int) -> None:
+        """Wait no longer before it begins."""
+        self.due_ms = min(self.due_ms, now_ms)
+
     def ask(self, now_ms: int) -> None:
         """Want it now, or once more when the one under way is done."""
-        self.due_ms = min(self.due_ms, now_ms)
+        self.hurry(now_ms)
         self.is_wanted_again = self.started_ms is not None
 
     def end(self, now_ms: int, *, next_in_ms: int) -> None:
@@ -57,4 +73,4 @@ class RepeatedJob:
 
     def next_due_ms(self, now_ms: int) -> int:
         """Return when it begins next, if nothing comes between."""
-        return now_ms + LOST_MS if self.started_ms is not None else self.due_ms
+        return now_ms + self.lost_ms if self.started_ms is not None else self.due_ms
