@@ -124,6 +124,12 @@ class Rig:
         save = broker.save_work(now_ms=self.now_ms)
         if save is not None:
             broker.saved(save, error)
+        expiry, said = broker.expiry_work(now_ms=self.now_ms, timestamp_ms=self.timestamp_ms)
+        self.outputs += said
+        if expiry is not None:
+            if error is None:
+                expiry.run()
+            self.outputs += broker.expired(expiry, error)
         if broker.registration_work() is not None:
             self.outputs += broker.registered(is_complete=True, now_ms=self.now_ms)
 

@@ -18,7 +18,14 @@ from hypothesis.stateful import (
 )
 
 from sparrowmq.protocol.record import Record, decode_record
-from sparrowmq.store import FlushMode, FlushWork, MessageStore, PutStatus, StoreConfig
+from sparrowmq.store import (
+    FlushMode,
+    FlushWork,
+    GetStatus,
+    MessageStore,
+    PutStatus,
+    StoreConfig,
+)
 
 QUEUES = 3
 
@@ -56,6 +63,7 @@ def build_machine(
             self.store = MessageStore(self.storage, self.config)
             report = self.store.load(timestamp_ms=self.now_ms)
             assert report.lost_synced_bytes == 0
+            self.log_begin = report.min_position
             self.work = None
             self.readable_end = self.store.appended_position
             self.dispatched_count = len(self.messages)
@@ -117,9 +125,14 @@ def build_machine(
         )
         def get(self, queue_id: int, queue_offset: int, count_max: int, bytes_max: int) -> None:
             visible = [m for m in self.messages[: self.dispatched_count] if m[1] == queue_id]
+            expired = sum(m[0] < self.log_begin for m in visible)
             got = self.store.get(
                 "T", queue_id, queue_offset=queue_offset, count_max=count_max, bytes_max=bytes_max
             )
+            if queue_offset < expired:
+                if visible:
+                    assert (GetStatus.OFFSET_TOO_SMALL, expired) == (got.status, got.next_offset)
+                return
             records, at = [], 0
             while at < len(got.records):
                 records.append(decode_record(got.records, at))
@@ -128,6 +141,27 @@ def build_machine(
             assert got.count == len(records) <= count_max
             assert (got.count > 0) is (queue_offset < len(visible))
             assert len(got.records) <= bytes_max or got.count == 1
+
+        @rule(
+            files_max=st.integers(1, 3),
+            age_ms=st.sampled_from((None, 20, 100)),
+            swept=st.integers(0, QUEUES),
+            is_killed=st.booleans(),
+        )
+        def expire(self, files_max: int, age_ms: int | None, swept: int, is_killed: bool) -> None:
+            work = self.store.expire(
+                before_timestamp_ms=None if age_ms is None else self.now_ms - age_ms,
+                files_max=files_max,
+                reason="",
+            )
+            if work is None:
+                return
+            if is_killed:
+                self.kill()
+                return
+            work.run()
+            self.store.sweep(swept, has_topic=lambda topic: True)
+            self.log_begin = work.position
 
         @rule()
         def kill(self) -> None:
@@ -143,10 +177,12 @@ def build_machine(
         def offsets_agree(self) -> None:
             if not hasattr(self, "store"):
                 return
-            counts = [0] * QUEUES
-            for _, queue_id, _ in self.messages[: self.dispatched_count]:
+            counts, expired = [0] * QUEUES, [0] * QUEUES
+            for position, queue_id, _ in self.messages[: self.dispatched_count]:
                 counts[queue_id] += 1
+                expired[queue_id] += position < self.log_begin
             assert counts == [self.store.max_offset("T", q) for q in range(QUEUES)]
+            assert expired == [self.store.min_offset("T", q) for q in range(QUEUES)]
 
     return StoreMachine
 

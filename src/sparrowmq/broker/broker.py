@@ -6,6 +6,7 @@ out as work that the server runs in threads, one round at a time, and feeds back
     flush_work()        -> flushed(work, error)      the commit log to the disk (group commit)
     journal_work()      -> journaled(work, error)    changes of the configuration
     save_work()         -> saved(work, error)        config files
+    expiry_work()       -> expired(work, error)      files of old messages
     registration_work() -> registered(work)          topics to the name servers
 
 While a round runs, requests go on; what they need is covered by the next round. Replies wait for
@@ -36,20 +37,24 @@ from sparrowmq.broker.state import BrokerState
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
 from sparrowmq.broker.transaction_checks import TransactionChecks
-from sparrowmq.model.names import SCHEDULE_TOPIC
+from sparrowmq.model.names import SCHEDULE_TOPIC, is_system_topic
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import encode_host
 from sparrowmq.serving.connections import Close, Connection, Fact, Output
 from sparrowmq.serving.requests import Processor, Request, answer, serve
+from sparrowmq.store.expiry import ExpiryWork
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.message_store import MessageStore
 from sparrowmq.store.results import PutStatus
+from sparrowmq.store.retention import RetentionFact
 
 # How often a table of locks is cleaned, and silent clients looked for. RocketMQ looks every 10 s.
 SCAN_INTERVAL_MS = 1_000
 # A tick with more messages than this is no moment to index older ones.
 _IDLE_PUTS_MAX = 200
+# How many queues a tick looks at for files of expired messages: some 10 ms.
+_QUEUES_SWEPT_MAX = 200
 # From a lost name server to the next registration. RocketMQ waits for its 30 s.
 REGISTRATION_RETRY_MS = 1_000
 
@@ -212,6 +217,7 @@ class Broker:
         if state.counters.puts - self._puts_seen <= _IDLE_PUTS_MAX:
             state.store.build_index()
         self._puts_seen = state.counters.puts
+        state.store.sweep(_QUEUES_SWEPT_MAX, has_topic=self._has_topic)
         state.rates.note(now_ms, puts=state.counters.puts, gets=state.counters.gets)
         state.note_totals(now_ms)
         if now_ms >= self._save_due_ms:
@@ -224,6 +230,9 @@ class Broker:
             self._scan_due_ms = now_ms + SCAN_INTERVAL_MS
             outputs += self._drop_silent(now_ms)
         return outputs
+
+    def _has_topic(self, topic: str) -> bool:
+        return self.state.topics.find(topic) is not None or is_system_topic(topic)
 
     def _drop_silent(self, now_ms: int) -> list[Output]:
         state = self.state
@@ -293,6 +302,17 @@ class Broker:
         """Take the end of a round of config writing."""
         self._saving.saved(work, error)
 
+    def expiry_work(
+        self, *, now_ms: int, timestamp_ms: int
+    ) -> tuple[ExpiryWork | None, list[Output]]:
+        """Return files of old messages to remove, or None; and what is to be said."""
+        work, facts = self.state.retention.work(now_ms=now_ms, timestamp_ms=timestamp_ms)
+        return work, _facts(facts)
+
+    def expired(self, work: ExpiryWork, error: Exception | None) -> list[Output]:
+        """Take the end of a removal."""
+        return _facts(self.state.retention.done(work, error))
+
     def ask_registration(self, *, now_ms: int) -> None:
         """Have the broker register soon, since a name server may not know it."""
         self._registration_due_ms = min(self._registration_due_ms, now_ms + REGISTRATION_RETRY_MS)
@@ -316,3 +336,7 @@ class Broker:
         if not is_complete:
             self.ask_registration(now_ms=now_ms)
         return self.state.pending.note_rounds()
+
+
+def _facts(facts: list[RetentionFact]) -> list[Output]:
+    return [Fact(fact.text, warning=fact.warning) for fact in facts]

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.store.retention import RetentionConfig
+
+# Nothing expires, and the disk may be full.
+KEEP_ALL = RetentionConfig(reserved_hours=0, full_percent=100)
 
 
 class DuplicateClientId(StrEnum):
@@ -48,6 +52,7 @@ class BrokerConfig:
         in_memory_bytes_max: how far behind the log's end a message counts as in memory; RocketMQ
             takes 40 % of the machine's.
         duplicate_client_id: what happens when two connections of a group give one client id.
+        retention: when messages expire; by default never.
         region: the region every send answer names. BrokerConfig.regionId.
         transaction_timeout_ms: how long a half message is left alone before its producer is asked
             for the outcome. BrokerConfig.transactionTimeOut.
@@ -74,6 +79,7 @@ class BrokerConfig:
     async_flush_interval_ms: int = 500
     in_memory_bytes_max: int = 2 * 1024 * 1024 * 1024
     duplicate_client_id: DuplicateClientId = DuplicateClientId.WARN
+    retention: RetentionConfig = KEEP_ALL
     region: str = "DefaultRegion"
     transaction_timeout_ms: int = 6_000
     transaction_check_interval_ms: int = 60_000

@@ -29,11 +29,13 @@ from sparrowmq.calling.effects import Operation
 from sparrowmq.errors import SparrowError
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.remoting_server import RemotingServer
-from sparrowmq.store.config import FlushMode, StoreConfig
+from sparrowmq.store.config import COMMIT_LOG_FILE_SIZE, FlushMode, StoreConfig
+from sparrowmq.store.expiry import ExpiryWork
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.journal import Journal
 from sparrowmq.store.message_store import MessageStore
+from sparrowmq.store.retention import RESERVED_HOURS
 
 LOG = logging.getLogger("sparrowmq.broker")
 
@@ -55,6 +57,7 @@ class BrokerServer:
         tls: the context of a server that speaks TLS; None for none.
         name_server_tls: the context of a client of name servers that speak TLS; None for none.
         salvage: whether a log that is damaged in the middle is cut there, rather than refused.
+        log_file_size: bytes of each file of the commit log.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class BrokerServer:
         tls: ssl.SSLContext | None = None,
         name_server_tls: ssl.SSLContext | None = None,
         salvage: bool = False,
+        log_file_size: int = COMMIT_LOG_FILE_SIZE,
     ) -> None:
         self._config = config
         self._name_servers = tuple(name_servers)
@@ -74,7 +78,12 @@ class BrokerServer:
         mode = FlushMode.SYNC if config.sync_flush else FlushMode.ASYNC
         self._store = MessageStore(
             self._storage,
-            StoreConfig(flush=mode, message_bytes_max=config.message_bytes_max, salvage=salvage),
+            StoreConfig(
+                flush=mode,
+                commit_log_file_size=log_file_size,
+                message_bytes_max=config.message_bytes_max,
+                salvage=salvage,
+            ),
         )
         report = self._store.load(timestamp_ms=clock.timestamp_ms())
         LOG.info("store %s loaded: %s", root, report)
@@ -97,8 +106,16 @@ class BrokerServer:
         self._driver = AsyncDriver(on_connection_lost=self._connection_lost, tls=name_server_tls)
         self._journal = Journal(self._storage, CONFIG_DIRECTORY)
         self._registrar = Registrar(config)
+        if config.retention.reserved_hours is None and not self._store.is_expiring:
+            LOG.warning(
+                "store %s has messages from before messages expired: it keeps all until "
+                "--retention-hours says how long (%d is the default for a new store, 0 keeps all)",
+                root,
+                RESERVED_HOURS,
+            )
         self._flush_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-flush")
         self._journal_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-journal")
+        self._expiry_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-expiry")
         self._save_thread = ThreadPoolExecutor(1, thread_name_prefix="sparrowmq-save")
         self._running: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -144,7 +161,12 @@ class BrokerServer:
         await self._server.stop()
         await self._driver.aclose()
         error = await self._in_thread(self._save_thread, self._store.close)
-        for thread in (self._flush_thread, self._journal_thread, self._save_thread):
+        for thread in (
+            self._flush_thread,
+            self._journal_thread,
+            self._expiry_thread,
+            self._save_thread,
+        ):
             thread.shutdown()
         if error is not None:
             raise error
@@ -171,6 +193,7 @@ class BrokerServer:
                 self._broker.tick(now_ms=now_ms, timestamp_ms=clock.timestamp_ms())
             )
             self._turn()
+            self._start_expiry(now_ms)
         except Exception:
             LOG.exception("a timer of the broker failed")
         self._ticker = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
@@ -195,6 +218,12 @@ class BrokerServer:
         registration = self._broker.registration_work()
         if registration is not None:
             self._start(self._register(registration))
+
+    def _start_expiry(self, now_ms: int) -> None:
+        work, outputs = self._broker.expiry_work(now_ms=now_ms, timestamp_ms=clock.timestamp_ms())
+        self._server.perform(outputs)
+        if work is not None:
+            self._start(self._expire(work))
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -224,6 +253,10 @@ class BrokerServer:
     def _append_batch(self, work: JournalWork) -> None:
         if work.changes:
             self._journal.append(work.segment, work.encode())
+
+    async def _expire(self, work: ExpiryWork) -> None:
+        error = await self._in_thread(self._expiry_thread, work.run)
+        self._server.perform(self._broker.expired(work, error))
 
     async def _save(self, work: SaveWork) -> None:
         error = await self._in_thread(self._save_thread, partial(write_files, self._storage, work))

@@ -32,6 +32,7 @@ from sparrowmq.serving.connections import Connection, Output, Push
 from sparrowmq.serving.refusals import Refusals
 from sparrowmq.serving.requests import Refusal, Request
 from sparrowmq.store.message_store import MessageStore
+from sparrowmq.store.retention import Retention
 
 # How far beyond a queue's end a group may commit: a power cut may take messages that were not
 # flushed, and members commit what they have had.
@@ -98,11 +99,13 @@ class BrokerState:
     # The journal has every lock up to this one of `locks.changes`.
     locks_written: int = 0
     pending: PendingReplies = field(init=False)
+    retention: Retention = field(init=False)
     origin_properties: str = field(init=False)
     _opaque: int = 0
 
     def __post_init__(self) -> None:
         self.pending = PendingReplies(self.journal, self.registrations)
+        self.retention = Retention(self.config.retention, self.store)
         region, cluster = self.config.region, self.config.cluster_name
         self.origin_properties = (
             f"{PROPERTY_MSG_REGION}\x01{region}\x02{PROPERTY_CLUSTER}\x01{cluster}"

@@ -25,6 +25,12 @@ def _option(name: str, **extra: Any) -> Any:
 Host = Annotated[str, _option("host")]
 Data = Annotated[Path, _option("data")]
 FlushOption = Annotated[Flush, _option("flush")]
+LogFileMib = Annotated[int, _option("log-file-mib", min=1, max=1024)]
+RetentionHours = Annotated[int | None, _option("retention-hours", min=0, max=876_000)]
+DeleteWhen = Annotated[str, _option("delete-when")]
+DiskExpirePercent = Annotated[int, _option("disk-expire-percent", min=0, max=100)]
+DiskForcePercent = Annotated[int, _option("disk-force-percent", min=0, max=100)]
+DiskFullPercent = Annotated[int, _option("disk-full-percent", min=0, max=100)]
 Insecure = Annotated[bool, typer.Option("--insecure", help=find_setting("insecure").help)]
 Advertise = Annotated[str, _option("advertise")]
 BrokerName = Annotated[str, _option("broker-name")]
@@ -57,6 +63,12 @@ def up(
     broker_port: Annotated[int, _option("broker-port", min=0, max=65_535)] = 10911,
     data: Data = Path("sparrowmq-data"),
     flush: FlushOption = Flush.SYNC,
+    log_file_mib: LogFileMib = 1024,
+    retention_hours: RetentionHours = None,
+    delete_when: DeleteWhen = "04",
+    disk_expire_percent: DiskExpirePercent = 75,
+    disk_force_percent: DiskForcePercent = 85,
+    disk_full_percent: DiskFullPercent = 90,
     broker_name: BrokerName = "broker-a",
     cluster_name: ClusterName = "DefaultCluster",
     auto_create_topics: AutoCreate = True,
@@ -82,6 +94,12 @@ def up(
                 broker_port=broker_port,
                 data=data,
                 flush=flush,
+                log_file_mib=log_file_mib,
+                retention_hours=retention_hours,
+                delete_when=delete_when,
+                disk_expire_percent=disk_expire_percent,
+                disk_force_percent=disk_force_percent,
+                disk_full_percent=disk_full_percent,
                 broker_name=broker_name,
                 cluster_name=cluster_name,
                 auto_create_topics=auto_create_topics,
@@ -141,6 +159,12 @@ def broker(
     nameserver: Annotated[str, _option("nameserver")] = "127.0.0.1:9876",
     data: Data = Path("sparrowmq-data/store"),
     flush: FlushOption = Flush.SYNC,
+    log_file_mib: LogFileMib = 1024,
+    retention_hours: RetentionHours = None,
+    delete_when: DeleteWhen = "04",
+    disk_expire_percent: DiskExpirePercent = 75,
+    disk_force_percent: DiskForcePercent = 85,
+    disk_full_percent: DiskFullPercent = 90,
     broker_name: BrokerName = "broker-a",
     cluster_name: ClusterName = "DefaultCluster",
     auto_create_topics: AutoCreate = True,
@@ -167,6 +191,12 @@ def broker(
                 nameserver=nameserver,
                 data=data,
                 flush=flush,
+                log_file_mib=log_file_mib,
+                retention_hours=retention_hours,
+                delete_when=delete_when,
+                disk_expire_percent=disk_expire_percent,
+                disk_force_percent=disk_force_percent,
+                disk_full_percent=disk_full_percent,
                 broker_name=broker_name,
                 cluster_name=cluster_name,
                 auto_create_topics=auto_create_topics,

@@ -102,6 +102,8 @@ class NoticeLog:
             self._warn((text,), text, notice.client_id, listed)
         elif isinstance(notice, OffsetCorrected):
             text = "%s has no offset %d; going on at %d"
+            if notice.wanted_offset < notice.corrected_offset:
+                text = "%s has no offset %d any more, as its messages expired; going on at %d"
             self._warn((text, str(notice.queue)), text, *notice)
         elif isinstance(notice, DrainTimedOut):
             text = "%s given up while a listener still has %d messages; they come again elsewhere"

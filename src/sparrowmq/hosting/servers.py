@@ -30,6 +30,7 @@ from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.nameserver.server import NameServerServer
 from sparrowmq.serving.descriptors import raise_descriptor_limit
 from sparrowmq.serving.remoting_server import bind
+from sparrowmq.store.retention import RetentionConfig
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -55,6 +56,12 @@ class HostSettings:
     nameserver: str = "127.0.0.1:9876"
     data: Path = Path("sparrowmq-data")
     flush: Flush = Flush.SYNC
+    log_file_mib: int = 1024
+    retention_hours: int | None = None
+    delete_when: str = "04"
+    disk_expire_percent: int = 75
+    disk_force_percent: int = 85
+    disk_full_percent: int = 90
     broker_name: str = "broker-a"
     cluster_name: str = "DefaultCluster"
     auto_create_topics: bool = True
@@ -163,6 +170,13 @@ async def _broker(
     name_server_tls: ssl.SSLContext | None,
 ) -> AsyncIterator[str]:
     """Serve; gives the address that clients are told."""
+    retention = RetentionConfig(
+        reserved_hours=settings.retention_hours,
+        delete_when=settings.delete_when,
+        expire_percent=settings.disk_expire_percent,
+        force_percent=settings.disk_force_percent,
+        full_percent=settings.disk_full_percent,
+    )
     listening = bind(ip, settings.broker_port)
     with contextlib.closing(listening):
         address = _join(_advertised(ip, settings.advertise), listening.getsockname()[1])
@@ -176,6 +190,7 @@ async def _broker(
             transaction_timeout_ms=settings.transaction_timeout_ms,
             transaction_check_interval_ms=settings.transaction_check_interval_ms,
             transaction_check_max=settings.transaction_check_max,
+            retention=retention,
         )
         server = BrokerServer(
             root,
@@ -184,6 +199,7 @@ async def _broker(
             tls=tls,
             name_server_tls=name_server_tls,
             salvage=settings.salvage,
+            log_file_size=settings.log_file_mib << 20,
         )
         try:
             await server.start(listening)

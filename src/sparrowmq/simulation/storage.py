@@ -147,6 +147,7 @@ class SimulatedStorage:
         is_full: what needs another sector raises ENOSPC, after a part of the bytes.
         bytes_left: the disk takes so many bytes more, then a write does a part and raises ENOSPC.
         sync_error: raised by every sync, unless it is None.
+        percent_used: how much of the disk is said to be used.
         changes_left: power goes after so many changes, in the midst of the next; None for never.
         write_count: how many writes there were.
         read_count: how many reads there were.
@@ -162,6 +163,7 @@ class SimulatedStorage:
         self.is_full = False
         self.bytes_left: int | None = None
         self.sync_error: OSError | None = None
+        self.percent_used = 0
         self.changes_left: int | None = None
         self.write_count = 0
         self.read_count = 0
@@ -285,6 +287,13 @@ class SimulatedStorage:
         self.begin_change()
         if path in self.inodes:
             self._name({path: None})
+
+    def remove_directory(self, path: str) -> None:
+        """Do nothing: a directory is there as long as it has a file."""
+
+    def used_percent(self) -> int:
+        """Return how much of the disk is said to be used."""
+        return self.percent_used
 
     def rename(self, old_path: str, new_path: str) -> None:
         """Give a file another name."""

@@ -37,13 +37,15 @@ class ConsumeQueue:
     """One queue of one topic.
 
     `next_offset` is what the next message put gets; `max_offset` counts the entries written, so it
-    is what readers see; `min_offset` is the first entry whose record the log still has.
+    is what readers see; `min_offset` is the first entry whose record the log still has, if the log
+    still begins at `log_begin`.
     """
 
     __slots__ = (
         "dirty_files",
         "files",
         "is_directory_dirty",
+        "log_begin",
         "max_offset",
         "min_offset",
         "next_offset",
@@ -63,6 +65,7 @@ class ConsumeQueue:
             f"{CONSUME_QUEUE_DIRECTORY}/{topic}/{queue_id}",
             file_size=config.consume_queue_file_size,
         )
+        self.log_begin = 0
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
@@ -109,6 +112,49 @@ class ConsumeQueue:
             return None
         position, size, tags_code = ENTRY.unpack(self.files.read(offset * ENTRY_SIZE, ENTRY_SIZE))
         return position, size, tags_code
+
+    def expire(self, log_begin: int) -> None:
+        """Move `min_offset` behind the entries of records before `log_begin`.
+
+        Raises: OSError.
+        """
+        low, high = self.min_offset, self.max_offset
+        if low < high and self._position_from(low, low)[1] < log_begin:
+            low += 1
+            while low < high:
+                middle = (low + high) // 2
+                at, position = self._position_from(middle, low)
+                if position < log_begin:
+                    low = middle + 1
+                else:
+                    high = at
+        self.min_offset = low
+        self.log_begin = log_begin
+
+    def _position_from(self, offset: int, low: int) -> tuple[int, int]:
+        """Return the last entry up to an offset that is no filler, and its position; or the low."""
+        while True:
+            position, size, _ = ENTRY.unpack(self.files.read(offset * ENTRY_SIZE, ENTRY_SIZE))
+            if size != FILLER_SIZE or offset == low:
+                return offset, position
+            offset -= 1
+
+    @property
+    def has_expired_files(self) -> bool:
+        """Whether the first file has entries of expired messages alone, and is not the last."""
+        # The last entry stays: it says which offset comes next.
+        kept = min(self.min_offset, self.max_offset - 1) * ENTRY_SIZE
+        bases = self.files.bases
+        return len(bases) > 1 and bases[0] + self.files.file_size <= kept
+
+    def remove_expired_files(self) -> None:
+        """Remove the files of expired messages from the front; their names go with a later sync.
+
+        Raises: OSError.
+        """
+        while self.has_expired_files:
+            self.dirty_files.pop(self.files.remove_first(), None)
+            self.is_directory_dirty = True
 
     def cut(self, offset: int) -> bool:
         """Zero all entries from `offset` on, and let readers see those before it.

@@ -188,12 +188,24 @@ class FileSeries:
         for name in self._storage.list_names(self._directory):
             self._storage.remove(f"{self._directory}/{name}")
 
+    def remove_first(self) -> str:
+        """Remove the first file; returns its path."""
+        self._storage.remove(self._path(self._bases[0]))
+        return self.pop_first()
+
     def _remove_last(self) -> None:
         base = self._bases.pop()
         file = self._files.pop(base, None)
         if file is not None:
             file.close()
         self._storage.remove(self._path(base))
+
+    def pop_first(self) -> str:
+        """Forget the first file; returns its path, for the caller to remove it there."""
+        base = self._bases.pop(0)
+        path = self._path(base)
+        self._files.pop(base).close()
+        return path
 
     def next_data(self, position: int) -> int | None:
         """Return the first position from `position` on that may hold a byte other than zero."""

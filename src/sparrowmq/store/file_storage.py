@@ -240,6 +240,24 @@ class FileStorage:
         except FileNotFoundError:
             return
 
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory, if it exists and is empty."""
+        try:
+            os.rmdir(self.full_path(path))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+
+    def used_percent(self) -> int:
+        """Return how much of the disk is used, rounded up, as `df` counts.
+
+        Source: UtilAll.getDiskPartitionSpaceUsedPercent, 4.9.
+        """
+        found = os.statvfs(self._root)
+        used = found.f_blocks - found.f_bfree
+        entire = used + found.f_bavail
+        return -(-used * 100 // entire) if entire else 0
+
     def rename(self, old_path: str, new_path: str) -> None:
         """Give a file another name, replacing any file of that name at once."""
         os.replace(self.full_path(old_path), self.full_path(new_path))

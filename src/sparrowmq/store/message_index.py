@@ -203,7 +203,8 @@ class MessageIndex:
         if self.built_position > log_end or (self._files and self._end_position >= log_end):
             self._cut(log_end, end_timestamp_ms)
         self.built_position = max(self.built_position, self._log_files.begin)
-        self.delete_before(self._log_files.begin)
+        for path in self.take_before(self._log_files.begin):
+            self._storage.remove(path)
 
     def _open_files(self) -> None:
         config = self._config
@@ -237,7 +238,7 @@ class MessageIndex:
 
     def _remove(self, file: IndexFile) -> None:
         file.close()
-        self._storage.remove(f"{INDEX_DIRECTORY}/{file.name:0{_NAME_DIGITS}d}")
+        self._storage.remove(_path_of(file.name))
         self._has_new_file = True
 
     @property
@@ -319,7 +320,7 @@ class MessageIndex:
                 end_position=last.header.end_position,
             )
         size = index_file_size(config.index_slot_count, config.index_entry_count)
-        file = self._storage.create(f"{INDEX_DIRECTORY}/{name:0{_NAME_DIGITS}d}", size=size)
+        file = self._storage.create(_path_of(name), size=size)
         self._has_new_file = True
         self._files.append(
             IndexFile(
@@ -388,14 +389,20 @@ class MessageIndex:
                 if not file.is_dirty:
                     file.let_go()
 
-    def delete_before(self, position: int) -> None:
-        """Remove the files that have no record at `position` or behind; the last one stays."""
+    def take_before(self, position: int) -> list[str]:
+        """Forget the files that have no record at `position` or behind; the last one stays.
+
+        Returns: their paths, for the caller to remove them there.
+        """
         if self._flush is not None:
             # It may be about to sync one of them.
-            return
+            return []
         expired = [f for f in self._files[:-1] if f.header.end_position < position]
-        if expired:
-            self._keep(self._files[len(expired) :])
+        del self._files[: len(expired)]
+        for file in expired:
+            file.close()
+        self._has_new_file |= bool(expired)
+        return [_path_of(file.name) for file in expired]
 
     # -- finding -------------------------------------------------------------------------------
 
@@ -539,6 +546,10 @@ def _look_past_hosts(chunk: bytes, at: int, sys_flag: int) -> tuple[int, int]:
 
 def _size_and_magic(chunk: bytes) -> tuple[int, int]:
     return _SIZE_AND_MAGIC.unpack_from(chunk) if len(chunk) >= _SIZE_AND_MAGIC.size else (0, 0)
+
+
+def _path_of(name: int) -> str:
+    return f"{INDEX_DIRECTORY}/{name:0{_NAME_DIGITS}d}"
 
 
 def _name_of(timestamp_ms: int) -> int:

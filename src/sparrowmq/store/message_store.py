@@ -20,7 +20,7 @@ made again instead.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from sparrowmq.errors import LocalProtocolError, StoreError, UsageError
 from sparrowmq.protocol.record import (
@@ -34,6 +34,7 @@ from sparrowmq.store.checkpoint import Checkpoint, Mark, read_checkpoint
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, FlushMode, StoreConfig
 from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue
+from sparrowmq.store.expiry import Expiry, ExpiryWork
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.log_scan import LogScan
 from sparrowmq.store.message_batch import MessageBatch, encode_batch_records, place_batch
@@ -57,6 +58,8 @@ from sparrowmq.store.stored_record import (
 )
 
 ABORT_PATH = "abort"
+# In every directory whose first message was stored by a version under which messages expire.
+EXPIRING_PATH = "expiring"
 # A checkpoint that finds no idle moment is written with the next flush after this many intervals.
 _CHECKPOINT_OVERDUE_INTERVALS = 3
 # How much of the log one call of `build_index` takes: some 10 ms.
@@ -97,12 +100,15 @@ class MessageStore:
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._dirty_queues: set[QueueKey] = set()
         self._index = MessageIndex(storage, config, self._log.files)
+        self._expiry = Expiry(storage, self._log, self._index)
         # Appended, but not yet in a consume queue; in the log's order.
         self._pending: deque[Dispatched] = deque()
         # Handed out and not done; it may be handed out again.
         self._work: FlushWork | None = None
         self._is_flushing = False
         self._failure: Exception | None = None
+        # Why no message is taken for now; to be set by the owner.
+        self.refusal: str | None = None
         # A write failed, and `write` has not returned the error yet.
         self._unreported: OSError | None = None
         self._is_open = False
@@ -175,6 +181,9 @@ class MessageStore:
             if queue.dirty_files or queue.is_directory_dirty
         }
         self._storage.create(ABORT_PATH, size=0, pinned=True).close()
+        if not self._log.files.bases:
+            self._storage.create(EXPIRING_PATH, size=0, pinned=True).close()
+        self._expiry.ask_sweep(self._queues if self._log.files.begin > 0 else ())
         # All this, and the mark that says under which flush mode entries are written from now on,
         # must be on the disk before the first message is taken.
         work = self._take_work(with_checkpoint=True)
@@ -333,8 +342,8 @@ class MessageStore:
     def _queue_for(self, topic: str, queue_id: int) -> tuple[ConsumeQueue | None, PutResult]:
         """Return the queue, which may be new, or why nothing can be put into it."""
         queue = self._queues.get((topic, queue_id))
-        if not self._is_open or self._failure is not None:
-            reason = self._failure or "it is closed"
+        if not self._is_open or self._failure is not None or self.refusal is not None:
+            reason = self._failure or self.refusal or "it is closed"
             remark = f"the store takes no messages: {reason}"
             return None, PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
         if self._unreported is not None:
@@ -605,7 +614,64 @@ class MessageStore:
         records.reverse()
         return QueryResult(b"".join(records), found.last_timestamp_ms, found.last_position)
 
+    # -- expiry --------------------------------------------------------------------------------
+
+    @property
+    def is_expiring(self) -> bool:
+        """Whether the directory had no message before messages began to expire by themselves."""
+        return self._storage.has(EXPIRING_PATH)
+
+    def disk_used_percent(self) -> int:
+        """Return how much of the disk is used. Raises: OSError."""
+        return self._storage.used_percent()
+
+    def expire(
+        self, *, before_timestamp_ms: int | None, files_max: int, reason: str
+    ) -> ExpiryWork | None:
+        """Forget the oldest files of the log; returns the work that removes them, None for none.
+
+        What they held cannot be read from now on. See `Expiry.take` for the arguments.
+
+        Raises: OSError if the disk fails.
+        """
+        if not self.is_writable:
+            return None
+        work = self._expiry.take(
+            limit=min(self._indexable_position, self.flushed_position),
+            before_timestamp_ms=before_timestamp_ms,
+            files_max=files_max,
+            reason=reason,
+        )
+        if work is not None:
+            self.ask_sweep()
+        return work
+
+    def ask_sweep(self) -> None:
+        """Have calls of `sweep` look at all queues."""
+        self._expiry.ask_sweep(self._queues)
+
+    def sweep(self, count_max: int, *, has_topic: Callable[[str], bool]) -> None:
+        """Remove what has expired of at most `count_max` queues; nothing while they are synced.
+
+        Args:
+            has_topic: tells whether a topic's queues stay though they have no message.
+        """
+        if self._expiry.is_swept or not self.is_writable:
+            return
+        if self._work is not None and self._work.checkpoint is not None:
+            return
+        changed = self._expiry.sweep(self._queues, count_max=count_max, has_topic=has_topic)
+        self._dirty_queues.update(changed)
+        self._dirty_queues.intersection_update(self._queues)
+
     # -- reading -------------------------------------------------------------------------------
+
+    def _find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue for a reader. Raises: OSError if the disk fails."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None and queue.log_begin != self._log.files.begin:
+            queue.expire(self._log.files.begin)
+        return queue
 
     def get(
         self,
@@ -629,7 +695,7 @@ class MessageStore:
 
         Raises: OSError if the disk fails.
         """
-        queue = self._queues.get((topic, queue_id))
+        queue = self._find_queue(topic, queue_id)
         if queue is None:
             return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         return read_messages(
@@ -668,24 +734,24 @@ class MessageStore:
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the offset of the first message there is; 0 for an unknown queue."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._find_queue(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return the offset after the last readable message; 0 for an unknown queue."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._find_queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def consume_queue_entry(
         self, topic: str, queue_id: int, offset: int
     ) -> tuple[int, int, int] | None:
         """Return (position, size, tags code) of a readable message, None if there is none."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._find_queue(topic, queue_id)
         return None if queue is None else queue.entry(offset)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the offset of the message stored at a time, or nearest to it, as RocketMQ 4.9."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._find_queue(topic, queue_id)
         return 0 if queue is None else find_offset_by_time(queue, self._log, timestamp_ms)
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:

@@ -338,7 +338,10 @@ class Recovery:
         check = self._checks.get(key)
         first_offset = 0 if check is None else check.first_offset
         kept_end = 0 if check is None else check.count_before(start)
-        if kept_end > first_offset:
+        if check is not None and kept_end > first_offset:
+            if queue_offset < kept_end and check.count_before(self._files.begin) == kept_end:
+                # All that the queue had has expired, and its topic was deleted and made again.
+                return queue_offset
             return kept_end
         if start == self._files.begin:
             # Nothing is known of the queue's past: believe its first record.
@@ -442,7 +445,7 @@ class Recovery:
             check = self._checks.get(key) or QueueCheck(queue)
             kept_end = check.count_before(start)
             rebuilt = self._rebuilt.get(key) or _Rebuilt(kept_end)
-            has_past = kept_end > check.first_offset
+            has_past = kept_end > check.first_offset and rebuilt.begin == kept_end
             min_offset = check.count_before(self._files.begin) if has_past else rebuilt.begin
             if self._write_queue(queue, rebuilt):
                 rewritten.append(key)

@@ -115,6 +115,14 @@ class Storage(Protocol):
         """Remove a file, if it exists."""
         ...
 
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory, if it exists and is empty."""
+        ...
+
+    def used_percent(self) -> int:
+        """Return how much of the disk is used, rounded up, as `df` counts."""
+        ...
+
     def rename(self, old_path: str, new_path: str) -> None:
         """Give a file another name, replacing any file of that name at once."""
         ...

@@ -115,6 +115,8 @@ class EmbeddedCluster:
             *(sys.executable, "-m", "sparrowmq.hosting", "--stop-with-stdin"),
             *("--nameserver-port", str(self._ports[0]), "--broker-port", str(self._ports[1])),
             *("--data", str(self.data_dir), "--flush", self._flush),
+            # How full the machine's disk is must not decide how a test ends.
+            *("--disk-force-percent", "100", "--disk-full-percent", "100"),
             *self._options,
         ]
         self._process = subprocess.Popen(

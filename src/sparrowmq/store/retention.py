@@ -1,0 +1,184 @@
+"""When messages expire: after a time, at an hour of the day, or when the disk gets full.
+
+By RocketMQ's rules, every 10 s: files of the log whose messages are all older than the time to
+keep are removed within the hours for it, and at any hour while the disk is fuller than a first
+limit. Beyond a second limit the oldest file goes whatever its age, beyond a third no message is
+taken until there is room.
+
+Differs from RocketMQ: a file's age is that of the first message of the next file, which is younger
+than all of its own; RocketMQ takes when the file was last written to, which a copied directory does
+not keep. Beyond the second limit one file goes at a time, and
+the disk is looked at again, where RocketMQ removes ten. Source: CleanCommitLogService,
+DefaultMessageStore.java, 4.9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.store.expiry import ExpiryWork
+from sparrowmq.store.message_store import MessageStore
+
+# MessageStoreConfig.cleanResourceInterval.
+CHECK_INTERVAL_MS = 10_000
+# MappedFileQueue.DELETE_FILES_BATCH_MAX.
+FILES_MAX = 10
+HOUR_MS = 3_600_000
+RESERVED_HOURS = 72
+RESERVED_HOURS_MAX = 876_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionConfig:
+    """When messages expire.
+
+    Args:
+        reserved_hours: how long messages are kept at least; 0 keeps all, however full the disk is.
+            None is `RESERVED_HOURS`, but all in a directory with messages from before messages
+            expired. MessageStoreConfig.fileReservedTime.
+        delete_when: the hours of the day, in local time, as `04` or `04;16`.
+            MessageStoreConfig.deleteWhen.
+        expire_percent: of a disk that is fuller, expired messages go at any hour.
+            MessageStoreConfig.diskMaxUsedSpaceRatio.
+        force_percent: of one that is fuller, the oldest messages go.
+            rocketmq.broker.diskSpaceCleanForciblyRatio.
+        full_percent: on one that is fuller, no message is stored.
+            rocketmq.broker.diskSpaceWarningLevelRatio.
+    """
+
+    reserved_hours: int | None = None
+    delete_when: str = "04"
+    expire_percent: int = 75
+    force_percent: int = 85
+    full_percent: int = 90
+
+    def __post_init__(self) -> None:
+        hours = self.reserved_hours
+        if hours is not None and not 0 <= hours <= RESERVED_HOURS_MAX:
+            raise ConfigError(
+                f"the hours to keep messages are {hours}; they must be from 0, which keeps all, to "
+                f"{RESERVED_HOURS_MAX}"
+            )
+        for name in ("expire_percent", "force_percent", "full_percent"):
+            if not 0 <= getattr(self, name) <= 100:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 100")
+        parse_hours(self.delete_when)
+
+
+def parse_hours(text: str) -> frozenset[int]:
+    """Return the hours of a list as `04;16`.
+
+    Raises: ConfigError.
+    """
+    parts = [part.strip() for part in text.split(";")]
+    if not all(part.isascii() and part.isdigit() and int(part) < 24 for part in parts):
+        raise ConfigError(
+            f"the hours to delete at are {text!r}; give hours of the day, as '04' or '04;16'"
+        )
+    return frozenset(map(int, parts))
+
+
+class RetentionFact(NamedTuple):
+    """What an operator may want to know; `warning` where they may have to act."""
+
+    text: str
+    warning: bool = False
+
+
+class Retention:
+    """Has a store's messages expire.
+
+    Args:
+        config: when.
+        store: loaded.
+    """
+
+    def __init__(self, config: RetentionConfig, store: MessageStore) -> None:
+        self.config = config
+        self._store = store
+        self._keeps_unasked = config.reserved_hours is None and not store.is_expiring
+        self._check_due_ms = 0
+        # Whether an operator wants what has expired to go now.
+        self._is_asked = False
+        self._runs = False
+        self._failed: ExpiryWork | None = None
+
+    @property
+    def reserved_hours(self) -> int:
+        """How long messages are kept at least; 0 for ever."""
+        hours = self.config.reserved_hours
+        if hours is None:
+            return 0 if self._keeps_unasked else RESERVED_HOURS
+        return hours
+
+    def ask(self) -> None:
+        """Remove what has expired, whatever hour it is."""
+        self._is_asked = True
+        self._check_due_ms = 0
+
+    def work(
+        self, *, now_ms: int, timestamp_ms: int
+    ) -> tuple[ExpiryWork | None, list[RetentionFact]]:
+        """Return files to remove, if it is time to look for any."""
+        if self._runs or now_ms < self._check_due_ms:
+            return None, []
+        self._check_due_ms = now_ms + CHECK_INTERVAL_MS
+        try:
+            percent = self._store.disk_used_percent()
+            facts = self._note_room(percent)
+            work = self._failed or self._choose(percent, timestamp_ms)
+        except OSError as error:
+            return None, [RetentionFact(f"old messages cannot be looked for: {error}", True)]
+        self._runs = work is not None
+        return work, facts
+
+    def done(self, work: ExpiryWork, error: Exception | None) -> list[RetentionFact]:
+        """Take the end of the work; what has failed is tried again at the next look."""
+        self._runs = False
+        self._failed = None if error is None else work
+        if error is not None:
+            return [RetentionFact(f"old messages cannot be removed: {error}", True)]
+        # There may be more to do.
+        self._check_due_ms = 0
+        text = f"messages up to log position {work.position} were removed: {work.reason}"
+        return [RetentionFact(text)]
+
+    def _note_room(self, percent: int) -> list[RetentionFact]:
+        limit = self.config.full_percent
+        was_full = self._store.refusal is not None
+        is_full = percent > limit
+        if is_full:
+            self._store.refusal = f"its disk is {percent} % full, and {limit} % are allowed"
+        elif was_full:
+            self._store.refusal = None
+        if is_full and not was_full:
+            return [
+                RetentionFact(f"no message is taken: the disk is {percent} % full", warning=True)
+            ]
+        if was_full and not is_full:
+            return [RetentionFact(f"messages are taken again: the disk is {percent} % full")]
+        return []
+
+    def _choose(self, percent: int, timestamp_ms: int) -> ExpiryWork | None:
+        config, hours = self.config, self.reserved_hours
+        if hours == 0:
+            return None
+        is_asked, self._is_asked = self._is_asked, False
+        hour = datetime.fromtimestamp(timestamp_ms / 1000).hour
+        work = None
+        if is_asked or percent > config.expire_percent or hour in parse_hours(config.delete_when):
+            work = self._store.expire(
+                before_timestamp_ms=timestamp_ms - hours * HOUR_MS,
+                files_max=FILES_MAX,
+                reason=f"they are older than {hours} h",
+            )
+            # There may be more than one time's files.
+            self._is_asked = is_asked and work is not None
+        if work is None and percent > config.force_percent:
+            work = self._store.expire(
+                before_timestamp_ms=None, files_max=1, reason=f"the disk is {percent} % full"
+            )
+        return work

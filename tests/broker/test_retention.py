@@ -1,0 +1,134 @@
+"""Messages expire: what the broker removes, and what its clients are told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from sparrowmq import ConsumeFromWhere, LitePullConsumer, Message, Producer
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.server import BrokerServer
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.record import Record
+from sparrowmq.serving.connections import Fact
+from sparrowmq.store import MessageStore, StoreConfig
+from sparrowmq.store.file_storage import FileStorage
+from sparrowmq.store.retention import RetentionConfig
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+HOUR_MS = 3_600_000
+# It is not made smaller by the producer.
+BODY = Random(0).randbytes(50_000)
+
+
+def test_messages_expire_and_pulls_are_sent_on(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig(retention=RetentionConfig(expire_percent=0))
+    rig.create_topic("T", 4)
+    peer = rig.connect()
+    for _ in range(60):
+        rig.send(peer, body=BODY)
+    rig.timestamp_ms += 72 * HOUR_MS + 1
+    rig.send(peer, body=BODY)
+    rig.send(peer, topic="S", body=b"quiet")
+
+    said = rig.advance(30_000)
+
+    low, high = rig.store.min_offset("T", 0), rig.store.max_offset("T", 0)
+    assert (40, 61) == (low, high)
+    assert ["they are older than 72 h"] == [
+        fact.text.rpartition(": ")[2] for fact in said if isinstance(fact, Fact)
+    ]
+    (reply,) = rig.replies(rig.pull(peer, queueOffset="3"))
+    assert (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL") == (reply.code, reply.remark)
+    assert {"nextBeginOffset": "40", "minOffset": "40", "maxOffset": "61"}.items() <= (
+        reply.ext_fields.items()
+    )
+    (reply,) = rig.replies(rig.pull(peer, queueOffset="40"))
+    assert 0 == reply.code
+    (fields,) = [
+        rig.call(peer, RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": "0"}).ext_fields
+    ]
+    assert "40" == fields["offset"]
+
+
+def test_no_message_is_taken_on_a_full_disk(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig(retention=RetentionConfig(reserved_hours=0, full_percent=0))
+    rig.create_topic("T", 4)
+
+    reply = rig.send(rig.connect())
+
+    assert ResponseCode.SERVICE_NOT_AVAILABLE == reply.code
+    assert "% full, and 0 % are allowed" in reply.remark
+
+
+async def test_a_store_from_before_says_that_it_keeps_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MessageStore(FileStorage(tmp_path), StoreConfig())
+    store.load(timestamp_ms=1)
+    store.put(Record(topic="T", queue_id=0, body=b"abc"), timestamp_ms=1)
+    store.close()
+    counts = []
+    for hours in (None, 72, None):
+        caplog.clear()
+        config = BrokerConfig(
+            address="127.0.0.1:10911", retention=RetentionConfig(reserved_hours=hours)
+        )
+        await BrokerServer(tmp_path, config).stop()
+        counts.append(
+            len([r for r in caplog.records if "--retention-hours says" in r.getMessage()])
+        )
+        if hours is not None:
+            (tmp_path / "expiring").unlink()
+
+    assert [0, 0, 1] == counts
+
+
+@pytest.mark.slow
+def test_a_consumer_that_comes_late_goes_on_at_what_is_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options = ("--log-file-mib", "1", "--disk-force-percent", "0")
+    with EmbeddedCluster(options=options) as cluster:
+        cluster.create_topic("T", 1)
+        with Producer("GID_p", name_server=cluster.name_server) as producer:
+            producer.send(Message("T", b"0 " + BODY))
+            assert [0] == _read_to(0, cluster.name_server)
+            for number in range(1, 90):
+                producer.send(Message("T", b"%d " % number + BODY))
+        log_directory = cluster.data_dir / "store" / "commitlog"
+        wait_until("one file is left", lambda: len(list(log_directory.iterdir())) == 1)
+
+        with caplog.at_level(logging.WARNING, "sparrowmq.client"):
+            got = _read_to(89, cluster.name_server)
+
+    assert list(range(got[0], 90)) == got
+    assert 60 < got[0] < 90
+    expected = f"has no offset 1 any more, as its messages expired; going on at {got[0]}"
+    assert expected in caplog.text
+
+
+def _read_to(last: int, name_server: str) -> list[int]:
+    got: list[int] = []
+    with LitePullConsumer(
+        "GID_c",
+        name_server=name_server,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    ) as consumer:
+        consumer.subscribe("T")
+        consumer.start()
+        wait_until("all is read", lambda: _read(consumer, got)[-1:] == [last])
+    return got
+
+
+def _read(consumer: LitePullConsumer, got: list[int]) -> list[int]:
+    for message in consumer.poll(timeout_ms=500):
+        assert message.body == b"%d " % message.queue_offset + BODY
+        got.append(message.queue_offset)
+    return got

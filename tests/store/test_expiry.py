@@ -1,0 +1,399 @@
+"""Old messages go, file by file; what is kept is read as before, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.simulation.storage import PowerCut, SimulatedStorage
+from sparrowmq.store import FlushMode, GetStatus, MessageStore, PutStatus, StoreConfig
+from sparrowmq.store.expiry import ExpiryWork
+from sparrowmq.store.file_storage import FileStorage
+from sparrowmq.store.results import QueryResult
+from sparrowmq.store.retention import HOUR_MS, Retention, RetentionConfig
+from steps import run_steps
+
+CONFIG = StoreConfig(
+    flush=FlushMode.SYNC,
+    commit_log_file_size=4096,
+    index_slot_count=7,
+    index_entry_count=8,
+    consume_queue_file_size=100,
+    checkpoint_interval_ms=20,
+)
+NewRecord = Callable[..., Record]
+# A second of a day whose hour is not one at which messages are removed.
+NOON_MS = 1_700_000_000_000
+
+
+def open_store(storage: Any, config: StoreConfig = CONFIG) -> MessageStore:
+    store = MessageStore(storage, config)
+    store.load(timestamp_ms=1)
+    return store
+
+
+def fill(
+    store: MessageStore,
+    new_record: NewRecord,
+    bodies: range,
+    *,
+    topic: str = "T",
+    step_ms: int = 10,
+) -> None:
+    """Put messages, one every 10 ms from 0 on, with their numbers as bodies and keys."""
+    for number in bodies:
+        record = new_record(
+            b"%d" % number, topic=topic, properties=f"KEYS\x01k{number}\x02FILL\x01{'x' * 300}"
+        )
+        assert store.put(record, timestamp_ms=number * step_ms).status is PutStatus.PUT_OK
+    flush(store)
+
+
+def flush(store: MessageStore) -> None:
+    while (work := store.flush_work()) is not None:
+        work.run()
+        store.flush_done(work, None)
+    store.dispatch()
+
+
+def expire(store: MessageStore, **arguments: Any) -> ExpiryWork | None:
+    work = store.expire(**{"before_timestamp_ms": None, "files_max": 100, "reason": ""} | arguments)
+    if work is not None:
+        work.run()
+        sweep(store)
+    return work
+
+
+def sweep(store: MessageStore, *, deleted: str = "") -> None:
+    store.ask_sweep()
+    store.sweep(1000, has_topic=lambda topic: topic != deleted)
+
+
+def read(store: MessageStore, topic: str = "T") -> Iterator[Record]:
+    offset = store.min_offset(topic, 0)
+    while offset < store.max_offset(topic, 0):
+        got = store.get(topic, 0, queue_offset=offset, count_max=5, bytes_max=1 << 20)
+        assert got.status is GetStatus.FOUND
+        at = 0
+        while at < len(got.records):
+            record = decode_record(got.records, at)
+            assert (topic, offset) == (record.topic, record.queue_offset)
+            yield record
+            at += record.size
+            offset += 1
+
+
+def query(store: MessageStore, key: str) -> int:
+    found, _ = run_steps(start_query(store, key))
+    return len(found.records)
+
+
+def start_query(store: MessageStore, key: str) -> Generator[None, None, QueryResult]:
+    return store.query(
+        "T", key, count_max=999, bytes_max=1 << 20, begin_timestamp_ms=0, end_timestamp_ms=1 << 60
+    )
+
+
+def test_files_go_whose_messages_are_all_older_and_everything_follows(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage)
+    fill(store, new_record, range(60))
+    assert query(store, "k0") > 0
+    first_files = sorted(name for name in storage.inodes if "/" in name)
+
+    work = expire(store, before_timestamp_ms=300)
+
+    assert work is not None
+    kept = list(read(store))
+    low = store.min_offset("T", 0)
+    # The file that holds message 29, stored at 290 ms, holds younger ones as well.
+    assert 30 - 4096 // 400 < low <= 30
+    assert [b"%d" % number for number in range(low, 60)] == [record.body for record in kept]
+    assert work.position == kept[0].position == 4096 * (kept[0].position // 4096)
+    too_small = store.get("T", 0, queue_offset=low - 1, count_max=1, bytes_max=1)
+    assert (GetStatus.OFFSET_TOO_SMALL, low) == (too_small.status, too_small.next_offset)
+    assert store.read_record(0) is None
+    assert [0, 0] == [query(store, "k0"), query(store, f"k{low - 1}")]
+    assert query(store, f"k{low}") > 0
+    assert low == store.offset_by_time("T", 0, 0)
+    left = {name for name in storage.inodes if "/" in name}
+    gone = [name for name in first_files if name not in left]
+    assert {"commitlog", "consumequeue", "index"} == {name.partition("/")[0] for name in gone}
+    assert expire(store, before_timestamp_ms=300) is None
+    for _ in range(2):
+        store.close()
+        store = open_store(storage)
+        assert (low, 60) == (store.min_offset("T", 0), store.max_offset("T", 0))
+        assert kept == list(read(store))
+    # Not stopped cleanly.
+    store = open_store(storage.kill())
+    assert (low, 60) == (store.min_offset("T", 0), store.max_offset("T", 0))
+
+
+def test_a_query_goes_on_while_what_it_looks_at_expires(
+    tmp_path: Path, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparrowmq.store.index_file.ENTRIES_PER_STEP", 2)
+    store = open_store(FileStorage(tmp_path))
+    for number in range(60):
+        record = new_record(b"%d" % number, properties=f"KEYS\x01all\x02F\x01{'x' * 300}")
+        store.put(record, timestamp_ms=number)
+    flush(store)
+    whole = query(store, "all")
+    steps = start_query(store, "all")
+    next(steps)
+
+    expire(store)
+    found, _ = run_steps(steps)
+
+    assert 0 < query(store, "all") == len(found.records) < whole
+    store.close()
+
+
+def test_the_file_written_to_stays_and_so_does_what_is_not_on_the_disk(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage)
+    fill(store, new_record, range(5))
+    assert expire(store) is None
+    for number in range(30):
+        store.put(new_record(b"x" * 400), timestamp_ms=number)
+
+    assert expire(store) is None
+
+    flush(store)
+    expire(store)
+    last_file = 4096 * (store.appended_position // 4096)
+    assert [last_file] == [int(name) for name in storage.list_names("commitlog")]
+
+
+def test_a_queue_without_messages_keeps_its_next_offset(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage)
+    fill(store, new_record, range(12), topic="quiet")
+    fill(store, new_record, range(12, 60))
+    expire(store)
+
+    bounds = []
+    for _ in range(3):
+        bounds.append((store.min_offset("quiet", 0), store.max_offset("quiet", 0)))
+        store.close()
+        store = open_store(storage)
+
+    assert [(12, 12)] * 3 == bounds
+    fill(store, new_record, range(60, 62), topic="quiet")
+    assert [12, 13] == [record.queue_offset for record in read(store, "quiet")]
+    assert ["00000000000000000200"] == storage.list_names("consumequeue/quiet/0")
+
+
+def test_the_queues_of_a_deleted_topic_go_with_its_last_message(
+    tmp_path: Path, new_record: NewRecord
+) -> None:
+    store = open_store(FileStorage(tmp_path))
+    fill(store, new_record, range(10), topic="deleted")
+    fill(store, new_record, range(10, 20))
+    sweep(store, deleted="deleted")
+    assert [("T", 0), ("deleted", 0)] == store.queues()
+    fill(store, new_record, range(20, 60))
+
+    expire(store)
+    sweep(store, deleted="deleted")
+
+    assert [("T", 0)] == store.queues()
+    assert ["T"] == [path.name for path in (tmp_path / "consumequeue").iterdir()]
+    flush(store)
+    fill(store, new_record, range(60, 62), topic="deleted")
+    assert [0, 1] == [record.queue_offset for record in read(store, "deleted")]
+    store.close()
+
+
+def test_a_queue_that_begins_anew_outlives_its_old_entries_coming_back(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, replace(CONFIG, checkpoint_interval_ms=1 << 40))
+    fill(store, new_record, range(3), topic="again")
+    fill(store, new_record, range(3, 60))
+    entries = bytes(storage.inodes["consumequeue/again/0/00000000000000000000"].data)
+    expire(store)
+    sweep(store, deleted="again")
+    fill(store, new_record, range(60, 62), topic="again")
+    storage.inodes["consumequeue/again/0/00000000000000000000"].replace(entries)
+
+    store = open_store(storage.kill())
+
+    assert [b"60", b"61"] == [record.body for record in read(store, "again")]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_power_cuts_lose_nothing_that_was_kept(seed: int, new_record: NewRecord) -> None:
+    rng = Random(seed)
+    storage = SimulatedStorage(rng)
+    kept: dict[bytes, str] = {}
+    expired: set[bytes] = set()
+    number = 0
+    for _ in range(6):
+        storage.changes_left = rng.randrange(400)
+        try:
+            store = MessageStore(storage, CONFIG)
+            report = store.load(timestamp_ms=1)
+            assert report.conflict_count == 0
+            found = {r.body: r.topic for topic, _ in store.queues() for r in read(store, topic)}
+            assert kept.items() <= found.items()
+            assert found.keys() <= kept.keys() | expired
+            # What recovery found is on the disk.
+            while True:
+                topic = rng.choice(("T", "T", "T", "deleted"))
+                fill(store, new_record, range(number, number + 3), topic=topic)
+                kept.update((b"%d" % n, topic) for n in range(number, number + 3))
+                number += 3
+                if rng.random() < 0.3:
+                    work = store.expire(
+                        before_timestamp_ms=number * 10 - rng.choice((100, 500)),
+                        files_max=rng.choice((1, 9)),
+                        reason="",
+                    )
+                    left = {r.body for topic, _ in store.queues() for r in read(store, topic)}
+                    expired.update(kept.keys() - left)
+                    kept = {body: topic for body, topic in kept.items() if body in left}
+                    if work is not None:
+                        work.run()
+                store.sweep(rng.randrange(3), has_topic=lambda topic: topic == "T")
+        except PowerCut:
+            # Messages under way may have come through.
+            expired.update(b"%d" % n for n in range(number, number + 3))
+            number += 3
+            storage.lose_power()
+    assert len(expired) > 6 * 3
+
+
+def test_a_file_that_cannot_be_removed_is_tried_again(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage)
+    fill(store, new_record, range(60))
+    retention = Retention(RetentionConfig(reserved_hours=1), store)
+    retention.ask()
+    work, _ = retention.work(now_ms=1, timestamp_ms=NOON_MS)
+    assert work is not None
+    storage.fail()
+    with pytest.raises(OSError, match="does not answer"):
+        work.run()
+
+    facts = retention.done(work, OSError(errno.EIO, "it does not"))
+
+    assert [True] == [fact.warning for fact in facts]
+    assert (None, []) == retention.work(now_ms=2, timestamp_ms=NOON_MS)
+    assert work == retention.work(now_ms=20_000, timestamp_ms=NOON_MS)[0]
+
+
+def hour_of(text: str) -> Callable[[int], int]:
+    """Return what makes a time in that local hour of a day, so many days later."""
+    return lambda day: round(datetime(2024, 5, 1 + day, int(text), 30).timestamp() * 1000)
+
+
+def test_messages_go_at_the_hour_once_they_are_old(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage)
+    at_four, at_noon = hour_of("04"), hour_of("12")
+    for number in range(60):
+        store.put(new_record(b"x" * 400), timestamp_ms=at_noon(0) + number)
+    flush(store)
+    retention = Retention(RetentionConfig(), store)
+    assert 72 == retention.reserved_hours
+
+    def removed(now_ms: int, timestamp_ms: int) -> bool:
+        work, _ = retention.work(now_ms=now_ms, timestamp_ms=timestamp_ms)
+        return work is not None
+
+    assert not removed(10_000, at_four(3))
+    assert not removed(20_000, at_noon(4))
+    assert removed(30_000, at_four(4))
+
+
+@pytest.mark.parametrize(
+    ("percent", "fraction_left", "is_taken"),
+    [(75, 1.0, True), (76, 0.5, True), (85, 0.5, True), (86, 0.0, True), (91, 0.0, False)],
+)
+def test_a_full_disk_expires_then_forces_then_refuses(
+    storage: SimulatedStorage,
+    new_record: NewRecord,
+    percent: int,
+    fraction_left: float,
+    is_taken: bool,
+) -> None:
+    store = open_store(storage)
+    at_noon = hour_of("12")
+    for number in range(60):
+        old_or_new = at_noon(0) if number < 30 else at_noon(10)
+        store.put(new_record(b"x" * 400), timestamp_ms=old_or_new)
+    flush(store)
+    count = len(storage.list_names("commitlog"))
+    storage.percent_used = percent
+    retention = Retention(RetentionConfig(), store)
+
+    now_ms = 0
+    facts = []
+    while True:
+        now_ms += 1
+        work, said = retention.work(now_ms=now_ms, timestamp_ms=at_noon(10))
+        facts += said
+        if work is None:
+            break
+        work.run()
+        retention.done(work, None)
+
+    left = len(storage.list_names("commitlog"))
+    assert abs(left - max(1, fraction_left * count)) <= 1
+    assert is_taken is (store.put(new_record(b"y"), timestamp_ms=1).status is PutStatus.PUT_OK)
+    assert is_taken is (facts == [])
+    storage.percent_used = 50
+    _, facts = retention.work(now_ms=now_ms + 20_000, timestamp_ms=at_noon(10))
+    assert store.put(new_record(b"y"), timestamp_ms=1).status is PutStatus.PUT_OK
+    assert is_taken is (facts == [])
+
+
+def test_a_store_from_before_keeps_all_until_it_is_said(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage)
+    fill(store, new_record, range(60))
+    assert 72 == Retention(RetentionConfig(), store).reserved_hours
+    store.close()
+    storage.remove("expiring")
+    store = open_store(storage)
+    storage.percent_used = 89
+    unasked = Retention(RetentionConfig(), store)
+
+    assert 0 == unasked.reserved_hours
+    unasked.ask()
+    assert (None, []) == unasked.work(now_ms=1, timestamp_ms=NOON_MS)
+    asked = Retention(RetentionConfig(reserved_hours=NOON_MS // HOUR_MS - 1), store)
+    asked.ask()
+    assert asked.work(now_ms=1, timestamp_ms=NOON_MS)[0] is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"reserved_hours": -1}, "are -1; they must be from 0"),
+        ({"delete_when": "24"}, "'24'; give hours"),
+        ({"delete_when": ""}, "''; give hours"),
+        ({"full_percent": 101}, "full_percent is 101"),
+        ({"force_percent": -1}, "force_percent is -1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(arguments: Any, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        RetentionConfig(**arguments)
