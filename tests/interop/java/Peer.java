@@ -28,7 +28,11 @@ import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueByMachi
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
 import org.apache.rocketmq.client.impl.consumer.ProcessQueue;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -61,6 +65,15 @@ public final class Peer {
                 break;
             case "poll":
                 poll(options);
+                break;
+            case "transact":
+                transact(options);
+                break;
+            case "request":
+                request(options);
+                break;
+            case "reply":
+                reply(options);
                 break;
             default:
                 throw new IllegalArgumentException(arguments[0]);
@@ -123,6 +136,86 @@ public final class Peer {
         }
         producer.shutdown();
         tell("done");
+    }
+
+    /**
+     * Sends `count` half messages of each outcome in `outcomes`, the body `<outcome>-<number>`, and
+     * answers check-backs with `checked` until standard input says `stop` or ends.
+     */
+    private static void transact(Map<String, String> options) throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer(options.get("group"));
+        producer.setNamesrvAddr(options.get("nameServer"));
+        producer.setSendMsgTimeout(10_000);
+        LocalTransactionState checked = LocalTransactionState.valueOf(options.getOrDefault("checked", "COMMIT_MESSAGE"));
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object outcome) {
+                return LocalTransactionState.valueOf((String) outcome);
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                tell("check", "body", new String(message.getBody(), StandardCharsets.UTF_8),
+                    "topic", message.getTopic(), "tags", message.getTags(),
+                    "transactionId", message.getTransactionId());
+                return checked;
+            }
+        });
+        producer.start();
+        int count = Integer.parseInt(options.getOrDefault("count", "1"));
+        for (String outcome : options.getOrDefault("outcomes", "").split(",")) {
+            for (int i = 0; i < count && !outcome.isEmpty(); i++) {
+                String body = outcome + "-" + i;
+                Message message = new Message(options.get("topic"), "A", "k" + i, body.getBytes(StandardCharsets.UTF_8));
+                tellSent(producer.sendMessageInTransaction(message, outcome), body);
+            }
+        }
+        tell("started");
+        waitForStop();
+        producer.shutdown();
+        tell("stopped");
+    }
+
+    /** Asks `count` times, and tells the answers. */
+    private static void request(Map<String, String> options) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(options.get("group"));
+        producer.setNamesrvAddr(options.get("nameServer"));
+        producer.start();
+        for (int i = 0; i < Integer.parseInt(options.get("count")); i++) {
+            byte[] body = ("question-" + i).getBytes(StandardCharsets.UTF_8);
+            Message answer = producer.request(new Message(options.get("topic"), "A", body), 30_000);
+            tell("answer", "body", new String(answer.getBody(), StandardCharsets.UTF_8));
+        }
+        producer.shutdown();
+    }
+
+    /** Answers every request with `re: ` before its body until standard input says `stop` or ends. */
+    private static void reply(Map<String, String> options) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(options.get("group") + "_replies");
+        producer.setNamesrvAddr(options.get("nameServer"));
+        producer.start();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.get("group"));
+        consumer.setNamesrvAddr(options.get("nameServer"));
+        consumer.setPullInterval(0);
+        consumer.subscribe(options.get("topic"), "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                String body = "re: " + new String(message.getBody(), StandardCharsets.UTF_8);
+                try {
+                    Message answer = MessageUtil.createReplyMessage(message, body.getBytes(StandardCharsets.UTF_8));
+                    tell("replied", "status", producer.send(answer, 10_000).getSendStatus().name());
+                } catch (Exception e) {
+                    tell("failed", "reason", e.toString());
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        tell("started");
+        waitForStop();
+        consumer.shutdown();
+        producer.shutdown();
+        tell("stopped");
     }
 
     private static boolean isTraced(Map<String, String> options) {

@@ -1,0 +1,123 @@
+"""Apache's transactional producer on our broker, and half messages that move to another broker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sparrowmq import Admin, MessageQueue
+from waiting import wait_until
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+COMMIT, ROLLBACK, UNKNOWN = "COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"
+TIMEOUT_MS, INTERVAL_MS = 500, 1_500
+OPTIONS = (
+    *("--flush", "sync", "--transaction-timeout-ms", str(TIMEOUT_MS)),
+    *("--transaction-check-interval-ms", str(INTERVAL_MS)),
+)
+
+
+@pytest.fixture
+def clusters(java: Any, rig: ModuleType, tmp_path: Path) -> Iterator[Any]:
+    """Our cluster and Apache's on one data directory, and Apache's that asks for no outcome."""
+    data = tmp_path / "data"
+    settings = {"transactionTimeOut": TIMEOUT_MS, "flushDiskType": "SYNC_FLUSH"}
+    store = data / "store"
+    found = {
+        "ours": rig.OurCluster(java, data, options=OPTIONS),
+        "apache": rig.ApacheCluster(java, store, transactionCheckInterval=INTERVAL_MS, **settings),
+    }
+    yield found
+    for cluster in found.values():
+        cluster.kill()
+
+
+@pytest.fixture
+def transact(java: Any) -> Iterator[Callable[..., Any]]:
+    """Start Apache's transactional producer; it has sent everything when this returns."""
+    running: list[Any] = []
+
+    def start(cluster: Any, **options: object) -> Any:
+        lines = java.peer("transact", nameServer=cluster.name_server, **options)
+        running.append(lines)
+        lines.wait_for("sent", lambda: lines.named("started"))
+        return lines
+
+    yield start
+    for lines in running:
+        lines.kill()
+
+
+def bodies(events: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(event["body"] for event in events)
+
+
+def count_of(cluster: Any, topic: str) -> int:
+    with Admin(name_server=cluster.name_server) as admin:
+        queues = (MessageQueue(topic, "broker-a", number) for number in range(4))
+        return sum(admin.max_offset(queue) for queue in queues)
+
+
+def test_outcomes_of_java_s_producer_count_and_unknown_ones_are_asked_for(
+    clusters: Any, transact: Callable[..., Any], java_push_consumer: Callable[..., Any]
+) -> None:
+    cluster = clusters["ours"]
+    cluster.start()
+    topic = cluster.create_topic("transact", queues=4)
+    consumer = java_push_consumer(cluster, topic=topic, group="GID_transact")
+
+    outcomes = ",".join((COMMIT, ROLLBACK, UNKNOWN))
+    producer = transact(cluster, topic=topic, group="GID_tx", count=3, outcomes=outcomes)
+    consumer.wait_for("6 messages", lambda: len(consumer.named("message")) >= 6)
+    wait_until("its rounds", lambda: len(bodies(producer.named("check"))) == 3)
+
+    expected = Counter(f"{outcome}-{n}" for outcome in (COMMIT, UNKNOWN) for n in range(3))
+    assert expected == bodies(consumer.named("message"))
+    assert {f"{UNKNOWN}-{n}" for n in range(3)} == set(bodies(producer.named("check")))
+    ids = {event["body"]: event["msgId"] for event in producer.named("sent")}
+    for event in producer.named("check"):
+        assert (topic, "A", ids[event["body"]]) == (
+            event["topic"], event["tags"], event["transactionId"]
+        )  # fmt: skip
+    for event in consumer.named("message"):
+        assert ids[event["body"]] == event["msgId"]
+    assert 0 == producer.stop()
+    assert 0 == consumer.stop()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("ours", "ours"), ("ours", "apache"), ("apache", "ours")]
+)
+def test_what_is_half_when_a_broker_is_killed_is_asked_for_by_the_next(
+    clusters: Any, transact: Callable[..., Any], first: str, second: str
+) -> None:
+    old, new = clusters[first], clusters[second]
+    old.start()
+    topic = old.create_topic("handed-over", queues=4)
+    outcomes = ",".join((COMMIT, ROLLBACK, UNKNOWN))
+    producer = transact(
+        old, topic=topic, group="GID_tx", count=3, outcomes=outcomes, checked=UNKNOWN
+    )
+    producer.wait_for("rounds", lambda: len(producer.named("check")) >= 6)
+    wait_until("three commits", lambda: count_of(old, topic) == 3)
+    producer.kill()
+    old.kill()
+
+    new.start()
+    heir = transact(new, topic=topic, group="GID_tx", checked=COMMIT)
+    heir.wait_for("three questions", lambda: len(bodies(heir.named("check"))) == 3)
+    wait_until("three more commits", lambda: count_of(new, topic) >= 6)
+
+    assert {f"{UNKNOWN}-{n}" for n in range(3)} == set(bodies(heir.named("check")))
+    # Nothing that was ended before is asked for, or stored again, by another round.
+    asked = len(heir.named("check"))
+    final = transact(new, topic=topic, group="GID_tx", outcomes=UNKNOWN, checked=COMMIT)
+    wait_until("its commit", lambda: count_of(new, topic) >= asked + 4)
+    assert {f"{UNKNOWN}-{n}" for n in range(3)} == set(bodies(heir.named("check")))
+    assert {f"{UNKNOWN}-0"} >= set(bodies(final.named("check")))
