@@ -33,6 +33,10 @@ _COMMANDS = {
     "group": _Command(
         "sparrowmq.cli.group", "List, show, reset, update and delete consumer groups."
     ),
+    "tail": _Command("sparrowmq.cli.messages", "Print a topic's last messages; follow it."),
+    "send": _Command("sparrowmq.cli.send", "Send a message, or one for each line of a file."),
+    "msg": _Command("sparrowmq.cli.messages", "Find messages: by id, key, place or time."),
+    "dlq": _Command("sparrowmq.cli.messages", "Dead letters: list, show, send again."),
     "rebalance": _Command(
         "sparrowmq.cli.rebalance",
         "Who owns which queue of a consumer group, why, and what is wrong.",

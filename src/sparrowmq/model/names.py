@@ -49,7 +49,9 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 # MixAll.java: groups that brokers always have and nobody consumes with.
-SYSTEM_GROUPS = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"})
+# MixAll.TOOLS_CONSUMER_GROUP: every broker knows it, also one that makes no groups by itself.
+TOOLS_GROUP = "TOOLS_CONSUMER"
+SYSTEM_GROUPS = frozenset({TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"})
 # CID_RMQ_SYS_PREFIX of MixAll.java; the ONS groups begin so too.
 SYSTEM_GROUP_PREFIXES = ("CID_RMQ_SYS_", "CID_ONS")
 # TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET of 4.9, which clients refuse.

@@ -15,6 +15,7 @@ from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import all_offsets, query_offset, search_offset
 from sparrowmq.client.operations.pull import PullStatus, make_pull_header, pull
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import TOOLS_GROUP
 from sparrowmq.protocol.record import decode_record
 from sparrowmq.spark.bounds import (
     GroupChoice,
@@ -25,7 +26,6 @@ from sparrowmq.spark.bounds import (
 )
 from sparrowmq.spark.cluster import Cluster
 from sparrowmq.spark.offsets import EARLIEST
-from sparrowmq.spark.signing import TOOLS_GROUP
 
 DEFAULT_GROUP = TOOLS_GROUP
 # Messages by which the size of a queue's next ones is judged: what one of Apache's pulls gives.

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 from msgspec import structs
 
 from sparrowmq.calling.effects import Effect, Invoke, Oneway, Operation, Spawn
+from sparrowmq.model.names import TOOLS_GROUP
 from sparrowmq.model.namespace import Namespace
 from sparrowmq.protocol.acl import Credentials, sign_request
 from sparrowmq.protocol.command import RemotingCommand
@@ -22,8 +23,6 @@ T = TypeVar("T")
 # Makes a copy, for an operation may change its request and send it again.
 Change: TypeAlias = Callable[[RemotingCommand], RemotingCommand]
 
-# MixAll.TOOLS_CONSUMER_GROUP: every broker knows it, also one that makes no groups by itself.
-TOOLS_GROUP = "TOOLS_CONSUMER"
 _TOPIC, _GROUP = "topic", "consumerGroup"
 
 

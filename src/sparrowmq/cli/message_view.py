@@ -1,0 +1,121 @@
+"""How messages are printed: a line each, in full, or as JSON.
+
+Bodies and properties are what strangers wrote: characters that a terminal would obey are escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from enum import StrEnum
+
+from rich.console import Console
+from rich.text import Text
+
+from sparrowmq.cli.output import Json, format_time
+from sparrowmq.model import MessageExt
+from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+
+# Of a body printed in full.
+HEX_WIDTH = 16
+_SHOWN_ELSEWHERE = {PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY}
+
+
+class BodyFormat(StrEnum):
+    """How to show bodies; AUTO takes JSON or text where the body is that, else hex."""
+
+    AUTO = "auto"
+    JSON = "json"
+    TEXT = "text"
+    HEX = "hex"
+
+
+def escape(text: str) -> str:
+    """Write characters that a terminal obeys, or does not show, as escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def format_body(body: bytes, body_format: BodyFormat) -> str:
+    """Write a body on one line."""
+    if body_format is BodyFormat.HEX:
+        return body.hex(" ")
+    if body_format in (BodyFormat.AUTO, BodyFormat.JSON):
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            return escape(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    try:
+        return escape(body.decode())
+    except UnicodeDecodeError:
+        return body.hex(" ") if body_format is BodyFormat.AUTO else escape(body.decode("latin-1"))
+
+
+def json_of_message(message: MessageExt) -> Json:
+    """Return a message as JSON: `body` is a text, or null with `body_base64` where it is none."""
+    body: str | None
+    try:
+        body, more = message.body.decode(), {}
+    except UnicodeDecodeError:
+        body, more = None, {"body_base64": base64.b64encode(message.body).decode()}
+    return {
+        "topic": message.topic,
+        "broker": message.broker_name,
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "msg_id": message.msg_id,
+        "offset_msg_id": message.offset_msg_id,
+        "tags": message.tags,
+        "keys": list(message.keys),
+        "born_timestamp_ms": message.born_timestamp_ms,
+        "born_host": message.born_host,
+        "store_timestamp_ms": message.store_timestamp_ms,
+        "reconsume_times": message.reconsume_times,
+        "properties": dict(message.properties),
+        "body": body,
+        **more,
+    }
+
+
+def line_of_message(message: MessageExt, body_format: BodyFormat) -> Text:
+    """Write a message on one line: when, where, tag and keys, body."""
+    line = Text.assemble(
+        (format_time(message.store_timestamp_ms), "dim"),
+        (f"  {message.broker_name}:{message.queue_id}@{message.queue_offset}", "cyan"),
+    )
+    if message.tags:
+        line.append(f"  {escape(message.tags)}", "green")
+    if message.keys:
+        line.append(f"  {escape(','.join(message.keys))}", "yellow")
+    return line.append(f"  {format_body(message.body, body_format)}")
+
+
+def print_message(console: Console, message: MessageExt, body_format: BodyFormat) -> None:
+    """Print a message in full: its places, times and properties, then its body."""
+    rows = {
+        "id": message.msg_id,
+        "id at the broker": message.offset_msg_id,
+        "topic": message.topic,
+        "queue": f"{message.broker_name}:{message.queue_id}",
+        "offset": message.queue_offset,
+        "born": f"{format_time(message.born_timestamp_ms)} at {message.born_host}",
+        "stored": f"{format_time(message.store_timestamp_ms)} at {message.store_host}",
+        "tag": message.tags,
+        "keys": ", ".join(message.keys),
+        "consumed again": message.reconsume_times,
+    }
+    for name, value in rows.items():
+        if value:
+            _print_pair(console, name, str(value))
+    for name, value in sorted(message.properties.items()):
+        if name not in _SHOWN_ELSEWHERE:
+            _print_pair(console, f"  {name}", value)
+    _print_pair(console, f"body, {len(message.body):,} bytes", "")
+    console.print(Text(format_body(message.body, body_format)), soft_wrap=True)
+    console.print()
+
+
+def _print_pair(console: Console, name: str, value: str) -> None:
+    pair = Text.assemble((f"{escape(name):<18}", "dim"), escape(value))
+    console.print(pair, soft_wrap=True)

@@ -1,0 +1,228 @@
+"""`sparrowmq send`: one message from an argument or a file, or a message a line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, BinaryIO, Protocol
+
+import typer
+
+from sparrowmq.cli.connecting import Cluster, naming_topic, on_cluster
+from sparrowmq.cli.failures import say
+from sparrowmq.cli.output import print_json
+from sparrowmq.cli.times import parse_queue
+from sparrowmq.client.blocking import Producer
+from sparrowmq.errors import UsageError
+from sparrowmq.model import Message, MessageQueue, SendResult
+
+PRODUCER_GROUP = "SPARROWMQ_CLI"
+# Lines sent by one request: RocketMQ's batches are 4 MiB at most, and of one queue.
+BATCH_COUNT = 256
+BATCH_BYTES = 1024 * 1024
+# Of a line, and of a file that is one message.
+BODY_BYTES_MAX = 4 * 1024 * 1024
+
+
+@on_cluster
+def send(
+    cluster: Cluster,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="the topic")],
+    body: Annotated[
+        str | None,
+        typer.Argument(metavar="[BODY]", help="the message; else standard input is read"),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="read this file, a message a line")
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="the file, or standard input, is one message")
+    ] = False,
+    tag: Annotated[str | None, typer.Option("--tag", help="the tag")] = None,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", "-k", help="a key; may be repeated")
+    ] = None,
+    prop: Annotated[
+        list[str] | None, typer.Option("--property", "-p", help="NAME=VALUE; may be repeated")
+    ] = None,
+    sharding_key: Annotated[
+        str | None, typer.Option("--sharding-key", help="messages of one key keep their order")
+    ] = None,
+    delay_level: Annotated[
+        int, typer.Option("--delay-level", min=0, max=18, help="1 is 1 s, ... 18 is 2 h later")
+    ] = 0,
+    queue: Annotated[
+        str | None, typer.Option("--queue", "-q", help="BROKER:ID, such as broker-a:3")
+    ] = None,
+) -> None:
+    """Send a message, or a message for each line of a file or of standard input.
+
+    \b
+    Examples:
+      sparrowmq send flights 'JFK-LAX' --tag UA --key UA-1
+      sparrowmq send flights --file flights.jsonl
+      zcat log.gz | sparrowmq send logs --property host=web-1
+      sparrowmq send pictures --file bird.png --whole
+    """
+    if body is not None and (file is not None or whole):
+        raise UsageError("give a body, or --file, or neither to read standard input")
+    if body is None and file is None and sys.stdin.isatty():
+        raise UsageError("give a body, --file, or something on standard input")
+    message = Message(
+        topic,
+        b"" if body is None else body.encode(),
+        tags=tag,
+        keys=tuple(key or ()),
+        sharding_key=sharding_key,
+        delay_level=delay_level,
+        properties=_parse_properties(prop or []),
+    )
+    place = None if queue is None else MessageQueue(topic, *parse_queue(queue))
+    with (
+        naming_topic(cluster, topic),
+        Producer(PRODUCER_GROUP, **cluster.client_settings) as producer,
+    ):
+        if body is not None:
+            _show(cluster, producer.send(message, queue=place))
+            return
+        with _open(file) as stream:
+            if whole:
+                message = replace(message, body=_read_whole(stream, file))
+                _show(cluster, producer.send(message, queue=place))
+                return
+            count = _send_lines(producer, stream, message, place)
+    if cluster.as_json:
+        print_json({"topic": topic, "sent": count})
+    say(f"sent {count:,} messages to {topic}")
+
+
+def _send_lines(
+    producer: Producer, stream: BinaryIO, pattern: Message, queue: MessageQueue | None
+) -> int:
+    """Send a message like the pattern for each line that is not empty; return how many."""
+    sent = 0
+    lines = _lines(stream)
+    # RocketMQ delays no batch, and a batch goes to one queue, whatever its sharding keys.
+    can_batch = not pattern.delay_level and pattern.sharding_key is None
+    with _progress() as advance:
+        while batch := _take_batch(lines, BATCH_COUNT if can_batch else 1):
+            messages = [replace(pattern, body=line) for line in batch]
+            if len(messages) == 1:
+                producer.send(messages[0], queue=queue)
+            else:
+                producer.send_batch(messages, queue=queue)
+            sent += len(messages)
+            advance(len(messages), sum(map(len, batch)))
+    return sent
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    number = 0
+    while line := stream.readline(BODY_BYTES_MAX + 1):
+        number += 1
+        if len(line) > BODY_BYTES_MAX:
+            raise UsageError(f"line {number} is longer than {BODY_BYTES_MAX:,} bytes")
+        if bare := line.rstrip(b"\r\n"):
+            yield bare
+
+
+def _take_batch(lines: Iterator[bytes], count_max: int) -> list[bytes]:
+    batch: list[bytes] = []
+    size = 0
+    for line in islice(lines, count_max):
+        batch.append(line)
+        size += len(line)
+        if size >= BATCH_BYTES:
+            break
+    return batch
+
+
+def _read_whole(stream: BinaryIO, file: Path | None) -> bytes:
+    body = stream.read(BODY_BYTES_MAX + 1)
+    if len(body) > BODY_BYTES_MAX:
+        raise UsageError(
+            f"{file or 'standard input'} has more than {BODY_BYTES_MAX:,} bytes, a broker's limit"
+        )
+    return body
+
+
+@contextmanager
+def _open(file: Path | None) -> Iterator[BinaryIO]:
+    if file is None or str(file) == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        stream = file.open("rb")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from None
+    with stream:
+        yield stream
+
+
+def _parse_properties(texts: list[str]) -> dict[str, str]:
+    properties = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise UsageError(f"--property is {text!r}; write NAME=VALUE")
+        properties[name] = value
+    return properties
+
+
+def _show(cluster: Cluster, result: SendResult) -> None:
+    if cluster.as_json:
+        print_json(
+            {
+                "status": result.status.name,
+                "msg_id": result.msg_id,
+                "offset_msg_id": result.offset_msg_id,
+                "topic": result.queue.topic,
+                "broker": result.queue.broker_name,
+                "queue": result.queue.queue_id,
+                "offset": result.queue_offset,
+            }
+        )
+        return
+    print(result.msg_id)
+    place = f"{result.queue.broker_name}:{result.queue.queue_id}"
+    say(f"{result.status.name}, at offset {result.queue_offset} of {place}")
+
+
+class _Advance(Protocol):
+    def __call__(self, messages: int, size_bytes: int) -> None: ...
+
+
+def _progress() -> AbstractContextManager[_Advance]:
+    """Show on a terminal how many messages and bytes went, and how fast."""
+    return _bar() if sys.stderr.isatty() else _no_bar()
+
+
+@contextmanager
+def _no_bar() -> Iterator[_Advance]:
+    yield lambda messages, size_bytes: None
+
+
+@contextmanager
+def _bar() -> Iterator[_Advance]:
+    from rich.console import Console
+    from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.fields[messages]:,} messages"),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("sending", total=None, messages=0)
+        total = 0
+
+        def advance(messages: int, size_bytes: int) -> None:
+            nonlocal total
+            total += messages
+            progress.update(task, advance=size_bytes, messages=total)
+
+        yield advance

@@ -1,0 +1,88 @@
+"""Dead letters: which groups have some, and how to have a group consume them after all."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import structs
+
+from sparrowmq.calling.effects import Operation, timestamp
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.operations.administer import get_broker_address, get_route
+from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.groups import find_group_settings
+from sparrowmq.client.operations.send_back import queues_for_again, send_again
+from sparrowmq.client.operations.topics import list_topics, topic_status
+from sparrowmq.errors import UsageError
+from sparrowmq.model import MessageExt
+from sparrowmq.model.message import PROPERTY_RETRY_TOPIC
+from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, dlq_topic, retry_topic
+
+# Topics looked at at the same time.
+TOPICS_AT_ONCE = 8
+# SubscriptionGroupConfig.retryMaxTimes, where no broker says another.
+RETRY_TIMES_MAX = 16
+
+
+class DeadLetters(NamedTuple):
+    """How many dead letters a group has, and when the last came; None if none is left."""
+
+    group: str
+    message_count: int
+    last_timestamp_ms: int | None
+
+
+def list_dead_letters(directory: Directory) -> Operation[list[DeadLetters]]:
+    """Return the groups that ever had dead letters, most letters first.
+
+    Raises: ConnectFailed, TransportError, BrokerError.
+    """
+    names = yield from list_topics(directory)
+    topics = [name for name in names if name.startswith(DLQ_GROUP_TOPIC_PREFIX)]
+    found: list[DeadLetters] = []
+    for start in range(0, len(topics), TOPICS_AT_ONCE):
+        some = topics[start : start + TOPICS_AT_ONCE]
+        asked = [topic_status(directory, topic) for topic in some]
+        for status in (yield from gather(asked, name="dead letters")):
+            times = [at.last_timestamp_ms for at in status.queues if at.last_timestamp_ms]
+            count = sum(at.max_offset - at.min_offset for at in status.queues)
+            group = status.topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX)
+            found.append(DeadLetters(group, count, max(times, default=None)))
+    return sorted(found, key=lambda each: (-each.message_count, each.group))
+
+
+def resend_dead_letter(directory: Directory, group: str, message: MessageExt) -> Operation[None]:
+    """Send a dead letter to its group again: it comes as a retry, as if it had failed once.
+
+    No other group gets it, and the dead letter stays where it is.
+
+    Args:
+        message: as it stands in the group's topic of dead letters.
+
+    Raises: UsageError if it does not say from which topic it is, or the group has no retry topic;
+    TransportError; BrokerError.
+    """
+    if message.topic != dlq_topic(group):
+        raise UsageError(
+            f"message {message.msg_id} is in {message.topic}, not in {dlq_topic(group)}"
+        )
+    if PROPERTY_RETRY_TOPIC not in message.properties:
+        raise UsageError(f"message {message.msg_id} does not say from which topic it came")
+    retries = directory.namespace.wrap(retry_topic(group))
+    route = yield from get_route(directory, retries)
+    queues = queues_for_again(message, route.publish_queues)
+    if not queues:
+        raise UsageError(f"group {group} has no queue for retries; start one of its members")
+    address = yield from get_broker_address(directory, queues[0])
+    known = yield from find_group_settings(directory, group)
+    times = [found.retry_max_times for _, found in known if found is not None]
+    yield from send_again(
+        address,
+        retries,
+        # It failed as often as it may: so that it may fail again, counting begins anew.
+        message=structs.replace(message, reconsume_times=0),
+        queue_id=queues[0].queue_id,
+        max_reconsume_times=max(times, default=RETRY_TIMES_MAX),
+        timestamp_ms=(yield from timestamp()),
+        timeout_ms=directory.timeout_ms,
+    )

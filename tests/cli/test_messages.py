@@ -1,0 +1,296 @@
+"""`sparrowmq send`, `tail`, `msg` and `dlq` on a real cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import Commands
+from poison import send_stored
+from sparrowmq import ConsumeFromWhere, ConsumeStatus, MessageQueue, PushConsumer
+from sparrowmq.cli.message_view import BodyFormat, escape, format_body
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def bodies(smq: Commands, *arguments: str) -> list[Any]:
+    """Run tail with --json and return the bodies."""
+    result = smq("tail", *arguments, "--json")
+    assert 0 == result.exit_code, result.stderr
+    return [json.loads(line)["body"] for line in result.stdout.splitlines()]
+
+
+def test_a_message_is_sent_found_and_shown(smq: Commands, shared_cluster: EmbeddedCluster) -> None:
+    shared_cluster.create_topic("T_one", queues=2)
+    options = ["--tag", "UA", "-k", "k1", "-k", "k2", "-p", "price=12", "-q", "broker-a:1"]
+    sent = smq.json("send", "T_one", "hello", *options)
+
+    assert ("SEND_OK", "broker-a", 1, 0) == tuple(
+        sent[key] for key in ("status", "broker", "queue", "offset")
+    )
+    (by_id,) = smq.json("msg", "get", sent["msg_id"], "--topic", "T_one")
+    assert [by_id] == smq.json("msg", "get", sent["offset_msg_id"], "--topic", "T_one")
+    assert [by_id] == smq.json("msg", "find", "k2", "--topic", "T_one", "--from", "1h")
+    assert [by_id] == smq.json("msg", "at", "T_one", "broker-a:1", "0")
+    assert ("hello", "UA", ["k1", "k2"], "12") == (
+        by_id["body"],
+        by_id["tags"],
+        by_id["keys"],
+        by_id["properties"]["price"],
+    )
+    shown = smq("msg", "at", "T_one", "broker-a:1", "0").stdout
+    assert "price" in shown
+    assert "body, 5 bytes" in shown
+
+
+def test_what_is_not_there_is_said(smq: Commands, shared_cluster: EmbeddedCluster) -> None:
+    shared_cluster.create_topic("T_none", queues=1)
+
+    unknown_id = smq("msg", "get", "00" * 16, "--topic", "T_none")
+    unknown_key = smq("msg", "find", "nothing", "--topic", "T_none")
+    unknown_place = smq("msg", "at", "T_none", "broker-a:0", "7")
+    empty = smq("tail", "T_none")
+
+    assert [1, 1, 2, 0] == [r.exit_code for r in (unknown_id, unknown_key, unknown_place, empty)]
+    assert "no message of T_none there" in empty.stderr
+
+
+def test_lines_of_standard_input_and_of_files_are_messages(
+    smq: Commands, shared_cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    shared_cluster.create_topic("T_lines", queues=1)
+    file = tmp_path / "lines"
+    file.write_bytes(b"a\n\nb\r\n" + b"c" * 100_000)
+    numbers = "".join(f"{number}\n" for number in range(1_000))
+
+    from_stdin = smq("send", "T_lines", stdin=numbers)
+    from_file = smq.json("send", "T_lines", "--file", str(file))
+    whole = smq("send", "T_lines", "--file", str(file), "--whole")
+
+    assert "sent 1,000 messages to T_lines" in from_stdin.stderr
+    assert {"topic": "T_lines", "sent": 3} == from_file
+    assert 0 == whole.exit_code
+    read = bodies(smq, "T_lines", "--from", "earliest")
+    assert [str(number) for number in range(1_000)] == read[:1_000]
+    assert ["a", "b", "c" * 100_000, file.read_bytes().decode()] == read[1_000:]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["x", "--file", "y"], "give a body, or --file"),
+        (["x", "--property", "a"], "write NAME=VALUE"),
+        (["x", "--queue", "3"], "write BROKER:ID"),
+        (["--file", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
+        (["x", "--key", "a b"], "key"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(
+    smq: Commands, shared_cluster: EmbeddedCluster, arguments: list[str], words: str
+) -> None:
+    shared_cluster.create_topic("T_wrong", queues=1)
+
+    result = smq("send", "T_wrong", *arguments)
+
+    assert 2 == result.exit_code, result.stderr
+    assert words in result.stderr
+    assert 1 == len(result.stderr.splitlines())
+
+
+def test_tail_shows_the_last_ones_and_filters(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_tail", queues=4)
+    for number in range(12):
+        options = ["--tag", "odd" if number % 2 else "even", "--key", f"k{number}"]
+        assert 0 == smq("send", "T_tail", str(number), "-p", f"n={number}", *options).exit_code
+
+    assert ["9", "10", "11"] == bodies(smq, "T_tail", "--last", "3")
+    assert ["1", "3"] == bodies(smq, "T_tail", "--tag", "odd", "--last", "6")[:2]
+    assert ["8", "10"] == bodies(smq, "T_tail", "--tag", "even", "--last", "2")
+    assert ["5"] == bodies(smq, "T_tail", "--key", "k5", "--last", "1")
+    assert ["10", "11"] == sorted(bodies(smq, "T_tail", "--sql", "n > 9"))
+    assert 2 == len(bodies(smq, "T_tail", "--from", "earliest", "--limit", "2"))
+    assert [] == bodies(smq, "T_tail", "--from", "latest")
+    both = smq("tail", "T_tail", "--tag", "a", "--sql", "b > 1")
+    odd = smq("tail", "T_tail", "--sql", "n >")
+    assert [(2, True), (3, True)] == [
+        (both.exit_code, "not both" in both.stderr),
+        (odd.exit_code, "n >" in odd.stderr),
+    ]
+
+
+def test_tail_leaves_no_trace(smq: Commands, shared_cluster: EmbeddedCluster) -> None:
+    shared_cluster.create_topic("T_trace", queues=2)
+    smq("send", "T_trace", "x")
+
+    bodies(smq, "T_trace", "--from", "earliest")
+
+    # Whoever has committed something is named here, RocketMQ's own groups included.
+    assert [] == smq.json("topic", "show", "T_trace")["groups"]
+
+
+def test_message_that_cannot_be_read_is_named_and_passed_over(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_poison", queues=1)
+    smq("send", "T_poison", "before")
+    send_stored(shared_cluster.broker, MessageQueue("T_poison", "broker-a", 0), b"no zlib")
+    smq("send", "T_poison", "after")
+
+    result = smq("tail", "T_poison", "--body")
+
+    assert ["before", "after"] == result.stdout.splitlines()
+    assert "cannot be read" in result.stderr
+
+
+@pytest.fixture
+def following(shared_cluster: EmbeddedCluster) -> Iterator[subprocess.Popen[str]]:
+    shared_cluster.create_topic("T_follow", queues=2)
+    command = [sys.executable, "-m", "sparrowmq.cli.main", "tail", "T_follow", "--follow", "--body"]
+    process = subprocess.Popen(
+        [*command, "--nameserver", shared_cluster.name_server],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_follow_prints_what_comes_until_ctrl_c(
+    smq: Commands, following: subprocess.Popen[str]
+) -> None:
+    lines: list[str] = []
+    assert following.stdout is not None
+    stdout = following.stdout
+    reader = threading.Thread(target=lambda: lines.extend(iter(stdout.readline, "")))
+    reader.start()
+    smq("send", "T_follow", "first")
+    wait_until("the first message", lambda: lines == ["first\n"])
+    smq("send", "T_follow", "second")
+    wait_until("the second", lambda: lines == ["first\n", "second\n"])
+
+    following.send_signal(2)
+
+    assert 130 == following.wait(30)
+    reader.join(30)
+    assert following.stderr is not None
+    assert "" == following.stderr.read()
+
+
+def test_reader_that_has_enough_ends_tail(shared_cluster: EmbeddedCluster, smq: Commands) -> None:
+    shared_cluster.create_topic("T_pipe", queues=1)
+    smq("send", "T_pipe", stdin="".join(f"{n}\n" for n in range(20_000)))
+    command = f"{sys.executable} -m sparrowmq.cli.main tail T_pipe --from earliest --body"
+
+    result = subprocess.run(
+        ["/bin/sh", "-c", f"{command} -n {shared_cluster.name_server} | head -n 1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ("0\n", "") == (result.stdout, result.stderr)
+
+
+def test_dead_letters_are_listed_shown_and_sent_again(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_dead", queues=1)
+    attempts: list[bytes] = []
+
+    def listen(messages: Any, context: Any) -> ConsumeStatus:
+        attempts.extend(message.body for message in messages)
+        is_second = len(attempts) > 1
+        return ConsumeStatus.CONSUME_SUCCESS if is_second else ConsumeStatus.RECONSUME_LATER
+
+    with PushConsumer(
+        "GID_dead",
+        name_server=shared_cluster.name_server,
+        listener=listen,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        max_reconsume_times=0,
+    ) as consumer:
+        consumer.subscribe("T_dead")
+        consumer.start()
+        smq("send", "T_dead", "hard to digest", "--key", "d1")
+        wait_until("a dead letter", lambda: smq.json("dlq", "ls"), timeout_s=30)
+
+        assert [("GID_dead", 1)] == [(r["group"], r["messages"]) for r in smq.json("dlq", "ls")]
+        (letter,) = smq.json("dlq", "show", "GID_dead")
+        assert ("hard to digest", ["d1"]) == (letter["body"], letter["keys"])
+        assert [] == smq.json("dlq", "show", "GID_dead", "--key", "d2")
+        assert not smq.json("dlq", "resend", "GID_dead")["applied"]
+        assert smq.json("dlq", "resend", "GID_dead", "--key", "d1", "--yes")["applied"]
+        wait_until("a second attempt", lambda: len(attempts) == 2, timeout_s=60)
+
+    none = smq("dlq", "show", "GID_nobody")
+    assert (0, True) == (none.exit_code, "has no dead letters" in none.stderr)
+
+
+def test_bodies_are_shown_as_what_they_are() -> None:
+    shown = {
+        (body, kind): format_body(body, kind)
+        for body, kind in [
+            (b'{"a": 1}', BodyFormat.AUTO),
+            ("grün".encode(), BodyFormat.AUTO),
+            (b"\xff\x00", BodyFormat.AUTO),
+            (b"ab", BodyFormat.HEX),
+            (b'{"a": 1}', BodyFormat.TEXT),
+        ]
+    }
+
+    assert ['{"a":1}', "grün", "ff 00", "61 62", '{"a": 1}'] == list(shown.values())
+
+
+def test_no_body_speaks_to_the_terminal() -> None:
+    assert r"\x1b[31mred\x07 \u202e" == escape("\x1b[31mred\x07 \u202e")
+    for kind in BodyFormat:
+        assert "\x1b" not in format_body(b'{"a": "\x1b[2J\xff"}', kind)
+
+
+def test_progress_is_shown_on_a_terminal_only(shared_cluster: EmbeddedCluster) -> None:
+    shared_cluster.create_topic("T_bar", queues=1)
+    main, follower = pty.openpty()
+    command = [sys.executable, "-m", "sparrowmq.cli.main", "send", "T_bar"]
+    try:
+        result = subprocess.run(
+            [*command, "-n", shared_cluster.name_server],
+            input=b"".join(b"%d\n" % number for number in range(2_000)),
+            stdout=subprocess.PIPE,
+            stderr=follower,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(follower)
+    seen = b""
+    while True:
+        try:
+            part = os.read(main, 65_536)
+        except OSError:
+            break
+        if not part:
+            break
+        seen += part
+    os.close(main)
+
+    assert (0, b"") == (result.returncode, result.stdout)
+    assert b"messages" in seen
+    assert b"sent 2,000 messages" in seen
