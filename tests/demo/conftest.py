@@ -54,14 +54,14 @@ def _event(name: str, at_ms: int, *, settled_ms: int | None) -> o.EventFigure:
 
 
 @pytest.fixture
-def outcome() -> o.Outcome:
-    return o.Outcome(
+def outcome() -> o.DemoOutcome:
+    return o.DemoOutcome(
         begun="2026-11-21 12:00:00+00:00",
         begun_ms=0,
         end_ms=42_500,
         memory_peak_mib=2048,
         cpu_s={"spark": 50.5, "broker": 12.5},
-        machine=o.Machine(cpu_count=2, python="3.11", sparrowmq="0.1", system="Linux"),
+        machine=o.MachineFacts(cpu_count=2, python="3.11", sparrowmq="0.1", system="Linux"),
         stages=[StageTime("three members share the queues", 1_000, 5_000)],
         production=o.Production(
             flights=100,

@@ -14,12 +14,12 @@ from sparrowmq.demo.board import (
 )
 from sparrowmq.demo.logbook import IngestEvent, Produced, ProducerEvent
 from sparrowmq.demo.screen import describe_progress, render_board
-from sparrowmq.processes.logbook import EventTail, open_journal
+from sparrowmq.processes.logbook import EventTail, open_logbook
 from sparrowmq.processes.member_log import Assigned, MemberLog
 
 
 def write(directory: Path, name: str, *events: msgspec.Struct) -> None:
-    journal = open_journal(directory, name)
+    journal = open_logbook(directory, name)
     for event in events:
         journal.write_event(event)
     journal.close()

@@ -8,7 +8,7 @@ import msgspec
 
 from sparrowmq.demo.produce import FlightSender
 from sparrowmq.model import Message, MessageQueue
-from sparrowmq.processes.logbook import Journal
+from sparrowmq.processes.logbook import Logbook
 
 
 class QuickProducer:
@@ -27,7 +27,7 @@ class QuickProducer:
 def test_whole_round_is_reported_however_quick_it_was(tmp_path: Path) -> None:
     path = tmp_path / "producer.events.jsonl"
     producer = QuickProducer()
-    sender = FlightSender(cast(Any, producer), Journal(path), total=2_000, rate_max=1_000)
+    sender = FlightSender(cast(Any, producer), Logbook(path), total=2_000, rate_max=1_000)
     sender.report()
 
     sender.send([Message("T", b"x", sharding_key=str(number)) for number in range(1_000)])

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 
 from sparrowmq.demo.directory import DemoDirectory
-from sparrowmq.demo.outcome import Outcome, decode_outcome, encode_outcome
+from sparrowmq.demo.outcome import DemoOutcome, decode_outcome, encode_outcome
 from sparrowmq.demo.report_page import render_report
 from sparrowmq.demo.terminal import print_outcome
 from sparrowmq.report import Check
@@ -43,11 +43,11 @@ def read(page: str) -> str:
     return parser.words
 
 
-def test_figures_file_holds_the_whole_outcome(outcome: Outcome) -> None:
+def test_figures_file_holds_the_whole_outcome(outcome: DemoOutcome) -> None:
     assert outcome == decode_outcome(encode_outcome(outcome))
 
 
-def test_report_tells_the_figures(outcome: Outcome) -> None:
+def test_report_tells_the_figures(outcome: DemoOutcome) -> None:
     words = read(render_report(outcome))
 
     for fact in (
@@ -66,14 +66,14 @@ def test_report_tells_the_figures(outcome: Outcome) -> None:
         assert fact in words, fact
 
 
-def test_report_needs_nothing_from_elsewhere(outcome: Outcome) -> None:
+def test_report_needs_nothing_from_elsewhere(outcome: DemoOutcome) -> None:
     page = render_report(outcome)
 
     assert [] == re.findall(r"https?://|<script|<link|<img|@import|\bsrc=", page)
     assert "United <Air>" not in page
 
 
-def test_report_says_what_fails(outcome: Outcome) -> None:
+def test_report_says_what_fails(outcome: DemoOutcome) -> None:
     checks = [*outcome.checks, Check("order holds", holds=False, found="3 legs wrong")]
     failed = msgspec.structs.replace(outcome, checks=checks)
 
@@ -84,13 +84,13 @@ def test_report_says_what_fails(outcome: Outcome) -> None:
     assert "3 legs wrong" in words
 
 
-def test_report_of_a_group_that_never_settled(outcome: Outcome) -> None:
+def test_report_of_a_group_that_never_settled(outcome: DemoOutcome) -> None:
     events = [msgspec.structs.replace(event, settled_ms=None) for event in outcome.events]
 
     assert "never" in read(render_report(msgspec.structs.replace(outcome, events=events)))
 
 
-def test_terminal_shows_events_twins_conditions_and_paths(outcome: Outcome) -> None:
+def test_terminal_shows_events_twins_conditions_and_paths(outcome: DemoOutcome) -> None:
     console = Console(file=io.StringIO(), width=100)
 
     print_outcome(outcome, DemoDirectory(Path("/out")), console)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sparrowmq.doctor.timeline import Holding
 from sparrowmq.model import MessageQueue
-from sparrowmq.processes.logbook import EventTail, Journal, open_journal
+from sparrowmq.processes.logbook import EventTail, Logbook, open_logbook
 from sparrowmq.processes.member_log import (
     Assigned,
     Consumed,
@@ -18,7 +18,7 @@ from sparrowmq.processes.member_log import (
 
 
 def write(directory: Path, name: str, *events: MemberEvent) -> None:
-    journal = open_journal(directory, name)
+    journal = open_logbook(directory, name)
     for event in events:
         journal.write_event(event)
     journal.close()
@@ -88,7 +88,7 @@ def test_killed_member_owns_nothing_and_what_it_wrote_after_its_end_does_not_cou
 
 def test_deliveries_are_read_once_each_and_a_key_may_hold_commas(tmp_path: Path) -> None:
     member = MemberLog("a", "GID", tmp_path)
-    journal = Journal(member.consumed_path)
+    journal = Logbook(member.consumed_path)
 
     journal.write(Delivery(5, 1, 9, "JFK,LAX").encode().encode() + b"6,1,1")
     first = member.read_deliveries()

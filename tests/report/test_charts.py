@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sparrowmq.report import Band, BandRow, Bar, Mark, Markup, Series
+from sparrowmq.report import Band, BandRow, Bar, Markup, PlotMark, Series
 from sparrowmq.report import band_chart as draw_bands
 from sparrowmq.report import bar_chart as draw_bars
 from sparrowmq.report import line_chart as draw_lines
@@ -34,7 +34,7 @@ def bands(*owners: tuple[str, ...]) -> ElementTree.Element:
     )
 
 
-def lines(*series: Series, marks: list[Mark] | None = None) -> ElementTree.Element:
+def lines(*series: Series, marks: list[PlotMark] | None = None) -> ElementTree.Element:
     chart = draw_lines(
         series, title="t", description="d", x_label="x", y_label="y", marks=marks or []
     )
@@ -104,7 +104,7 @@ def test_names_of_lines_do_not_touch() -> None:
 
 
 def test_crowded_marks_take_several_rows_and_stay_inside() -> None:
-    marks = [Mark(x, "a rather long name") for x in (1, 2, 99, 100)]
+    marks = [PlotMark(x, "a rather long name") for x in (1, 2, 99, 100)]
     root = lines(Series("s", [(0, 0), (100, 5)]), marks=marks)
 
     names = with_class(root, "mark-name")

@@ -16,7 +16,7 @@ from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import Faults
 from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.process import Process
-from sparrowmq.simulation.run import Outcome, run_scenario
+from sparrowmq.simulation.run import RunOutcome, run_scenario
 from sparrowmq.simulation.timeline import Timeline
 
 CALM = Scenario(
@@ -82,16 +82,16 @@ def calm() -> Scenario:
     return CALM
 
 
-RunCalm = Callable[..., list[Outcome]]
+RunCalm = Callable[..., list[RunOutcome]]
 
 
 @pytest.fixture
 def run_calm() -> RunCalm:
     """Return a function that runs the calm scenario with some faults under several seeds."""
 
-    def run_all(faults: Faults, *, seeds: int, **settings: Any) -> list[Outcome]:
+    def run_all(faults: Faults, *, seeds: int, **settings: Any) -> list[RunOutcome]:
         scenario = replace(CALM, faults=faults, **settings)
-        outcomes: list[Outcome] = []
+        outcomes: list[RunOutcome] = []
         for seed in range(seeds):
             outcomes.append(run_scenario(seed, scenario))
             if outcomes[-1].violation is not None:

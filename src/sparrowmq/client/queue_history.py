@@ -13,9 +13,9 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.group_strategy import Owners, is_group_strategy
 from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
-# So many members are asked for their share to find a queue's former owner; one beyond is taken
+# So many members' shares are computed to find a queue's former owner; one beyond is taken
 # to be still there. A strategy may take long, and a wait is bounded.
-MEMBERS_ASKED_MAX = 200
+SHARES_COMPUTED_MAX = 200
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class QueueHistory:
         client_id: str,
     ) -> str | None:
         view = self._before[queue.topic]
-        for cid in list(dict.fromkeys(view.cid_all))[:MEMBERS_ASKED_MAX]:
+        for cid in list(dict.fromkeys(view.cid_all))[:SHARES_COMPUTED_MAX]:
             try:
                 share = strategy.allocate(group, cid, list(view.mq_all), list(view.cid_all))
             except Exception:

@@ -20,7 +20,7 @@ _DELIVERY_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Deliveries:
+class DeliveryColumns:
     """Deliveries of one or more members as columns of one length."""
 
     at_ms: npt.NDArray[np.int64]
@@ -38,7 +38,7 @@ class Deliveries:
         return len(self.at_ms)
 
 
-def parse_deliveries(data: bytes) -> Deliveries:
+def parse_deliveries(data: bytes) -> DeliveryColumns:
     """Parse the content of one or more `consumed.csv`; a torn last line is left out."""
     whole = data[: data.rfind(b"\n") + 1]
     if whole:
@@ -47,7 +47,7 @@ def parse_deliveries(data: bytes) -> Deliveries:
         table = pyarrow.csv.read_csv(pa.BufferReader(whole), names, convert_options=types)
     else:
         table = pa.schema(list(_DELIVERY_TYPES.items())).empty_table()
-    return Deliveries(
+    return DeliveryColumns(
         at_ms=table["at_ms"].to_numpy(),
         queue_ids=table["queue_id"].to_numpy(),
         queue_offsets=table["queue_offset"].to_numpy(),
@@ -55,7 +55,7 @@ def parse_deliveries(data: bytes) -> Deliveries:
     )
 
 
-def read_deliveries(paths: Sequence[Path]) -> Deliveries:
+def read_deliveries(paths: Sequence[Path]) -> DeliveryColumns:
     """Read several members' deliveries into one, in the order of the paths."""
     wholes = [data[: data.rfind(b"\n") + 1] for data in map(Path.read_bytes, paths)]
     return parse_deliveries(b"".join(wholes))

@@ -14,7 +14,7 @@ from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.demo import figures, outcome
 from sparrowmq.demo.board import Board, Ending, StageTime, TwinStaging
 from sparrowmq.demo.cast import FIRST_GROUP, QUEUE_COUNT, SECOND_GROUP, TOPIC
-from sparrowmq.demo.deliveries import Deliveries, read_deliveries
+from sparrowmq.demo.deliveries import DeliveryColumns, read_deliveries
 from sparrowmq.demo.directory import DemoDirectory
 from sparrowmq.demo.flights import Flights, load_airlines, load_flights
 from sparrowmq.demo.logbook import Answers
@@ -46,8 +46,8 @@ class Evidence:
     is_limited: bool
     table: TableFacts
     answers: Answers
-    first: Deliveries
-    second: Deliveries
+    first: DeliveryColumns
+    second: DeliveryColumns
 
 
 def gather_evidence(
@@ -84,12 +84,12 @@ def gather_evidence(
     return evidence
 
 
-def evaluate(evidence: Evidence) -> outcome.Outcome:
+def evaluate(evidence: Evidence) -> outcome.DemoOutcome:
     """Compute every figure."""
     board, twins, second = evidence.board, evidence.twins, evidence.second
     ingest, begun_twice = board.ingest, figures.find_duplicates(*second.places)
     assert ingest.end is not None, "Spark answers after it has ingested everything"
-    return outcome.Outcome(
+    return outcome.DemoOutcome(
         begun=evidence.begun,
         begun_ms=board.begun_ms,
         end_ms=evidence.stages[-1].end_ms,
@@ -160,8 +160,8 @@ def check(evidence: Evidence) -> list[Check]:
     ]
 
 
-def _describe_machine() -> outcome.Machine:
-    return outcome.Machine(
+def _describe_machine() -> outcome.MachineFacts:
+    return outcome.MachineFacts(
         cpu_count=len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count() or 1,
@@ -187,7 +187,7 @@ def _production(evidence: Evidence) -> outcome.Production:
     )
 
 
-def _group(evidence: Evidence, group: str, deliveries: Deliveries) -> outcome.GroupFigure:
+def _group(evidence: Evidence, group: str, deliveries: DeliveryColumns) -> outcome.GroupFigure:
     members = evidence.board.members_of(group)
     until_ms = evidence.ending.at_ms
     spans = list_spans(

@@ -14,7 +14,7 @@ from sparrowmq.demo.verify import TableFacts
 from sparrowmq.report import Check
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Where it ran."""
 
     cpu_count: int
@@ -95,7 +95,7 @@ class IngestFigure(msgspec.Struct, frozen=True, kw_only=True):
     end_ms: int
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Everything.
 
     Args:
@@ -110,7 +110,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     end_ms: int
     memory_peak_mib: int | None
     cpu_s: dict[str, float]
-    machine: Machine
+    machine: MachineFacts
     stages: list[StageTime]
     production: Production
     first_group: GroupFigure
@@ -140,11 +140,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return round((at_ms - self.begun_ms) / 1000, 3)
 
 
-def encode_outcome(outcome: Outcome) -> bytes:
+def encode_outcome(outcome: DemoOutcome) -> bytes:
     """Return the content of `figures.json`."""
     return msgspec.json.format(msgspec.json.encode(outcome), indent=2) + b"\n"
 
 
-def decode_outcome(data: bytes) -> Outcome:
+def decode_outcome(data: bytes) -> DemoOutcome:
     """Read a `figures.json` back."""
-    return msgspec.json.decode(data, type=Outcome)
+    return msgspec.json.decode(data, type=DemoOutcome)

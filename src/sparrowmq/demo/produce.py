@@ -24,7 +24,7 @@ from sparrowmq.demo.flights import Flights, load_flights
 from sparrowmq.demo.logbook import Produced
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageQueue
-from sparrowmq.processes.logbook import Failed, Journal, open_journal
+from sparrowmq.processes.logbook import Failed, Logbook, open_logbook
 
 _REPORT_INTERVAL_MS = 100
 # About 75 KB of bodies: one SYNC flush a batch, and far from the 4 MiB that a broker takes.
@@ -85,7 +85,7 @@ def make_messages(flights: Flights, topic: str) -> Iterator[Message]:
 class FlightSender:
     """Sends rounds of flights, a batch a queue, and writes down how far it is."""
 
-    def __init__(self, producer: Producer, journal: Journal, *, total: int, rate_max: int) -> None:
+    def __init__(self, producer: Producer, journal: Logbook, *, total: int, rate_max: int) -> None:
         self._producer = producer
         self._journal = journal
         self._total = total
@@ -144,7 +144,7 @@ class FlightSender:
 
 def run(options: argparse.Namespace) -> None:
     """Produce every flight once."""
-    journal = open_journal(options.logbooks, options.name)
+    journal = open_logbook(options.logbooks, options.name)
     flights = load_flights(limit=options.limit)
     messages = make_messages(flights, options.topic)
     rate_max = max(len(flights) // _SECONDS_MIN, _RATE_MIN)

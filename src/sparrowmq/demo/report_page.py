@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sparrowmq.demo.outcome import GroupFigure, Outcome
+from sparrowmq.demo.outcome import DemoOutcome, GroupFigure
 from sparrowmq.doctor.finding import count_of
 from sparrowmq.report import (
     Band,
     BandRow,
     Bar,
-    Mark,
     Markup,
+    PlotMark,
     Series,
     Table,
     Tile,
@@ -33,7 +33,7 @@ _SECONDS = "seconds since the demo began"
 _MIB = 1024 * 1024
 
 
-def render_report(outcome: Outcome) -> str:
+def render_report(outcome: DemoOutcome) -> str:
     """Return the whole page."""
     production, machine = outcome.production, outcome.machine
     kind = "a run limited to the first" if production.is_limited else "all"
@@ -59,7 +59,7 @@ def render_report(outcome: Outcome) -> str:
     )
 
 
-def _tiles(outcome: Outcome) -> Markup:
+def _tiles(outcome: DemoOutcome) -> Markup:
     production, events, twins = outcome.production, outcome.events, outcome.twins
     settled = [event.settled_ms for event in events[1:]]
     worst = None if None in settled else max((ms for ms in settled if ms is not None), default=0)
@@ -95,7 +95,7 @@ def _tiles(outcome: Outcome) -> Markup:
     )
 
 
-def _production(outcome: Outcome) -> Markup:
+def _production(outcome: DemoOutcome) -> Markup:
     production, found = outcome.production, outcome.table
     bars = [Bar(f"queue {queue_id}", count) for queue_id, count in enumerate(found.per_queue)]
     elapsed = format_duration_ms(production.end_ms - production.begin_ms)
@@ -111,7 +111,7 @@ def _production(outcome: Outcome) -> Markup:
     )
 
 
-def _balance(outcome: Outcome) -> Markup:
+def _balance(outcome: DemoOutcome) -> Markup:
     group, events = outcome.first_group, outcome.events
     rows = [
         [
@@ -139,7 +139,7 @@ def _balance(outcome: Outcome) -> Markup:
         if ours == sparks
         else f"the counts differ, {ours} here and {sparks} by Spark."
     )
-    marks = [Mark(outcome.seconds(event.at_ms), event.name) for event in events]
+    marks = [PlotMark(outcome.seconds(event.at_ms), event.name) for event in events]
     return section(
         "The group keeps its balance",
         f"Group {group.group} divides the queues by {group.strategy}. While messages flow, one "
@@ -152,7 +152,7 @@ def _balance(outcome: Outcome) -> Markup:
     )
 
 
-def _consumption(outcome: Outcome) -> Markup:
+def _consumption(outcome: DemoOutcome) -> Markup:
     members = [member.name for member in outcome.first_group.members]
     counts = {(row.queue_id, row.member): row.deliveries for row in outcome.answers.consumption}
     rows = []
@@ -168,11 +168,11 @@ def _consumption(outcome: Outcome) -> Markup:
     )
 
 
-def _twins(outcome: Outcome) -> Markup:
+def _twins(outcome: DemoOutcome) -> Markup:
     twins, group = outcome.twins, outcome.second_group
     marks = [
-        Mark(outcome.seconds(twins.begin_ms), "both twins run"),
-        Mark(outcome.seconds(twins.remedy_ms), "the remedy"),
+        PlotMark(outcome.seconds(twins.begin_ms), "both twins run"),
+        PlotMark(outcome.seconds(twins.remedy_ms), "the remedy"),
     ]
     rows = [
         (
@@ -215,17 +215,17 @@ def _code_list(texts: Sequence[str]) -> list[Markup]:
     return parts[:-1]
 
 
-def _backlog(outcome: Outcome) -> Markup:
+def _backlog(outcome: DemoOutcome) -> Markup:
     twins, first, second = outcome.twins, outcome.first_group, outcome.second_group
     begin_ms = min((span.begin_ms for span in second.spans), default=0)
     late = [sample for sample in outcome.lags if sample.at_ms >= begin_ms]
-    marks = [Mark(outcome.seconds(event.at_ms), event.name) for event in outcome.events[1:]]
+    marks = [PlotMark(outcome.seconds(event.at_ms), event.name) for event in outcome.events[1:]]
     ends = (
         (twins.begin_ms, "both twins run"),
         (outcome.production.end_ms, "all produced"),
         (twins.remedy_ms, "the remedy"),
     )
-    marks += [Mark(outcome.seconds(at_ms), name) for at_ms, name in ends]
+    marks += [PlotMark(outcome.seconds(at_ms), name) for at_ms, name in ends]
 
     def course(is_shown: Mapping[bool, bool]) -> list[tuple[float, float]]:
         return [
@@ -267,7 +267,7 @@ def _backlog(outcome: Outcome) -> Markup:
     )
 
 
-def _pipeline(outcome: Outcome) -> Markup:
+def _pipeline(outcome: DemoOutcome) -> Markup:
     ingest, found = outcome.ingest, outcome.table
     if ingest.kill is None:
         kill = "Spark was not killed in mid-batch: every batch was faster."
@@ -302,7 +302,7 @@ def _pipeline(outcome: Outcome) -> Markup:
     )
 
 
-def _answers(outcome: Outcome) -> Markup:
+def _answers(outcome: DemoOutcome) -> Markup:
     carriers = outcome.answers.carriers
     names = outcome.carriers
     bars = [Bar(f"{names.get(row.carrier, '')} {row.carrier}", row.flights) for row in carriers]
@@ -330,7 +330,7 @@ def _answers(outcome: Outcome) -> Markup:
     )
 
 
-def _machine(outcome: Outcome) -> Markup:
+def _machine(outcome: DemoOutcome) -> Markup:
     machine, ingest = outcome.machine, outcome.ingest
     session = ingest.sessions[0]
     times = [(stage.name, stage.begin_ms, stage.end_ms) for stage in outcome.stages]
@@ -383,7 +383,7 @@ def _machine(outcome: Outcome) -> Markup:
 
 
 def _ownership(
-    outcome: Outcome, group: GroupFigure, *, marks: Sequence[Mark], caption: str
+    outcome: DemoOutcome, group: GroupFigure, *, marks: Sequence[PlotMark], caption: str
 ) -> Markup:
     tones = {member.name: f"c{place}" for place, member in enumerate(group.members, 1)}
     bands: dict[int, list[Band]] = {}

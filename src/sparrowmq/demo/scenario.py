@@ -14,7 +14,7 @@ from sparrowmq.demo.directory import DemoDirectory, claim_directory
 from sparrowmq.demo.evaluate import evaluate, gather_evidence
 from sparrowmq.demo.logbook import IngestEvent, ProducerEvent
 from sparrowmq.demo.lookout import Lookout
-from sparrowmq.demo.outcome import Outcome, encode_outcome
+from sparrowmq.demo.outcome import DemoOutcome, encode_outcome
 from sparrowmq.demo.report_page import render_report
 from sparrowmq.demo.screen import LiveScreen, PlainScreen
 from sparrowmq.demo.stages import Stages
@@ -23,7 +23,7 @@ from sparrowmq.processes.crew import Crew, ending_on_sigterm
 from sparrowmq.processes.logbook import EventTail
 
 
-def run_demo(out: Path, console: Console, *, limit: int | None = None) -> Outcome:
+def run_demo(out: Path, console: Console, *, limit: int | None = None) -> DemoOutcome:
     """Run the main job, write the report, print the result.
 
     Every process that was started has ended when this returns or raises.
@@ -41,7 +41,7 @@ def run_demo(out: Path, console: Console, *, limit: int | None = None) -> Outcom
         return _run_in(directory, console, limit)
 
 
-def _run_in(directory: DemoDirectory, console: Console, limit: int | None) -> Outcome:
+def _run_in(directory: DemoDirectory, console: Console, limit: int | None) -> DemoOutcome:
     begun = datetime.datetime.now().astimezone()
     board = _make_board(directory)
     screen = LiveScreen(console) if console.is_terminal else PlainScreen(console)

@@ -37,7 +37,7 @@ from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline import duplicates, ingest
 from sparrowmq.pipeline.duplicates import judging
 from sparrowmq.pipeline.duplicates.records import with_key
-from sparrowmq.processes.logbook import EventTail, Failed, Journal, open_journal
+from sparrowmq.processes.logbook import EventTail, Failed, Logbook, open_logbook
 from sparrowmq.spark.java import find_java, spark_session
 
 _POLL_INTERVAL_S = 0.2
@@ -57,7 +57,7 @@ _SPARK_CONF = {
 
 def run(options: argparse.Namespace) -> None:
     """Ingest everything, then answer."""
-    journal = open_journal(options.logbooks, options.name)
+    journal = open_logbook(options.logbooks, options.name)
     try:
         java = find_java()
         session = spark_session("sparrowmq-demo", master="local[2]", conf=_SPARK_CONF)
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
     session.stop()
 
 
-def _ingest(session: SparkSession, options: argparse.Namespace, journal: Journal) -> str:
+def _ingest(session: SparkSession, options: argparse.Namespace, journal: Logbook) -> str:
     """Run the job until everything is in its table, whose directory it returns."""
 
     def log(batch: ingest.Batch) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparrowmq.demo.directory import DemoDirectory
-from sparrowmq.demo.outcome import Outcome
+from sparrowmq.demo.outcome import DemoOutcome
 from sparrowmq.report.scale import format_duration_ms
 
 _CARRIERS_SHOWN = 5
@@ -18,7 +18,7 @@ _CARRIERS_SHOWN = 5
 _PLAIN_WIDTH = 110
 
 
-def print_outcome(outcome: Outcome, directory: DemoDirectory, console: Console) -> None:
+def print_outcome(outcome: DemoOutcome, directory: DemoDirectory, console: Console) -> None:
     """Print the result of a run."""
     if not console.is_terminal:
         console.width = max(console.width, _PLAIN_WIDTH)
@@ -42,7 +42,7 @@ def _table(title: str, columns: Sequence[str], *, numeric: range = range(0)) -> 
     return table
 
 
-def _events(outcome: Outcome) -> Table:
+def _events(outcome: DemoOutcome) -> Table:
     columns = ("event", "one owner each after", "without owner", "with two", "moved")
     table = _table(
         "The first group, event by event", (*columns, "delivered twice"), numeric=range(1, 6)
@@ -57,7 +57,7 @@ def _events(outcome: Outcome) -> Table:
     return table
 
 
-def _twins(outcome: Outcome) -> Table:
+def _twins(outcome: DemoOutcome) -> Table:
     twins = outcome.twins
     table = _table("Two members with one client id, and the remedy", ("", ""))
     for name, queue_ids in (*twins.taken.items(), ("nobody", twins.unowned)):
@@ -73,7 +73,7 @@ def _twins(outcome: Outcome) -> Table:
     return table
 
 
-def _carriers(outcome: Outcome) -> Table:
+def _carriers(outcome: DemoOutcome) -> Table:
     carriers = outcome.answers.carriers
     table = _table(
         f"Flights and mean delay in minutes, by Spark ({outcome.table.rows:,} rows)",
@@ -93,7 +93,7 @@ def _carriers(outcome: Outcome) -> Table:
     return table
 
 
-def _checks(outcome: Outcome) -> Table:
+def _checks(outcome: DemoOutcome) -> Table:
     holding = sum(check.holds for check in outcome.checks)
     memory = outcome.memory_peak_mib
     spent = f"{outcome.duration_ms / 1000:.0f} s" + (f", {memory:,} MiB at most" if memory else "")

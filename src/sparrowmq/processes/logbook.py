@@ -25,7 +25,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     reason: str
 
 
-class Journal:
+class Logbook:
     """A file to which whole entries are appended with one `write` each."""
 
     def __init__(self, path: Path) -> None:
@@ -85,6 +85,6 @@ class EventTail(Generic[Event]):
         return [self._decoder.decode(line) for line in self._lines.read()]
 
 
-def open_journal(directory: Path, name: str) -> Journal:
+def open_logbook(directory: Path, name: str) -> Logbook:
     """Open the logbook of a process for its events."""
-    return Journal(directory / f"{name}{EVENTS_SUFFIX}")
+    return Logbook(directory / f"{name}{EVENTS_SUFFIX}")

@@ -18,7 +18,7 @@ from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.blocking import PushConsumer
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import ConsumeContext, ConsumeFromWhere, MessageExt, MessageQueue
-from sparrowmq.processes.logbook import Failed, Journal, open_journal
+from sparrowmq.processes.logbook import Failed, Logbook, open_logbook
 from sparrowmq.processes.member_log import (
     CONSUMED_SUFFIX,
     Assigned,
@@ -35,9 +35,9 @@ class LoggedMember:
     """Writes a member's logbook: the listener and the rebalance callbacks of one consumer."""
 
     def __init__(self, name: str, *, topic: str, directory: Path, pause_s: float = 0.0) -> None:
-        self.events = open_journal(directory, name)
+        self.events = open_logbook(directory, name)
         self.stopped = threading.Event()
-        self._deliveries = Journal(directory / f"{name}{CONSUMED_SUFFIX}")
+        self._deliveries = Logbook(directory / f"{name}{CONSUMED_SUFFIX}")
         self._topic = topic
         self._pause_s = pause_s
         self._counts: Counter[int] = Counter()

@@ -20,7 +20,7 @@ from sparrowmq.report.page import (
     table,
     value_table,
 )
-from sparrowmq.report.plot import Mark
+from sparrowmq.report.plot import PlotMark
 
 __all__ = [
     "Band",
@@ -28,8 +28,8 @@ __all__ = [
     "Bar",
     "Cell",
     "Check",
-    "Mark",
     "Markup",
+    "PlotMark",
     "Series",
     "Table",
     "Tile",

@@ -13,7 +13,7 @@ from sparrowmq.report.markup import Markup, tag
 from sparrowmq.report.plot import (
     WIDTH,
     Area,
-    Mark,
+    PlotMark,
     draw_marks,
     marks_height,
     svg,
@@ -53,7 +53,7 @@ def band_chart(
     description: str,
     x_label: str,
     tones: Mapping[str, str],
-    marks: Sequence[Mark] = (),
+    marks: Sequence[PlotMark] = (),
     x_range: tuple[float, float],
     left: float = _LEFT,
 ) -> Markup:

@@ -11,7 +11,7 @@ from sparrowmq.report.markup import Markup, number, tag
 from sparrowmq.report.plot import (
     WIDTH,
     Area,
-    Mark,
+    PlotMark,
     draw_marks,
     marks_height,
     svg,
@@ -55,7 +55,7 @@ def line_chart(
     description: str,
     x_label: str,
     y_label: str,
-    marks: Sequence[Mark] = (),
+    marks: Sequence[PlotMark] = (),
     x_range: tuple[float, float] | None = None,
 ) -> Markup:
     """Plot the series over one another, each named at the end of its line."""

@@ -17,7 +17,7 @@ _CHARACTER_WIDTH, _CAPITAL_WIDTH = 7.3, 8.6
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PlotMark:
     """An event at an instant, drawn as a vertical line with its name above the plot."""
 
     x: float
@@ -34,7 +34,7 @@ class Area(NamedTuple):
 
 
 class _PlacedMark(NamedTuple):
-    mark: Mark
+    mark: PlotMark
     row: int
     grows_left: bool
 
@@ -82,13 +82,13 @@ def y_axis(area: Area, scale: Scale, *, label: str) -> Markup:
     return tag("g", *parts, text(area.left, area.top - 10, label, class_="label"))
 
 
-def marks_height(marks: Sequence[Mark], scale: Scale) -> float:
+def marks_height(marks: Sequence[PlotMark], scale: Scale) -> float:
     """Return the height that the names of the marks need above the area."""
     rows = [placed.row for placed in _place(marks, scale)]
     return (max(rows) + 1) * _MARK_ROW_HEIGHT if rows else 0.0
 
 
-def draw_marks(marks: Sequence[Mark], scale: Scale, area: Area, *, top: float) -> Markup:
+def draw_marks(marks: Sequence[PlotMark], scale: Scale, area: Area, *, top: float) -> Markup:
     """Draw a dashed line for each mark from its name, which is at or below `top`, downwards."""
     parts = []
     for mark, row, grows_left in _place(marks, scale):
@@ -116,7 +116,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, *, class_: str) -> Markup:
     return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_)
 
 
-def _place(marks: Sequence[Mark], scale: Scale) -> list[_PlacedMark]:
+def _place(marks: Sequence[PlotMark], scale: Scale) -> list[_PlacedMark]:
     """Give each mark the lowest row of names in which it touches no earlier one."""
     row_ends = [float("-inf")] * _MARK_ROWS_MAX
     placed = []

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.simulation.faults import TIMED_FAULTS, describe
-from sparrowmq.simulation.run import Outcome, run_seed
+from sparrowmq.simulation.run import RunOutcome, run_seed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +57,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _line(outcome: Outcome) -> str:
+def _line(outcome: RunOutcome) -> str:
     result = "ok" if outcome.violation is None else f"FAILED {outcome.violation}"
     return (
         f"seed {outcome.seed}: {result} ({outcome.virtual_ms / 1000:.1f} s, healed in "

@@ -64,7 +64,7 @@ BUSY_MESSAGE_COUNT = 150
 STRATEGIES = ("AVG", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
 
 
-class Outcome(NamedTuple):
+class RunOutcome(NamedTuple):
     """What came of a run.
 
     Args:
@@ -148,7 +148,7 @@ def _with_duplicate_ids(scenario: Scenario) -> Scenario:
     )
 
 
-def run_seed(seed: int, *, only: Iterable[str] | None = None) -> Outcome:
+def run_seed(seed: int, *, only: Iterable[str] | None = None) -> RunOutcome:
     """Run the scenario of a seed; `only` leaves out every fault that it does not name."""
     scenario = draw_scenario(Random(f"{seed} scenario"))
     is_orderly = Random(f"{seed} orderly").random() < _ORDERLY_SHARE
@@ -160,7 +160,7 @@ def run_seed(seed: int, *, only: Iterable[str] | None = None) -> Outcome:
     return run_scenario(seed, scenario)
 
 
-def run_scenario(seed: int, scenario: Scenario) -> Outcome:
+def run_scenario(seed: int, scenario: Scenario) -> RunOutcome:
     """Run one scenario with a seed's choices."""
 
     def make_dice(purpose: str) -> Dice:
@@ -183,7 +183,7 @@ def run_scenario(seed: int, scenario: Scenario) -> Outcome:
     else:
         _expect_health(cluster)
     timeline, checkers = cluster.timeline, cluster.checkers
-    return Outcome(
+    return RunOutcome(
         seed=seed,
         violation=checkers.violation,
         trace=cluster.trace.lines(),

@@ -10,7 +10,7 @@ import pytest
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.handover import (
-    MEMBERS_ASKED_MAX,
+    IN_HAND_MEMBERS_MAX,
     UNLOCK_RETRY_MS,
     UNLOCK_TIMES_MAX,
     acquire,
@@ -188,7 +188,8 @@ def test_queue_may_be_in_hand_of_a_member_that_is_not_connected_now(
 
 
 @pytest.mark.parametrize(
-    "cid_all", [["me", "c1", "c2"], ["me", *(f"c{n}" for n in range(MEMBERS_ASKED_MAX + 1))]]
+    "cid_all",
+    [["me", "c1", "c2"], ["me", *(f"c{n}" for n in range(IN_HAND_MEMBERS_MAX + 1))]],
 )
 def test_nothing_is_known_while_a_member_does_not_tell_or_there_are_many(
     subscriber: Subscriber, play: Any, cid_all: list[str]

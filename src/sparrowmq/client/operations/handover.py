@@ -27,7 +27,7 @@ from sparrowmq.membership.start_position import AskByTimestamp, UseOffset, choos
 from sparrowmq.model import MessageQueue
 
 # Members asked what they have in hand; in a larger group a refused lock is waited for.
-MEMBERS_ASKED_MAX = 16
+IN_HAND_MEMBERS_MAX = 16
 # How long a member may take to tell of itself.
 MEMBER_TIMEOUT_MS = 1_000
 # How often a lock is given back until that is answered, and the pause before each next time.
@@ -166,7 +166,7 @@ def ask_members(subscriber: Subscriber, action: AskMembers) -> Operation[None]:
     others = sorted(listed - {config.client_id})
     address = subscriber.routes.master_address(action.queues[0].broker_name)
     in_hand: frozenset[MessageQueue] | None = None
-    if address is not None and len(others) <= MEMBERS_ASKED_MAX:
+    if address is not None and len(others) <= IN_HAND_MEMBERS_MAX:
         questions = [
             running_info(address, config.group, client_id=cid, timeout_ms=MEMBER_TIMEOUT_MS)
             for cid in others

@@ -24,7 +24,7 @@ from sparrowmq.strategies.group_strategy import Owners
 # A broker that did not answer so many times in a row is left out: it may be away for long.
 LOOKS_UNTIL_SILENT = 3
 # Members asked about themselves; of larger groups owners are unknown, to every member alike.
-MEMBERS_ASKED_MAX = 64
+OWNERS_MEMBERS_MAX = 64
 # How long a member may take to tell of itself.
 MEMBER_TIMEOUT_MS = 1_000
 
@@ -65,7 +65,7 @@ def find_owners(
     for name, look in looks.items():
         if look.sparrowmq_owners is None:
             address = subscriber.routes.address(name)
-            if address is None or len(look.consumer_id_list) > MEMBERS_ASKED_MAX:
+            if address is None or len(look.consumer_id_list) > OWNERS_MEMBERS_MAX:
                 return None
             # Members tell of the queues of all brokers at once.
             return (yield from _ask_members(subscriber, address, look.consumer_id_list))

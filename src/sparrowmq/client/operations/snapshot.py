@@ -66,7 +66,7 @@ T = TypeVar("T")
 # Requests under way at once.
 WIDTH = 8
 # Members asked about themselves; beyond that a group is large enough to be seen without.
-MEMBERS_ASKED_MAX = 64
+RUNNING_INFO_MEMBERS_MAX = 64
 
 # Java's class names, of which members tell their strategy, to the names used here.
 _STRATEGY_CLASSES = {
@@ -377,7 +377,7 @@ def _ask_members(
     for broker in sample.brokers:
         for seat in broker.seats:
             through.setdefault(seat.client_id, broker.address)
-    chosen = sorted(through)[:MEMBERS_ASKED_MAX] if is_wanted else []
+    chosen = sorted(through)[:RUNNING_INFO_MEMBERS_MAX] if is_wanted else []
     reports = yield from _gather(
         [_ask_member(directory, group, through[client_id], client_id) for client_id in chosen],
         name=f"members of {group}",
