@@ -221,7 +221,7 @@ def test_notification_without_effect_is_caught(
 
     # A newcomer that is refused a queue's lock goes on without it after a while.
     violation = run_calm(COME_AND_GO, seeds=20)[-1].violation
-    assert " ms after the heal: OwnershipFault(" in violation or ": delivered again" in violation
+    assert " ms after the heal: OwnershipCheck(" in violation or ": delivered again" in violation
 
 
 def test_retry_that_never_comes_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:

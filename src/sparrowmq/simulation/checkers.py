@@ -53,7 +53,7 @@ class _Commit(NamedTuple):
     offset: int
 
 
-class OwnershipFault(NamedTuple):
+class OwnershipCheck(NamedTuple):
     """Queues that do not have exactly one owner."""
 
     unowned: tuple[MessageQueue, ...]
@@ -479,14 +479,14 @@ class Checkers:
 
 def judge_ownership(
     queues: Iterable[MessageQueue], assignments: Mapping[str, Iterable[MessageQueue]]
-) -> OwnershipFault:
+) -> OwnershipCheck:
     """Return the queues that none, or more than one, of the members has been assigned."""
     owners: dict[MessageQueue, int] = dict.fromkeys(queues, 0)
     for assigned in assignments.values():
         for queue in assigned:
             if queue in owners:
                 owners[queue] += 1
-    return OwnershipFault(
+    return OwnershipCheck(
         tuple(queue for queue, count in owners.items() if count == 0),
         tuple(queue for queue, count in owners.items() if count > 1),
     )

@@ -16,7 +16,7 @@ from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
-from sparrowmq.simulation.checkers import Checkers, OwnershipFault, judge_ownership
+from sparrowmq.simulation.checkers import Checkers, OwnershipCheck, judge_ownership
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
 from sparrowmq.simulation.faults import Faults
@@ -301,7 +301,7 @@ class Cluster:
         """Members that are to stay."""
         return [member for member in self.members if member.is_live]
 
-    def ownership(self) -> OwnershipFault:
+    def ownership(self) -> OwnershipCheck:
         """Return which queues do not have exactly one owner now."""
         return judge_ownership(
             self.queues, {member.name: member.assigned for member in self.live_members}
