@@ -16,6 +16,7 @@ import sparrowmq
 from sparrowmq import (
     ConsumeContext,
     ConsumeOrderlyContext,
+    HalfMessage,
     Message,
     MessageExt,
     MessageQueue,
@@ -53,6 +54,7 @@ FROZEN = [
     QUEUE,
     MessageSelector.by_sql("a > 1"),
     SendResult(SendStatus.SEND_OK, "m", "o", QUEUE, 5),
+    HalfMessage("m", "o", QUEUE, 5),
     PullResult(PullStatus.FOUND, [EXT], 6, 0, 9),
     QueueLag(QUEUE, 9, None, 9),
     TopicRoute(

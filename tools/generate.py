@@ -39,6 +39,7 @@ FACES = {
     "aio.py": "blocking.py",
     "aio_pull.py": "blocking_pull.py",
     "aio_member.py": "blocking_member.py",
+    "aio_transaction.py": "blocking_transaction.py",
 }
 # Tried in this order; each must be found in some face.
 WORDS = (
@@ -51,6 +52,7 @@ WORDS = (
         "for its I/O, and\nits listener runs in a bounded pool.\n",
     ),
     (r"\n\nThe synchronous face, `\w+\.py`, is made of this file by `make generate`\.", ""),
+    (r" A\n\s+coroutine function runs on the loop, a plain function in a thread\.", ""),
     (
         r"calls at once\. A coroutine function runs on the loop, a plain\n"
         r"\s+function in a thread\.",

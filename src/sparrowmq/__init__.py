@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparrowmq.client.aio import AsyncAdmin, AsyncProducer, AsyncPushConsumer
     from sparrowmq.client.aio_pull import AsyncLitePullConsumer
+    from sparrowmq.client.aio_transaction import AsyncTransactionProducer
     from sparrowmq.client.blocking import Admin, Producer, PushConsumer
     from sparrowmq.client.blocking_pull import LitePullConsumer
+    from sparrowmq.client.blocking_transaction import TransactionProducer
     from sparrowmq.client.lite_pull import PullResult
     from sparrowmq.client.operations.pull import PullStatus
     from sparrowmq.client.setting_types import (
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
         ProducerSettings,
         PushConsumerSettings,
     )
+    from sparrowmq.client.transactions import HalfMessage
     from sparrowmq.membership.client_id import ClientIdRule
     from sparrowmq.model import (
         CompressionType,
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
         MessageSelector,
         SendResult,
         SendStatus,
+        TransactionState,
         UnreadablePolicy,
     )
 
@@ -50,6 +54,7 @@ __all__ = [
     "AsyncLitePullConsumer",
     "AsyncProducer",
     "AsyncPushConsumer",
+    "AsyncTransactionProducer",
     "ClientIdRule",
     "CompressionType",
     "ConsumeContext",
@@ -57,6 +62,7 @@ __all__ = [
     "ConsumeOrderlyContext",
     "ConsumeOrderlyStatus",
     "ConsumeStatus",
+    "HalfMessage",
     "LitePullConsumer",
     "LitePullConsumerSettings",
     "Message",
@@ -72,6 +78,8 @@ __all__ = [
     "PushConsumerSettings",
     "SendResult",
     "SendStatus",
+    "TransactionProducer",
+    "TransactionState",
     "UnreadablePolicy",
 ]
 
@@ -83,7 +91,9 @@ _MODULES = {
     "AsyncLitePullConsumer": "sparrowmq.client.aio_pull",
     "AsyncProducer": "sparrowmq.client.aio",
     "AsyncPushConsumer": "sparrowmq.client.aio",
+    "AsyncTransactionProducer": "sparrowmq.client.aio_transaction",
     "ClientIdRule": "sparrowmq.membership.client_id",
+    "HalfMessage": "sparrowmq.client.transactions",
     "LitePullConsumer": "sparrowmq.client.blocking_pull",
     "LitePullConsumerSettings": "sparrowmq.client.setting_types",
     "Producer": "sparrowmq.client.blocking",
@@ -92,6 +102,7 @@ _MODULES = {
     "PullStatus": "sparrowmq.client.operations.pull",
     "PushConsumer": "sparrowmq.client.blocking",
     "PushConsumerSettings": "sparrowmq.client.setting_types",
+    "TransactionProducer": "sparrowmq.client.blocking_transaction",
 }
 
 

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, MessageQueue
+from sparrowmq import (
+    Admin,
+    Message,
+    MessageExt,
+    MessageQueue,
+    TransactionProducer,
+    TransactionState,
+)
 from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -110,7 +117,8 @@ def test_what_is_half_when_a_broker_is_killed_is_asked_for_by_the_next(
     old.kill()
 
     new.start()
-    heir = transact(new, topic=topic, group="GID_tx", checked=COMMIT)
+    # 5.x knows only the brokers of topics to which it has sent.
+    heir = transact(new, topic=topic, group="GID_tx", outcomes=ROLLBACK, checked=COMMIT)
     heir.wait_for("three questions", lambda: len(bodies(heir.named("check"))) == 3)
     wait_until("three more commits", lambda: count_of(new, topic) >= 6)
 
@@ -121,3 +129,46 @@ def test_what_is_half_when_a_broker_is_killed_is_asked_for_by_the_next(
     wait_until("its commit", lambda: count_of(new, topic) >= asked + 4)
     assert {f"{UNKNOWN}-{n}" for n in range(3)} == set(bodies(heir.named("check")))
     assert {f"{UNKNOWN}-0"} >= set(bodies(final.named("check")))
+
+
+@pytest.mark.parametrize("kind", ["apache", "ours"])
+def test_our_producer_s_outcomes_count_and_its_unknown_ones_are_asked_for(
+    clusters: Any, java_push_consumer: Callable[..., Any], kind: str
+) -> None:
+    cluster = clusters[kind]
+    cluster.start()
+    topic = cluster.create_topic("of-python", queues=4)
+    consumer = java_push_consumer(cluster, topic=topic, group="GID_of_python")
+    ends: dict[str, TransactionState] = {}
+    asked: Counter[bytes] = Counter()
+
+    def check(message: MessageExt) -> TransactionState:
+        asked[message.body] += 1
+        assert (topic, "A") == (message.topic, message.tags)
+        return ends.get(message.msg_id, TransactionState.UNKNOWN)
+
+    def make() -> TransactionProducer:
+        return TransactionProducer("GID_tx", name_server=cluster.name_server, check=check)
+
+    with make() as producer:
+        producer.start()
+        halves = {
+            name: producer.send_half(Message(topic, name.encode(), tags="A"))
+            for name in ("committed", "rolled back", "kept", "dropped", "left")
+        }
+        assert TransactionState.COMMIT is producer.commit(halves["committed"])
+        assert TransactionState.ROLLBACK is producer.rollback(halves["rolled back"])
+        wait_until("three questions", lambda: len(asked) == 3, timeout_s=60)
+        ends[halves["kept"].msg_id] = TransactionState.COMMIT
+        ends[halves["dropped"].msg_id] = TransactionState.ROLLBACK
+        consumer.wait_for("two messages", lambda: len(consumer.named("message")) >= 2)
+    ends[halves["left"].msg_id] = TransactionState.COMMIT
+    with make() as heir:
+        heir.start()
+        consumer.wait_for("the third", lambda: "left" in bodies(consumer.named("message")))
+
+    assert {b"kept", b"dropped", b"left"} == asked.keys()
+    assert {"committed", "kept", "left"} == bodies(consumer.named("message")).keys()
+    for event in consumer.named("message"):
+        assert halves[event["body"]].msg_id == event["msgId"]
+    assert 0 == consumer.stop()

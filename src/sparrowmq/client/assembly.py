@@ -43,6 +43,7 @@ from sparrowmq.client.subscriber import (
     Subscriber,
 )
 from sparrowmq.client.tracer import Tracer
+from sparrowmq.client.transactions import AsyncCheck, Coordinator
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import ConsumeType, MessageModel, MessageSelector
 from sparrowmq.model.names import GROUP_LENGTH_MAX, check_topic, retry_topic
@@ -79,6 +80,27 @@ def make_publisher(
         selector=QueueSelector(random_start),
         tracer=_make_tracer(config, name_servers, identity.client_ip, "PRODUCE"),
     )
+
+
+def make_coordinator(
+    group: str,
+    *,
+    name_server: str | Sequence[str],
+    check: AsyncCheck,
+    is_async: bool,
+    **settings: Unpack[ProducerSettings],
+) -> Coordinator:
+    """Make the state of a new transactional producer. Raises: ConfigError.
+
+    Args:
+        is_async: whether `check` may be a coroutine function.
+    """
+    check_function("check", check, ("message",), is_async=is_async)
+    publisher = make_publisher(group, name_server=name_server, **settings)
+    # It tells all brokers by itself, and not those alone that it sends to.
+    publisher.heartbeat_due_ms = NEVER_MS
+    log = NoticeLog(publisher.config.group, "producer group")
+    return Coordinator(publisher=publisher, check=check, tell=log.tell)
 
 
 def _made(group: str, settings: Mapping[str, object], client_id: str) -> dict[str, Any]:

@@ -25,7 +25,9 @@ from sparrowmq.calling import clock
 from sparrowmq.calling.effects import Answer
 from sparrowmq.client.member_events import note_connection_lost, serve_request
 from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.client.transactions import Coordinator, note_broker_lost, note_question
 from sparrowmq.errors import ConfigError, UsageError
+from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 
 D = TypeVar("D")
@@ -36,6 +38,8 @@ class ClientInstance(Generic[D]):
 
     def __init__(self, make_driver: Callable[..., D], *, tls: ssl.SSLContext | None = None) -> None:
         self.consumers: dict[str, Subscriber] = {}
+        # Of transactional producers, by group.
+        self.coordinators: dict[str, Coordinator] = {}
         self.user_count = 0
         self.driver = make_driver(
             on_request=self._answer,
@@ -46,6 +50,9 @@ class ClientInstance(Generic[D]):
         )
 
     def _answer(self, address: str, request: RemotingCommand) -> Answer:
+        if request.code == RequestCode.CHECK_TRANSACTION_STATE:
+            note_question(self.coordinators, address, request)
+            return None
         return serve_request(
             self.consumers,
             request,
@@ -54,7 +61,9 @@ class ClientInstance(Generic[D]):
         )
 
     def _note_connection_lost(self, address: str) -> None:
-        note_connection_lost(self.consumers, address, now_ms=clock.monotonic_ms())
+        now_ms = clock.monotonic_ms()
+        note_connection_lost(self.consumers, address, now_ms=now_ms)
+        note_broker_lost(self.coordinators, address, now_ms=now_ms)
 
 
 class ClientInstances:
@@ -114,6 +123,26 @@ class ClientInstances:
             self._running.add(subscriber)
             subscriber.companions = instance.consumers
             instance.consumers[subscriber.config.group] = subscriber
+
+    def register_coordinator(self, coordinator: Coordinator, instance: ClientInstance[D]) -> None:
+        """Take note that a transactional producer starts on an instance.
+
+        Raises: UsageError if one of its group runs there: questions could go to either.
+        """
+        config = coordinator.publisher.config
+        with self._lock:
+            if config.group in instance.coordinators:
+                raise UsageError(
+                    f"producer group {config.group} has a transactional producer with client id "
+                    f"{config.client_id} in this process already; give each its own "
+                    f"instance_name, or close the first"
+                )
+            instance.coordinators[config.group] = coordinator
+
+    def unregister_coordinator(self, coordinator: Coordinator, instance: ClientInstance[D]) -> None:
+        """Take note that a transactional producer has ended."""
+        with self._lock:
+            del instance.coordinators[coordinator.publisher.config.group]
 
     def unregister(self, subscriber: Subscriber) -> None:
         """Take note that a consumer has ended."""

@@ -1,4 +1,4 @@
-"""A consumer's notices as lines of the log; those that repeat are spaced and counted."""
+"""A client's notices as lines of the log; those that repeat are spaced and counted."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from sparrowmq.client.subscriber import (
     RequestFailed,
     Subscriber,
 )
+from sparrowmq.client.transactions import CheckFailed, EndFailed
 from sparrowmq.errors import TransportError, UnreadableMessage
 from sparrowmq.membership.actions import (
     AssignmentChanged,
@@ -68,20 +69,22 @@ def warn_not_started(subscriber: Subscriber) -> None:
 
 
 class NoticeLog:
-    """Writes the notices of one consumer.
+    """Writes the notices of one client.
 
     Args:
         group: its group, with which every line begins.
+        kind: the kind of group.
     """
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, kind: str = "consumer group") -> None:
         self._group = group
+        self._kind = kind
         # By kind of warning: when it may come again, and how many were left out meanwhile.
         self._spaced: dict[tuple[str, ...], tuple[int, int]] = {}
         # By queue: why the queue stands still, as it was last said.
         self._standstills: dict[MessageQueue, str] = {}
 
-    def tell(self, notice: Notice) -> None:
+    def tell(self, notice: Notice | CheckFailed | EndFailed) -> None:
         """Write a line, unless an equal one was written a moment ago."""
         if isinstance(notice, AssignmentChanged):
             self._info(
@@ -116,6 +119,15 @@ class NoticeLog:
             self._warn((text, str(notice.queue)), text, *notice)
         elif isinstance(notice, MessagePassedOver):
             self._warn_passed_over(notice)
+        elif isinstance(notice, CheckFailed):
+            text = "no outcome for half message %s of %s, which is asked for again: %r"
+            kind = (text, type(notice.error).__name__)
+            message, error = notice
+            self._warn(kind, text, message.msg_id, message.topic, error, error=error)
+        elif isinstance(notice, EndFailed):
+            text = "the %s of half message %s is not confirmed; its broker asks for the outcome: %s"
+            kind = (text, type(notice.error).__name__)
+            self._warn(kind, text, notice.outcome.name, notice.msg_id, notice.error)
         else:
             self._warn_failure(notice)
 
@@ -241,7 +253,7 @@ class NoticeLog:
         self._warn((text, notice.what, where, kind), text, notice.what, where, words)
 
     def _info(self, text: str, *args: object) -> None:
-        LOG.info("consumer group %s: " + text, self._group, *args)
+        LOG.info("%s %s: " + text, self._kind, self._group, *args)
 
     def _warn(
         self,
@@ -259,7 +271,8 @@ class NoticeLog:
             self._spaced.clear()
         self._spaced[kind] = (now_ms + SPACING_MS, 0)
         more = f" ({left_out} more like this were left out)" if left_out else ""
-        LOG.warning("consumer group %s: " + text + "%s", self._group, *args, more, exc_info=error)
+        text = "%s %s: " + text + "%s"
+        LOG.warning(text, self._kind, self._group, *args, more, exc_info=error)
 
 
 def _count(number: int, noun: str) -> str:

@@ -18,13 +18,20 @@ from sparrowmq.model.message import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_INSTANCE_ID,
     PROPERTY_KEYS,
+    PROPERTY_PRODUCER_GROUP,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
+    PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQ_KEY,
 )
 from sparrowmq.model.names import NOT_ALLOWED_SEND_TOPICS, RETRY_GROUP_TOPIC_PREFIX, check_topic
 from sparrowmq.protocol.compression import compress_body
-from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+from sparrowmq.protocol.properties import (
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_SEPARATOR,
+    encode_properties,
+)
+from sparrowmq.protocol.record import TRANSACTION_PREPARED
 from sparrowmq.protocol.subscription import TAG_SEPARATOR
 
 # MessageConst.STRING_HASH_SET: names a user's property must not have.
@@ -72,6 +79,15 @@ def encode_message(
     if may_compress and len(body) >= config.compress_bytes_min:
         body, sys_flag = compress_body(body, config.compress_type, level=config.compress_level)
     return OutgoingMessage(body, sys_flag, message.flag, properties)
+
+
+def make_half(outgoing: OutgoingMessage, group: str) -> OutgoingMessage:
+    """Return a message that waits for the end of a transaction of a producer group."""
+    marks = {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: group}
+    return outgoing._replace(
+        sys_flag=outgoing.sys_flag | TRANSACTION_PREPARED,
+        properties=f"{outgoing.properties}{PROPERTY_SEPARATOR}{encode_properties(marks)}",
+    )
 
 
 def check_sendable_topic(topic: str) -> None:

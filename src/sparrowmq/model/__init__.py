@@ -18,6 +18,7 @@ from sparrowmq.model.message import (
     MessageExt,
     SendResult,
     SendStatus,
+    TransactionState,
 )
 from sparrowmq.model.queue import MessageQueue
 from sparrowmq.model.selector import MessageSelector
@@ -37,5 +38,6 @@ __all__ = [
     "MessageSelector",
     "SendResult",
     "SendStatus",
+    "TransactionState",
     "UnreadablePolicy",
 ]

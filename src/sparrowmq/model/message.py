@@ -212,6 +212,17 @@ class SendResult(NamedTuple):
     queue_offset: int
 
 
+class TransactionState(Enum):
+    """How a transaction ended, as far as it is known. Source: LocalTransactionState.java."""
+
+    COMMIT = "COMMIT"
+    """Consumers get the message."""
+    ROLLBACK = "ROLLBACK"
+    """Nobody gets it."""
+    UNKNOWN = "UNKNOWN"
+    """Nobody gets it yet; its broker asks for the outcome."""
+
+
 class ConsumeStatus(Enum):
     """What a concurrent listener says of a batch. Source: ConsumeConcurrentlyStatus.java."""
 

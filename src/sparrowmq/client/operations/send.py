@@ -24,6 +24,7 @@ from sparrowmq.client.outgoing import (
     check_batch,
     check_sendable_topic,
     encode_message,
+    make_half,
 )
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import select_queue_by_key
@@ -73,12 +74,18 @@ LOOK_AGAIN_MS = 500
 
 
 def send(
-    publisher: Publisher, message: Message, *, queue: MessageQueue | None = None
+    publisher: Publisher,
+    message: Message,
+    *,
+    queue: MessageQueue | None = None,
+    is_half: bool = False,
 ) -> Operation[SendResult]:
     """Send a message and return where it was stored.
 
     Args:
         queue: where to send it; None for the sharding key's queue, or else the next in turn.
+        is_half: whether it waits for the end of its transaction; `queue_offset` is then where in
+            the half topic.
 
     Raises: UsageError or ConfigError if the message cannot be sent as it is; SendFailed if every
     attempt failed; RouteError or ConnectFailed if the topic or the name server is not found;
@@ -90,6 +97,8 @@ def send(
     topic, queue = _target_of(publisher, message.topic, queue)
     msg_id = publisher.ids.next_id(timestamp_ms)
     outgoing = encode_message(message, msg_id, config=publisher.config)
+    if is_half:
+        outgoing = make_half(outgoing, publisher.config.group)
     request = _make_request(
         publisher, topic, outgoing, code=RequestCode.SEND_MESSAGE_V2, timestamp_ms=timestamp_ms
     )

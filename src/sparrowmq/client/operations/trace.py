@@ -30,11 +30,19 @@ PROPERTY_REGION = "MSG_REGION"
 
 
 def send_traced(
-    publisher: Publisher, message: Message, *, queue: MessageQueue | None = None
+    publisher: Publisher,
+    message: Message,
+    *,
+    queue: MessageQueue | None = None,
+    is_half: bool = False,
 ) -> Operation[SendResult]:
     """Send as `send` does, and trace it if the producer does that."""
-    operation = send(publisher, message, queue=queue)
-    return operation if publisher.tracer is None else _trace_send(publisher, [message], operation)
+    operation = send(publisher, message, queue=queue, is_half=is_half)
+    if publisher.tracer is None:
+        return operation
+    kind = TracedType.DELAY if message.delay_level else TracedType.NORMAL
+    kind = TracedType.TRANSACTION_HALF if is_half else kind
+    return _trace_send(publisher, [message], operation, kind=kind)
 
 
 def send_batch_traced(
@@ -42,11 +50,17 @@ def send_batch_traced(
 ) -> Operation[SendResult]:
     """Send as `send_batch` does, and trace each message if the producer does that."""
     operation = send_batch(publisher, messages, queue=queue)
-    return operation if publisher.tracer is None else _trace_send(publisher, messages, operation)
+    if publisher.tracer is None:
+        return operation
+    return _trace_send(publisher, messages, operation, kind=TracedType.NORMAL)
 
 
 def _trace_send(
-    publisher: Publisher, messages: Sequence[Message], operation: Operation[SendResult]
+    publisher: Publisher,
+    messages: Sequence[Message],
+    operation: Operation[SendResult],
+    *,
+    kind: TracedType,
 ) -> Operation[SendResult]:
     tracer = publisher.tracer
     assert tracer is not None
@@ -69,7 +83,7 @@ def _trace_send(
             keys=message.keys,
             store_host=store_host,
             body_bytes=len(message.body),
-            kind=TracedType.DELAY if message.delay_level else TracedType.NORMAL,
+            kind=kind,
             is_success=result.status is SendStatus.SEND_OK,
         )
         for message, (msg_id, offset_msg_id) in zip(messages, ids, strict=False)

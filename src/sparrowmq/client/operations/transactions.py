@@ -1,0 +1,181 @@
+"""Transactions: send a half message, end it, and answer brokers that ask for its outcome.
+
+A half message whose end did not reach the broker is asked for later: at any producer of the group
+that is connected then. So a producer keeps telling all brokers that it is there.
+
+Source: DefaultMQProducerImpl.sendMessageInTransaction, endTransaction, checkTransactionState.
+"""
+
+from __future__ import annotations
+
+from sparrowmq.calling.effects import Call, Now, Operation, Spawn, Wait
+from sparrowmq.client.arguments import check_message
+from sparrowmq.client.operations.gather import gather_outcomes
+from sparrowmq.client.operations.membership import heartbeat_all, unregister
+from sparrowmq.client.operations.request import ask
+from sparrowmq.client.operations.routes import find_brokers
+from sparrowmq.client.operations.trace import send_traced
+from sparrowmq.client.subscriber import RequestFailed
+from sparrowmq.client.transactions import (
+    CHECKS_AT_ONCE,
+    CheckFailed,
+    Coordinator,
+    EndFailed,
+    HalfMessage,
+    Question,
+)
+from sparrowmq.errors import NoWritableQueue, SendFailed, SparrowError, UsageError
+from sparrowmq.model import Message, MessageQueue, SendStatus, TransactionState
+from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.headers import EndTransactionRequestHeader
+from sparrowmq.protocol.message_id import decode_offset_msg_id
+from sparrowmq.protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+
+# From a heartbeat that did not reach every broker to the next.
+HEARTBEAT_RETRY_MS = 1_000
+_TYPES = {
+    TransactionState.COMMIT: TRANSACTION_COMMIT,
+    TransactionState.ROLLBACK: TRANSACTION_ROLLBACK,
+}
+
+
+def send_half(
+    coordinator: Coordinator, message: Message, *, queue: MessageQueue | None = None
+) -> Operation[HalfMessage]:
+    """Send a message that waits for the end of its transaction.
+
+    Raises: as `send`; SendFailed also if the broker does not say that it is safely stored.
+    """
+    check_message(message)
+    if message.delay_level:
+        raise UsageError("the message of a transaction cannot be delayed; send it without")
+    publisher = coordinator.publisher
+    result = yield from send_traced(publisher, message, queue=queue, is_half=True)
+    half = HalfMessage(result.msg_id, result.offset_msg_id, result.queue, result.queue_offset)
+    if result.status is not SendStatus.SEND_OK:
+        yield from end(coordinator, half, TransactionState.ROLLBACK)
+        raise SendFailed(
+            f"the half message {half.msg_id} to topic {message.topic!r} may not be safely stored "
+            f"({result.status.name}), and was rolled back; begin the transaction again",
+            brokers_tried=(result.queue.broker_name,),
+        )
+    return half
+
+
+def end(
+    coordinator: Coordinator, half: HalfMessage, outcome: TransactionState
+) -> Operation[TransactionState]:
+    """Tell the broker how a transaction ended, and return what the broker knows now.
+
+    It is told once: what was lost on the way is asked for, and a second commit would deliver the
+    message twice.
+
+    Returns: the outcome, or UNKNOWN if the broker did not confirm it.
+    """
+    broker_name = half.queue.broker_name
+    publisher = coordinator.publisher
+    try:
+        address = publisher.routes.master_address(broker_name)
+        if address is None:
+            raise NoWritableQueue(f"broker {broker_name!r} has no master in any route")
+        _, position = decode_offset_msg_id(half.offset_msg_id)
+        header = EndTransactionRequestHeader(
+            producer_group=publisher.config.group,
+            tran_state_table_offset=half.half_offset,
+            commit_log_position=position,
+            commit_or_rollback=_TYPES[outcome],
+            msg_id=half.msg_id,
+            transaction_id=half.msg_id,
+        )
+        timeout_ms = publisher.config.send_timeout_ms
+        yield from ask(address, RequestCode.END_TRANSACTION, header, timeout_ms=timeout_ms)
+    except SparrowError as error:
+        coordinator.tell(EndFailed(half.msg_id, outcome, error))
+        return TransactionState.UNKNOWN
+    return outcome
+
+
+def serve(coordinator: Coordinator) -> Operation[None]:
+    """Tell brokers of the producer and answer their questions, until it is closed."""
+    coordinator.is_beating, coordinator.answering = False, 0
+    while not coordinator.is_closing:
+        coordinator.wake.clear()
+        now_ms: int = yield Now()
+        if now_ms >= coordinator.heartbeat_due_ms and not coordinator.is_beating:
+            coordinator.is_beating = True
+            yield Spawn(_heartbeat(coordinator), "heartbeat")
+        while coordinator.questions and coordinator.answering < CHECKS_AT_ONCE:
+            coordinator.answering += 1
+            yield Spawn(_answer(coordinator, coordinator.questions.popleft()), "check")
+        if not coordinator.is_beating:
+            yield Wait(coordinator.wake, max(0, coordinator.heartbeat_due_ms - now_ms))
+        else:
+            yield Wait(coordinator.wake, None)
+    yield from _leave(coordinator)
+
+
+def _heartbeat(coordinator: Coordinator) -> Operation[None]:
+    """Make the producer known to all masters."""
+    publisher = coordinator.publisher
+    config = publisher.config
+    timeout_ms = config.times.invoke_timeout_ms
+    is_complete = False
+    try:
+        brokers = yield from find_brokers(publisher.name_servers, timeout_ms=timeout_ms)
+        coordinator.addresses = tuple(sorted(broker.address for broker in brokers))
+        is_complete = True
+    except SparrowError as error:
+        # Those known before are told all the same.
+        coordinator.tell(RequestFailed("list of brokers", None, error))
+    producer = ProducerData(group_name=config.group)
+    data = HeartbeatData(client_id=config.client_id, producer_data_set=[producer])
+    failures, _ = yield from heartbeat_all(coordinator.addresses, data, timeout_ms=timeout_ms)
+    for failure in failures.values():
+        coordinator.tell(RequestFailed("heartbeat", None, failure))
+    now_ms: int = yield Now()
+    is_complete = is_complete and not failures
+    pause_ms = config.times.heartbeat_ms if is_complete else HEARTBEAT_RETRY_MS
+    coordinator.heartbeat_due_ms = now_ms + pause_ms
+    coordinator.is_beating = False
+    coordinator.wake.set()
+
+
+def _answer(coordinator: Coordinator, question: Question) -> Operation[None]:
+    """Have the user's function give the outcome, and tell the broker that asked."""
+    address, header, message = question
+    try:
+        outcome = yield Call(coordinator.check, (message,))
+        if not isinstance(outcome, TransactionState):
+            raise UsageError(
+                f"the check function returned {outcome!r}; it must return a TransactionState"
+            )
+        if outcome is not TransactionState.UNKNOWN:
+            ending = EndTransactionRequestHeader(
+                producer_group=coordinator.publisher.config.group,
+                tran_state_table_offset=header.tran_state_table_offset,
+                commit_log_position=header.commit_log_position,
+                commit_or_rollback=_TYPES[outcome],
+                from_transaction_check=True,
+                msg_id=message.msg_id,
+                transaction_id=header.transaction_id,
+            )
+            timeout_ms = coordinator.publisher.config.send_timeout_ms
+            yield from ask(address, RequestCode.END_TRANSACTION, ending, timeout_ms=timeout_ms)
+    except Exception as error:
+        # The user's code may raise anything; the broker asks again.
+        coordinator.tell(CheckFailed(message, error))
+    coordinator.answering -= 1
+    coordinator.wake.set()
+
+
+def _leave(coordinator: Coordinator) -> Operation[None]:
+    """Tell every broker that this producer is gone; failures do not matter."""
+    config = coordinator.publisher.config
+    yield from gather_outcomes(
+        [
+            unregister(address, config.client_id, producer_group=config.group)
+            for address in coordinator.addresses
+        ],
+        name="unregister",
+    )

@@ -1,0 +1,335 @@
+"""Transactional producers of both faces on a real broker, which asks back every 200 ms or so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sparrowmq import (
+    AsyncTransactionProducer,
+    HalfMessage,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    TransactionProducer,
+    TransactionState,
+)
+from sparrowmq.errors import ConfigError, UsageError
+from sparrowmq.model import ConsumeFromWhere
+from sparrowmq.testing.embedded import EmbeddedCluster
+from waiting import wait_until
+
+COMMIT, ROLLBACK, UNKNOWN = TransactionState
+OPTIONS = ("--transaction-timeout-ms", "100", "--transaction-check-interval-ms", "200")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(options=OPTIONS) as running:
+        yield running
+
+
+class Received:
+    """What a consumer of a topic got, by body."""
+
+    def __init__(self) -> None:
+        self.messages: list[MessageExt] = []
+
+    def __call__(self, messages: list[MessageExt], _: Any) -> None:
+        self.messages += messages
+
+    @property
+    def bodies(self) -> Counter[str]:
+        return Counter(message.body.decode() for message in self.messages)
+
+
+@pytest.fixture
+def received(cluster: EmbeddedCluster, topic: str, group: str) -> Iterator[Received]:
+    found = Received()
+    consumer = PushConsumer(
+        f"{group}_c",
+        name_server=cluster.name_server,
+        listener=found,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    with consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        yield found
+
+
+class Ledger:
+    """What became of the user's own work, by message id: the check function."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, TransactionState] = {}
+        self.asked: list[MessageExt] = []
+        self.failure: Exception | None = None
+
+    def __call__(self, message: MessageExt) -> TransactionState:
+        self.asked.append(message)
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
+        return self.outcomes.get(message.msg_id, UNKNOWN)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture
+def make_producer(
+    cluster: EmbeddedCluster, group: str, ledger: Ledger
+) -> Iterator[Callable[..., TransactionProducer]]:
+    made: list[TransactionProducer] = []
+
+    def make(**settings: Any) -> TransactionProducer:
+        settings.setdefault("check", ledger)
+        producer = TransactionProducer(group, name_server=cluster.name_server, **settings)
+        producer.start()
+        made.append(producer)
+        return producer
+
+    yield make
+    for producer in made:
+        producer.close()
+
+
+def test_consumers_get_what_is_committed_and_nothing_else(
+    make_producer: Callable[..., TransactionProducer], topic: str, received: Received
+) -> None:
+    producer = make_producer()
+
+    halves = {
+        name: producer.send_half(Message(topic, name.encode(), tags="A", keys=("k",)))
+        for name in ("committed", "rolled back", "also committed")
+    }
+    assert COMMIT is producer.commit(halves["committed"])
+    assert ROLLBACK is producer.rollback(halves["rolled back"])
+    assert COMMIT is producer.commit(halves["also committed"])
+
+    wait_until("two messages", lambda: len(received.messages) >= 2)
+    assert Counter(("committed", "also committed")) == received.bodies
+    for message in received.messages:
+        half = halves[message.body.decode()]
+        assert (half.msg_id, half.queue, "A", ("k",)) == (
+            message.msg_id, message.queue, message.tags, message.keys
+        )  # fmt: skip
+
+
+def test_the_check_function_gives_the_outcome_of_what_was_not_ended(
+    make_producer: Callable[..., TransactionProducer],
+    topic: str,
+    received: Received,
+    ledger: Ledger,
+) -> None:
+    producer = make_producer()
+    kept = producer.send_half(Message(topic, b"kept", tags="A"))
+    dropped = producer.send_half(Message(topic, b"dropped"))
+    wait_until("two questions", lambda: len({m.body for m in ledger.asked}) == 2)
+    unknown = dict(received.bodies)
+
+    ledger.outcomes = {kept.msg_id: COMMIT, dropped.msg_id: ROLLBACK}
+
+    wait_until("the message", lambda: len(received.messages) >= 1)
+    assert {} == unknown
+    assert {b"kept", b"dropped"} == {message.body for message in received.messages + ledger.asked}
+    assert {"kept"} == set(received.bodies)
+    first = next(message for message in ledger.asked if message.body == b"kept")
+    assert (kept.msg_id, topic, kept.queue.queue_id, "A") == (
+        first.msg_id, first.topic, first.queue_id, first.tags
+    )  # fmt: skip
+
+
+def test_another_producer_of_the_group_answers_for_one_that_is_gone(
+    make_producer: Callable[..., TransactionProducer],
+    topic: str,
+    received: Received,
+    ledger: Ledger,
+) -> None:
+    first = make_producer()
+    half = first.send_half(Message(topic, b"left behind"))
+    first.close()
+    ledger.outcomes = {half.msg_id: COMMIT}
+
+    make_producer()
+
+    wait_until("the message", lambda: len(received.messages) >= 1)
+    assert {"left behind"} == set(received.bodies)
+
+
+def test_a_check_that_fails_is_told_and_asked_again(
+    make_producer: Callable[..., TransactionProducer],
+    topic: str,
+    received: Received,
+    ledger: Ledger,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    producer = make_producer()
+    ledger.failure = RuntimeError("no database")
+    with caplog.at_level(logging.WARNING, "sparrowmq.client"):
+        half = producer.send_half(Message(topic, b"kept"))
+        ledger.outcomes = {half.msg_id: COMMIT}
+        wait_until("the message", lambda: len(received.messages) >= 1)
+
+    (line,) = [text for text in caplog.messages if "no database" in text]
+    assert f"no outcome for half message {half.msg_id} of {topic}" in line
+
+
+def test_a_check_that_returns_no_outcome_is_told(
+    make_producer: Callable[..., TransactionProducer],
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    called = threading.Event()
+
+    def check(message: MessageExt) -> Any:
+        called.set()
+
+    producer = make_producer(check=check)
+    with caplog.at_level(logging.WARNING, "sparrowmq.client"):
+        producer.send_half(Message(topic, b"x"))
+        wait_until("a line", lambda: "must return a TransactionState" in caplog.text)
+
+    assert called.is_set()
+
+
+def test_an_end_that_no_broker_confirms_is_unknown(
+    make_producer: Callable[..., TransactionProducer],
+    topic: str,
+    ledger: Ledger,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    producer = make_producer()
+    half = producer.send_half(Message(topic, b"x"))
+    ledger.outcomes = {half.msg_id: ROLLBACK}
+    foreign = half._replace(half_offset=half.half_offset + 1_000)
+
+    with caplog.at_level(logging.WARNING, "sparrowmq.client"):
+        assert UNKNOWN is producer.commit(foreign)
+
+    assert f"the COMMIT of half message {half.msg_id} is not confirmed" in caplog.text
+
+
+def test_a_delayed_message_is_refused(
+    make_producer: Callable[..., TransactionProducer], topic: str
+) -> None:
+    with pytest.raises(UsageError, match="cannot be delayed"):
+        make_producer().send_half(Message(topic, b"x", delay_level=1))
+
+
+def test_a_producer_works_from_start_to_close(
+    cluster: EmbeddedCluster, group: str, topic: str, ledger: Ledger
+) -> None:
+    producer = TransactionProducer(group, name_server=cluster.name_server, check=ledger)
+    with pytest.raises(UsageError, match="not started"):
+        producer.send_half(Message(topic, b"x"))
+    producer.start()
+    with pytest.raises(UsageError, match="was started before"):
+        producer.start()
+    producer.close()
+    producer.close()
+    with pytest.raises(UsageError, match="is closed"):
+        producer.send_half(Message(topic, b"x"))
+
+
+def test_two_of_a_group_in_one_instance_are_refused(
+    make_producer: Callable[..., TransactionProducer],
+    cluster: EmbeddedCluster,
+    group: str,
+    ledger: Ledger,
+) -> None:
+    make_producer(instance_name="shared")
+    other = TransactionProducer(
+        group, name_server=cluster.name_server, check=ledger, instance_name="shared"
+    )
+    with other, pytest.raises(UsageError, match="give each its own instance_name"):
+        other.start()
+
+
+@pytest.mark.parametrize("check", [None, lambda: COMMIT, "COMMIT"])
+def test_a_check_that_cannot_be_called_is_refused(check: Any) -> None:
+    with pytest.raises(ConfigError, match="check is"):
+        TransactionProducer("GID_x", name_server="127.0.0.1:1", check=check)
+
+
+def test_a_plain_producer_of_the_same_instance_goes_on(
+    make_producer: Callable[..., TransactionProducer],
+    cluster: EmbeddedCluster,
+    topic: str,
+    received: Received,
+) -> None:
+    producer = make_producer(instance_name="of-both")
+    plain = Producer("GID_plain", name_server=cluster.name_server, instance_name="of-both")
+    with plain:
+        plain.send(Message(topic, b"plain"))
+        producer.commit(producer.send_half(Message(topic, b"committed")))
+
+    wait_until("two messages", lambda: len(received.messages) >= 2)
+    assert {"plain", "committed"} == set(received.bodies)
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_the_asyncio_face_does_the_same(
+    cluster: EmbeddedCluster, group: str, topic: str, received: Received, is_coroutine: bool
+) -> None:
+    ledger = Ledger()
+
+    async def check(message: MessageExt) -> TransactionState:
+        await asyncio.sleep(0)
+        return ledger(message)
+
+    async def run() -> HalfMessage:
+        producer = AsyncTransactionProducer(
+            group,
+            name_server=cluster.name_server,
+            check=check if is_coroutine else ledger,
+            namespace="ns",
+        )
+        async with producer:
+            await producer.start()
+            assert COMMIT is await producer.commit(await producer.send_half(Message(topic, b"1")))
+            assert ROLLBACK is await producer.rollback(
+                await producer.send_half(Message(topic, b"2"))
+            )
+            half = await producer.send_half(Message(topic, b"3"))
+            ledger.outcomes[half.msg_id] = COMMIT
+            async with asyncio.timeout(20):
+                while not ledger.asked:
+                    await asyncio.sleep(0.02)
+        return half
+
+    half = asyncio.run(run())
+
+    assert (half.msg_id, topic) == (ledger.asked[0].msg_id, ledger.asked[0].topic)
+
+
+def test_a_broker_that_is_killed_and_started_anew_asks_again(ledger: Ledger) -> None:
+    received = Received()
+    with EmbeddedCluster(options=OPTIONS) as cluster:
+        cluster.create_topic("again", queues=1)
+        name_server = cluster.name_server
+        producer = TransactionProducer("GID_again", name_server=name_server, check=ledger)
+        consumer = PushConsumer("GID_again_c", name_server=name_server, listener=received)
+        with producer, consumer:
+            producer.start()
+            half = producer.send_half(Message("again", b"kept"))
+            cluster.kill()
+            cluster.start()
+            asked = len(ledger.asked)
+            wait_until("a question", lambda: len(ledger.asked) > asked, timeout_s=30)
+            ledger.outcomes[half.msg_id] = COMMIT
+            consumer.subscribe("again")
+            consumer.start()
+            wait_until("the message", lambda: received.messages)
+
+    assert {"kept"} == set(received.bodies)
