@@ -41,6 +41,9 @@ _COMMANDS = {
         "sparrowmq.cli.rebalance",
         "Who owns which queue of a consumer group, why, and what is wrong.",
     ),
+    "dash": _Command(
+        "sparrowmq.cli.dash", "Show a cluster in a browser: the live page.", "cli,dash"
+    ),
     "snapshot": _Command(
         "sparrowmq.cli.snapshot", "Write what a cluster says of itself as tables.", "cli,spark"
     ),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import typer
 
@@ -55,6 +58,17 @@ StopWithStdin = Annotated[
     typer.Option("--stop-with-stdin", hidden=True, help="stop when standard input closes"),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="log every connection")]
+Dashboard = Annotated[
+    bool, typer.Option("--dashboard", help="serve the live page too, in a process of its own")
+]
+DashboardPort = Annotated[
+    int,
+    typer.Option(
+        "--dashboard-port", min=0, max=65_535, help="the live page's port; 0 takes any free one"
+    ),
+]
+# How long the live page may take to end.
+_PAGE_TIMEOUT_S = 10
 
 
 def up(
@@ -82,12 +96,15 @@ def up(
     tls_client_ca: TlsClientCa = "",
     insecure: Insecure = False,
     salvage: Salvage = False,
+    dashboard: Dashboard = False,
+    dashboard_port: DashboardPort = 8181,
     stop_with_stdin: StopWithStdin = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a name server and a broker in one process, in the foreground."""
-    raise typer.Exit(
-        run_both(
+    page = _PageProcess(data, dashboard_port, tls_ca=tls_cert) if dashboard else None
+    with page or nullcontext():
+        code = run_both(
             HostSettings(
                 host=host,
                 nameserver_port=nameserver_port,
@@ -115,9 +132,38 @@ def up(
                 salvage=salvage,
                 stop_with_stdin=stop_with_stdin,
                 verbose=verbose,
-            )
+            ),
+            on_ready=page.start if page else None,
         )
-    )
+    raise typer.Exit(code)
+
+
+class _PageProcess:
+    """The live page of a cluster in a process of its own: what it draws delays no message.
+
+    It ends with this process, however that ends.
+    """
+
+    def __init__(self, data: Path, port: int, *, tls_ca: str) -> None:
+        self._options = ["--data", str(data), "--port", str(port), "--stop-with-stdin"]
+        if tls_ca:
+            self._options += ["--tls-ca", tls_ca]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, name_server: str) -> None:
+        """Start it; it says on stderr where it is, and the password."""
+        command = [sys.executable, "-m", "sparrowmq.cli.main", "dash", "--nameserver", name_server]
+        self._process = subprocess.Popen(
+            [*command, *self._options], stdin=subprocess.PIPE, stdout=sys.stderr
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            # Its standard input closes.
+            self._process.communicate(timeout=_PAGE_TIMEOUT_S)
 
 
 def nameserver(

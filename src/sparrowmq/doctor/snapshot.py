@@ -136,12 +136,16 @@ class TopicView:
 
 
 class HeldQueue(NamedTuple):
-    """A queue that a member says it has."""
+    """A queue that a member says it has.
+
+    `commit_offset` is what it has consumed up to, whether the broker knows it yet or not.
+    """
 
     queue: MessageQueue
     is_locked: bool = False
     is_dropped: bool = False
     cached_count: int = 0
+    commit_offset: int = 0
     last_pull_timestamp_ms: int = 0
     last_consume_timestamp_ms: int = 0
 

@@ -80,8 +80,12 @@ class HostSettings:
     verbose: bool = False
 
 
-def run_both(settings: HostSettings) -> int:
-    """Serve as a name server and a broker below `data`; return the exit code."""
+def run_both(settings: HostSettings, *, on_ready: Callable[[str], None] | None = None) -> int:
+    """Serve as a name server and a broker below `data`; return the exit code.
+
+    Args:
+        on_ready: called with the name server's address once both serve.
+    """
 
     async def serve(stop: asyncio.Event) -> None:
         ip, tls = _check_host(settings), _server_tls(settings)
@@ -100,6 +104,8 @@ def run_both(settings: HostSettings) -> int:
         ):
             shown = _join(_advertised(ip, settings.advertise), port)
             _print_ready(f"nameserver={shown} broker={broker_address}")
+            if on_ready is not None:
+                on_ready(shown)
             await stop.wait()
 
     return _run(serve, settings)

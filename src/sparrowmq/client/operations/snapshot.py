@@ -402,6 +402,7 @@ def _ask_member(
                 is_locked=at.locked,
                 is_dropped=at.dropped,
                 cached_count=at.cached_msg_count,
+                commit_offset=at.commit_offset,
                 last_pull_timestamp_ms=at.last_pull_timestamp_ms,
                 last_consume_timestamp_ms=at.last_consume_timestamp_ms,
             )

@@ -1,0 +1,74 @@
+"""`sparrowmq dash`: the live page of a cluster, in a browser."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparrowmq.cli.connecting import ContextName, NameServer, Timeout, TlsCa, make_tls
+from sparrowmq.cli.contexts import choose_context
+from sparrowmq.cli.failures import reporting_errors
+from sparrowmq.dash.server import DashSettings, run_dash
+
+
+def dash(
+    nameserver: NameServer = None,
+    context: ContextName = None,
+    tls_ca: TlsCa = None,
+    timeout: Timeout = 3.0,
+    host: Annotated[str, typer.Option("--host", help="the address to listen on")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65_535, help="the port; 0 takes any free one")
+    ] = 8181,
+    data: Annotated[
+        Path, typer.Option("--data", help="the directory of the history of owners and lag")
+    ] = Path("sparrowmq-data"),
+    allow_writes: Annotated[
+        bool, typer.Option("--allow-writes", help="let the page change the cluster")
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host", help="a name under which browsers ask, if it is not an address"
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        str, typer.Option("--tls-cert", help="a PEM file with a certificate: serve by HTTPS")
+    ] = "",
+    tls_key: Annotated[
+        str, typer.Option("--tls-key", help="a PEM file with its key, if --tls-cert has it not")
+    ] = "",
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="allow a --host that other machines can reach, without HTTPS"
+        ),
+    ] = False,
+    stop_with_stdin: Annotated[
+        bool, typer.Option("--stop-with-stdin", hidden=True, help="stop when stdin closes")
+    ] = False,
+) -> None:
+    """Show a cluster in a browser: groups, who has which queue, why, and what is wrong."""
+    with reporting_errors():
+        chosen = choose_context(
+            name_server=nameserver, name=context, tls_ca=tls_ca, environ=os.environ
+        )
+        settings = DashSettings(
+            nameserver=chosen.context.name_server,
+            cluster_tls=make_tls(chosen.context),
+            host=host,
+            port=port,
+            data=data,
+            allow_writes=allow_writes,
+            allowed_hosts=tuple(allow_host or ()),
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            insecure=insecure,
+            timeout_ms=round(timeout * 1000),
+            stop_with_stdin=stop_with_stdin,
+        )
+        code = run_dash(settings)
+    raise typer.Exit(code)

@@ -1,0 +1,184 @@
+"""Who may see the page: a password of this run, sessions, and what a request must look like.
+
+The password is made at the start and shown once; a session is a random cookie that scripts cannot
+read. Against other sites in the same browser: the Host must be an address, `localhost` or a name
+that was allowed (a name that is rebound to this machine is neither), a form must carry its
+session's token, and a browser must not say that another site sent it. The policy of every answer
+lets a page load this server's files alone, and run no script of its text.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sparrowmq.calling.clock import monotonic_ms
+from sparrowmq.errors import ConfigError, UsageError
+
+# A password has 16 of these 31 signs, which nobody takes for one another: 79 bits.
+_SIGNS = "23456789abcdefghjkmnpqrstuvwxyz"
+_PASSWORD_GROUPS, _GROUP_LENGTH = 4, 4
+SESSION_MS = 12 * 3_600_000
+# The oldest session ends where there would be more.
+SESSIONS_MAX = 64
+# A form of the page is far smaller.
+FORM_BYTES_MAX = 65_536
+
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+def make_password() -> str:
+    """Make a password that can be read aloud: four groups of four signs."""
+    groups = (
+        "".join(secrets.choice(_SIGNS) for _ in range(_GROUP_LENGTH))
+        for _ in range(_PASSWORD_GROUPS)
+    )
+    return "-".join(groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Somebody who knew the password. `form_token` goes into every form."""
+
+    form_token: str
+    until_ms: int
+
+
+class Access:
+    """The password and who has shown it.
+
+    Args:
+        password: what to ask for.
+        port: where the page is; cookies of all ports of a host share their names.
+        allowed_hosts: names under which browsers may ask, besides addresses and `localhost`.
+    """
+
+    def __init__(self, password: str, *, port: int, allowed_hosts: Iterable[str] = ()) -> None:
+        self._password = password.encode()
+        self.cookie = f"sparrowmq_{port}"
+        self._hosts = frozenset(name.lower() for name in allowed_hosts) | {"localhost"}
+        self._sessions: dict[str, Session] = {}
+
+    def log_in(self, password: str) -> str | None:
+        """Return the token of a new session; None if the password is wrong."""
+        if not hmac.compare_digest(password.strip().encode(), self._password):
+            return None
+        while len(self._sessions) >= SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
+        token = secrets.token_urlsafe(32)
+        self._sessions[token] = Session(secrets.token_urlsafe(32), monotonic_ms() + SESSION_MS)
+        return token
+
+    def log_out(self, cookies: Mapping[str, str]) -> None:
+        """End the session of a request."""
+        self._sessions.pop(cookies.get(self.cookie, ""), None)
+
+    def find(self, cookies: Mapping[str, str]) -> Session | None:
+        """Return the session of a request; None if it has none, or one that is over."""
+        token = cookies.get(self.cookie, "")
+        session = self._sessions.get(token)
+        if session is not None and session.until_ms < monotonic_ms():
+            del self._sessions[token]
+            return None
+        return session
+
+    def allows_host(self, host: str) -> bool:
+        """Tell whether a request's Host is this page and no name that was bound to it."""
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        name = name.removeprefix("[").removesuffix("]").lower()
+        if name in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+class Guard:
+    """Refuses what no page of ours would send, and adds the policy to every answer."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        problem = self._find_problem(scope["method"], Headers(scope=scope))
+        if problem is None:
+            await self._app(scope, receive, send_guarded)
+        else:
+            status, text = problem
+            response = PlainTextResponse(f"{text}\n", status_code=status)
+            await response(scope, receive, send_guarded)
+
+    def _find_problem(self, method: str, headers: Headers) -> tuple[int, str] | None:
+        host = headers.get("host", "")
+        if not self._access.allows_host(host):
+            return 421, f"this page is not at {host[:100]!r}; use its address, or --allow-host"
+        if method in ("GET", "HEAD"):
+            return None
+        if method != "POST":
+            return 405, "only GET, HEAD and POST are served"
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
+        is_foreign = origin is not None and origin.partition("://")[2] != host
+        if is_foreign or site not in ("same-origin", "none"):
+            return 403, "another site sent this form"
+        return None
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Read a small form. Raises: UsageError if it is none, or too large."""
+
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > FORM_BYTES_MAX:
+            raise UsageError(f"the form is larger than {FORM_BYTES_MAX} bytes")
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=64))
+    except ValueError:
+        raise UsageError("the form cannot be read") from None
+
+
+def check_form_token(form: Mapping[str, str], session: Session) -> None:
+    """Raise a UsageError unless the form is one that this session was given."""
+    if not hmac.compare_digest(form.get("token", "").encode(), session.form_token.encode()):
+        raise UsageError("the form is of an old session; load the page again")
+
+
+def check_host_name(name: str) -> str:
+    """Return the name of a host. Raises: ConfigError."""
+    if not name or any(sign in name for sign in "/:@ "):
+        raise ConfigError(f"--allow-host {name!r} is no name of a host, such as dash.example.com")
+    return name

@@ -1,0 +1,380 @@
+"""The page of a group: what the doctor finds, the matrix, the timeline, the rebalances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from sparrowmq.calling.clock import timestamp_ms
+from sparrowmq.client.operations.overview import Flow
+from sparrowmq.dash.history import History, LagSample
+from sparrowmq.dash.looks import Event, EventKind
+from sparrowmq.dash.matrix import Column as Member
+from sparrowmq.dash.matrix import Matrix, Row, make_columns, make_matrix
+from sparrowmq.dash.rebalances import (
+    FLAPPING_COUNT,
+    Band,
+    Move,
+    Rebalance,
+    count_recent,
+    list_bands,
+    list_rebalances,
+)
+from sparrowmq.dash.strips import Span, draw_bands, draw_lag
+from sparrowmq.dash.tables import Cell, Column, Table
+from sparrowmq.dash.watcher import OTHERS_MS, SHOWN_MS, WatchedGroup, Watcher
+from sparrowmq.dash.web import View, Visit
+from sparrowmq.dash.words import Words, number, rate
+from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.explain import Explanation, explain, find_queue
+from sparrowmq.doctor.finding import describe_runs
+from sparrowmq.errors import UsageError
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import retry_topic
+from sparrowmq.model.queue import queue_order
+
+WINDOWS_S = (300, 900, 3_600, 21_600, 86_400)
+# Bands of more queues are no picture any more; rebalances of more are read by nobody.
+LINES_MAX, REBALANCES_MAX = 48, 200
+_BARS = 120
+_QUEUE_KEYS = (
+    "topic",
+    "broker",
+    "queue_id",
+    "state",
+    "owners",
+    "lag",
+    "since_ms",
+    "since_is_exact",
+    "produced_per_s",
+    "consumed_per_s",
+    "drain_s",
+    "findings",
+)
+_TICKS = 6
+
+
+class Tile(NamedTuple):
+    """A key figure."""
+
+    value: str
+    what: str
+    tone: str = ""
+
+
+class Line(NamedTuple):
+    """A queue of the timeline: `spoken` is what its picture shows, in words."""
+
+    label: str
+    strip: Markup
+    spoken: str
+
+
+async def show_group(watcher: Watcher, visit: Visit) -> View:
+    """Show a group. Raises: as `Watcher.find`."""
+    words, query = visit.words, visit.query
+    group = await watcher.find(visit.request.path_params["group"])
+    case = group.case
+    assert case is not None
+    now_ms = timestamp_ms()
+    known = watcher.history.numbers(group.name)
+    columns = make_columns(case, group.findings, known)
+    topics = [topic.topic for topic in case.snapshot.topics]
+    topic = query.get("topic") if query.get("topic") in topics else None
+    only_trouble = query.get("queues") == "trouble"
+    standings = watcher.history.standings(group.name)
+    matrix = make_matrix(
+        case, group.findings, columns, standings, topic=topic, only_trouble=only_trouble
+    )
+    window_s = _window(query)
+    chart = _Chart(watcher.history, group, columns, now_ms=now_ms, window_s=window_s)
+    rebalances = list_rebalances(
+        chart.seen, until_ms=now_ms, offsets={} if group.look is None else group.look.offsets
+    )[:REBALANCES_MAX]
+    lines, left_out = chart.draw_lines(case, rebalances, words, topic=topic)
+    recent_count = count_recent(rebalances, until_ms=now_ms)
+    return View(
+        template="group.html",
+        title=group.name,
+        group=group.name,
+        tables=(_rebalance_table(rebalances, columns, words), _queue_table(matrix)),
+        context={
+            "failure": group.failure,
+            "seen_ms": case.snapshot.last.timestamp_ms,
+            "tiles": _tiles(case, group, matrix, words),
+            "findings": group.findings,
+            "matrix": matrix,
+            "sections": _sections(matrix),
+            "retry": retry_topic(group.name),
+            "topics": topics,
+            "topic": topic,
+            "only_trouble": only_trouble,
+            "windows": WINDOWS_S,
+            "window_s": window_s,
+            "look_every_ms": SHOWN_MS,
+            "others_every_ms": OTHERS_MS,
+            "lines": lines,
+            "lines_left_out": left_out,
+            "lag_chart": chart.lag_chart,
+            "lag_max": chart.lag_max,
+            "ticks": _ticks(window_s, words),
+            "recent_count": recent_count,
+            "is_flapping": recent_count >= FLAPPING_COUNT,
+            **_explain(case, query),
+        },
+    )
+
+
+def _window(query: Mapping[str, str]) -> int:
+    asked = query.get("window", "")
+    return int(asked) if asked in map(str, WINDOWS_S) else WINDOWS_S[0]
+
+
+def _explain(case: Case, query: Mapping[str, str]) -> dict[str, object]:
+    """Return the reasoning about the queue that the URL names, or why there is none."""
+    asked = query.get("explain", "")
+    steps: Sequence[Explanation] = ()
+    problem = ""
+    if asked:
+        try:
+            steps = explain(case.snapshot, find_queue(case.snapshot, asked, topic=query.get("of")))
+        except UsageError as error:
+            problem = str(error)
+    return {"explained": asked, "explanation": steps, "unexplained": problem}
+
+
+def _tiles(case: Case, group: WatchedGroup, matrix: Matrix, words: Words) -> list[Tile]:
+    look = group.look
+    assert look is not None
+    twins = sum(column.process_count > 1 for column in matrix.columns)
+    rates = case.rates.values()
+    flow = (
+        Flow(sum(r.produced_per_s for r in rates), sum(r.consumed_per_s for r in rates))
+        if rates
+        else None
+    )
+    model = "BROADCASTING" if case.snapshot.is_broadcasting else case.snapshot.strategy
+    is_assumed = not case.snapshot.is_broadcasting and not case.snapshot.strategy_is_known
+    return [
+        Tile(
+            number(look.lag),
+            words("messages behind"),
+            "bad" if flow and falls_behind(look.lag, flow) else "",
+        ),
+        Tile(
+            f"{rate(flow.produced_per_s)} / {rate(flow.consumed_per_s)}" if flow else "–",
+            words("in and out a second"),
+        ),
+        Tile(number(sum(look.members.values())), words("members")),
+        Tile(number(sum(look.queue_counts.values())), words("queues")),
+        Tile(number(look.unowned), words("queues of nobody"), "bad" if look.unowned else "good"),
+        Tile(number(look.double), words("queues of several"), "bad" if look.double else "good"),
+        Tile(number(twins), words("ids used twice"), "bad" if twins else "good"),
+        Tile(model, words("strategy, assumed") if is_assumed else words("strategy")),
+    ]
+
+
+def falls_behind(lag: int, flow: Flow) -> bool:
+    """Tell whether a group falls behind: some messages are always under way, a second's or less."""
+    return lag > flow.produced_per_s > 1.05 * flow.consumed_per_s
+
+
+def _sections(matrix: Matrix) -> list[tuple[str, list[Row]]]:
+    """Return the rows by topic, in the order given."""
+    return [
+        (topic, list(rows)) for topic, rows in groupby(matrix.rows, key=lambda row: row.queue.topic)
+    ]
+
+
+class _Chart:
+    """The window of a group's history that a page shows."""
+
+    def __init__(
+        self,
+        history: History,
+        group: WatchedGroup,
+        columns: Mapping[str, Member],
+        *,
+        now_ms: int,
+        window_s: int,
+    ) -> None:
+        since_ms = now_ms - window_s * 1000
+        bucket_ms = max(10_000, window_s * 1000 // _BARS)
+        self._columns = columns
+        self._span = Span(since_ms, now_ms)
+        self._watched = history.watched(group.name, since_ms=since_ms)
+        self.seen = history.seen(group.name, since_ms=since_ms)
+        samples = history.samples(group.name, since_ms=since_ms, bucket_ms=bucket_ms)
+        self.lag_max = max((sample.lag for sample in samples), default=0)
+        self.lag_chart = draw_lag(_within(samples, since_ms), self._span, bucket_ms=bucket_ms)
+        self._owners = {} if group.look is None else group.look.owners
+
+    def draw_lines(
+        self, case: Case, rebalances: Sequence[Rebalance], words: Words, *, topic: str | None
+    ) -> tuple[list[Line], int]:
+        """Draw the queues, those that moved first if there are too many; say how many are left."""
+        moved = {move.queue for rebalance in rebalances for move in rebalance.moves}
+        queues = [q for q in self._owners if topic is None or q.topic == topic]
+        chosen = sorted(queues, key=lambda queue: queue not in moved)[:LINES_MAX]
+        chosen.sort(key=queue_order)
+        marks = [rebalance for rebalance in rebalances if rebalance.moves]
+        has_topics = len({queue.topic for queue in chosen}) > 1
+        lines = []
+        for queue in chosen:
+            bands = list_bands(
+                queue,
+                self._owners[queue],
+                self.seen,
+                self._watched,
+                since_ms=self._span.since_ms,
+                until_ms=self._span.until_ms,
+            )
+            strip = draw_bands(
+                bands, self._columns, self._span, marks=marks, nobody=words("nobody")
+            )
+            label = f"{queue.broker_name}:{queue.queue_id}"
+            label = f"{queue.topic} {label}" if has_topics else label
+            lines.append(Line(label, strip, self._speak(bands, words)))
+        return lines, len(queues) - len(chosen)
+
+    def _speak(self, bands: Sequence[Band], words: Words) -> str:
+        return "; ".join(
+            f"{_letters(band.owners, self._columns, words)} "
+            f"{words.duration(band.end_ms - band.start_ms)}"
+            for band in bands
+            if band.owners is not None
+        )
+
+
+def _within(samples: Sequence[LagSample], since_ms: int) -> list[LagSample]:
+    # A bucket may begin a little before the window.
+    return [sample._replace(at_ms=max(since_ms, sample.at_ms)) for sample in samples]
+
+
+def _ticks(window_s: int, words: Words) -> list[str]:
+    """Return how long ago each place of the axis is, from the left."""
+    ago = [window_s * 1000 * (_TICKS - 1 - place) // (_TICKS - 1) for place in range(_TICKS)]
+    return [f"−{words.duration(ms)}" if ms else words("now") for ms in ago]
+
+
+def _letters(owners: Sequence[str], columns: Mapping[str, Member], words: Words) -> str:
+    names = [columns[each].letter if each in columns else each for each in owners]
+    return " + ".join(names) or words("nobody")
+
+
+def _rebalance_table(
+    rebalances: Sequence[Rebalance], columns: Mapping[str, Member], words: Words
+) -> Table:
+    rows = []
+    for each in rebalances:
+        is_bad = bool(each.moves) and each.settled_ms is None
+        rows.append(
+            [
+                Cell(each.begun_ms),
+                Cell(describe_reason(each, columns, words)),
+                Cell(len(each.moves)),
+                Cell(_describe_moves(each.moves, columns, words)),
+                # What one look shows as done took no longer than from the look before.
+                Cell(None if is_bad else max(each.settled_ms or 0, SHOWN_MS)),
+                Cell(each.unowned_ms or None, tone="bad" if each.unowned_ms else ""),
+                Cell(each.double_ms or None, tone="bad" if each.double_ms else ""),
+                Cell(each.at_risk, tone="bad" if each.at_risk else ""),
+            ]
+        )
+    return Table(
+        name="rebalances",
+        title="Rebalances",
+        columns=(
+            Column("at_ms", "when", "time"),
+            Column("reason", "why", "prose"),
+            Column("moved", "queues moved", "number"),
+            Column("moves", "from → to", "prose"),
+            Column("settled_ms", "settled within", "duration"),
+            Column("unowned_ms", "nobody's for", "duration"),
+            Column("double_ms", "several's for", "duration"),
+            Column("at_risk", "consumed twice, at most", "number"),
+        ),
+        rows=rows,
+        empty="No queue has changed hands in this window.",
+    )
+
+
+def describe_reason(rebalance: Rebalance, columns: Mapping[str, Member], words: Words) -> str:
+    """Say why queues moved, as far as was seen."""
+
+    def of(kind: EventKind) -> list[Event]:
+        return [event for event in rebalance.events if event.kind is kind]
+
+    def name(event: Event) -> str:
+        column = columns.get(event.subject)
+        return event.subject if column is None else f"{column.letter} ({event.subject})"
+
+    parts = [words("{who} joined", who=name(event)) for event in of(EventKind.JOINED)]
+    parts += [
+        words("one of those with the id of {who} left", who=name(event))
+        if event.detail
+        else words("{who} left", who=name(event))
+        for event in of(EventKind.LEFT)
+    ]
+    parts += [
+        words("{n} processes have the id of {who}", who=name(event), n=event.detail)
+        for event in of(EventKind.TWIN)
+    ]
+    parts += [
+        words("topic {topic}: queues {change}", topic=event.subject, change=event.detail)
+        for event in of(EventKind.QUEUES)
+    ]
+    parts += [
+        words("subscription of {topic}: {change}", topic=event.subject, change=event.detail)
+        for event in of(EventKind.SUBSCRIPTION)
+    ]
+    parts += [words("strategy {change}", change=e.detail) for e in of(EventKind.STRATEGY)]
+    if not parts:
+        return words("nobody came or went: members saw different lists, or one let go late")
+    return words("; ").join(parts)
+
+
+def _describe_moves(moves: Sequence[Move], columns: Mapping[str, Member], words: Words) -> str:
+    """Write moves by their owners: `A → C: flights at broker-a 0-2`."""
+    by_owners: dict[tuple[str, str], list[MessageQueue]] = {}
+    for move in moves:
+        key = _letters(move.before, columns, words), _letters(move.after, columns, words)
+        by_owners.setdefault(key, []).append(move.queue)
+    parts = []
+    for (before, after), queues in by_owners.items():
+        places = groupby(sorted(queues, key=queue_order), key=lambda q: (q.topic, q.broker_name))
+        where = ", ".join(
+            f"{broker}:{describe_runs([queue.queue_id for queue in some])}"
+            for (_, broker), some in places
+        )
+        parts.append(f"{before} → {after}: {where}")
+    return "; ".join(parts)
+
+
+def _queue_table(matrix: Matrix) -> Table:
+    """Return the matrix as a table, for files."""
+    return Table(
+        name="queues",
+        title="Who has which queue",
+        columns=tuple(Column(key, key) for key in _QUEUE_KEYS),
+        rows=[
+            [
+                Cell(row.queue.topic),
+                Cell(row.queue.broker_name),
+                Cell(row.queue.queue_id),
+                Cell(row.state),
+                Cell(" ".join(column.client_id for column in row.owners)),
+                Cell(row.lag),
+                Cell(row.since_ms),
+                Cell(row.is_exact),
+                Cell(row.produced_per_s),
+                Cell(row.consumed_per_s),
+                Cell(row.drain_s),
+                Cell(" ".join(badge.rule for badge in row.badges)),
+            ]
+            for row in matrix.rows
+        ],
+    )

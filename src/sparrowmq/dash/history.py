@@ -1,0 +1,289 @@
+"""What was seen of groups, kept in a bounded file of SQLite: owners, events, lag.
+
+Owners are kept as changes, beside who has each queue now; both carry the owners before, so that the
+oldest rows may go at any time. Times in which nobody looked are known: what changed meanwhile is
+not taken for a rebalance of the moment.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from sparrowmq.dash.looks import Event, Look, OwnerChange, list_changes, list_events
+from sparrowmq.dash.rebalances import At
+from sparrowmq.errors import ConfigError
+from sparrowmq.model import MessageQueue
+
+# Looks further apart than this leave a time in which nobody looked.
+GAP_MS = 60_000
+# The lag is kept at most so often.
+SAMPLE_MS = 10_000
+# Rows of each table; the oldest go. About 60 MB in all.
+ROWS_MAX = 200_000
+# Rows are counted once in so many looks.
+_PRUNE_EVERY = 500
+# A member's number, which gives its letter and colour, is free again after this time.
+_NUMBER_KEPT_MS = 3_600_000
+# A group that was not seen for so long is forgotten.
+_GROUP_KEPT_MS = 7 * 86_400_000
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS owner (cluster TEXT, grp TEXT, queue TEXT, owners TEXT, since_ms INTEGER,
+  is_exact INTEGER, PRIMARY KEY (cluster, grp, queue)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS seen (id INTEGER PRIMARY KEY, cluster TEXT, grp TEXT, at_ms INTEGER,
+  is_change INTEGER, what TEXT);
+CREATE INDEX IF NOT EXISTS seen_at ON seen (cluster, grp, at_ms);
+CREATE TABLE IF NOT EXISTS watched (id INTEGER PRIMARY KEY, cluster TEXT, grp TEXT,
+  from_ms INTEGER, until_ms INTEGER);
+CREATE INDEX IF NOT EXISTS watched_at ON watched (cluster, grp, until_ms);
+CREATE TABLE IF NOT EXISTS sample (id INTEGER PRIMARY KEY, cluster TEXT, grp TEXT, at_ms INTEGER,
+  lag INTEGER, unowned INTEGER, doubled INTEGER, members INTEGER);
+CREATE INDEX IF NOT EXISTS sample_at ON sample (cluster, grp, at_ms);
+CREATE TABLE IF NOT EXISTS member (cluster TEXT, grp TEXT, client_id TEXT, number INTEGER,
+  last_ms INTEGER, PRIMARY KEY (cluster, grp, client_id)) WITHOUT ROWID;
+"""
+
+
+class Standing(NamedTuple):
+    """Who has a queue since when; not `is_exact` if it may have begun before."""
+
+    owners: tuple[str, ...]
+    since_ms: int
+    is_exact: bool
+
+
+class LagSample(NamedTuple):
+    """How a group stood at a time."""
+
+    at_ms: int
+    lag: int
+    unowned: int
+    double: int
+    members: int
+
+
+class History:
+    """What was seen of the groups of one cluster.
+
+    Args:
+        path: the file; None keeps it in memory.
+        cluster: the name servers, which tell clusters in one file apart.
+
+    Raises: ConfigError if the file cannot be written, or is none of SQLite.
+    """
+
+    def __init__(self, path: Path | None, cluster: str) -> None:
+        self._cluster = cluster
+        self._looks = 0
+        try:
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(":memory:" if path is None else path)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(_explain(path, error)) from None
+        try:
+            # What a power cut takes is the last moments of a chart.
+            self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;" + _SCHEMA)
+        except sqlite3.Error as error:
+            self._db.close()
+            raise ConfigError(_explain(path, error)) from None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def note(self, group: str, look: Look, before: Look | None) -> None:
+        """Keep what a look adds to the one before. Raises: sqlite3.Error, as for a full disk."""
+        at_ms = look.timestamp_ms
+        has_gap = before is None or not 0 <= at_ms - before.timestamp_ms <= GAP_MS
+        with self._db:
+            self._note_members(group, look)
+            if has_gap or before is None:
+                self._execute("INSERT INTO watched VALUES (NULL, ?, ?, ?, ?)", group, at_ms, at_ms)
+                self._note_owners(group, look.owners.items(), at_ms, is_exact=False)
+            else:
+                self._execute(
+                    "UPDATE watched SET until_ms = ?3 WHERE id = (SELECT max(id) FROM watched"
+                    " WHERE cluster = ?1 AND grp = ?2)",
+                    group,
+                    at_ms,
+                )
+                changes = list_changes(before, look)
+                for event in list_events(before, look):
+                    self._note_seen(group, event, at_ms)
+                for change in changes:
+                    self._note_seen(group, change, at_ms)
+                owners = [(change.queue, change.after) for change in changes]
+                self._note_owners(group, owners, at_ms, is_exact=True)
+            self._note_sample(group, look)
+            self._looks += 1
+            if self._looks % _PRUNE_EVERY == 0:
+                self._prune(at_ms)
+
+    def _note_seen(self, group: str, what: Event | OwnerChange, at_ms: int) -> None:
+        self._execute(
+            "INSERT INTO seen VALUES (NULL, ?, ?, ?, ?, ?)",
+            group,
+            at_ms,
+            isinstance(what, OwnerChange),
+            msgspec.json.encode(what).decode(),
+        )
+
+    def _note_owners(
+        self,
+        group: str,
+        owners: Iterable[tuple[MessageQueue, tuple[str, ...]]],
+        at_ms: int,
+        *,
+        is_exact: bool,
+    ) -> None:
+        for queue, ids in owners:
+            # After a gap a queue with the same owners as before is taken to have kept them.
+            self._execute(
+                "INSERT INTO owner VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO UPDATE SET"
+                " owners = ?4, since_ms = ?5, is_exact = ?6 WHERE owners <> ?4",
+                group,
+                _text(queue),
+                _text(ids),
+                at_ms,
+                is_exact,
+            )
+
+    def _note_sample(self, group: str, look: Look) -> None:
+        last = self._execute(
+            "SELECT max(at_ms) FROM sample WHERE cluster = ? AND grp = ?", group
+        ).fetchone()[0]
+        if last is not None and 0 <= look.timestamp_ms - last < SAMPLE_MS:
+            return
+        self._execute(
+            "INSERT INTO sample VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)",
+            group,
+            look.timestamp_ms,
+            look.lag,
+            look.unowned,
+            look.double,
+            sum(look.members.values()),
+        )
+
+    def _note_members(self, group: str, look: Look) -> None:
+        """Number members that are new: the smallest number that is free."""
+        known = dict(
+            self._execute(
+                "SELECT client_id, number FROM member WHERE cluster = ? AND grp = ?", group
+            ).fetchall()
+        )
+        if look.members.keys() - known.keys():
+            self._execute(
+                "DELETE FROM member WHERE cluster = ? AND grp = ? AND last_ms < ?",
+                group,
+                look.timestamp_ms - _NUMBER_KEPT_MS,
+            )
+            known = self.numbers(group)
+        taken = set(known.values())
+        for client_id in sorted(look.members):
+            if client_id not in known:
+                number = next(n for n in range(len(taken) + 1) if n not in taken)
+                taken.add(number)
+                known[client_id] = number
+            self._execute(
+                "INSERT INTO member VALUES (?1, ?2, ?3, ?4, ?5)"
+                " ON CONFLICT DO UPDATE SET last_ms = ?5",
+                group,
+                client_id,
+                known[client_id],
+                look.timestamp_ms,
+            )
+
+    def numbers(self, group: str) -> dict[str, int]:
+        """Return the number of each member, also of those that left within the last hour."""
+        return dict(
+            self._execute(
+                "SELECT client_id, number FROM member WHERE cluster = ? AND grp = ?"
+                " ORDER BY number",
+                group,
+            ).fetchall()
+        )
+
+    def standings(self, group: str) -> dict[MessageQueue, Standing]:
+        """Return who has each queue since when."""
+        rows = self._execute(
+            "SELECT queue, owners, since_ms, is_exact FROM owner WHERE cluster = ? AND grp = ?",
+            group,
+        )
+        return {
+            _queue(queue): Standing(_ids(owners), since_ms, bool(is_exact))
+            for queue, owners, since_ms, is_exact in rows
+        }
+
+    def seen(self, group: str, *, since_ms: int) -> list[At]:
+        """Return events and changes of owners in the order of time."""
+        rows = self._execute(
+            "SELECT at_ms, is_change, what FROM seen WHERE cluster = ? AND grp = ? AND at_ms >= ?"
+            " ORDER BY id",
+            group,
+            since_ms,
+        )
+        return [At(at_ms, _decode(what, is_change=is_change)) for at_ms, is_change, what in rows]
+
+    def watched(self, group: str, *, since_ms: int) -> list[tuple[int, int]]:
+        """Return when somebody looked, from and until, in the order of time."""
+        return self._execute(
+            "SELECT from_ms, until_ms FROM watched WHERE cluster = ? AND grp = ? AND until_ms >= ?"
+            " ORDER BY id",
+            group,
+            since_ms,
+        ).fetchall()
+
+    def samples(self, group: str, *, since_ms: int, bucket_ms: int) -> list[LagSample]:
+        """Return how the group stood, the worst of each bucket of time, in the order of time."""
+        rows = self._execute(
+            "SELECT at_ms / ?4 * ?4, max(lag), max(unowned), max(doubled), max(members)"
+            " FROM sample WHERE cluster = ?1 AND grp = ?2 AND at_ms >= ?3 GROUP BY 1 ORDER BY 1",
+            group,
+            since_ms,
+            max(1, bucket_ms),
+        )
+        return [LagSample(*row) for row in rows]
+
+    def _execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+        """Run a statement whose first parameter is the cluster."""
+        return self._db.execute(statement, (self._cluster, *values))
+
+    def _prune(self, now_ms: int) -> None:
+        for table in ("seen", "watched", "sample"):
+            self._db.execute(
+                f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ?", (ROWS_MAX,)
+            )
+        old = self._db.execute(
+            "SELECT cluster, grp FROM watched GROUP BY 1, 2 HAVING max(until_ms) < ?",
+            (now_ms - _GROUP_KEPT_MS,),
+        ).fetchall()
+        for table in ("owner", "seen", "watched", "sample", "member"):
+            self._db.executemany(f"DELETE FROM {table} WHERE cluster = ? AND grp = ?", old)
+
+
+def _text(value: MessageQueue | Sequence[str]) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _queue(text: str) -> MessageQueue:
+    return msgspec.json.decode(text, type=MessageQueue)
+
+
+def _ids(text: str) -> tuple[str, ...]:
+    return msgspec.json.decode(text, type=tuple[str, ...])
+
+
+def _decode(text: str, *, is_change: bool) -> Event | OwnerChange:
+    if is_change:
+        return msgspec.json.decode(text, type=OwnerChange)
+    return msgspec.json.decode(text, type=Event)
+
+
+def _explain(path: Path | None, error: Exception) -> str:
+    return f"the history at {path} cannot be kept: {error}; choose another --data"

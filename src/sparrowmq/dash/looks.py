@@ -1,0 +1,185 @@
+"""One look at a group, brought down to who has which queue, and what differs between two. Pure.
+
+Members are asked what they hold (`GET_CONSUMER_RUNNING_INFO`). Where all that could have a queue
+have told, their word counts; else the strategy is computed, as the doctor does. So a queue counts
+as unowned while one member has let go of it and the next has not taken it yet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from sparrowmq.coordination.member_marker import is_marked
+from sparrowmq.doctor.case import Case
+from sparrowmq.model import MessageQueue
+
+
+class EventKind(StrEnum):
+    """What may make a group share its queues anew."""
+
+    JOINED = "joined"
+    LEFT = "left"
+    TWIN = "twin"
+    QUEUES = "queues"
+    STRATEGY = "strategy"
+    SUBSCRIPTION = "subscription"
+
+
+class Event(NamedTuple):
+    """Something that happened to a group, to a member or a topic.
+
+    `detail` is how many processes have the client id (now, if one left), or what became of what.
+    """
+
+    kind: EventKind
+    subject: str
+    detail: str = ""
+
+
+class OwnerChange(NamedTuple):
+    """A queue that has changed hands.
+
+    Args:
+        at_risk: how many messages its former owner had and had not committed when last seen: at
+            most so many are consumed twice. 0 where the queue was handed over under its lock.
+        offset: what the group had committed then.
+    """
+
+    queue: MessageQueue
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    at_risk: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Who has which queue at a moment.
+
+    Args:
+        members: how many connections carry each client id.
+        marked: the ids of members that run SparrowMQ, which hand over under locks.
+        owners: the client ids that have each queue; one id twice if two processes carry it.
+        in_hand: messages of each queue that its owner has and has not committed.
+        offsets: what the group has committed of each queue.
+        queue_counts: how many queues each topic has.
+        subscriptions: what the group wants of each topic.
+    """
+
+    timestamp_ms: int
+    members: Mapping[str, int]
+    marked: frozenset[str]
+    owners: Mapping[MessageQueue, tuple[str, ...]]
+    in_hand: Mapping[MessageQueue, int]
+    offsets: Mapping[MessageQueue, int]
+    queue_counts: Mapping[str, int]
+    subscriptions: Mapping[str, str]
+    strategy: str
+    lag: int
+    unowned: int
+    double: int
+
+
+def look_of(case: Case) -> Look:
+    """Bring a case down to what the timeline follows."""
+    snapshot = case.snapshot
+    owners = find_owners(case)
+    queues = [queue for topic in snapshot.user_topics for queue in topic.subscribe_queues]
+    return Look(
+        timestamp_ms=snapshot.last.timestamp_ms,
+        members=Counter(seat.client_id for seat in case.ownership.seats),
+        marked=frozenset(s.client_id for s in case.ownership.seats if is_marked(s.version)),
+        owners={queue: owners[queue] for queue in queues if queue in owners},
+        in_hand=_in_hand(case),
+        offsets={p.queue: p.consumer_offset or 0 for p in snapshot.last.progress},
+        queue_counts=Counter(queue.topic for queue in queues),
+        subscriptions={
+            s.topic: s.expression for view in snapshot.last.brokers for s in view.subscriptions
+        },
+        strategy=snapshot.strategy,
+        lag=case.lag(snapshot.progress()),
+        unowned=sum(not owners.get(queue) for queue in queues),
+        double=0 if snapshot.is_broadcasting else sum(len(owners[q]) > 1 for q in queues),
+    )
+
+
+def find_owners(case: Case) -> dict[MessageQueue, tuple[str, ...]]:
+    """Return who has each queue: as members told, or as the strategy gives it."""
+    computed = {
+        queue: tuple(seat.client_id for seat in seats)
+        for queue, seats in case.ownership.owners.items()
+    }
+    if case.snapshot.is_broadcasting:
+        return computed
+    counts = Counter(seat.client_id for seat in case.ownership.seats)
+    told = {report.client_id for report in case.snapshot.reports if not report.failure}
+    holders: dict[MessageQueue, list[str]] = {}
+    for report in case.snapshot.reports:
+        for held in report.held:
+            if not held.is_dropped:
+                holders.setdefault(held.queue, []).append(report.client_id)
+    found = {}
+    for queue, ids in computed.items():
+        # Of two processes with one id a broker asks one; nobody knows what the other holds.
+        is_told = all(client_id in told and counts[client_id] == 1 for client_id in ids)
+        found[queue] = tuple(holders.get(queue, ())) if ids and is_told else ids
+    return found
+
+
+def _in_hand(case: Case) -> dict[MessageQueue, int]:
+    known = case.snapshot.progress()
+    found: dict[MessageQueue, int] = {}
+    for report in case.snapshot.reports:
+        for held in report.held:
+            committed = known[held.queue].consumer_offset if held.queue in known else None
+            done = max(0, held.commit_offset - committed) if committed else 0
+            found[held.queue] = max(found.get(held.queue, 0), held.cached_count + done)
+    return found
+
+
+def list_changes(before: Look, after: Look) -> list[OwnerChange]:
+    """Return the queues that have other owners than before; a queue that is new has none."""
+    found = []
+    for queue, owners in after.owners.items():
+        was = before.owners.get(queue, ())
+        if was != owners:
+            at_risk = _at_risk(before, after, queue, set(was) - set(owners))
+            found.append(OwnerChange(queue, was, owners, at_risk, after.offsets.get(queue, 0)))
+    return found
+
+
+def _at_risk(before: Look, after: Look, queue: MessageQueue, lost: Iterable[str]) -> int:
+    handed_over = before.marked & after.members.keys()
+    return before.in_hand.get(queue, 0) if set(lost) - handed_over else 0
+
+
+def list_events(before: Look, after: Look) -> list[Event]:
+    """Return what happened to the group between two looks."""
+    found = []
+    for client_id in sorted(before.members.keys() | after.members.keys()):
+        was, count = before.members.get(client_id, 0), after.members.get(client_id, 0)
+        if not was:
+            found.append(Event(EventKind.JOINED, client_id))
+        elif not count:
+            found.append(Event(EventKind.LEFT, client_id))
+        elif count < was:
+            found.append(Event(EventKind.LEFT, client_id, f"{count}"))
+        if count > max(1, was):
+            found.append(Event(EventKind.TWIN, client_id, f"{count}"))
+    for topic in sorted(before.queue_counts.keys() & after.queue_counts.keys()):
+        was, count = before.queue_counts[topic], after.queue_counts[topic]
+        if was != count:
+            found.append(Event(EventKind.QUEUES, topic, f"{was} → {count}"))
+    for topic in sorted(before.subscriptions.keys() | after.subscriptions.keys()):
+        wanted, wants = before.subscriptions.get(topic), after.subscriptions.get(topic)
+        # Without members nothing is subscribed: that says who left, not what is wanted.
+        if wanted != wants and before.members and after.members:
+            detail = f"{wanted or '–'} → {wants or '–'}"
+            found.append(Event(EventKind.SUBSCRIPTION, topic, detail))
+    if before.strategy != after.strategy and before.members and after.members:
+        found.append(Event(EventKind.STRATEGY, "", f"{before.strategy} → {after.strategy}"))
+    return found

@@ -1,0 +1,258 @@
+"""The queue × client matrix: who has each queue, how far behind it is, what is wrong. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sparrowmq.coordination.member_marker import is_marked
+from sparrowmq.dash.history import Standing
+from sparrowmq.dash.looks import find_owners
+from sparrowmq.doctor import Finding
+from sparrowmq.doctor.case import Case
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import retry_topic
+
+# The report's colours c1 to c8.
+TONE_COUNT = 8
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+# Beyond these a matrix is no picture any more: owners are named in words, the rest is not shown.
+COLUMNS_MAX, ROWS_MAX = 26, 500
+_HEAT_MAX = 5
+
+
+class Badge(NamedTuple):
+    """A finding beside what it concerns: its rule and its severity's name."""
+
+    rule: str
+    severity: str
+
+
+class Column(NamedTuple):
+    """A member: its letter and colour, and what is known of it.
+
+    `process_count` connections carry its id; `is_silent` says that it did not answer.
+    """
+
+    client_id: str
+    letter: str
+    tone: str
+    process_count: int = 0
+    addresses: tuple[str, ...] = ()
+    language: str = ""
+    is_sparrow: bool = False
+    queue_count: int = 0
+    lag: int = 0
+    is_silent: bool = False
+    badges: tuple[Badge, ...] = ()
+
+
+class Square(NamedTuple):
+    """One queue of one member.
+
+    `kind` is "has", "due" (it falls to the member, which has not taken it), "keeps" (it has it,
+    and it falls to another) or "".
+    """
+
+    kind: str
+    is_locked: bool = False
+    cached_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One queue.
+
+    Args:
+        state: owned, unowned, double, disputed, or broadcast.
+        heat: 0 for no lag, up to 5.
+        owners: letters.
+        since_ms: since when it has these owners; None if nobody knows.
+        is_exact: whether that was seen, or only since when somebody looks.
+        drain_s: when it will have no lag at the present rates; None if never, or unknown.
+        grows: whether it falls behind.
+    """
+
+    queue: MessageQueue
+    state: str
+    lag: int | None
+    heat: int
+    produced_per_s: float | None
+    consumed_per_s: float | None
+    drain_s: float | None
+    grows: bool
+    owners: tuple[Column, ...]
+    since_ms: int | None
+    is_exact: bool
+    badges: tuple[Badge, ...]
+    squares: tuple[Square, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """The whole of it; `rows_left_out` say how many queues are not shown."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    has_squares: bool
+    rows_left_out: int = 0
+
+
+def letter_of(number: int) -> str:
+    """Return A to Z, then A2 to Z2 and so on."""
+    turn, place = divmod(number, len(_LETTERS))
+    return _LETTERS[place] + (str(turn + 1) if turn else "")
+
+
+def make_columns(
+    case: Case, findings: Sequence[Finding], numbers: Mapping[str, int]
+) -> dict[str, Column]:
+    """Return the members by client id, those of `numbers` that have gone included."""
+    seats = case.ownership.seats
+    counts = Counter(seat.client_id for seat in seats)
+    owners = find_owners(case)
+    silent = {r.client_id for r in case.snapshot.reports if r.is_silent}
+    columns = {}
+    for client_id, number in sorted(numbers.items(), key=lambda item: item[1]):
+        mine = [seat for seat in seats if seat.client_id == client_id]
+        queues = [q for q, ids in owners.items() if client_id in ids and not is_retry(case, q)]
+        columns[client_id] = Column(
+            client_id=client_id,
+            letter=letter_of(number),
+            tone=f"c{number % TONE_COUNT + 1}",
+            process_count=counts[client_id],
+            addresses=tuple(seat.address for seat in mine if seat.address),
+            language=next((seat.language for seat in mine if seat.language), ""),
+            is_sparrow=any(is_marked(seat.version) for seat in mine),
+            queue_count=len(queues),
+            lag=case.lag(queues),
+            is_silent=client_id in silent,
+            badges=_badges(f for f in findings if client_id in f.members),
+        )
+    return columns
+
+
+def make_matrix(
+    case: Case,
+    findings: Sequence[Finding],
+    columns: Mapping[str, Column],
+    standings: Mapping[MessageQueue, Standing],
+    *,
+    topic: str | None = None,
+    only_trouble: bool = False,
+) -> Matrix:
+    """Make the matrix of a group.
+
+    Args:
+        columns: the members, by client id.
+        topic: only the queues of this one.
+        only_trouble: only queues that are behind, or have not one owner.
+    """
+    present = tuple(column for column in columns.values() if column.process_count)
+    has_squares = len(present) <= COLUMNS_MAX
+    squares_of = _Squares(case) if has_squares else None
+    rows = []
+    # Messages that come again come last.
+    in_order = sorted(find_owners(case).items(), key=lambda item: is_retry(case, item[0]))
+    for queue, ids in in_order:
+        if topic is not None and queue.topic != topic:
+            continue
+        state = _state(case, queue, ids)
+        if only_trouble and state in ("owned", "broadcast") and not case.lag([queue]):
+            continue
+        rows.append(
+            _row(
+                case,
+                queue,
+                state=state,
+                owners=tuple(columns[client_id] for client_id in ids if client_id in columns),
+                standing=standings.get(queue),
+                badges=_badges(f for f in findings if queue in (*f.unowned, *f.double)),
+                squares=squares_of.of(queue, ids, present) if squares_of else (),
+            )
+        )
+    return Matrix(
+        columns=present,
+        rows=tuple(rows[:ROWS_MAX]),
+        has_squares=has_squares,
+        rows_left_out=max(0, len(rows) - ROWS_MAX),
+    )
+
+
+def is_retry(case: Case, queue: MessageQueue) -> bool:
+    """Tell whether a queue is of the messages that come again."""
+    return queue.topic == retry_topic(case.snapshot.group)
+
+
+def _state(case: Case, queue: MessageQueue, ids: Sequence[str]) -> str:
+    if case.snapshot.is_broadcasting:
+        return "broadcast"
+    if len(ids) != 1:
+        return "double" if ids else "unowned"
+    return "disputed" if queue in case.ownership.disputed else "owned"
+
+
+def _row(
+    case: Case,
+    queue: MessageQueue,
+    *,
+    state: str,
+    owners: tuple[Column, ...],
+    standing: Standing | None,
+    badges: tuple[Badge, ...],
+    squares: tuple[Square, ...],
+) -> Row:
+    progress = case.snapshot.progress().get(queue)
+    lag = None if progress is None or state == "broadcast" else progress.lag
+    rate = case.rates.get(queue)
+    growth = 0.0 if rate is None else rate.growth_per_s
+    return Row(
+        queue=queue,
+        state=state,
+        lag=lag,
+        heat=min(_HEAT_MAX, len(str(lag))) if lag else 0,
+        produced_per_s=None if rate is None else rate.produced_per_s,
+        consumed_per_s=None if rate is None else rate.consumed_per_s,
+        drain_s=lag / -growth if lag and growth < 0 else None,
+        grows=bool(lag) and growth > 0,
+        owners=owners,
+        since_ms=None if standing is None else standing.since_ms,
+        is_exact=standing is not None and standing.is_exact,
+        badges=badges,
+        squares=squares,
+    )
+
+
+class _Squares:
+    """What each member has, of one case."""
+
+    def __init__(self, case: Case) -> None:
+        self._shares = {
+            queue: {seat.client_id for seat in seats}
+            for queue, seats in case.ownership.owners.items()
+        }
+        self._held = {
+            (report.client_id, each.queue): each
+            for report in case.snapshot.reports
+            for each in report.held
+        }
+
+    def of(
+        self, queue: MessageQueue, ids: Sequence[str], columns: Sequence[Column]
+    ) -> tuple[Square, ...]:
+        return tuple(self._square(queue, column.client_id, ids) for column in columns)
+
+    def _square(self, queue: MessageQueue, client_id: str, ids: Sequence[str]) -> Square:
+        held = self._held.get((client_id, queue))
+        falls_here = client_id in self._shares[queue]
+        if client_id in ids:
+            kind = "has" if falls_here else "keeps"
+        else:
+            kind = "due" if falls_here else ""
+        return Square(kind, held is not None and held.is_locked, held.cached_count if held else 0)
+
+
+def _badges(findings: Iterable[Finding]) -> tuple[Badge, ...]:
+    return tuple(Badge(f.rule, f.severity.name.lower()) for f in findings)

@@ -1,0 +1,152 @@
+"""The first page: the groups of the cluster, those that need attention first."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from sparrowmq.client.operations.overview import GroupOverview
+from sparrowmq.dash.group_page import Tile, falls_behind
+from sparrowmq.dash.tables import Cell, Column, Table
+from sparrowmq.dash.watcher import WatchedGroup, Watcher
+from sparrowmq.dash.web import View, Visit
+from sparrowmq.dash.words import Words, number
+from sparrowmq.doctor import Severity
+
+_COLUMNS = (
+    Column("group", "group"),
+    Column("trouble", "trouble", "prose"),
+    Column("lag", "lag", "number"),
+    Column("retry_lag", "come again", "number"),
+    Column("produced_per_s", "in/s", "rate"),
+    Column("consumed_per_s", "out/s", "rate"),
+    Column("members", "members", "number"),
+    Column("unowned", "queues of nobody", "number"),
+    Column("double", "queues of several", "number"),
+    Column("twins", "ids used twice", "number"),
+    Column("topics", "topics"),
+)
+
+
+async def show_overview(watcher: Watcher, visit: Visit) -> View:
+    """Show the cluster."""
+    seen = watcher.overview
+    if seen is None:
+        return View(template="overview.html", title="Overview", context={"seen": None})
+    words = visit.words
+    of_name = {group.group: group for group in seen.groups}
+    rows = [
+        (
+            _weight(watcher.groups.get(name), of_name.get(name)),
+            _row(watcher, name, of_name.get(name), words),
+        )
+        for name in watcher.names
+    ]
+    rows.sort(key=lambda row: row[0], reverse=True)
+    table = Table(
+        name="groups",
+        title="Groups",
+        columns=_COLUMNS,
+        rows=[row for _, row in rows],
+        empty="No group has consumed anything yet.",
+    )
+    return View(
+        template="overview.html",
+        title="Overview",
+        tables=(table,),
+        context={
+            "seen": seen,
+            "tiles": _tiles(watcher, words),
+            "silent": [broker for broker in seen.brokers if broker.failure],
+        },
+    )
+
+
+def group_href(name: str) -> str:
+    """Return where a group's page is."""
+    return f"/groups/{quote(name, safe='')}"
+
+
+def _weight(watched: WatchedGroup | None, glance: GroupOverview | None) -> tuple[int, int, int]:
+    """Return what sorts the groups: the greater, the sooner it needs a look."""
+    look = None if watched is None else watched.look
+    severity = max((f.severity for f in watched.findings), default=0) if watched else 0
+    lag = glance.lag if glance else 0
+    if glance and (glance.duplicate_ids or (glance.members == () and lag)):
+        severity = max(severity, Severity.ERROR)
+    return severity, look.unowned + look.double if look else 0, lag
+
+
+def _row(watcher: Watcher, name: str, glance: GroupOverview | None, words: Words) -> list[Cell]:
+    watched = watcher.groups.get(name)
+    look = None if watched is None else watched.look
+    flow = watcher.flows.get(name)
+    members: int | None = None
+    twins: int | None = None
+    if look is not None:
+        members = sum(look.members.values())
+        twins = sum(count > 1 for count in look.members.values())
+    elif glance is not None and glance.members is not None:
+        members, twins = len(glance.members), len(glance.duplicate_ids)
+    lag = glance.lag if glance else look.lag if look else None
+    return [
+        Cell(name, group_href(name)),
+        _trouble(watched, members, lag, words),
+        Cell(lag, tone="bad" if flow and falls_behind(lag or 0, flow) else ""),
+        Cell(glance.retry_lag if glance else None),
+        Cell(flow.produced_per_s if flow else None),
+        Cell(flow.consumed_per_s if flow else None),
+        Cell(members, tone="bad" if members == 0 and lag else ""),
+        _count(look.unowned if look else None),
+        _count(look.double if look else None),
+        _count(twins),
+        Cell(", ".join(topic.topic for topic in glance.topics) if glance else None),
+    ]
+
+
+def _count(count: int | None) -> Cell:
+    return Cell(count, tone="bad" if count else "quiet")
+
+
+def _trouble(
+    watched: WatchedGroup | None, members: int | None, lag: int | None, words: Words
+) -> Cell:
+    """Name the worst finding, with its rule; what the glance alone tells for other groups."""
+    worst = (
+        next((f for f in watched.findings if f.severity > Severity.INFO), None) if watched else None
+    )
+    if worst is not None:
+        more = sum(f.severity > Severity.INFO for f in watched.findings) - 1 if watched else 0
+        tone = "bad" if worst.severity is Severity.ERROR else "warn"
+        note = words("and {n} more", n=more) if more else ""
+        return Cell(f"{worst.rule} {worst.title}", tone=tone, note=note)
+    if members == 0 and lag:
+        return Cell(words("nobody consumes"), tone="bad")
+    return Cell(None)
+
+
+def _tiles(watcher: Watcher, words: Words) -> list[Tile]:
+    seen = watcher.overview
+    assert seen is not None
+    looks = [group.look for group in watcher.groups.values() if group.look is not None]
+    unowned = sum(look.unowned for look in looks)
+    double = sum(look.double for look in looks)
+    twins = {c for look in looks for c, count in look.members.items() if count > 1}
+    twins |= {client_id for group in seen.groups for client_id in group.duplicate_ids}
+    silent = sum(bool(broker.failure) for broker in seen.brokers)
+    behind = sum(group.lag for group in seen.groups)
+    return [
+        Tile(number(behind), words("messages behind")),
+        Tile(number(unowned), words("queues of nobody"), "bad" if unowned else "good"),
+        Tile(number(double), words("queues of several"), "bad" if double else "good"),
+        Tile(number(len(twins)), words("ids used twice"), "bad" if twins else "good"),
+        Tile(number(len(watcher.names)), words("groups")),
+        Tile(
+            number(sum(not topic.is_internal for topic in seen.topics)),
+            words("topics"),
+        ),
+        Tile(
+            f"{len(seen.brokers) - silent} / {len(seen.brokers)}",
+            words("brokers answer"),
+            "bad" if silent else "good",
+        ),
+    ]

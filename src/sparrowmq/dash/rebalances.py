@@ -1,0 +1,207 @@
+"""From stored changes of owners to rebalances: why queues moved, and what it cost. Pure.
+
+Changes that follow one another closely are one rebalance. Times are as exact as looks are close to
+one another: what happens between two looks is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sparrowmq.dash.looks import Event, OwnerChange
+from sparrowmq.model import MessageQueue
+
+# Without a change for so long a rebalance is over.
+QUIET_MS = 5_000
+# So long before its first move may the cause have been seen.
+CAUSE_MS = 10_000
+# A group that rebalances so often in this time does so for no good reason.
+FLAPPING_COUNT, FLAPPING_MS = 5, 600_000
+
+
+class At(NamedTuple):
+    """What was seen at a wall-clock time: an event, or a change of owners."""
+
+    timestamp_ms: int
+    what: Event | OwnerChange
+
+
+class Move(NamedTuple):
+    """A queue and its owners before and after a rebalance."""
+
+    queue: MessageQueue
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+class Band(NamedTuple):
+    """A time in which a queue had these owners; None where nobody looked."""
+
+    start_ms: int
+    end_ms: int
+    owners: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebalance:
+    """A time in which queues moved.
+
+    Args:
+        events: what came with it, or shortly before.
+        moves: the queues that have other owners after it.
+        settled_ms: after how long each of them had one owner; None if some had none or several in
+            the end.
+        unowned_ms: the longest time that one of them had no owner.
+        double_ms: the longest time that one of them had several.
+        at_risk: at most so many messages were consumed twice: what former owners had in hand, and
+            all that came through queues while they had several owners.
+    """
+
+    begun_ms: int
+    ended_ms: int
+    events: tuple[Event, ...]
+    moves: tuple[Move, ...]
+    settled_ms: int | None
+    unowned_ms: int
+    double_ms: int
+    at_risk: int
+
+
+def list_rebalances(
+    seen: Sequence[At], *, until_ms: int, offsets: Mapping[MessageQueue, int]
+) -> list[Rebalance]:
+    """Return the rebalances, the newest first.
+
+    Args:
+        seen: events and changes in the order of time.
+        until_ms: now.
+        offsets: what the group has committed of each queue now.
+    """
+    clusters: list[list[At]] = []
+    for at in seen:
+        if clusters and _belongs(at, clusters[-1]):
+            clusters[-1].append(at)
+        else:
+            clusters.append([at])
+    # When each queue changes hands next, and where the group is then: from the newest back.
+    later = {queue: _Next(until_ms, offset) for queue, offset in offsets.items()}
+    return [_rebalance(cluster, later, until_ms=until_ms) for cluster in reversed(clusters)]
+
+
+def _belongs(at: At, cluster: Sequence[At]) -> bool:
+    """Tell whether something is of the rebalance before it."""
+    last = {
+        seen.what.queue: seen.what.after for seen in cluster if isinstance(seen.what, OwnerChange)
+    }
+    after_ms = at.timestamp_ms - cluster[-1].timestamp_ms
+    if not last:
+        return after_ms <= CAUSE_MS
+    # With one owner for each queue it was over: who comes or goes now begins another one.
+    is_over = after_ms > 0 and all(len(owners) == 1 for owners in last.values())
+    return after_ms <= QUIET_MS and not (is_over and isinstance(at.what, Event))
+
+
+class _Next(NamedTuple):
+    """When a queue changes hands again, and what the group has committed then."""
+
+    timestamp_ms: int
+    offset: int
+
+
+class _Stay(NamedTuple):
+    """A time in which a queue had these owners, and how many messages came through it."""
+
+    owners: tuple[str, ...]
+    duration_ms: int
+    message_count: int
+
+
+def _rebalance(
+    cluster: Sequence[At], later: dict[MessageQueue, _Next], *, until_ms: int
+) -> Rebalance:
+    begun_ms, ended_ms = cluster[0].timestamp_ms, cluster[-1].timestamp_ms
+    by_queue: dict[MessageQueue, list[tuple[int, OwnerChange]]] = {}
+    for at in cluster:
+        if isinstance(at.what, OwnerChange):
+            by_queue.setdefault(at.what.queue, []).append((at.timestamp_ms, at.what))
+    moves, unowned_ms, double_ms, settled_ms, at_risk = [], 0, 0, 0, 0
+    is_settled = True
+    for queue, course in by_queue.items():
+        first, last = course[0][1].before, course[-1][1].after
+        stays = _stays(course, later.get(queue) or _Next(until_ms, course[-1][1].offset))
+        later[queue] = _Next(course[0][0], course[0][1].offset)
+        unowned_ms = max(unowned_ms, sum(s.duration_ms for s in stays if not s.owners))
+        double_ms = max(double_ms, sum(s.duration_ms for s in stays if len(s.owners) > 1))
+        at_risk += sum(change.at_risk for _, change in course)
+        at_risk += sum(s.message_count for s in stays if len(s.owners) > 1)
+        is_settled = is_settled and len(last) == 1
+        settled_ms = max(settled_ms, course[-1][0] - begun_ms)
+        if first != last:
+            moves.append(Move(queue, first, last))
+    return Rebalance(
+        begun_ms=begun_ms,
+        ended_ms=ended_ms,
+        events=tuple(at.what for at in cluster if isinstance(at.what, Event)),
+        moves=tuple(sorted(moves)),
+        settled_ms=settled_ms if is_settled else None,
+        unowned_ms=unowned_ms,
+        double_ms=double_ms,
+        at_risk=at_risk,
+    )
+
+
+def _stays(course: Sequence[tuple[int, OwnerChange]], then: _Next) -> list[_Stay]:
+    nexts = [*(_Next(at_ms, change.offset) for at_ms, change in course[1:]), then]
+    return [
+        _Stay(change.after, end.timestamp_ms - at_ms, max(0, end.offset - change.offset))
+        for (at_ms, change), end in zip(course, nexts, strict=True)
+    ]
+
+
+def list_bands(
+    queue: MessageQueue,
+    owners: tuple[str, ...],
+    seen: Sequence[At],
+    watched: Sequence[tuple[int, int]],
+    *,
+    since_ms: int,
+    until_ms: int,
+) -> list[Band]:
+    """Return who had a queue when, without a gap.
+
+    Args:
+        owners: those it has now.
+        seen: what was seen since `since_ms`, in the order of time.
+        watched: when somebody looked, from and until, in the order of time.
+    """
+    course = [
+        (at.timestamp_ms, at.what)
+        for at in seen
+        if isinstance(at.what, OwnerChange) and at.what.queue == queue
+    ]
+    now = course[0][1].before if course else owners
+    steps = [(since_ms, now), *((at, change.after) for at, change in course)]
+    bands: list[Band] = []
+    at_ms = since_ms
+    for start_ms, end_ms in watched:
+        begin, end = max(start_ms, since_ms), min(end_ms, until_ms)
+        if begin >= end:
+            continue
+        if begin > at_ms:
+            bands.append(Band(at_ms, begin, None))
+        for index, (step_ms, after) in enumerate(steps):
+            step_end = steps[index + 1][0] if index + 1 < len(steps) else until_ms
+            low, high = max(step_ms, begin), min(step_end, end)
+            if low < high:
+                bands.append(Band(low, high, after))
+        at_ms = end
+    if at_ms < until_ms:
+        bands.append(Band(at_ms, until_ms, None))
+    return bands
+
+
+def count_recent(rebalances: Sequence[Rebalance], *, until_ms: int) -> int:
+    """Return how many rebalances moved queues in the last `FLAPPING_MS`."""
+    return sum(bool(r.moves) and until_ms - r.begun_ms <= FLAPPING_MS for r in rebalances)

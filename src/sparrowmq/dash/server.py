@@ -1,0 +1,233 @@
+"""Serves the page: `sparrowmq dash`, and `sparrowmq up --dashboard` in a process of its own.
+
+One line on stdout says that it serves: `ready dash=http://HOST:PORT/`. The password follows on
+stderr, once. SIGTERM and SIGINT end it with exit code 0; 1 is a port in use, 2 a wrong setting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling.tls import server_context
+from sparrowmq.client.assembly import make_directory
+from sparrowmq.dash.access import Access, Guard, check_host_name, make_password
+from sparrowmq.dash.group_page import show_group
+from sparrowmq.dash.history import History
+from sparrowmq.dash.overview_page import show_overview
+from sparrowmq.dash.watcher import Watcher
+from sparrowmq.dash.web import HERE, Site
+from sparrowmq.errors import ConfigError, SparrowError
+
+LOG = logging.getLogger("sparrowmq.dash")
+EXIT_FAILURE, EXIT_USAGE = 1, 2
+# Open streams are cut off after this.
+_SHUTDOWN_S = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashSettings:
+    """What the page is given.
+
+    Args:
+        nameserver: name servers of the cluster, separated by ';'.
+        host, port: where it listens; port 0 takes any free one.
+        data: the directory of the history; None keeps it in memory.
+        allow_writes: whether it may change the cluster.
+        allowed_hosts: names under which it is asked, besides addresses and `localhost`.
+        cluster_tls: makes every connection to the cluster one over TLS.
+        tls_cert, tls_key: PEM files: serve by HTTPS.
+        insecure: whether other machines may reach it without HTTPS.
+        timeout_ms: how long to wait for an answer of the cluster.
+        stop_with_stdin: whether it ends when standard input closes.
+    """
+
+    nameserver: str = "127.0.0.1:9876"
+    host: str = "127.0.0.1"
+    port: int = 8181
+    data: Path | None = Path("sparrowmq-data")
+    allow_writes: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    cluster_tls: ssl.SSLContext | None = None
+    tls_cert: str = ""
+    tls_key: str = ""
+    insecure: bool = False
+    timeout_ms: int = 3_000
+    stop_with_stdin: bool = False
+
+
+def run_dash(settings: DashSettings) -> int:
+    """Serve until a signal; return the exit code."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        asyncio.run(_serve(settings))
+    except ConfigError as error:
+        print(f"sparrowmq: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except (OSError, SparrowError) as error:
+        print(f"sparrowmq: {error}", file=sys.stderr)
+        return EXIT_FAILURE
+    return 0
+
+
+async def _serve(settings: DashSettings) -> None:
+    tls = _server_tls(settings)
+    ip = _check_host(settings, has_tls=tls is not None)
+    listening = _bind(ip, settings.port)
+    with closing(listening):
+        port: int = listening.getsockname()[1]
+        password = make_password()
+        access = Access(
+            password, port=port, allowed_hosts=[check_host_name(n) for n in settings.allowed_hosts]
+        )
+        async with watching(settings) as watcher:
+            site = Site(
+                watcher,
+                access,
+                cluster=settings.nameserver,
+                allow_writes=settings.allow_writes,
+            )
+            config = uvicorn.Config(
+                make_app(site),
+                log_level="warning",
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=_SHUTDOWN_S,
+                # The address of a proxy's client decides nothing here.
+                proxy_headers=False,
+                ssl_context_factory=None if tls is None else (lambda *_: tls),
+            )
+            server = _Server(config)
+            scheme = "http" if tls is None else "https"
+            shown = "127.0.0.1" if ip == "0.0.0.0" else f"[{ip}]" if ":" in ip else ip
+            print(f"ready dash={scheme}://{shown}:{port}/", flush=True)
+            print(f"sparrowmq: password of the live page: {password}", file=sys.stderr, flush=True)
+            await _run_until_stopped(server, listening, settings)
+
+
+async def _run_until_stopped(
+    server: uvicorn.Server, listening: socket.socket, settings: DashSettings
+) -> None:
+    def stop() -> None:
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    if settings.stop_with_stdin:
+        loop.add_reader(sys.stdin.fileno(), stop)
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        if settings.stop_with_stdin:
+            loop.remove_reader(sys.stdin.fileno())
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without its signal handlers, which raise what they caught once more."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave signals alone."""
+        yield
+
+
+@asynccontextmanager
+async def watching(settings: DashSettings) -> AsyncIterator[Watcher]:
+    """Watch a cluster while the block runs. Raises: ConfigError."""
+    directory = make_directory(settings.nameserver, timeout_ms=settings.timeout_ms)
+    path = None if settings.data is None else settings.data / "dash.sqlite"
+    with closing(History(path, settings.nameserver)) as history:
+        async with AsyncDriver(tls=settings.cluster_tls) as driver:
+            watcher = Watcher(directory, driver, history)
+            task = asyncio.create_task(watcher.run(), name="dash watcher")
+            task.add_done_callback(_log_end)
+            try:
+                yield watcher
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+def _log_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        LOG.error("the cluster is not watched any more", exc_info=task.exception())
+
+
+def make_app(site: Site) -> ASGIApp:
+    """Put the pages together."""
+    watcher = site.watcher
+
+    async def serve_missing(request: Request, error: Exception) -> Response:
+        return Response("there is no such page\n", status_code=404, media_type="text/plain")
+
+    routes = [
+        Route("/", site.page(partial(show_overview, watcher))),
+        Route("/groups/{group}", site.page(partial(show_group, watcher))),
+        Route("/events", site.page(site.stream)),
+        Route("/login", site.log_in, methods=["GET", "POST"]),
+        Route("/logout", site.page(site.log_out), methods=["POST"]),
+        Mount("/static", StaticFiles(directory=HERE / "static")),
+    ]
+    return Guard(Starlette(routes=routes, exception_handlers={404: serve_missing}), site.access)
+
+
+def _server_tls(settings: DashSettings) -> ssl.SSLContext | None:
+    if settings.tls_cert:
+        return server_context(settings.tls_cert, settings.tls_key or None)
+    if settings.tls_key:
+        raise ConfigError("--tls-key needs --tls-cert; give it, or neither of them")
+    return None
+
+
+def _check_host(settings: DashSettings, *, has_tls: bool) -> str:
+    """Return the host as an IP address.
+
+    Raises: ConfigError if it is none, or if the password would cross a network in the open.
+    """
+    try:
+        found = socket.getaddrinfo(settings.host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        raise ConfigError(f"--host {settings.host!r} is no address of this machine") from None
+    ip = str(found[0][4][0])
+    if not ipaddress.ip_address(ip).is_loopback and not has_tls and not settings.insecure:
+        raise ConfigError(
+            f"--host {settings.host} can be reached from other machines, and the password would "
+            "pass in the open; serve by HTTPS (--tls-cert), use 127.0.0.1, or add --insecure if "
+            "the network is trusted"
+        )
+    return ip
+
+
+def _bind(ip: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    try:
+        return socket.create_server((ip, port), family=family)
+    except OSError as error:
+        where = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+        raise OSError(
+            f"cannot listen on {where}: {error.strerror}; choose another --port"
+        ) from None

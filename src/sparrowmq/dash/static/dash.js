@@ -1,0 +1,138 @@
+// Keeps a page fresh: hears of news by server-sent events, fetches the same URL again, and changes
+// what is different, so that focus, scrolling and open findings stay. And the keyboard.
+"use strict";
+
+const body = document.body;
+const PAUSE_MS = 350; // Between two fetches.
+const SILENCE_MS = 25000; // The server says something every 10 s.
+
+// Times in the reader's own zone.
+function writeTimes(root) {
+  for (const time of root.querySelectorAll("time[data-ms]")) {
+    const at = new Date(Number(time.dataset.ms));
+    const isToday = at.toDateString() === new Date().toDateString();
+    time.textContent = isToday ? at.toLocaleTimeString() : at.toLocaleString();
+    time.title = at.toISOString();
+  }
+}
+
+// Makes `now` what `wanted` is, and touches only what differs.
+function morph(now, wanted) {
+  if (now.nodeType !== wanted.nodeType || now.nodeName !== wanted.nodeName) {
+    now.replaceWith(wanted);
+    return;
+  }
+  if (now.nodeType !== Node.ELEMENT_NODE) {
+    if (now.nodeValue !== wanted.nodeValue) now.nodeValue = wanted.nodeValue;
+    return;
+  }
+  // A finding that has become another kind is as the page would open it.
+  if (now.nodeName === "DETAILS" && now.className !== wanted.className) now.open = wanted.open;
+  const isEdited = now === document.activeElement && "value" in now;
+  for (const { name } of [...now.attributes]) {
+    // Whether a finding is open is the reader's.
+    if (!wanted.hasAttribute(name) && !(name === "open" || name === "class" && now.classList.contains("chosen"))) now.removeAttribute(name);
+  }
+  for (const { name, value } of wanted.attributes) {
+    if (name === "open" && now.nodeName === "DETAILS") continue;
+    if (name === "value" && isEdited) continue;
+    if (now.getAttribute(name) !== value) now.setAttribute(name, value);
+  }
+  if (isEdited) return;
+  const ours = [...now.childNodes], theirs = [...wanted.childNodes];
+  for (let i = 0; i < Math.max(ours.length, theirs.length); i++) {
+    if (i >= theirs.length) ours[i].remove();
+    else if (i >= ours.length) now.append(theirs[i]);
+    else morph(ours[i], theirs[i]);
+  }
+}
+
+const lost = document.getElementById("lost");
+function showLost(isLost) {
+  lost.hidden = !isLost;
+  lost.textContent = isLost ? body.dataset.lost : "";
+}
+
+let fetching = false, again = false;
+async function refresh() {
+  if (fetching) { again = true; return; }
+  fetching = true;
+  try {
+    const response = await fetch(location.href, { headers: { "X-Live": "1" }, cache: "no-store" });
+    if (response.status === 401) {
+      location.href = "/login?next=" + encodeURIComponent(location.pathname + location.search);
+      return;
+    }
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    const fresh = page.getElementById("live");
+    if (fresh) {
+      writeTimes(fresh);
+      morph(document.getElementById("live"), fresh);
+    }
+    showLost(false);
+  } catch {
+    showLost(true);
+  } finally {
+    setTimeout(() => {
+      fetching = false;
+      if (again) { again = false; refresh(); }
+    }, PAUSE_MS);
+  }
+}
+
+let source = null, heard = 0;
+function follow() {
+  if (source || document.hidden || body.dataset.live !== "yes") return;
+  const group = body.dataset.group;
+  source = new EventSource("/events" + (group ? "?group=" + encodeURIComponent(group) : ""));
+  heard = Date.now();
+  source.addEventListener("open", () => { heard = Date.now(); });
+  source.addEventListener("news", () => { heard = Date.now(); refresh(); });
+  source.addEventListener("over", refresh);
+  source.addEventListener("error", () => {
+    // A stream that was refused is not opened again by the browser.
+    if (source && source.readyState === EventSource.CLOSED) leave();
+    refresh();
+  });
+}
+function leave() {
+  if (source) source.close();
+  source = null;
+}
+document.addEventListener("visibilitychange", () => { if (document.hidden) leave(); else { follow(); if (body.dataset.live === "yes") refresh(); } });
+setInterval(() => {
+  if (source && Date.now() - heard > SILENCE_MS) leave();
+  if (!source && !document.hidden && body.dataset.live === "yes") { follow(); refresh(); }
+}, 3000);
+
+// The keyboard.
+const PAGES = { o: "/", t: "/topics", m: "/messages", d: "/dead-letters", b: "/brokers", r: "/doctor", s: "/simulator", l: "/lab" };
+let goes = 0;
+function choose(step) {
+  const rows = [...document.querySelectorAll('table[data-keys="yes"] tbody tr:not(.topic)')];
+  if (!rows.length) return;
+  const at = rows.findIndex((row) => row.classList.contains("chosen"));
+  const next = rows[Math.min(rows.length - 1, Math.max(0, at + step))];
+  for (const row of rows) row.classList.toggle("chosen", row === next);
+  const link = next.querySelector("a");
+  if (link) link.focus({ preventScroll: true });
+  next.scrollIntoView({ block: "nearest" });
+}
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.nodeName);
+  if (event.key === "Escape" && isTyping) { event.target.blur(); return; }
+  if (isTyping) return;
+  if (Date.now() - goes < 1500 && PAGES[event.key]) { location.href = PAGES[event.key]; return; }
+  goes = event.key === "g" ? Date.now() : 0;
+  if (event.key === "/") {
+    const search = document.querySelector('input[type="search"]');
+    if (search) { event.preventDefault(); search.focus(); search.select(); }
+  } else if (event.key === "j" || event.key === "k") {
+    event.preventDefault();
+    choose(event.key === "j" ? 1 : -1);
+  }
+});
+
+writeTimes(document);
+follow();

@@ -1,0 +1,121 @@
+"""Bands of owners and lines of lag as SVG that is as wide as the page.
+
+Positions are percentages and there is no view box: text and hatches keep their size on every
+screen, and a name is cut off at the end of its band.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup
+
+from sparrowmq.dash.history import LagSample
+from sparrowmq.dash.matrix import Column
+from sparrowmq.dash.rebalances import Band, Rebalance
+from sparrowmq.report.markup import Markup as Svg
+from sparrowmq.report.markup import tag
+
+_HEIGHT = 22
+# A gap of some milliseconds would be thinner than a pixel, and yet is the point of the picture.
+_TROUBLE_PERCENT_MIN = 0.4
+_CHART_HEIGHT = 90
+
+
+class Span:
+    """A window of time; turns a moment into a percentage of its width."""
+
+    def __init__(self, since_ms: int, until_ms: int) -> None:
+        self.since_ms, self.until_ms = since_ms, until_ms
+
+    def percent(self, timestamp_ms: int) -> float:
+        """Return where a moment is, from 0 to 100."""
+        share = (timestamp_ms - self.since_ms) / max(1, self.until_ms - self.since_ms)
+        return round(min(1.0, max(0.0, share)) * 100, 3)
+
+
+def draw_bands(
+    bands: Sequence[Band],
+    columns: Mapping[str, Column],
+    span: Span,
+    *,
+    marks: Sequence[Rebalance],
+    nobody: str,
+) -> Markup:
+    """Draw who had a queue when, with a thin line at each rebalance."""
+    # What is wrong comes last: it may be drawn wider than it is.
+    ordered = sorted(bands, key=lambda band: band.owners is not None and len(band.owners) != 1)
+    drawn = [_draw_band(band, columns, span, nobody) for band in ordered if band.owners is not None]
+    lines = [
+        tag("line", class_="mark", x1=f"{x}%", x2=f"{x}%", y1=0, y2=_HEIGHT)
+        for mark in marks
+        if 0 < (x := span.percent(mark.begun_ms)) < 100
+    ]
+    return Markup(
+        tag("svg", *drawn, *lines, class_="strip", width="100%", height=_HEIGHT, aria_hidden="true")
+    )
+
+
+def _draw_band(band: Band, columns: Mapping[str, Column], span: Span, nobody: str) -> Svg:
+    assert band.owners is not None
+    has_trouble = len(band.owners) != 1
+    begin, end = span.percent(band.start_ms), span.percent(band.end_ms)
+    width = max(end - begin, _TROUBLE_PERCENT_MIN if has_trouble else 0)
+    known = [columns[client_id] for client_id in band.owners if client_id in columns]
+    name = " + ".join(column.letter for column in known) or nobody
+    tone = known[0].tone if known and not has_trouble else "danger"
+    fill = [tag("rect", class_="blank" if has_trouble else "band", width="100%", height=_HEIGHT)]
+    if has_trouble:
+        hatch = "hatch-both" if band.owners else "hatch-none"
+        fill.append(tag("rect", fill=f"url(#{hatch})", width="100%", height=_HEIGHT))
+    return tag(
+        "svg",
+        *fill,
+        tag("text", name, x=5, y=15.5, class_="name"),
+        class_=f"tone-{tone}" + (" trouble" if has_trouble else ""),
+        x=f"{begin}%",
+        width=f"{round(width, 3)}%",
+        height=_HEIGHT,
+    )
+
+
+def draw_hatches() -> Markup:
+    """Return the patterns that bands refer to, once for a page."""
+
+    def hatch(name: str, *paths: str) -> Svg:
+        strokes = [tag("path", d=path, class_="hatch") for path in paths]
+        return tag(
+            "pattern",
+            *strokes,
+            id=name,
+            width=7,
+            height=7,
+            patternUnits="userSpaceOnUse",
+            patternTransform="rotate(45)",
+        )
+
+    patterns = tag("defs", hatch("hatch-none", "M0 0V7"), hatch("hatch-both", "M0 0V7", "M0 0H7"))
+    return Markup(tag("svg", patterns, width=0, height=0, class_="patterns", aria_hidden="true"))
+
+
+def draw_lag(samples: Sequence[LagSample], span: Span, *, bucket_ms: int) -> Markup:
+    """Draw the lag as bars from the bottom, each as wide as its bucket of time."""
+    highest = max((sample.lag for sample in samples), default=0) or 1
+    width = round(100 * bucket_ms / max(1, span.until_ms - span.since_ms), 3)
+    bars = []
+    for sample in samples:
+        height = round(100 * sample.lag / highest, 2)
+        has_trouble = sample.unowned or sample.double
+        bars.append(
+            tag(
+                "rect",
+                class_="trouble" if has_trouble else "bar",
+                x=f"{span.percent(sample.at_ms)}%",
+                y=f"{100 - height}%",
+                width=f"{width}%",
+                height=f"{height}%",
+            )
+        )
+    return Markup(
+        tag("svg", *bars, class_="lag", width="100%", height=_CHART_HEIGHT, aria_hidden="true")
+    )

@@ -1,0 +1,139 @@
+"""Tables of a page: sorted, searched and turned by the URL, and written as CSV or JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+
+Value: TypeAlias = str | int | float | bool | None
+
+# Rows of one page.
+PAGE_ROWS = 100
+# A name that is searched for is no longer than the longest name.
+SEARCH_LENGTH_MAX = 255
+# What a spreadsheet takes for a formula.
+_FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
+
+
+class Column(NamedTuple):
+    """A column: its key in the URL and in files, its title in the catalogue's English.
+
+    `kind` says how a cell is shown: text, prose, number, rate, time, duration.
+    """
+
+    key: str
+    title: str
+    kind: str = "text"
+
+
+class Cell(NamedTuple):
+    """A value, with where it leads, a tone (bad, warn, quiet) and a note beside it."""
+
+    value: Value
+    href: str | None = None
+    tone: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table.
+
+    Args:
+        name: in URLs and file names.
+        title: in the catalogue's English.
+        empty: what to say where there is no row.
+        sort: the column it is sorted by, with "-" before it for descending; "" as given.
+        page, page_count: which rows are here.
+        row_count: of all pages.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    empty: str = "Nothing here."
+    sort: str = ""
+    search: str = ""
+    page: int = 1
+    page_count: int = 1
+    row_count: int = 0
+
+    @property
+    def is_number(self) -> list[bool]:
+        """Whether each column stands right."""
+        return [column.kind not in ("text", "prose", "time") for column in self.columns]
+
+
+def arrange(table: Table, query: Mapping[str, str], *, turns: bool = True) -> Table:
+    """Search, sort and turn a table as a URL says; what the URL has wrong is left out.
+
+    Args:
+        query: `q` is a text that a row must hold; `sort` a column, `page` a number from 1.
+        turns: whether only one page of it is wanted.
+    """
+    search = query.get("q", "").strip()[:SEARCH_LENGTH_MAX]
+    rows = list(table.rows)
+    if search:
+        wanted = search.casefold()
+        rows = [
+            row
+            for row in rows
+            if any(wanted in str(c.value).casefold() for c in row if c.value is not None)
+        ]
+    sort = query.get("sort", table.sort)
+    keys = [column.key for column in table.columns]
+    if sort.removeprefix("-") in keys:
+        place = keys.index(sort.removeprefix("-"))
+        known = [row for row in rows if row[place].value is not None]
+        known.sort(key=lambda row: _sort_key(row[place].value), reverse=sort.startswith("-"))
+        rows = known + [row for row in rows if row[place].value is None]
+    else:
+        sort = ""
+    count = len(rows)
+    page_count = max(1, -(-count // PAGE_ROWS))
+    number = query.get("page", "1")
+    page = min(max(1, int(number)), page_count) if number.isdecimal() and len(number) < 9 else 1
+    if turns:
+        rows = rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
+    return replace(
+        table,
+        rows=rows,
+        sort=sort,
+        search=search,
+        page=page,
+        page_count=page_count,
+        row_count=count,
+    )
+
+
+def _sort_key(value: Value) -> tuple[bool, float, str]:
+    if isinstance(value, str):
+        return True, 0.0, value.casefold()
+    return False, float(value or 0), ""
+
+
+def write_csv(table: Table) -> str:
+    """Write a table as CSV; a text that a spreadsheet would run begins with an apostrophe."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow([column.key for column in table.columns])
+    writer.writerows([[_csv_value(cell.value) for cell in row] for row in table.rows])
+    return out.getvalue()
+
+
+def _csv_value(value: Value) -> Value:
+    if isinstance(value, str) and value.startswith(_FORMULA_SIGNS):
+        return f"'{value}"
+    return value
+
+
+def write_json(table: Table) -> str:
+    """Write a table as a JSON list of objects."""
+    keys = [column.key for column in table.columns]
+    rows = [dict(zip(keys, (cell.value for cell in row), strict=True)) for row in table.rows]
+    return json.dumps(rows, ensure_ascii=False, indent=1)

@@ -1,0 +1,270 @@
+"""Looks at a cluster again and again, keeps the newest, and wakes the pages that wait for it.
+
+One task looks at the whole cluster, another at single groups: those on somebody's screen, more
+often while their queues move, and in turn those that need attention first. A large cluster is asked
+no more often than a small one. What fails is kept as a line beside what was seen last, and tried
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling.clock import monotonic_ms
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.operations.groups import list_groups
+from sparrowmq.client.operations.overview import Flow, Overview, group_flows, take_overview
+from sparrowmq.client.operations.snapshot import take_snapshot
+from sparrowmq.dash.history import History
+from sparrowmq.dash.looks import Look, look_of
+from sparrowmq.doctor import Finding, GroupSnapshot, diagnose
+from sparrowmq.doctor.case import Case, examine
+from sparrowmq.errors import SparrowError
+from sparrowmq.model.names import check_group
+
+LOG = logging.getLogger("sparrowmq.dash")
+
+# Between two looks at a group: while it is on a screen and its queues move, while it is on a
+# screen, and else.
+MOVING_MS, SHOWN_MS, OTHERS_MS = 400, 1_500, 10_000
+# A group whose queues changed hands so lately still moves.
+STILL_AFTER_MS = 4_000
+# Groups looked at at the same time; groups not on a screen that are looked at in turn, and the
+# time between two of them. With four requests for each, a broker gets eight a second of it.
+LOOKS_AT_ONCE, TURNS_MAX, TURN_MS = 4, 20, 500
+# Between two looks at the whole cluster, and after one that failed.
+OVERVIEW_MS, RETRY_MS = 5_000, 1_500
+# Groups that were looked at and are on no screen are kept so long.
+KEPT_MS = 120_000
+# Rates are taken over the looks of so long, at least over the time that the doctor's rules need.
+RATE_MS = 7_000
+_SAMPLES_MAX = RATE_MS // MOVING_MS + 2
+_TICK_S = 0.1
+
+
+@dataclass(slots=True, kw_only=True)
+class WatchedGroup:
+    """A group and what was seen of it last.
+
+    Args:
+        case, findings: what was seen; None and empty before the first look.
+        look: the case, as the history takes it.
+        failure: why the last look failed, "" if it did not.
+        shown: how many screens show it.
+        due_ms: when it is looked at next.
+        moved_ms: when its owners changed last.
+        wanted_ms: when somebody last asked for it.
+        snapshots: the looks of the last `RATE_MS`.
+    """
+
+    name: str
+    case: Case | None = None
+    findings: tuple[Finding, ...] = ()
+    look: Look | None = None
+    failure: str = ""
+    shown: int = 0
+    due_ms: int = 0
+    moved_ms: int | None = None
+    wanted_ms: int = 0
+    snapshots: list[GroupSnapshot] = field(default_factory=list)
+    is_being_looked_at: bool = False
+
+
+class Watcher:
+    """Looks at a cluster and its groups.
+
+    Args:
+        directory: where the cluster is.
+        driver: runs the operations.
+        history: takes what was seen.
+
+    Attributes:
+        overview: the cluster as seen last; None before the first look.
+        flows: how fast groups move, by name.
+        names: of all groups, those that need attention first.
+        groups: those that were looked at alone, by name.
+        failure: why the cluster could not be looked at, "" if it could.
+        history_failure: why the history is not kept, "" if it is.
+        version: rises with everything that is new.
+    """
+
+    def __init__(self, directory: Directory, driver: AsyncDriver, history: History) -> None:
+        self.directory = directory
+        self.driver = driver
+        self.history = history
+        self.overview: Overview | None = None
+        self.flows: dict[str, Flow] = {}
+        self.names: list[str] = []
+        self.groups: dict[str, WatchedGroup] = {}
+        self.failure = ""
+        self.history_failure = ""
+        self.version = 0
+        self._news = asyncio.Condition()
+        self._looks: set[asyncio.Task[None]] = set()
+        self._turn_ms = 0
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._survey_for_ever())
+                tasks.create_task(self._look_for_ever())
+        finally:
+            for look in self._looks:
+                look.cancel()
+            await asyncio.gather(*self._looks, return_exceptions=True)
+
+    @contextmanager
+    def showing(self, name: str | None) -> Iterator[None]:
+        """Look at a group more often while the block runs; None is none."""
+        if name is None:
+            yield
+            return
+        group = self._group(name)
+        group.shown += 1
+        group.due_ms = 0
+        try:
+            yield
+        finally:
+            group.shown -= 1
+
+    async def wait(self, version: int, *, timeout_s: float) -> int:
+        """Wait until there is something newer than `version`, or the time is over."""
+        async with self._news:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._news.wait_for(lambda: self.version > version)
+        return self.version
+
+    async def find(self, name: str) -> WatchedGroup:
+        """Return a group with what was seen last; looks at it now if nothing was.
+
+        Raises: ConfigError for a bad name; UsageError for a group that no broker knows; another
+        SparrowError if nothing of it was ever seen and nobody answers.
+        """
+        check_group(name)
+        known = self.groups.get(name)
+        if known is not None and known.case is not None:
+            known.wanted_ms = monotonic_ms()
+            return known
+        snapshot = await self.driver.run(take_snapshot(self.directory, name))
+        group = self._group(name)
+        self._take(group, snapshot)
+        return group
+
+    async def look_now(self, name: str) -> None:
+        """Look at a group at once, as after something was done to it."""
+        await self._look(self._group(name))
+
+    async def _survey_for_ever(self) -> None:
+        while True:
+            try:
+                asked = [name for name, group in self.groups.items() if group.shown]
+                found = await self.driver.run(take_overview(self.directory, asked_first=asked))
+            except SparrowError as error:
+                self.failure = str(error)
+            else:
+                silent = [broker for broker in found.brokers if broker.failure]
+                if len(silent) == len(found.brokers):
+                    self.failure = silent[0].failure
+                else:
+                    self.failure = ""
+                    self._take_overview(found, await self._list_known())
+            await self._announce()
+            await asyncio.sleep((RETRY_MS if self.failure else OVERVIEW_MS) / 1000)
+
+    async def _list_known(self) -> list[str]:
+        """Return the groups that brokers know; those known before if some broker is silent."""
+        try:
+            return await self.driver.run(list_groups(self.directory))
+        except SparrowError:
+            return self.names
+
+    def _take_overview(self, found: Overview, known: list[str]) -> None:
+        before, self.overview = self.overview, found
+        self.flows = {} if before is None else group_flows(before, found)
+        seen = [group.group for group in found.groups]
+        # Groups that have committed nothing yet are in no broker's statistics.
+        self.names = [*seen, *sorted(set(known) - set(seen))]
+        first = set(self.names[:TURNS_MAX])
+        for name in self.names[:TURNS_MAX]:
+            self._group(name)
+        kept_ms = monotonic_ms() - KEPT_MS
+        for name, group in list(self.groups.items()):
+            if not group.shown and name not in first and group.wanted_ms < kept_ms:
+                del self.groups[name]
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            for group in self._due():
+                task = asyncio.create_task(self._look(group))
+                self._looks.add(task)
+                task.add_done_callback(self._looks.discard)
+            await asyncio.sleep(_TICK_S)
+
+    def _due(self) -> list[WatchedGroup]:
+        now_ms = monotonic_ms()
+        due = [g for g in self.groups.values() if g.due_ms <= now_ms and not g.is_being_looked_at]
+        chosen = [group for group in due if group.shown]
+        others = sorted((g for g in due if not g.shown), key=lambda group: group.due_ms)
+        if others and now_ms - self._turn_ms >= TURN_MS:
+            self._turn_ms = now_ms
+            chosen.append(others[0])
+        return chosen[: max(0, LOOKS_AT_ONCE - len(self._looks))]
+
+    def _group(self, name: str) -> WatchedGroup:
+        group = self.groups.setdefault(name, WatchedGroup(name=name))
+        group.wanted_ms = monotonic_ms()
+        return group
+
+    async def _look(self, group: WatchedGroup) -> None:
+        group.is_being_looked_at = True
+        try:
+            snapshot = await self.driver.run(take_snapshot(self.directory, group.name))
+        except SparrowError as error:
+            group.failure = str(error)
+        else:
+            self._take(group, snapshot)
+        finally:
+            group.is_being_looked_at = False
+            group.due_ms = monotonic_ms() + _pause_ms(group)
+        await self._announce()
+
+    def _take(self, group: WatchedGroup, snapshot: GroupSnapshot) -> None:
+        """Keep a look; rates are taken from the oldest one that is recent enough."""
+        now_ms = snapshot.last.at_ms
+        recent = [s for s in group.snapshots if 0 < now_ms - s.last.at_ms <= RATE_MS]
+        earlier = recent[:1] or [s for s in group.snapshots[-1:] if s.last.at_ms < now_ms]
+        samples = (*(s.last for s in earlier), snapshot.last)
+        group.snapshots = [*recent, snapshot][-_SAMPLES_MAX:]
+        group.failure = ""
+        group.case = examine(replace(snapshot, samples=samples))
+        group.findings = tuple(diagnose(group.case.snapshot))
+        before, group.look = group.look, look_of(group.case)
+        if before is None or before.owners != group.look.owners:
+            group.moved_ms = now_ms
+        try:
+            self.history.note(group.name, group.look, before)
+            self.history_failure = ""
+        except sqlite3.Error as error:
+            if not self.history_failure:
+                LOG.warning("the history is not kept: %s", error)
+            self.history_failure = str(error)
+
+    async def _announce(self) -> None:
+        async with self._news:
+            self.version += 1
+            self._news.notify_all()
+
+
+def _pause_ms(group: WatchedGroup) -> int:
+    if not group.shown:
+        return OTHERS_MS
+    is_moving = group.moved_ms is not None and monotonic_ms() - group.moved_ms < STILL_AFTER_MS
+    return MOVING_MS if is_moving and not group.failure else SHOWN_MS

@@ -1,0 +1,303 @@
+"""What all pages share: the page around them, formats of tables, errors, live news."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+
+from sparrowmq.dash.access import Access, Session, check_form_token, read_form
+from sparrowmq.dash.strips import draw_hatches
+from sparrowmq.dash.tables import Table, arrange, write_csv, write_json
+from sparrowmq.dash.watcher import Watcher
+from sparrowmq.dash.words import LANGUAGES, Words, choose_language, number, rate
+from sparrowmq.errors import ConfigError, SparrowError, UsageError
+
+HERE = Path(__file__).parent
+THEMES = ("auto", "light", "dark")
+# Where the pages are, in the order in which people look, with their names in the catalogue.
+PAGES = (("/", "Overview"),)
+_YEAR_S = 365 * 86_400
+# Open streams of news; a browser opens one for each tab that is seen.
+STREAMS_MAX = 64
+# A stream says that it is alive so often, and a page that hears nothing looks again.
+STREAM_BEAT_S = 10.0
+# Beyond this no page is of use; a browser's own limit is not far above.
+QUERY_LENGTH_MAX = 8_192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A page: its template, its title and what the template shows.
+
+    Args:
+        tables: those of the page; the first is the one that the URL sorts and searches.
+        group: the group that it shows, which is looked at more often while it is open.
+        is_live: whether it follows the news.
+    """
+
+    template: str
+    title: str
+    context: Mapping[str, object] = field(default_factory=dict)
+    tables: Sequence[Table] = ()
+    group: str | None = None
+    is_live: bool = True
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """A request of somebody who has logged in."""
+
+    request: Request
+    session: Session
+    words: Words
+    query: Mapping[str, str]
+    form: Mapping[str, str] = field(default_factory=dict)
+
+
+Handler = Callable[[Visit], Awaitable[View | Response]]
+
+
+class Site:
+    """The pages' shell.
+
+    Args:
+        watcher: what is shown.
+        access: who may see it.
+        cluster: the name servers, for the head of each page.
+        allow_writes: whether pages may change the cluster.
+    """
+
+    def __init__(
+        self, watcher: Watcher, access: Access, *, cluster: str, allow_writes: bool
+    ) -> None:
+        self.watcher = watcher
+        self.access = access
+        self.cluster = cluster
+        self.allow_writes = allow_writes
+        self._streams = 0
+        self._pages = Environment(
+            loader=FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._pages.filters |= {"number": number, "rate": rate, "path": _quote_part}
+        self._pages.globals |= {"version": version("sparrowmq"), "hatches": draw_hatches()}
+
+    def page(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """Wrap what makes a page: only for those who have logged in, errors as a clear line."""
+
+        async def serve(request: Request) -> Response:
+            session = self.access.find(request.cookies)
+            if session is None:
+                return self._send_to_login(request)
+            words = self._words(request)
+            query = {key: value[:QUERY_LENGTH_MAX] for key, value in request.query_params.items()}
+            visit = Visit(request=request, session=session, words=words, query=query)
+            try:
+                if request.method == "POST":
+                    form = await read_form(request)
+                    check_form_token(form, session)
+                    visit = Visit(
+                        request=request, session=session, words=words, query=query, form=form
+                    )
+                found = await handler(visit)
+            except SparrowError as error:
+                found = _error_view(error)
+            if isinstance(found, Response):
+                return found
+            return self._respond(visit, found)
+
+        return serve
+
+    def _respond(self, visit: Visit, view: View) -> Response:
+        kind = visit.query.get("format", "")
+        if kind in ("csv", "json") and view.tables:
+            wanted = visit.query.get("table", view.tables[0].name)
+            table = next((t for t in view.tables if t.name == wanted), view.tables[0])
+            return _file(arrange(table, visit.query, turns=False), kind)
+        main, *others = view.tables or (None,)
+        tables = [] if main is None else [arrange(main, visit.query), *others]
+        html = self.render(
+            visit.request,
+            view.template,
+            title=visit.words(view.title),
+            session=visit.session,
+            tables={table.name: table for table in tables if table is not None},
+            group=view.group,
+            is_live=view.is_live,
+            **view.context,
+        )
+        response = HTMLResponse(html, status_code=view.status)
+        return self._keep_choices(visit.request, response)
+
+    def render(self, request: Request, template: str, **context: object) -> str:
+        """Render a page with what all of them have."""
+        words = self._words(request)
+        theme = request.query_params.get("theme", request.cookies.get("sparrowmq_theme", "auto"))
+
+        def link(**changes: object) -> str:
+            """Return this page's URL with other parameters; None takes one away."""
+            query = dict(request.query_params)
+            for transient in ("lang", "theme", "format", "table"):
+                query.pop(transient, None)
+            for key, value in changes.items():
+                if value is None:
+                    query.pop(key, None)
+                else:
+                    query[key] = str(value)
+            text = urlencode(query)
+            return quote(request.url.path) + (f"?{text}" if text else "")
+
+        return self._pages.get_template(template).render(
+            _=words,
+            words=words,
+            languages=LANGUAGES,
+            themes=THEMES,
+            pages=PAGES,
+            theme=theme if theme in THEMES else "auto",
+            link=link,
+            path=request.url.path,
+            query=request.query_params,
+            cluster=self.cluster,
+            allow_writes=self.allow_writes,
+            watcher=self.watcher,
+            **context,
+        )
+
+    def _words(self, request: Request) -> Words:
+        return Words(
+            choose_language(
+                request.query_params.get("lang"),
+                request.cookies.get("sparrowmq_lang"),
+                request.headers.get("accept-language", ""),
+            )
+        )
+
+    def _keep_choices(self, request: Request, response: Response) -> Response:
+        for name, allowed in (("lang", LANGUAGES), ("theme", THEMES)):
+            chosen = request.query_params.get(name)
+            if chosen is not None and chosen in allowed:
+                response.set_cookie(
+                    f"sparrowmq_{name}", chosen, max_age=_YEAR_S, httponly=True, samesite="lax"
+                )
+        return response
+
+    def _send_to_login(self, request: Request) -> Response:
+        if "x-live" in request.headers or request.method != "GET":
+            return Response(status_code=401)
+        here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"/login?{urlencode({'next': here})}", status_code=303)
+
+    async def log_in(self, request: Request) -> Response:
+        """Show the form of the password, and take it."""
+        problem, status = "", 200
+        target = request.query_params.get("next", "/")
+        if request.method == "POST":
+            try:
+                form = await read_form(request)
+                token = self.access.log_in(form.get("password", ""))
+                target = form.get("next", "/")
+            except UsageError:
+                token = None
+            if token is not None:
+                response = RedirectResponse(_safe_target(target), status_code=303)
+                response.set_cookie(
+                    self.access.cookie,
+                    token,
+                    httponly=True,
+                    samesite="lax",
+                    secure=request.url.scheme == "https",
+                )
+                return response
+            problem, status = "This is not the password.", 403
+        words = self._words(request)
+        html = self.render(
+            request,
+            "login.html",
+            title=words("Log in"),
+            session=None,
+            problem=words(problem) if problem else "",
+            target=_safe_target(target),
+            is_live=False,
+            group=None,
+        )
+        return self._keep_choices(request, HTMLResponse(html, status_code=status))
+
+    async def log_out(self, visit: Visit) -> Response:
+        """End the session."""
+        self.access.log_out(visit.request.cookies)
+        response = RedirectResponse("/login", status_code=303)
+        response.delete_cookie(self.access.cookie)
+        return response
+
+    async def stream(self, visit: Visit) -> Response:
+        """Send news: a page hears when there is something newer, and asks for it."""
+        if self._streams >= STREAMS_MAX:
+            return Response("too many open pages\n", status_code=503, headers={"retry-after": "5"})
+        group = visit.query.get("group") or None
+        if group is not None:
+            await self.watcher.find(group)
+
+        async def events() -> AsyncIterator[str]:
+            self._streams += 1
+            try:
+                with self.watcher.showing(group):
+                    seen = self.watcher.version
+                    yield "retry: 1000\n\n"
+                    while self.access.find(visit.request.cookies) is not None:
+                        now = await self.watcher.wait(seen, timeout_s=STREAM_BEAT_S)
+                        if now == seen:
+                            yield ": still here\n\n"
+                        else:
+                            seen = now
+                            yield f"event: news\ndata: {json.dumps({'version': now})}\n\n"
+                    yield "event: over\ndata: {}\n\n"
+            except asyncio.CancelledError:
+                raise
+            finally:
+                self._streams -= 1
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+
+def _error_view(error: SparrowError) -> View:
+    status = 400 if isinstance(error, ConfigError | UsageError) else 503
+    return View(
+        template="error.html",
+        title="This cannot be shown",
+        context={"problem": str(error)},
+        status=status,
+    )
+
+
+def _file(table: Table, kind: str) -> Response:
+    text, media = (
+        (write_csv(table), "text/csv") if kind == "csv" else (write_json(table), "application/json")
+    )
+    return Response(
+        text,
+        media_type=media,
+        headers={"content-disposition": f'attachment; filename="{table.name}.{kind}"'},
+    )
+
+
+def _safe_target(target: str) -> str:
+    """Return a path on this server: a login leads nowhere else."""
+    is_here = target.startswith("/") and not target.startswith(("//", "/\\"))
+    return target if is_here and target.isprintable() else "/"
+
+
+def _quote_part(text: object) -> str:
+    return quote(str(text), safe="")

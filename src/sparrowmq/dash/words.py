@@ -1,0 +1,72 @@
+"""What the page says, in English and Chinese: English is the key, `chinese.py` has the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from sparrowmq.dash.chinese import CHINESE, CHINESE_COUNTS
+
+LANGUAGES: Mapping[str, str] = MappingProxyType({"en": "English", "zh": "中文"})
+
+
+class Words:
+    """The texts and forms of one language, `en` or `zh`."""
+
+    def __init__(self, language: str) -> None:
+        self.language = language
+
+    def __call__(self, text: str, **values: object) -> str:
+        """Return a text in this language, with its values put in.
+
+        One without a translation stays English; a test holds that there is none.
+        """
+        found = CHINESE.get(text, text) if self.language == "zh" else text
+        return found.format(**values) if values else found
+
+    def count(self, count: int, noun: str) -> str:
+        """Write a count with its noun: `1 queue`, `2,000 queues`, `2,000 个队列`."""
+        if self.language == "zh":
+            return f"{count:,} {CHINESE_COUNTS[noun]}"
+        return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+    def duration(self, milliseconds: float | None) -> str:
+        """Write a duration for people: `400 ms`, `12 s`, `5 min`, `3.2 h`, `4 d`."""
+        if milliseconds is None:
+            return "–"
+        seconds = max(0.0, milliseconds / 1000)
+        if seconds < 1:
+            return self("{n} ms", n=round(milliseconds))
+        if seconds < 10:
+            return self("{n} s", n=f"{seconds:.1f}")
+        if seconds < 120:
+            return self("{n} s", n=f"{seconds:.0f}")
+        if seconds < 3_600:
+            return self("{n} min", n=f"{seconds / 60:.0f}")
+        if seconds < 172_800:
+            return self("{n} h", n=f"{seconds / 3600:.1f}".removesuffix(".0"))
+        return self("{n} d", n=f"{seconds / 86_400:.1f}".removesuffix(".0"))
+
+
+def number(value: float | None) -> str:
+    """Write a number with separators; a blank dash for none."""
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def rate(value: float | None) -> str:
+    """Write messages a second: one decimal where it is small."""
+    if value is None:
+        return "–"
+    return f"{value:,.1f}" if 0 < abs(value) < 10 else f"{value:,.0f}"
+
+
+def choose_language(asked: str | None, kept: str | None, accepted: str) -> str:
+    """Return the language of a page: asked for in the URL, kept in a cookie, or the browser's."""
+    for choice in (asked, kept):
+        if choice is not None and choice in LANGUAGES:
+            return choice
+    # The first that is one of ours, as browsers write the best first.
+    for part in accepted.lower().split(","):
+        if part.strip()[:2] in LANGUAGES:
+            return part.strip()[:2]
+    return "en"

@@ -1,0 +1,191 @@
+"""Who gets in, and what other sites in the same browser cannot do."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from live_page import BASE, PASSWORD, Reader
+from sparrowmq.dash import access as access_module
+from sparrowmq.dash.access import SESSIONS_MAX, Access, check_host_name, make_password
+from sparrowmq.errors import ConfigError
+
+pytestmark = pytest.mark.slow
+
+
+def other_browser(reader: Reader, **headers: str) -> httpx.AsyncClient:
+    """Return a client of the same page that has not logged in."""
+    return httpx.AsyncClient(transport=reader.http._transport, base_url=BASE, headers=headers)
+
+
+async def test_nothing_is_shown_without_a_login(reader: Reader) -> None:
+    async with other_browser(reader) as http:
+        for path in ("/", "/groups/GID_x", "/?format=json&table=groups", "/events"):
+            answer = await http.get(path)
+            assert 303 == answer.status_code, path
+            assert answer.headers["location"].startswith("/login?next=%2F"), path
+        live = await http.get("/", headers={"x-live": "1"})
+
+    assert 401 == live.status_code
+    assert "" == live.text
+
+
+async def test_a_wrong_password_is_said_in_one_line_and_opens_nothing(reader: Reader) -> None:
+    async with other_browser(reader) as http:
+        answer = await http.post("/login", data={"password": PASSWORD[:-1] + "x"})
+        after = await http.get("/")
+
+    assert 403 == answer.status_code
+    assert "This is not the password." in answer.text
+    assert 303 == after.status_code
+
+
+async def test_a_login_leads_where_one_was_going_and_never_elsewhere(reader: Reader) -> None:
+    async with other_browser(reader) as http:
+        for target, expected in [
+            ("/groups/G?window=900", "/groups/G?window=900"),
+            ("//evil.example.com/", "/"),
+            ("/\\evil.example.com/", "/"),
+            ("https://evil.example.com/", "/"),
+            ("/\r\nSet-Cookie: a=b", "/"),
+        ]:
+            form = {"password": PASSWORD, "next": target}
+            answer = await http.post("/login", data=form)
+            assert (303, expected) == (answer.status_code, answer.headers["location"])
+
+
+async def test_the_cookie_is_for_this_server_alone(reader: Reader) -> None:
+    async with other_browser(reader) as http:
+        answer = await http.post("/login", data={"password": PASSWORD})
+
+    cookie = answer.headers["set-cookie"].lower()
+    assert cookie.startswith("sparrowmq_8181=")
+    assert "httponly" in cookie
+    assert "samesite=lax" in cookie
+
+
+@pytest.mark.parametrize(
+    ("host", "is_served"),
+    [
+        ("127.0.0.1:8181", True),
+        ("localhost:8181", True),
+        ("[::1]:8181", True),
+        ("192.168.1.7:8181", True),
+        ("dash.example.com", True),
+        ("DASH.example.com:443", True),
+        ("evil.example.com:8181", False),
+        ("127.0.0.1.evil.example.com", False),
+        ("localhost.evil.example.com:8181", False),
+        ("", False),
+    ],
+)
+async def test_a_name_that_was_bound_to_this_machine_is_not_served(
+    reader: Reader, host: str, *, is_served: bool
+) -> None:
+    answer = await reader.http.get("/", headers={"host": host})
+
+    assert (200 if is_served else 421) == answer.status_code
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example.com"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+async def test_a_form_of_another_site_is_refused(reader: Reader, headers: dict[str, str]) -> None:
+    answer = await reader.http.post("/logout", data={"token": reader.token()}, headers=headers)
+
+    assert 403 == answer.status_code
+    await reader.read("/")
+
+
+async def test_a_form_without_the_sessions_token_is_refused(reader: Reader) -> None:
+    for token in ("", "x" * 43, "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")):
+        answer = await reader.http.post("/logout", data={"token": token})
+        assert 400 == answer.status_code
+        assert "load the page again" in answer.text
+    await reader.read("/")
+
+
+async def test_a_form_that_is_too_large_is_refused(reader: Reader) -> None:
+    answer = await reader.http.post("/logout", content=b"a" * 65_537)
+
+    assert 400 == answer.status_code
+    assert "larger than 65536 bytes" in answer.text
+
+
+async def test_after_the_logout_the_cookie_opens_nothing(reader: Reader) -> None:
+    cookies = dict(reader.http.cookies)
+
+    answer = await reader.http.post("/logout", data={"token": reader.token()})
+
+    assert 303 == answer.status_code
+    async with other_browser(reader) as http:
+        http.cookies.update(cookies)
+        assert 303 == (await http.get("/")).status_code
+
+
+async def test_every_answer_carries_the_policy(reader: Reader) -> None:
+    for path in ("/", "/static/dash.js", "/nothing", "/login"):
+        headers = (await reader.http.get(path)).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy, path
+        assert "unsafe" not in policy, path
+        assert "frame-ancestors 'none'" in policy, path
+        assert "nosniff" == headers["x-content-type-options"], path
+
+
+async def test_other_methods_are_refused(reader: Reader) -> None:
+    for method in ("PUT", "DELETE", "OPTIONS", "TRACE"):
+        assert 405 == (await reader.http.request(method, "/")).status_code
+
+
+async def test_pages_load_nothing_from_elsewhere_and_have_no_script_in_their_text(
+    reader: Reader,
+) -> None:
+    text = await reader.read("/")
+
+    assert "http://" not in text.replace("http://www.w3.org/", "")
+    assert "https://" not in text
+    assert " style=" not in text
+    assert "<script>" not in text
+
+
+def test_a_session_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = 1_000
+    monkeypatch.setattr(access_module, "monotonic_ms", lambda: now_ms)
+    access = Access(PASSWORD, port=1)
+    token = access.log_in(PASSWORD)
+    assert token is not None
+
+    now_ms += access_module.SESSION_MS
+    assert access.find({access.cookie: token}) is not None
+    now_ms += 1
+    assert access.find({access.cookie: token}) is None
+
+
+def test_the_oldest_session_ends_where_there_would_be_too_many() -> None:
+    access = Access(PASSWORD, port=1)
+    tokens = [access.log_in(PASSWORD) or "" for _ in range(SESSIONS_MAX + 1)]
+
+    assert [False, *[True] * SESSIONS_MAX] == [
+        access.find({access.cookie: token}) is not None for token in tokens
+    ]
+
+
+def test_passwords_differ_and_have_no_sign_that_looks_like_another() -> None:
+    passwords = {make_password() for _ in range(100)}
+
+    assert 100 == len(passwords)
+    assert not set("".join(passwords)) & set("01ilo")
+    assert {19} == {len(password) for password in passwords}
+
+
+@pytest.mark.parametrize("name", ["", "http://dash", "a:80", "a b", "me@dash"])
+def test_what_is_no_host_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="--allow-host"):
+        check_host_name(name)

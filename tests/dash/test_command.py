@@ -1,0 +1,131 @@
+"""`sparrowmq dash` and `sparrowmq up --dashboard` as processes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from sparrowmq.testing import EmbeddedCluster
+
+pytestmark = pytest.mark.slow
+
+COMMAND = [sys.executable, "-m", "sparrowmq.cli.main"]
+
+
+class Start(Protocol):
+    def __call__(self, *arguments: str) -> subprocess.Popen[str]: ...
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with ExitStack() as held:
+
+        def run(*arguments: str) -> subprocess.Popen[str]:
+            process = held.enter_context(
+                subprocess.Popen(
+                    [*COMMAND, *arguments],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            held.callback(process.kill)
+            return process
+
+        yield run
+
+
+def find_line(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
+    """Return the match of the first line of stderr that has the pattern."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if found := re.search(pattern, line):
+            return found
+    pytest.fail(f"no {pattern} in {said}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_dash_prints_where_it_is_and_its_password_once_and_ends_cleanly(
+    start: Start, cluster: EmbeddedCluster, tmp_path: Path, number: signal.Signals
+) -> None:
+    at = ("--nameserver", cluster.name_server, "--data", str(tmp_path), "--port", "0")
+    process = start("dash", *at)
+    assert process.stdout is not None
+    ready = re.fullmatch(r"ready dash=(http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())
+    assert ready is not None
+    password = find_line(process, r"password of the live page: ([a-z0-9-]{19})$")[1]
+
+    with urllib.request.urlopen(f"{ready[1]}login", timeout=20) as answer:
+        page = answer.read().decode()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+
+    assert 'type="password"' in page
+    assert password not in page
+    assert (0, "") == (process.returncode, out)
+    assert password not in err
+    assert (tmp_path / "dash.sqlite").is_file()
+
+
+def test_up_serves_the_page_too_and_takes_it_along(start: Start, tmp_path: Path) -> None:
+    free = ("--nameserver-port", "0", "--broker-port", "0", "--dashboard-port", "0")
+    process = start("up", *free, "--dashboard", "--data", str(tmp_path))
+    place = find_line(process, r"^ready dash=(\S+)")[1]
+
+    with urllib.request.urlopen(f"{place}login", timeout=20) as answer:
+        assert 200 == answer.status
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=30)
+
+    assert 0 == process.returncode
+    assert 1 == out.count("ready ")
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"{place}login", timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--host", "0.0.0.0"), 2, "the password would pass in the open"),
+        (("--host", "no.such.host.invalid"), 2, "is no address of this machine"),
+        (("--allow-host", "https://dash"), 2, "--allow-host 'https://dash' is no name of a host"),
+        (("--tls-key", "page.key"), 2, "--tls-key needs --tls-cert"),
+        (("--tls-cert", "missing.pem"), 2, "missing.pem"),
+        (("--nameserver", "nonsense"), 2, "nonsense"),
+        (("--data", "/dev/null/x"), 2, "choose another --data"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    start: Start, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    process = start("dash", "--port", "0", "--data", str(tmp_path), *arguments)
+    out, err = process.communicate(timeout=30)
+
+    assert (code, "") == (process.returncode, out)
+    (line,) = err.splitlines()
+    assert line.startswith("sparrowmq: ")
+    assert words in line
+
+
+def test_a_port_in_use_is_one_line(start: Start, tmp_path: Path) -> None:
+    first = start("dash", "--port", "0", "--data", str(tmp_path))
+    assert first.stdout is not None
+    port = first.stdout.readline().rpartition(":")[2].strip("/\n")
+
+    second = start("dash", "--port", port, "--data", str(tmp_path))
+    _, err = second.communicate(timeout=30)
+
+    assert 1 == second.returncode
+    assert f"cannot listen on 127.0.0.1:{port}: " in err
+    assert "choose another --port" in err

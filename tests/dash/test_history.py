@@ -1,0 +1,152 @@
+"""What was seen, kept in a bounded file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from group_looks import BEFORE, JOINED, QUEUES
+from sparrowmq.dash import history as history_module
+from sparrowmq.dash.history import GAP_MS, SAMPLE_MS, History, LagSample, Standing
+from sparrowmq.dash.looks import Event, EventKind, OwnerChange
+from sparrowmq.dash.rebalances import At
+from sparrowmq.errors import ConfigError
+
+Q0, _, Q2, _ = QUEUES
+
+
+@pytest.fixture
+def history() -> Iterator[History]:
+    kept = History(None, "127.0.0.1:9876")
+    yield kept
+    kept.close()
+
+
+def test_owners_are_kept_with_the_time_since_when(history: History) -> None:
+    history.note("G", BEFORE, None)
+    history.note("G", JOINED, BEFORE)
+
+    standings = history.standings("G")
+    assert Standing(("a",), 1_000, is_exact=False) == standings[Q0]
+    assert Standing(("b",), 2_000, is_exact=True) == standings[Q2]
+    assert [
+        At(2_000, Event(EventKind.JOINED, "b")),
+        At(2_000, OwnerChange(Q2, ("a",), ("b",), 7, 120)),
+        At(2_000, OwnerChange(QUEUES[3], ("a",), (), 5, 120)),
+    ] == history.seen("G", since_ms=0)
+
+
+def test_what_changed_while_nobody_looked_is_no_rebalance(history: History) -> None:
+    late = replace(JOINED, timestamp_ms=BEFORE.timestamp_ms + GAP_MS + 1)
+    history.note("G", BEFORE, None)
+    history.note("G", late, BEFORE)
+
+    assert [] == history.seen("G", since_ms=0)
+    assert [(1_000, 1_000), (late.timestamp_ms, late.timestamp_ms)] == history.watched(
+        "G", since_ms=0
+    )
+    standings = history.standings("G")
+    assert Standing(("a",), 1_000, is_exact=False) == standings[Q0], "it kept its owner"
+    assert Standing(("b",), late.timestamp_ms, is_exact=False) == standings[Q2]
+
+
+def test_the_file_outlives_the_process_and_tells_clusters_and_groups_apart(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "dash.sqlite"
+    first = History(path, "one:9876")
+    first.note("G", BEFORE, None)
+    first.close()
+
+    again, other = History(path, "one:9876"), History(path, "two:9876")
+
+    assert 4 == len(again.standings("G"))
+    assert {} == again.standings("H")
+    assert {} == other.standings("G")
+    again.close()
+    other.close()
+
+
+def test_lag_is_sampled_and_the_worst_of_a_bucket_is_shown(history: History) -> None:
+    looks = [
+        replace(BEFORE, timestamp_ms=ms, lag=lag, unowned=n)
+        for ms, lag, n in [
+            (0, 5, 0),
+            (SAMPLE_MS - 1, 99, 0),
+            (SAMPLE_MS, 7, 1),
+            (3 * SAMPLE_MS, 1, 0),
+        ]
+    ]
+    for before, look in zip([None, *looks], looks, strict=False):
+        history.note("G", look, before)
+
+    found = history.samples("G", since_ms=0, bucket_ms=2 * SAMPLE_MS)
+
+    assert [LagSample(0, 7, 1, 0, 1), LagSample(2 * SAMPLE_MS, 1, 0, 0, 1)] == found
+
+
+def test_members_keep_their_number_and_a_number_is_free_again_after_an_hour(
+    history: History,
+) -> None:
+    def note(at_ms: int, *ids: str) -> dict[str, int]:
+        look = replace(BEFORE, timestamp_ms=at_ms, members=dict.fromkeys(ids, 1))
+        history.note("G", look, None)
+        return history.numbers("G")
+
+    assert {"a": 0, "b": 1} == note(1_000, "a", "b")
+    assert {"a": 0, "b": 1, "c": 2} == note(2_000, "b", "c")
+    assert {"b": 1, "c": 2, "d": 0} == note(3_602_000, "b", "c", "d")
+
+
+def test_rows_are_bounded_the_oldest_go(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "ROWS_MAX", 10)
+    monkeypatch.setattr(history_module, "_PRUNE_EVERY", 2)
+    before = None
+    for number in range(60):
+        owner = "ab"[number % 2]
+        look = replace(BEFORE, timestamp_ms=1_000 * number, owners={Q0: (owner,)})
+        history.note("G", look, before)
+        before = look
+
+    seen = history.seen("G", since_ms=0)
+    assert len(seen) <= 10 + 2
+    assert 59_000 == seen[-1].timestamp_ms
+    assert ("b",) == history.standings("G")[Q0].owners
+
+
+def test_a_group_that_was_not_seen_for_a_week_is_forgotten(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_module, "_PRUNE_EVERY", 1)
+    week_ms = 7 * 86_400_000
+    history.note("old", BEFORE, None)
+    for number in range(2):
+        history.note("new", replace(BEFORE, timestamp_ms=week_ms + 2_000 + number), None)
+
+    assert {} == history.standings("old")
+    assert {} == history.numbers("old")
+    assert 4 == len(history.standings("new"))
+
+
+def test_a_file_that_is_none_of_sqlite_is_one_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "dash.sqlite"
+    path.write_bytes(b"no database at all, and longer than a header of SQLite has to be" * 9)
+
+    with pytest.raises(ConfigError, match=r"dash.sqlite cannot be kept: .*; choose another --data"):
+        History(path, "one:9876")
+
+
+def test_a_look_that_cannot_be_kept_raises_and_leaves_the_file_as_it_was(
+    history: History,
+) -> None:
+    history.note("G", BEFORE, None)
+    history._db.execute(
+        "CREATE TRIGGER full BEFORE INSERT ON sample BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+    )
+
+    with pytest.raises(sqlite3.Error, match="disk full"):
+        history.note("G", replace(JOINED, timestamp_ms=1_000 + SAMPLE_MS), BEFORE)
+
+    assert [] == history.seen("G", since_ms=0)

@@ -1,0 +1,226 @@
+"""The pages on a real cluster with real members: what they show, and say when something fails."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from group_stage import GroupStage
+from live_page import Reader, reading
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+async def eventually(what: str, get: Callable[[], Any], *, timeout_s: float = 30.0) -> Any:
+    """Wait until an async function returns something true, and return that."""
+    async with asyncio.timeout(timeout_s):
+        while not (found := await get()):
+            await asyncio.sleep(0.05)
+    assert found, what
+    return found
+
+
+def words_of(page: str) -> str:
+    """Return a page's text without its markup."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())
+
+
+async def read_table(reader: Reader, path: str, table: str) -> list[dict[str, Any]]:
+    mark = "&" if "?" in path else "?"
+    rows: list[dict[str, Any]] = json.loads(
+        await reader.read(f"{path}{mark}format=json&table={table}")
+    )
+    return rows
+
+
+async def owners(reader: Reader, stage: GroupStage) -> list[str]:
+    await reader.watcher.look_now(stage.group)
+    rows = await read_table(reader, f"/groups/{stage.group}?topic={stage.topic}", "queues")
+    return [row["owners"] for row in rows]
+
+
+async def test_the_overview_lists_groups_with_their_lag_and_members(
+    reader: Reader, stage: GroupStage
+) -> None:
+    stage.send([b"x"] * 4)
+    member = stage.join("a")
+    wait_until("the first messages", lambda: member.counters.succeeded == 4)
+    member.close()
+    stage.send([b"x"] * 12)
+
+    async def row() -> dict[str, Any] | None:
+        rows = await read_table(reader, "/", "groups") if reader.watcher.overview else []
+        found = [row for row in rows if row["group"] == stage.group]
+        return found[0] if found and found[0]["members"] == 0 and found[0]["unowned"] else None
+
+    shown = await eventually("the group", row)
+
+    assert 12 == shown["lag"]
+    assert 4 == shown["unowned"]
+    assert stage.topic == shown["topics"]
+    assert shown["trouble"].startswith("Q04 ")
+    text = words_of(await reader.read(f"/?q={stage.group}"))
+    assert stage.group in text
+    assert "queues of nobody" in text
+
+
+async def test_the_matrix_shows_who_has_which_queue(reader: Reader, stage: GroupStage) -> None:
+    stage.join("a")
+    stage.join("b")
+    a, b = "172.17.0.1@a", "172.17.0.1@b"
+
+    async def shared() -> bool:
+        return [a, a, b, b] == await owners(reader, stage)
+
+    await eventually("two queues each", shared)
+    page = await reader.read(f"/groups/{stage.group}")
+
+    assert 4 == len(re.findall(r'<td class="square owned has', page))
+    assert f"A {a}" in words_of(page)
+    assert "Nothing is wrong." in page
+
+
+async def test_the_timeline_says_who_joined_what_moved_and_that_nothing_came_twice(
+    reader: Reader, stage: GroupStage
+) -> None:
+    stage.join("a")
+    await reader.read(f"/groups/{stage.group}")
+    with reader.watcher.showing(stage.group):
+        joined = stage.join("b")
+
+        async def rebalances() -> list[dict[str, Any]]:
+            found = await read_table(reader, f"/groups/{stage.group}", "rebalances")
+            return [each for each in found if each["moved"] == 2]
+
+        (found,) = await eventually("a rebalance", rebalances)
+        assert "B (172.17.0.1@b) joined" == found["reason"]
+        assert "A → B: broker-a:2, 3" == found["moves"]
+        assert 0 == found["at_risk"], "it was handed over under its lock"
+        joined.close()
+
+        async def back() -> list[dict[str, Any]]:
+            found = await read_table(reader, f"/groups/{stage.group}", "rebalances")
+            return [each for each in found if "left" in each["reason"] and each["settled_ms"]]
+
+        (found,) = await eventually("its leave", back)
+
+    assert "B (172.17.0.1@b) left" == found["reason"]
+    assert "B → A: broker-a:2, 3" == found["moves"]
+    page = await reader.read(f"/groups/{stage.group}?window=300")
+    assert 4 == page.count('<svg class="strip"')
+
+
+async def test_twins_are_shown_where_they_hurt_with_the_doctors_finding_beside_them(
+    reader: Reader, stage: GroupStage
+) -> None:
+    stage.start_process("twin")
+    stage.join("b")
+    stage.start_process("twin")
+
+    async def states() -> list[str] | None:
+        await reader.watcher.look_now(stage.group)
+        path = f"/groups/{stage.group}?topic={stage.topic}"
+        found = [row["state"] for row in await read_table(reader, path, "queues")]
+        return found if "double" in found and "unowned" in found else None
+
+    await eventually("double and unowned queues", states)
+    page = await reader.read(f"/groups/{stage.group}")
+    text = words_of(page)
+
+    assert "172.17.0.1@twin 2 processes have this id" in text
+    assert re.search(r'<tr class="unowned">.*?href="#finding-R0[12]"', page, re.S)
+    assert 'id="finding-R0' in page
+    assert "Remedy" in text
+
+
+async def test_a_queue_explains_its_owner(reader: Reader, stage: GroupStage) -> None:
+    stage.join("a")
+
+    path = f"/groups/{stage.group}?explain=broker-a:3&of={stage.topic}"
+    text = words_of(await reader.read(path))
+    wrong = words_of(
+        await reader.read(f"/groups/{stage.group}?explain=broker-a:99&of={stage.topic}")
+    )
+
+    assert "Why broker-a:3 has its owner" in text
+    assert "takes it" in text
+    assert "members do not divide queue broker-a:99" in wrong
+
+
+async def test_a_group_that_nobody_knows_is_one_line_that_names_the_nearest(
+    reader: Reader, stage: GroupStage
+) -> None:
+    stage.join("a")
+
+    text = words_of(await reader.read(f"/groups/{stage.group}x", 400))
+    illegal = words_of(await reader.read("/groups/a%20b", 400))
+
+    assert f"no broker knows consumer group '{stage.group}x'; did you mean {stage.group}?" in text
+    assert "'a b'" in illegal
+
+
+async def test_an_open_page_hears_of_news(reader: Reader, stage: GroupStage) -> None:
+    stage.join("a")
+    await reader.watcher.find(stage.group)
+    version = reader.watcher.version
+
+    with reader.watcher.showing(stage.group):
+        assert await reader.watcher.wait(version, timeout_s=20) > version
+
+
+@pytest.mark.parametrize("path", ["/", "/login"])
+async def test_pages_speak_chinese(reader: Reader, path: str) -> None:
+    text = await reader.read(f"{path}?lang=zh")
+
+    assert '<html lang="zh-CN"' in text
+    assert "总览" in text or "登录" in text
+    # The choice is kept in a cookie.
+    assert '<html lang="zh-CN"' in await reader.read("/")
+
+
+async def test_the_browsers_language_is_taken_if_nobody_chose(reader: Reader) -> None:
+    answer = await reader.http.get("/", headers={"accept-language": "fr,zh-CN;q=0.8,en;q=0.5"})
+
+    assert '<html lang="zh-CN"' in answer.text
+
+
+async def test_a_page_without_a_cluster_says_so_and_recovers_by_itself() -> None:
+    with EmbeddedCluster(flush="async") as cluster, GroupStage(cluster) as stage:
+        stage.join("a")
+        async with reading(cluster.name_server) as reader:
+            await reader.read(f"/groups/{stage.group}")
+            cluster.kill()
+
+            async def failing() -> str | None:
+                text = words_of(await reader.read("/"))
+                return text if "The cluster does not answer" in text else None
+
+            await eventually("the failure", failing)
+            await reader.watcher.look_now(stage.group)
+            shown = words_of(await reader.read(f"/groups/{stage.group}"))
+            assert "The last look failed" in shown
+            assert "172.17.0.1@a" in shown, "what was seen last stays"
+
+            cluster.restart()
+
+            async def fine() -> bool:
+                return "The cluster does not answer" not in await reader.read("/")
+
+            await eventually("the recovery", fine)
+
+
+async def test_a_page_that_starts_before_its_cluster_waits_for_it() -> None:
+    async with reading("127.0.0.1:1") as reader:
+        text = words_of(await reader.read("/"))
+        assert "Looking at the cluster" in text
+        missing = words_of(await reader.read("/groups/GID_x", 503))
+
+    assert "127.0.0.1:1" in missing

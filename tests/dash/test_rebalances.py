@@ -1,0 +1,152 @@
+"""From changes of owners to rebalances: their causes, and their cost in time and duplicates."""
+
+from __future__ import annotations
+
+from sparrowmq.dash.looks import Event, EventKind, OwnerChange
+from sparrowmq.dash.rebalances import (
+    At,
+    Band,
+    Move,
+    Rebalance,
+    count_recent,
+    list_bands,
+    list_rebalances,
+)
+from sparrowmq.model import MessageQueue
+
+Q0, Q1 = (MessageQueue("T", "broker-a", queue_id) for queue_id in range(2))
+JOIN = Event(EventKind.JOINED, "b")
+
+
+def rebalances(*seen: At, until_ms: int = 100_000) -> list[Rebalance]:
+    return list_rebalances(seen, until_ms=until_ms, offsets={Q0: 500, Q1: 500})
+
+
+def test_a_queue_that_two_looks_saw_change_hands_moved_once_and_was_nobodys_meanwhile() -> None:
+    (found,) = rebalances(
+        At(10_000, JOIN),
+        At(10_000, OwnerChange(Q0, ("a",), (), 4, 100)),
+        At(10_400, OwnerChange(Q0, (), ("b",), 0, 100)),
+    )
+
+    assert (JOIN,) == found.events
+    assert (Move(Q0, ("a",), ("b",)),) == found.moves
+    assert 400 == found.settled_ms
+    assert 400 == found.unowned_ms
+    assert 0 == found.double_ms
+    assert 4 == found.at_risk
+
+
+def test_changes_far_apart_are_rebalances_of_their_own_the_newest_first() -> None:
+    newest, oldest = rebalances(
+        At(10_000, OwnerChange(Q0, ("a",), ("b",))),
+        At(15_001, OwnerChange(Q1, ("a",), ("b",))),
+    )
+
+    assert [Q1] == [move.queue for move in newest.moves]
+    assert [Q0] == [move.queue for move in oldest.moves]
+
+
+def test_a_cause_belongs_to_moves_that_come_within_ten_seconds() -> None:
+    (one,) = rebalances(At(10_000, JOIN), At(20_000, OwnerChange(Q0, ("a",), ("b",))))
+    two = rebalances(At(10_000, JOIN), At(20_001, OwnerChange(Q0, ("a",), ("b",))))
+
+    assert (JOIN,) == one.events
+    assert [((), 1), ((JOIN,), 0)] == [(each.events, len(each.moves)) for each in two]
+
+
+def test_who_goes_once_all_is_settled_begins_another_rebalance() -> None:
+    leave = Event(EventKind.LEFT, "b")
+    newest, oldest = rebalances(
+        At(10_000, JOIN),
+        At(10_000, OwnerChange(Q0, ("a",), ("b",))),
+        At(12_000, leave),
+        At(12_000, OwnerChange(Q0, ("b",), ("a",))),
+    )
+
+    assert [(JOIN,), (leave,)] == [oldest.events, newest.events]
+
+
+def test_who_goes_while_a_queue_is_nobodys_is_of_the_same_rebalance() -> None:
+    leave = Event(EventKind.LEFT, "b")
+    (found,) = rebalances(
+        At(10_000, JOIN),
+        At(10_000, OwnerChange(Q0, ("a",), ())),
+        At(12_000, leave),
+        At(12_000, OwnerChange(Q0, (), ("a",))),
+    )
+
+    assert (JOIN, leave) == found.events
+
+
+def test_trouble_that_lasts_counts_until_the_queue_changes_hands_next() -> None:
+    healed, began = rebalances(
+        At(10_000, OwnerChange(Q0, ("a",), ())),
+        At(50_000, OwnerChange(Q0, (), ("b",))),
+    )
+
+    assert 40_000 == began.unowned_ms
+    assert began.settled_ms is None
+    assert 0 == healed.unowned_ms
+
+
+def test_trouble_that_goes_on_counts_until_now() -> None:
+    (found,) = rebalances(At(10_000, OwnerChange(Q0, ("a",), ("a", "a"), 0, 100)), until_ms=70_000)
+
+    assert 60_000 == found.double_ms
+    assert found.settled_ms is None
+
+
+def test_everything_that_came_through_a_queue_of_two_was_consumed_twice_at_most() -> None:
+    _, found = rebalances(
+        At(10_000, OwnerChange(Q0, ("a",), ("a", "b"), 3, 100)),
+        At(30_000, OwnerChange(Q0, ("a", "b"), ("b",), 0, 160)),
+    )
+
+    assert 63 == found.at_risk
+
+
+def test_a_queue_that_came_back_did_not_move() -> None:
+    (found,) = rebalances(
+        At(10_000, OwnerChange(Q0, ("a",), ())), At(10_400, OwnerChange(Q0, (), ("a",)))
+    )
+
+    assert () == found.moves
+    assert 400 == found.unowned_ms
+
+
+def test_without_anything_seen_there_is_no_rebalance() -> None:
+    assert [] == rebalances()
+
+
+def test_only_rebalances_of_the_last_ten_minutes_that_moved_something_are_recent() -> None:
+    found = rebalances(
+        At(10_000, OwnerChange(Q0, ("a",), ("b",))),
+        At(500_000, JOIN),
+        At(600_000, OwnerChange(Q0, ("b",), ("a",))),
+        until_ms=700_000,
+    )
+
+    assert 1 == count_recent(found, until_ms=700_000)
+
+
+def test_bands_follow_the_owners_and_leave_out_when_nobody_looked() -> None:
+    seen = [At(40_000, OwnerChange(Q0, ("a",), ("b",)))]
+
+    bands = list_bands(
+        Q0, ("b",), seen, [(5_000, 20_000), (30_000, 60_000)], since_ms=10_000, until_ms=70_000
+    )
+
+    assert [
+        Band(10_000, 20_000, ("a",)),
+        Band(20_000, 30_000, None),
+        Band(30_000, 40_000, ("a",)),
+        Band(40_000, 60_000, ("b",)),
+        Band(60_000, 70_000, None),
+    ] == bands
+
+
+def test_a_queue_without_changes_has_one_band_of_its_owners() -> None:
+    (band,) = list_bands(Q0, ("b",), [], [(0, 100)], since_ms=0, until_ms=100)
+
+    assert Band(0, 100, ("b",)) == band

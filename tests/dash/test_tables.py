@@ -1,0 +1,72 @@
+"""Tables as the URL wants them, and as files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from sparrowmq.dash.tables import PAGE_ROWS, Cell, Column, Table, arrange, write_csv, write_json
+
+TABLE = Table(
+    name="groups",
+    title="Groups",
+    columns=(Column("group", "group"), Column("lag", "lag", "number")),
+    rows=[
+        [Cell("GID_b"), Cell(5)],
+        [Cell("GID_a"), Cell(None)],
+        [Cell("other"), Cell(40)],
+        [Cell("GID_c"), Cell(-1)],
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, ["GID_b", "GID_a", "other", "GID_c"]),
+        ({"sort": "group"}, ["GID_a", "GID_b", "GID_c", "other"]),
+        ({"sort": "-lag"}, ["other", "GID_b", "GID_c", "GID_a"]),
+        ({"sort": "lag"}, ["GID_c", "GID_b", "other", "GID_a"]),
+        ({"sort": "none"}, ["GID_b", "GID_a", "other", "GID_c"]),
+        ({"q": "gid_"}, ["GID_b", "GID_a", "GID_c"]),
+        ({"q": "<script>"}, []),
+        ({"page": "9"}, ["GID_b", "GID_a", "other", "GID_c"]),
+        ({"page": "-1"}, ["GID_b", "GID_a", "other", "GID_c"]),
+        ({"page": "9" * 500}, ["GID_b", "GID_a", "other", "GID_c"]),
+    ],
+)
+def test_rows_are_those_that_the_url_wants(query: Mapping[str, str], expected: list[str]) -> None:
+    assert expected == [row[0].value for row in arrange(TABLE, query).rows]
+
+
+def test_a_long_table_has_pages_and_files_have_all_of_it() -> None:
+    rows = [[Cell(f"G{number:04}"), Cell(number)] for number in range(2 * PAGE_ROWS + 1)]
+    table = Table(name="groups", title="Groups", columns=TABLE.columns, rows=rows)
+
+    last = arrange(table, {"page": "3"})
+
+    assert [["G0200", 200]] == [[cell.value for cell in row] for row in last.rows]
+    assert (3, 3, 201) == (last.page, last.page_count, last.row_count)
+    assert 201 == len(arrange(table, {"page": "3"}, turns=False).rows)
+
+
+def test_csv_runs_no_formula_and_keeps_its_rows_apart() -> None:
+    hostile = ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", 'a "quoted", b', "two\nlines"]
+    table = Table(
+        name="groups", title="Groups", columns=TABLE.columns[:1], rows=[[Cell(x)] for x in hostile]
+    )
+
+    lines = write_csv(table).splitlines()
+
+    assert ["group", "'=1+1", "'+1", "'-1", "'@SUM(A1)"] == lines[:5]
+    assert '"a ""quoted"", b"' in lines
+
+
+def test_numbers_below_zero_stay_numbers_in_csv() -> None:
+    assert "GID_c,-1" in write_csv(TABLE)
+
+
+def test_json_has_the_values_by_their_columns_keys() -> None:
+    assert {"group": "GID_a", "lag": None} == json.loads(write_json(TABLE))[1]

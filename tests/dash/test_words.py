@@ -1,0 +1,97 @@
+"""The page's texts: everything has its Chinese, and values fit into both languages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sparrowmq.dash import web
+from sparrowmq.dash.chinese import CHINESE, CHINESE_COUNTS
+from sparrowmq.dash.words import Words, choose_language, number, rate
+from sparrowmq.doctor import Severity
+
+ROOM = Path(web.__file__).parent
+# Texts that are chosen by a value.
+CHOSEN = {name for _, name in web.PAGES} | set(web.THEMES) | {s.name.lower() for s in Severity}
+
+
+def texts() -> set[str]:
+    """Return every text that a page may say."""
+    found = set(CHOSEN)
+    for path in ROOM.glob("templates/*.html"):
+        found |= set(re.findall(r"_\('([^']+)'", path.read_text()))
+    for path in ROOM.glob("*.py"):
+        code = path.read_text()
+        found |= set(re.findall(r'(?:words|self)\(\s*"([^"]+)"', code))
+        found |= set(re.findall(r'Column\("[^"]+",\s*"([^"]+)"', code))
+        found |= set(
+            re.findall(r'(?:title|empty|empty: str|problem, status)\s?=\s?"([^"]+)"', code)
+        )
+    return found
+
+
+def test_every_text_has_its_chinese() -> None:
+    assert set() == texts() - CHINESE.keys()
+
+
+def test_the_catalogue_has_no_text_that_no_page_says() -> None:
+    assert set() == CHINESE.keys() - texts()
+
+
+def test_both_languages_name_the_same_values() -> None:
+    def names(text: str) -> list[str]:
+        return sorted(re.findall(r"{(\w+)}", text))
+
+    assert [] == [text for text, chinese in CHINESE.items() if names(text) != names(chinese)]
+
+
+def test_every_noun_that_is_counted_has_its_chinese() -> None:
+    counted: set[str] = set()
+    for path in [*ROOM.glob("templates/*.html"), *ROOM.glob("*.py")]:
+        counted |= set(re.findall(r"""words\.count\([^,]+, ['"](\w+)['"]\)""", path.read_text()))
+
+    assert counted == set(CHINESE_COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "english", "chinese"),
+    [
+        (None, "–", "–"),
+        (0, "0 ms", "0 毫秒"),
+        (400, "400 ms", "400 毫秒"),
+        (1_500, "1.5 s", "1.5 秒"),
+        (59_000, "59 s", "59 秒"),
+        (300_000, "5 min", "5 分钟"),
+        (3_600_000, "1 h", "1 小时"),
+        (5_400_000, "1.5 h", "1.5 小时"),
+        (345_600_000, "4 d", "4 天"),
+    ],
+)
+def test_durations(milliseconds: float | None, english: str, chinese: str) -> None:
+    assert english == Words("en").duration(milliseconds)
+    assert chinese == Words("zh").duration(milliseconds)
+
+
+def test_counts_and_rates() -> None:
+    assert ["1 queue", "2,000 queues"] == [Words("en").count(n, "queue") for n in (1, 2_000)]
+    assert "2,000 个队列" == Words("zh").count(2_000, "queue")
+    assert ["–", "0", "4.7", "1,234"] == [rate(value) for value in (None, 0, 4.68, 1234.4)]
+    assert ["–", "1,234"] == [number(None), number(1234)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept", "accepted", "expected"),
+    [
+        ("zh", "en", "en", "zh"),
+        ("xx", "zh", "en", "zh"),
+        (None, None, "fr-CH, fr;q=0.9, zh-CN;q=0.8", "zh"),
+        (None, None, "fr", "en"),
+        (None, None, "", "en"),
+    ],
+)
+def test_the_language_is_asked_for_kept_or_the_browsers(
+    asked: str | None, kept: str | None, accepted: str, expected: str
+) -> None:
+    assert expected == choose_language(asked, kept, accepted)

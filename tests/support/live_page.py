@@ -1,0 +1,56 @@
+"""Somebody who has logged in to the live page of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+
+from sparrowmq.dash.access import Access
+from sparrowmq.dash.server import DashSettings, make_app, watching
+from sparrowmq.dash.watcher import Watcher
+from sparrowmq.dash.web import Site
+
+BASE = "http://127.0.0.1:8181"
+PASSWORD = "abcd-efgh-jkmn-pqrs"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Somebody who has logged in: a client, and what the page watches."""
+
+    http: httpx.AsyncClient
+    watcher: Watcher
+    site: Site
+
+    async def read(self, path: str, status: int = 200) -> str:
+        """Get a page and return its text."""
+        answer = await self.http.get(path)
+        assert status == answer.status_code, answer.text
+        return answer.text
+
+    def token(self) -> str:
+        """Return what a form of this session must carry."""
+        session = self.site.access.find(self.http.cookies)
+        assert session is not None
+        return session.form_token
+
+
+def make_site(watcher: Watcher, name_server: str, *, allow_writes: bool = False) -> Site:
+    access = Access(PASSWORD, port=8181, allowed_hosts=["dash.example.com"])
+    return Site(watcher, access, cluster=name_server, allow_writes=allow_writes)
+
+
+@asynccontextmanager
+async def reading(name_server: str, *, allow_writes: bool = False) -> AsyncIterator[Reader]:
+    """Log in to the page of a cluster, whether it is there or not."""
+    settings = DashSettings(nameserver=name_server, data=None, timeout_ms=5_000)
+    async with watching(settings) as watcher:
+        site = make_site(watcher, name_server, allow_writes=allow_writes)
+        transport = httpx.ASGITransport(app=make_app(site))
+        async with httpx.AsyncClient(transport=transport, base_url=BASE) as http:
+            answer = await http.post("/login", data={"password": PASSWORD})
+            assert 303 == answer.status_code
+            yield Reader(http, watcher, site)
