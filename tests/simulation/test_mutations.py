@@ -32,6 +32,7 @@ from sparrowmq.simulation.faults import (
     draw_prompt_faults,
 )
 from sparrowmq.store import record_check
+from sparrowmq.store.consume_queue import ConsumeQueue
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.message_store import MessageStore
 
@@ -64,6 +65,15 @@ def test_offset_committed_too_early_is_caught(
     monkeypatch.setattr(ProcessQueue, "commit_offset", property(commit_too_early))
 
     assert " committed, finished only up to " in run_calm(Faults(), seeds=3)[-1].violation
+
+
+def test_queue_that_keeps_what_expired_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ConsumeQueue, "expire", do_nothing)
+
+    violation = run_calm(Faults(expiry=20.0), seeds=5, message_count=200)[-1].violation
+    assert " begins at 0 where messages up to " in violation
 
 
 def test_skipped_drain_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from sparrowmq.spark import store_reader
 from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.failures import DataLossError, RocketMQError
 from sparrowmq.spark.options import parse_options
+from sparrowmq.spark.partition import RangesPartition
 from sparrowmq.spark.store_files import StoreFiles
 from sparrowmq.spark.store_reader import StoreReader
 from sparrowmq.store.config import FlushMode, StoreConfig
@@ -215,7 +216,7 @@ def test_damage_is_an_error_and_never_silently_short(small_store: Path, damage: 
 
 
 def test_a_file_that_is_gone_is_a_loss(small_store: Path) -> None:
-    options = {"storePath": str(small_store), "topic": "T"}
+    options = {"storePath": str(small_store), "topic": "T", "profile": "full"}
     strict = StoreReader(parse_options(options, scope="batch"))
     lenient = StoreReader(parse_options({**options, "failOnDataLoss": "false"}, scope="batch"))
     (partition,) = strict.partitions()
@@ -224,8 +225,34 @@ def test_a_file_that_is_gone_is_a_loss(small_store: Path) -> None:
     with pytest.raises(DataLossError) as caught:
         list(strict.read(partition))
 
-    assert "has no file with byte" in str(caught.value)
-    assert [] == list(lenient.read(partition))
+    assert "offsets 0 to " in str(caught.value)
+    assert " expired before they were read" in str(caught.value)
+    rows = [row for batch in lenient.read(partition) for row in batch.to_pylist()]
+    assert StoreFiles(str(small_store)).log.bases[0] == rows[0]["commitLogOffset"]
+    kept = {queue: StoreFiles(str(small_store)).queue("T", queue).bounds for queue in (0, 1)}
+    assert {(queue, offset) for queue in (0, 1) for offset in range(*kept[queue])} == {
+        (row["queueId"], row["queueOffset"]) for row in rows
+    }
+
+
+def test_a_file_that_goes_while_it_is_read_is_a_loss(small_store: Path) -> None:
+    options = {"storePath": str(small_store), "topic": "T", "profile": "full"}
+    parsed = parse_options({**options, "failOnDataLoss": "false"}, scope="batch")
+    (partition,) = StoreReader(parsed).partitions()
+    assert isinstance(partition, RangesPartition)
+    files = StoreFiles(str(small_store))
+    (small_store / "commitlog" / f"{0:020d}").unlink()
+
+    rows = [
+        row
+        for batch in store_reader.read_log(files, parsed, partition.ranges)
+        for row in batch.to_pylist()
+    ]
+
+    assert files.log.bases[1] == min(row["commitLogOffset"] for row in rows)
+    assert 200 - len(rows) == sum(
+        StoreFiles(str(small_store)).queue("T", queue).bounds.min_offset for queue in (0, 1)
+    )
 
 
 @pytest.mark.parametrize(

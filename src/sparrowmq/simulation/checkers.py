@@ -18,7 +18,9 @@ nothing from the clients' own books.
 7. In an orderly group no message is delivered before all those before it are finished.
 8. A queue is released when its listeners have ended or the bound for that has passed, not before.
 9. Whatever operation or request fails in a way that nobody handles.
-10. Where nothing holds bytes or processes up, brokers list exactly the live members, soon.
+10. What expires is what stood in the files of the log that were removed, and nothing else: each
+   queue begins at its first message behind them. The group need not have consumed it.
+11. Where nothing holds bytes or processes up, brokers list exactly the live members, soon.
 
 After the heal (`judge_ownership`, `find_unfinished`): every queue has exactly one owner, and every
 message is finished.
@@ -125,6 +127,8 @@ class Checkers:
         self._prefix: dict[MessageQueue, int] = {}
         self._dead: set[bytes] = set()
         self._consumed: set[bytes] = set()
+        # Where queues begin, as far as messages have expired.
+        self._expired_to: dict[MessageQueue, int] = {}
         self._committed: dict[MessageQueue, int] = {}
         # Who asked for the commit that is being served, and whose commit stands.
         self._committer: dict[MessageQueue, str] = {}
@@ -164,7 +168,11 @@ class Checkers:
         """Check after a restart that everything that was readable is where it was."""
         for queue, copies in self._copies.items():
             if queue.broker_name == broker_name:
-                for offset, copy in enumerate(copies):
+                # A power cut may bring back what was about to be removed.
+                begin = store.min_offset(queue.topic, queue.queue_id)
+                if begin > self._expired_to.get(queue, 0):
+                    self.fail(f"{_name(queue)} begins at {begin} after a restart")
+                for offset, copy in enumerate(copies[begin:], begin):
                     self._check_entry(queue, offset, store, copy)
         self.check_stored(broker_name, store)
 
@@ -209,6 +217,27 @@ class Checkers:
         self._places[queue.broker_name, position] = (queue, offset)
         if queue.topic == self._dlq:
             self._dead.add(copy.payload)
+
+    def note_expired(self, broker_name: str, store: MessageStore, position: int) -> None:
+        """A broker's log begins at a position from now on."""
+        places = [
+            place
+            for (name, at), place in self._places.items()
+            if name == broker_name and at < position
+        ]
+        for queue, offset in sorted(places, key=lambda place: (queue_order(place[0]), place[1])):
+            if offset < self._expired_to.get(queue, 0):
+                continue
+            self._expired_to[queue] = offset + 1
+            self._finish(queue, offset)
+            self._consumed.add(self._copies[queue][offset].payload)
+        for queue in [q for q in self._copies if q.broker_name == broker_name]:
+            begin = store.min_offset(queue.topic, queue.queue_id)
+            if begin != self._expired_to.get(queue, 0):
+                self.fail(
+                    f"{_name(queue)} begins at {begin} where messages up to "
+                    f"{self._expired_to.get(queue, 0)} have expired"
+                )
 
     def note_disk(self, broker_name: str, *, is_full: bool) -> None:
         """Note at the end of a broker's turn whether its disk has room."""

@@ -14,7 +14,7 @@ from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.administer import create_topic
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
-from sparrowmq.model import MessageQueue
+from sparrowmq.model import ConsumeFromWhere, MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.simulation.checkers import Checkers, OwnershipCheck, judge_ownership
 from sparrowmq.simulation.dice import Dice
@@ -27,6 +27,7 @@ from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.simulation.trace import Trace
 from sparrowmq.simulation.workload import LISTENER_MS_MAX, Workload, produce
+from sparrowmq.store.retention import RetentionConfig
 from sparrowmq.strategies.registry import strategy_from
 
 TOPIC = "Flights"
@@ -151,6 +152,7 @@ class Cluster:
                 address=f"10.0.1.{number + 1}:{BROKER_PORT}",
                 broker_name=f"broker-{'ab'[number]}",
                 sync_flush=self.scenario.sync_flush,
+                retention=RetentionConfig(full_percent=100),
             ),
             self.timeline,
             self.network,
@@ -225,6 +227,12 @@ class Cluster:
                 consume_message_batch_max_size=scenario.batch_size,
                 consume_thread_count=scenario.consume_thread_count,
                 orderly=scenario.is_orderly,
+                consume_from_where=(
+                    # Behind expired messages a new group would begin at a queue's end by default.
+                    ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+                    if scenario.faults.expiry
+                    else ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+                ),
             ),
             self.timeline,
             self.network,

@@ -29,6 +29,7 @@ class Faults:
         disk_slow: syncs of a broker take seconds.
         disk_full: a broker's disk takes no more for a while.
         disk_failure: a broker's syncs fail; it is started again after a power cut.
+        expiry: the oldest file of a broker's log goes, read or not.
         member_crash: a member's process is killed; another one may come later.
         member_power_cut: a member's machine goes dark, and brokers do not notice.
         member_freeze: a member gets SIGSTOP, and SIGCONT after up to three minutes.
@@ -54,6 +55,7 @@ class Faults:
     disk_slow: float = 0.0
     disk_full: float = 0.0
     disk_failure: float = 0.0
+    expiry: float = 0.0
     member_crash: float = 0.0
     member_power_cut: float = 0.0
     member_freeze: float = 0.0
@@ -93,6 +95,7 @@ TIMED_FAULTS = (
     "disk_slow",
     "disk_full",
     "disk_failure",
+    "expiry",
     "member_crash",
     "member_power_cut",
     "member_freeze",

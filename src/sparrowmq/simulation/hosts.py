@@ -33,6 +33,7 @@ from sparrowmq.simulation.server import SimulatedServer
 from sparrowmq.simulation.storage import PowerCut, SimulatedStorage
 from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.store.config import FlushMode, StoreConfig
+from sparrowmq.store.expiry import ExpiryWork
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.journal import Journal
 from sparrowmq.store.message_store import MessageStore
@@ -49,6 +50,8 @@ SLOW_SYNC_MS_MAX = 6_000
 LOG_FILE_SIZE = 32 * 1024
 QUEUE_FILE_SIZE = 20 * 20
 MESSAGE_BYTES_MAX = 4 * 1024
+# A disk so full has the oldest messages removed.
+FULL_PERCENT = 99
 _LOCKS_PATH = f"{CONFIG_DIRECTORY}/{LOCKS_FILE}"
 
 
@@ -134,6 +137,7 @@ class BrokerHost:
         self._work: FlushWork | None = None
         self._journal_work: JournalWork | None = None
         self._save: SaveWork | None = None
+        self._expiry: ExpiryWork | None = None
         self._save_ms = 0
         self._write_count = 0
         # Sends back under way: what is finished once they are confirmed.
@@ -222,7 +226,7 @@ class BrokerHost:
 
     def power_off(self) -> None:
         """Cut the power, maybe in the midst of a sync."""
-        flush, journal, save = self._work, self._journal_work, self._save
+        flush, journal, save, expiry = self._work, self._journal_work, self._save, self._expiry
         process = self._stop()
         if process is None:
             return
@@ -233,6 +237,8 @@ class BrokerHost:
             self._run_partly(partial(self._append, journal))
         if save is not None:
             self._run_partly(partial(write_files, self.storage, save))
+        if expiry is not None:
+            self._run_partly(expiry.run)
         self.storage.lose_power()
 
     def power_off_while_writing(self, on_off: Callable[[], None]) -> None:
@@ -247,6 +253,11 @@ class BrokerHost:
         if self._on_off is on_off:
             self.power_off()
             on_off()
+
+    def expire_file(self) -> None:
+        """Have the broker remove the oldest file of its log soon, as on a full disk."""
+        self.storage.percent_used = FULL_PERCENT
+        self.broker.state.retention.ask()
 
     def forget_locks(self) -> None:
         """Lose the table of locks, while no process runs, as RocketMQ's brokers do."""
@@ -277,7 +288,7 @@ class BrokerHost:
         process, self.process = self.process, None
         if process is not None:
             process.kill()
-            self._work = self._journal_work = self._save = None
+            self._work = self._journal_work = self._save = self._expiry = None
             self._has_stopped = True
             self.keep_power()
         return process
@@ -303,6 +314,7 @@ class BrokerHost:
         self._server.perform(
             self.broker.tick(now_ms=process.monotonic_ms(), timestamp_ms=process.timestamp_ms())
         )
+        self._start_expiry(process)
         self._server.end_turn()
         if self._save is None:
             self._checkers.check_saving(
@@ -313,6 +325,27 @@ class BrokerHost:
                 - SAVE_MARGIN_MS,
             )
         process.call_in(BROKER_TICK_MS, self._tick)
+
+    def _start_expiry(self, process: Process) -> None:
+        work, outputs = self.broker.expiry_work(
+            now_ms=process.monotonic_ms(), timestamp_ms=process.timestamp_ms()
+        )
+        self._server.perform(outputs)
+        if work is None:
+            return
+        self.storage.percent_used = 0
+        self._expiry = work
+        self._checkers.note_expired(self.name, self._store, work.position)
+        process.call_in(self._sync_ms(), partial(self._end_expiry, work))
+
+    def _end_expiry(self, work: ExpiryWork) -> None:
+        self._expiry = None
+        error: Exception | None = None
+        try:
+            work.run()
+        except OSError as failure:
+            error = failure
+        self._server.perform(self.broker.expired(work, error))
 
     def _turn(self) -> None:
         broker, process = self.broker, self.process

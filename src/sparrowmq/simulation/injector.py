@@ -10,6 +10,7 @@ from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import TIMED_FAULTS
 from sparrowmq.simulation.hosts import BrokerHost
 from sparrowmq.simulation.members import MemberHost
+from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 
 _MINUTE_MS = 60_000
 MEMBERS_MAX = 6
@@ -222,6 +223,13 @@ class Injector:
 
         self._later(self._dice.randrange(1_000, 20_000), end)
         return f"the disk of {broker.name} is full"
+
+    def _expiry(self) -> str | None:
+        broker = self._draw_broker()
+        if broker is None or len(broker.storage.list_names(COMMIT_LOG_DIRECTORY)) < 2:
+            return None
+        broker.expire_file()
+        return f"{broker.name} removes the oldest file of its log"
 
     def _disk_failure(self) -> str | None:
         broker = self._draw_broker()

@@ -47,6 +47,8 @@ _LISTENER_MS_MAX = (LISTENER_MS_MAX, LISTENER_MS_MAX, 300, 3_000)
 _ORDERLY_SHARE = 0.2
 # The share of runs whose strategy looks at who holds which queue.
 _OWNERS_SHARE = 0.2
+# The share of runs with faults that nobody sees at once in which messages expire, unread or not.
+_EXPIRY_SHARE = 0.2
 # How often the world is looked at after the heal.
 LOOK_MS = 500
 # The share of runs whose members share one client id.
@@ -155,6 +157,10 @@ def run_seed(seed: int, *, only: Iterable[str] | None = None) -> RunOutcome:
     scenario = replace(scenario, is_orderly=is_orderly and not scenario.faults.duplicate_ids)
     if Random(f"{seed} owners").random() < _OWNERS_SHARE and not scenario.faults.duplicate_ids:
         scenario = replace(scenario, strategy="MINIMAL_MOVE")
+    dice = Random(f"{seed} expiry")
+    if dice.random() < _EXPIRY_SHARE and not scenario.faults.are_prompt:
+        expiry = 2 + 6 * dice.random()
+        scenario = replace(scenario, faults=replace(scenario.faults, expiry=expiry))
     if only is not None:
         scenario = replace(scenario, faults=keep_only(scenario.faults, only))
     return run_scenario(seed, scenario)

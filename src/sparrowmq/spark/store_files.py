@@ -1,10 +1,10 @@
 """A store's files, read and never written: its queues, what they hold, and its commit log.
 
 The store may be ours or Apache's, and its broker may run meanwhile: both only ever append to the
-log before they append to a queue, so whatever a queue lists is there. A queue is a series of files
-of 20-byte entries (commit log position, size, tags code); the entry of queue offset q stands at
-byte 20·q. Entries that were never written are zero, those that a broker filled in before a queue's
-first message have the size 0x7FFFFFFF. Source: `sparrowmq.store.consume_queue`.
+log before they append to a queue, so whatever a queue lists is there, or has expired since. A queue
+is a series of files of 20-byte entries (commit log position, size, tags code); the entry of queue
+offset q stands at byte 20·q. Entries that were never written are zero, those that a broker filled
+in before a queue's first message have the size 0x7FFFFFFF. Source: `sparrowmq.store.consume_queue`.
 """
 
 from __future__ import annotations
@@ -75,8 +75,11 @@ class ReadOnlySeries:
         return self.bases[at]
 
     def size_of(self, base: int) -> int:
-        """Return the size of the file that begins at `base`."""
-        return os.stat(self._path(base)).st_size
+        """Return the size of the file that begins at `base`. Raises: StoreError if it is gone."""
+        try:
+            return os.stat(self._path(base)).st_size
+        except FileNotFoundError as error:
+            raise StoreError(f"{self._path(base)} was removed while it was read") from error
 
     def read(self, position: int, size: int) -> bytes:
         """Return bytes that lie in one file.

@@ -49,7 +49,7 @@ from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import RangesPartition
 from sparrowmq.spark.planning import QueueRange
 from sparrowmq.spark.shipping import Packed, pack
-from sparrowmq.spark.store_files import StoredQueue, StoreFiles
+from sparrowmq.spark.store_files import ENTRY_TYPE, StoredQueue, StoreFiles
 from sparrowmq.spark.unreadable import UnreadableMessages
 
 # A task reads about so much of the log, and so much at a time.
@@ -213,11 +213,16 @@ def read_log(
     schema = arrow_schema(options.columns)
     unreadable = UnreadableMessages(options)
     try:
-        plan = _list_messages(files, ranges)
+        plan = _list_messages(files, ranges, fail=options.fail_on_data_loss)
         for chunk in _chunks(plan, np.array(files.log.bases, dtype=np.int64)):
             begin = int(plan.positions[chunk.start])
             end = int(plan.positions[chunk.stop - 1] + plan.sizes[chunk.stop - 1])
-            records = files.log.read(begin, end - begin)
+            try:
+                records = files.log.read(begin, end - begin)
+            except StoreError as error:
+                loss = Loss(ranges[0][0].queue, f"and others: {error}")
+                report_losses([loss], fail=options.fail_on_data_loss)
+                continue
             part = _Plan(*[column[chunk] for column in plan])
             starts = part.positions - begin
             _check(records, starts, part, options)
@@ -235,10 +240,6 @@ def read_log(
                     partition=numbers,
                     on_unreadable=partial(unreadable.pass_over, options.broker_name, records),
                 )
-    except CorruptRecord:
-        raise
-    except StoreError as error:
-        report_losses([Loss(ranges[0][0].queue, str(error))], fail=options.fail_on_data_loss)
     finally:
         unreadable.report()
 
@@ -258,17 +259,19 @@ def _naming(options: SourceOptions, begin: int) -> Iterator[None]:
         ) from error
 
 
-def _list_messages(files: StoreFiles, ranges: Sequence[tuple[QueueRange, int]]) -> _Plan:
+def _list_messages(
+    files: StoreFiles, ranges: Sequence[tuple[QueueRange, int]], *, fail: bool
+) -> _Plan:
+    """Return what is still there of the ranges; the rest is a loss."""
     columns: list[list[npt.NDArray[np.int64]]] = [[] for _ in _Plan._fields]
     for each, number in ranges:
-        queue = files.queue(each.queue.topic, each.queue.queue_id)
-        entries = queue.read(each.start, each.end)
+        start, entries = _read_entries(files, each, fail=fail)
         count = len(entries)
         values = (
             entries["position"].astype(np.int64),
             entries["size"].astype(np.int64),
             np.full(count, each.queue.queue_id, dtype=np.int64),
-            np.arange(each.start, each.end, dtype=np.int64),
+            np.arange(start, start + count, dtype=np.int64),
             np.full(count, number, dtype=np.int64),
         )
         for column, value in zip(columns, values, strict=True):
@@ -276,6 +279,23 @@ def _list_messages(files: StoreFiles, ranges: Sequence[tuple[QueueRange, int]]) 
     whole = [np.concatenate(column) if column else np.empty(0, np.int64) for column in columns]
     order = np.argsort(whole[0], kind="stable")
     return _Plan(*[column[order] for column in whole])
+
+
+def _read_entries(
+    files: StoreFiles, wanted: QueueRange, *, fail: bool
+) -> tuple[int, npt.NDArray[np.void]]:
+    """Return the entries of a range from the first message that is kept, and its offset."""
+    try:
+        queue = files.queue(wanted.queue.topic, wanted.queue.queue_id)
+        start = min(max(wanted.start, queue.bounds.min_offset), wanted.end)
+        entries = queue.read(start, wanted.end)
+    except StoreError as error:
+        report_losses([Loss(wanted.queue, str(error))], fail=fail)
+        return wanted.end, np.empty(0, ENTRY_TYPE)
+    if start > wanted.start:
+        lost = f"offsets {wanted.start} to {start - 1} expired before they were read"
+        report_losses([Loss(wanted.queue, lost)], fail=fail)
+    return start, entries
 
 
 def _chunks(plan: _Plan, bases: Ints) -> Iterator[slice]:
