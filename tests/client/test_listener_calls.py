@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparrowmq import ConsumeFromWhere, Message, MessageExt, MessageQueue, Producer, PushConsumer
-from sparrowmq.client.listener_calls import ListenerCalls, ListenersStuck
+from sparrowmq.client.listener_calls import ListenerCalls, ListenersStuck, Pace
 from sparrowmq.client.running_info import describe
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.testing.embedded import EmbeddedCluster
@@ -53,11 +53,24 @@ def test_all_must_have_run_too_long(calls: ListenerCalls) -> None:
     assert find(calls, 1_501) == ListenersStuck(2, 1_001, 1_501, ("T/b/3/1", "T/b/3/2"))
 
 
+def test_pace_is_of_this_minute_and_the_one_before(calls: ListenerCalls) -> None:
+    calls.end(delivery(1), 2_000, done_count=1)
+    calls.end(delivery(2), 1_500, done_count=0)
+
+    assert Pace(1_500.0, 0.1, 0.1) == calls.pace("T", 10_000)
+    calls.begin(delivery(3), 64_000)
+    calls.end(delivery(3), 70_000, done_count=1)
+    assert Pace(3_000.0, 2 / 80, 1 / 80) == calls.pace("T", 80_000)
+    # The first minute is too long ago.
+    assert Pace(6_000.0, 1 / 70, 0.0) == calls.pace("T", 130_000)
+    assert Pace() == calls.pace("T", 190_000) == calls.pace("other", 80_000)
+
+
 def test_it_is_told_once_until_one_returns(calls: ListenerCalls) -> None:
     assert find(calls, 5_000) is not None
     assert find(calls, 6_000) is None
 
-    calls.end(delivery(1))
+    calls.end(delivery(1), 6_000, done_count=1)
     assert find(calls, 7_000) is None
     calls.begin(delivery(3), 7_000)
     assert find(calls, 8_000) is None

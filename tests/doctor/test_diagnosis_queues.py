@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from sparrowmq.doctor import Severity, compute_ownership
+from sparrowmq.doctor.case import examine
 from sparrowmq.doctor.explain import explain, find_queue
 from sparrowmq.doctor.finding import describe_age, describe_runs
-from sparrowmq.doctor.snapshot import BROADCASTING, TopicView
+from sparrowmq.doctor.snapshot import BROADCASTING, TopicPace, TopicView
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 
@@ -277,6 +278,102 @@ def test_q07_leaves_messages_alone_that_are_on_their_way(seen_group: Group) -> N
     group.flow(0, 1, 2, 3, then=(1_000, 900), now=(9_000, 8_200))
 
     assert {} == group.findings()
+
+
+def test_q07_warns_where_a_backlog_that_shrinks_takes_hours(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, 1, 2, 3, then=(1_000_000, 500_000), now=(1_000_300, 500_360))
+
+    found = group.findings()["Q07"]
+
+    assert Severity.WARN == found.severity
+    assert "at this pace they have caught up in 13.9 h" in found.consequence
+
+
+def test_q07_advises_no_members_where_one_queue_gets_everything(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(10_000, 1_500), now=(11_200, 1_700))
+
+    found = group.findings()
+
+    assert "more members do not help" in found["Q07"].remedy
+    assert "start more members" not in found["Q07"].remedy
+    assert "100% of topic T go into 1 queue" == found["Q11"].title
+    assert (FIRST,) == found["Q11"].members
+    assert Severity.WARN == found["Q11"].severity
+
+
+@pytest.mark.parametrize(
+    "flows",
+    [
+        # The same everywhere; less than chance explains; nobody looked twice.
+        dict.fromkeys(range(4), ((0, 0), (60, 60))),
+        {0: ((0, 0), (30, 30))},
+        {},
+    ],
+)
+def test_q11_leaves_even_and_little_input_alone(
+    seen_group: Group, flows: dict[int, tuple[tuple[int, int], tuple[int, int]]]
+) -> None:
+    group = seen_group()
+    for queue_id, (then, now) in flows.items():
+        group.flow(queue_id, then=then, now=now)
+
+    assert "Q11" not in group.findings()
+
+
+def test_q11_is_no_warning_while_the_crowded_queue_keeps_up(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(2, then=(100, 95), now=(700, 690))
+
+    assert {"Q11": Severity.INFO} == {r: f.severity for r, f in group.findings().items()}
+
+
+def test_q10_finds_a_group_that_falls_behind_however_slowly(seen_group: Group) -> None:
+    group = seen_group()
+    # 4.2 a second come in and 2.1 are consumed: far below what Q07 calls behind.
+    group.flow(0, 1, 2, 3, then=(100, 80), now=(106, 83))
+
+    found = group.findings()
+
+    assert {"Q10"} == found.keys()
+    assert "7,200 messages more behind every hour, if it lasts" == found["Q10"].consequence
+
+
+def test_what_waits_to_be_committed_is_not_called_growth(seen_group: Group) -> None:
+    """Offsets move in steps of five seconds: between two looks most of the input seems to stay."""
+    group = seen_group()
+    group.flow(0, 1, 2, 3, then=(1_000, 950), now=(1_060, 988))
+    case = examine(group.snapshot())
+
+    assert {} == group.findings()
+    assert "288 messages behind, on their way" == case.describe_backlog(case.snapshot.progress())
+
+
+def test_a_backlog_that_shrinks_says_how_long_it_takes(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(10_000, 1_000), now=(10_000, 1_600))
+    case = examine(group.snapshot())
+
+    words = "8,400 messages behind, shrinking by 100.0 a second: none left in 84 s"
+    assert words == case.describe_backlog(case.snapshot.progress())
+
+
+def test_q12_finds_a_listener_that_takes_long_and_is_behind(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, 1, then=(1_000, 100), now=(1_000, 103))
+    slow, quick = TopicPace("T", 2_400.0, 0.4), TopicPace("T", 12.0, 80.0)
+    group.report(FIRST, paces=(slow,))
+    group.report(SECOND, paces=(slow,))
+
+    found = group.findings()["Q12"]
+
+    # The second has as slow a listener, and nothing behind.
+    assert (FIRST,) == found.members
+    assert ("T: 2.4 s for a call, 0.4 messages a second",) == found.evidence
+    group.reports.clear()
+    group.report(FIRST, paces=(quick,))
+    assert "Q12" not in group.findings()
 
 
 def test_q08_finds_an_offset_that_went_back(seen_group: Group) -> None:

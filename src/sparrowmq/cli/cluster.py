@@ -1,8 +1,9 @@
-"""`sparrowmq ls`: what is on a cluster, and who is behind, for those who know no name yet."""
+"""`sparrowmq ls` and `check`: what is on a cluster, who is behind, and whether all is well."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from enum import IntEnum
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,6 +21,8 @@ from sparrowmq.client.operations.overview import (
     topic_rates,
 )
 from sparrowmq.doctor.finding import count_of
+from sparrowmq.errors import UsageError
+from sparrowmq.model.names import find_nearest
 
 BROKER_COLUMNS = (
     Column("broker"),
@@ -157,3 +160,89 @@ def trouble_of(group: GroupOverview) -> str:
     if group.members == () and group.lag:
         return "nobody consumes"
     return ""
+
+
+class Health(IntEnum):
+    """How a cluster is; also the exit code, as monitoring systems read it."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+
+
+class Trouble(NamedTuple):
+    """One thing that is not as it should be."""
+
+    health: Health
+    what: str
+    why: str
+
+
+@on_cluster
+def check(
+    cluster: Cluster,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", "-g", help="only this one; may be repeated")
+    ] = None,
+    warn_lag: Annotated[
+        int, typer.Option("--warn-lag", min=1, help="messages behind that are worth a warning")
+    ] = 10_000,
+    max_lag: Annotated[
+        int, typer.Option("--max-lag", min=1, help="messages behind that are critical")
+    ] = 100_000,
+) -> None:
+    """Say in a line whether a cluster is well; exit with 0 if so, 1 for a warning, 2 if critical.
+
+    It looks at the brokers and at every group's lag and members; exit code 3 is a cluster that
+    cannot be looked at.
+
+    \b
+    Examples:
+      sparrowmq check --max-lag 5000
+      sparrowmq check --group GID_board || page-somebody
+    """
+    if warn_lag > max_lag:
+        raise UsageError(f"--warn-lag {warn_lag} is more than --max-lag {max_lag}")
+    wanted = group or []
+    seen = cluster.run(take_overview(cluster.directory, asked_first=wanted))
+    known = {each.group for each in seen.groups}
+    for name in wanted:
+        if name not in known:
+            nearest = find_nearest(name, known)
+            hint = f"; did you mean {nearest}?" if nearest else ""
+            raise UsageError(f"no broker knows consumer group {name!r}{hint}")
+    chosen = [each for each in seen.groups if not wanted or each.group in wanted]
+    troubles = [
+        Trouble(Health.CRITICAL, broker.name, broker.failure)
+        for broker in seen.brokers
+        if broker.failure
+    ]
+    for each in chosen:
+        trouble = _judge(each, warn_lag=warn_lag, max_lag=max_lag)
+        if trouble is not None:
+            troubles.append(trouble)
+    troubles.sort(key=lambda trouble: -trouble.health)
+    health = troubles[0].health if troubles else Health.OK
+    lag = sum(each.lag for each in chosen)
+    if cluster.as_json:
+        found = [{"health": t.health.name, "what": t.what, "why": t.why} for t in troubles]
+        print_json({"health": health.name, "lag": lag, "troubles": found})
+    else:
+        counts = (len(seen.brokers), "broker"), (len(chosen), "group"), (lag, "message")
+        summary = ", ".join(count_of(count, noun) for count, noun in counts) + " behind"
+        print(f"{health.name}: {summary}")
+        for trouble in troubles:
+            print(f"{trouble.health.name}: {trouble.what}: {trouble.why}")
+    raise typer.Exit(health)
+
+
+def _judge(group: GroupOverview, *, warn_lag: int, max_lag: int) -> Trouble | None:
+    """Return the worst that is wrong with a group, None if nothing is."""
+    behind = f"{count_of(group.lag, 'message')} behind"
+    if group.duplicate_ids:
+        return Trouble(Health.CRITICAL, group.group, f"{trouble_of(group)}, {behind}")
+    is_critical = group.lag >= max_lag or (group.members == () and group.lag >= warn_lag)
+    if is_critical or group.lag >= warn_lag or trouble_of(group):
+        health = Health.CRITICAL if is_critical else Health.WARNING
+        return Trouble(health, group.group, ", ".join(filter(None, (trouble_of(group), behind))))
+    return None

@@ -29,6 +29,7 @@ _COMMANDS = {
     "nameserver": _Command("sparrowmq.cli.up", "Run a name server."),
     "broker": _Command("sparrowmq.cli.up", "Run a broker."),
     "ls": _Command("sparrowmq.cli.cluster", "List brokers, topics and groups, with their lag."),
+    "check": _Command("sparrowmq.cli.cluster", "Whether a cluster is well, as an exit code."),
     "topic": _Command("sparrowmq.cli.topic", "List, show, create, update and delete topics."),
     "group": _Command(
         "sparrowmq.cli.group", "List, show, reset, update and delete consumer groups."

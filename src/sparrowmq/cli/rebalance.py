@@ -19,15 +19,18 @@ from sparrowmq.cli import rebalance_json, rebalance_view
 from sparrowmq.cli.connecting import AsJson, Cluster, on_cluster
 from sparrowmq.cli.failures import EXIT_FOUND, reporting_errors, say
 from sparrowmq.cli.output import make_console, print_json, print_on
+from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, take_snapshots
+from sparrowmq.client.operations.overview import take_overview
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor import GroupSnapshot, Severity, diagnose
 from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.explain import explain as explain_queue
 from sparrowmq.doctor.explain import find_queue
+from sparrowmq.doctor.finding import Finding, count_of
 from sparrowmq.doctor.whatif import Plan, parse_events, simulate_all
 from sparrowmq.doctor.whatif import simulate as simulate_strategy
 from sparrowmq.drills.drill import DrillKind, run_drill
-from sparrowmq.errors import SparrowError
+from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model.names import check_group
 from sparrowmq.strategies.registry import strategy_from
 
@@ -116,28 +119,85 @@ def watch(
 @on_cluster
 def doctor(
     cluster: Cluster,
-    group: GroupName,
+    group: Annotated[
+        str | None, typer.Argument(metavar="[GROUP]", help="the consumer group; else all of them")
+    ] = None,
     strategy: StrategyName = None,
     interval: Interval = 6.0,
+    limit: Annotated[
+        int,
+        typer.Option(
+            "--limit", min=1, max=500, help="without a group: look at so many, most behind first"
+        ),
+    ] = GROUPS_AT_ONCE,
     fail_on: Annotated[
         FailOn, typer.Option("--fail-on", help="exit with 1 if a finding is as bad as this")
     ] = FailOn.NEVER,
 ) -> None:
-    """Say what is wrong with a group: what was seen, what it means, what to do."""
-    look = _looking(cluster, group, strategy)
-    if interval:
-        say(f"looking at group {group} twice, {interval:g} s apart")
-    snapshot = look(_ms(interval))
-    case, findings = examine(snapshot), diagnose(snapshot)
-    if cluster.as_json:
-        print_json(rebalance_json.json_of_findings(case, findings))
+    """Say what is wrong with a group, or with all: what was seen, what it means, what to do.
+
+    \b
+    Examples:
+      sparrowmq rebalance doctor GID_board
+      sparrowmq rebalance doctor --fail-on error      # all groups; for a job
+    """
+    if group is not None:
+        look = _looking(cluster, group, strategy)
+        if interval:
+            say(f"looking at group {group} twice, {interval:g} s apart")
+        snapshots = [look(_ms(interval))]
     else:
-        console = make_console()
-        print_on(console, rebalance_view.render_findings(case, findings))
+        if strategy is not None:
+            raise UsageError("--strategy is a group's; name the group")
+        snapshots = _look_at_all(cluster, limit, interval)
+    diagnoses = [(examine(snapshot), diagnose(snapshot)) for snapshot in snapshots]
+    diagnoses.sort(key=lambda pair: _urgency(*pair))
+    if cluster.as_json:
+        reports = [rebalance_json.json_of_findings(*pair) for pair in diagnoses]
+        print_json({"groups": reports} if group is None else reports[0])
+    else:
+        _print_diagnoses(diagnoses, is_all=group is None)
     if fail_on is not FailOn.NEVER:
-        limit = Severity[fail_on.name]
-        if any(finding.severity >= limit for finding in findings):
+        worst = Severity[fail_on.name]
+        if any(finding.severity >= worst for _, found in diagnoses for finding in found):
             raise typer.Exit(EXIT_FOUND)
+
+
+def _look_at_all(cluster: Cluster, limit: int, interval_s: float) -> list[GroupSnapshot]:
+    """Look at the groups that need it most, all at the same time."""
+    seen = cluster.run(take_overview(cluster.directory))
+    names = [group.group for group in seen.groups]
+    if len(names) > limit:
+        say(f"looking at the {limit} of {len(names)} groups that are most behind; see --limit")
+    if interval_s and names:
+        say(f"looking at {count_of(min(limit, len(names)), 'group')} twice, {interval_s:g} s apart")
+    operation = take_snapshots(cluster.directory, names[:limit], interval_ms=_ms(interval_s))
+    found, failures = cluster.run(operation)
+    for name, error in failures.items():
+        say(f"group {name} was left out: {error}")
+    if failures and not found:
+        raise next(iter(failures.values()))
+    return found
+
+
+def _urgency(case: Case, findings: list[Finding]) -> tuple[int, int, str]:
+    worst = max((finding.severity for finding in findings), default=0)
+    return -worst, -case.lag(case.snapshot.progress()), case.snapshot.group
+
+
+def _print_diagnoses(diagnoses: list[tuple[Case, list[Finding]]], *, is_all: bool) -> None:
+    """Print what was found; of all groups, those without a finding by name alone."""
+    console = make_console()
+    fine = []
+    for case, findings in diagnoses:
+        if findings or not is_all:
+            print_on(console, rebalance_view.render_findings(case, findings))
+        else:
+            fine.append(case.snapshot.group)
+    if fine:
+        console.print(f"nothing is wrong with {', '.join(fine)}", soft_wrap=True)
+    elif is_all and not diagnoses:
+        say("there is no consumer group")
 
 
 @rebalance.command()

@@ -6,6 +6,7 @@ Source: ClientRemotingProcessor.java, ConsumerRunningInfo.java, MQClientInstance
 
 from __future__ import annotations
 
+from sparrowmq.client.listener_calls import Pace
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.membership.owned_queue import OwnedQueue
 from sparrowmq.membership.process_queue import ProcessQueueState
@@ -115,7 +116,18 @@ def describe(subscriber: Subscriber, *, now_ms: int, timestamp_ms: int) -> Consu
             owned.queue: _describe_queue(owned, boot_timestamp_ms)
             for owned in subscriber.member.owned_queues()
         },
-        status_table={topic: ConsumeStatus() for topic in sorted(subscriber.subscriptions)},
+        status_table={
+            topic: _describe_pace(calls.pace(topic, now_ms))
+            for topic in sorted(subscriber.subscriptions)
+        },
+    )
+
+
+def _describe_pace(pace: Pace) -> ConsumeStatus:
+    return ConsumeStatus(
+        consume_rt_ms=pace.mean_ms,
+        consume_ok_tps=pace.done_per_s,
+        consume_failed_tps=pace.failed_per_s,
     )
 
 

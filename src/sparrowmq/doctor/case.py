@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sparrowmq.doctor.finding import count_of
+from sparrowmq.doctor.finding import count_of, describe_age
 from sparrowmq.doctor.ownership import Ownership, compute_ownership
 from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, Sample, Seat
 from sparrowmq.model import MessageQueue
@@ -16,6 +16,10 @@ from sparrowmq.model import MessageQueue
 INTERVAL_MS_MIN = 500
 # Members commit every 5 s (persistConsumerOffsetInterval): before that an offset may just wait.
 STILL_MS_MIN = 5_500
+# What came in during two of those may be consumed and not committed yet: it says nothing.
+COMMITTED_S = 11.0
+# Of what comes in, so much is committed between two looks 6 s apart by members that keep up.
+KEEPS_UP_SHARE = 0.6
 
 
 class QueueRate(NamedTuple):
@@ -32,6 +36,29 @@ class QueueRate(NamedTuple):
     def growth_per_s(self) -> float:
         """How fast the group falls behind."""
         return self.produced_per_s - self.consumed_per_s
+
+
+class Flow(NamedTuple):
+    """What goes into some queues and what comes out, and how many messages are behind.
+
+    `is_on_its_way`: what is behind may as well be consumed, and only not be committed yet. Offsets
+    move in steps of seconds, so between two looks a group may seem to fall behind by all that came.
+    """
+
+    produced_per_s: float
+    consumed_per_s: float
+    lag: int
+    is_on_its_way: bool
+
+    @property
+    def growth_per_s(self) -> float:
+        """How fast the group falls behind."""
+        return self.produced_per_s - self.consumed_per_s
+
+    @property
+    def drain_s(self) -> float:
+        """After how many seconds nothing is behind at this pace; infinite while it grows."""
+        return self.lag / -self.growth_per_s if self.growth_per_s < 0 else float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +85,41 @@ class Case:
         known = self.snapshot.progress()
         return sum(known[queue].lag for queue in queues if queue in known)
 
+    def flow(self, queues: Iterable[MessageQueue]) -> Flow | None:
+        """Return what goes into these queues and what comes out; None where no rate is known."""
+        rates = [(queue, self.rates[queue]) for queue in queues if queue in self.rates]
+        if not rates:
+            return None
+        produced_per_s = sum(rate.produced_per_s for _, rate in rates)
+        consumed_per_s = sum(rate.consumed_per_s for _, rate in rates)
+        lag = self.lag([queue for queue, _ in rates])
+        is_owned = all(self.ownership.owners.get(queue) for queue, _ in rates)
+        keeps_up = not self.can_tell_still or consumed_per_s >= KEEPS_UP_SHARE * produced_per_s
+        return Flow(
+            produced_per_s=produced_per_s,
+            consumed_per_s=consumed_per_s,
+            lag=lag,
+            is_on_its_way=is_owned and keeps_up and lag <= produced_per_s * COMMITTED_S,
+        )
+
     def describe_backlog(self, queues: Iterable[MessageQueue]) -> str:
-        """Say how far behind these queues are, and how fast that grows."""
+        """Say how far behind these queues are, and what becomes of that."""
         chosen = list(queues)
         lag = self.lag(chosen)
         text = f"{count_of(lag, 'message')} behind"
-        rates = [self.rates[queue] for queue in chosen if queue in self.rates]
-        growth = sum(rate.growth_per_s for rate in rates)
-        if not rates or (not lag and growth <= 0):
+        flow = self.flow(chosen)
+        if flow is None or not (lag or flow.growth_per_s > 0):
             return text
-        if abs(growth) < 0.05:
+        if flow.is_on_its_way:
+            return f"{text}, on their way" if lag else text
+        if abs(flow.growth_per_s) < 0.05:
             return f"{text}, not growing now"
-        word = "growing" if growth > 0 else "shrinking"
-        return f"{text}, {word} by {abs(growth):,.1f} a second"
+        if flow.growth_per_s > 0:
+            return f"{text}, growing by {flow.growth_per_s:,.1f} a second"
+        return (
+            f"{text}, shrinking by {-flow.growth_per_s:,.1f} a second: "
+            f"none left in {describe_age(flow.drain_s)}"
+        )
 
 
 def examine(snapshot: GroupSnapshot) -> Case:

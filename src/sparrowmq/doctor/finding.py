@@ -84,3 +84,8 @@ def describe_age(seconds: float) -> str:
     if seconds < 172_800:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 86_400:.1f} days"
+
+
+def describe_time(milliseconds: float) -> str:
+    """Write how long something takes: `35 ms`, `2.4 s`."""
+    return f"{milliseconds:.0f} ms" if milliseconds < 1_000 else f"{milliseconds / 1000:.1f} s"

@@ -1,4 +1,4 @@
-"""Q06, Q07, Q08: how messages flow, when every queue has its owner. Pure.
+"""Q06, Q07, Q08, Q10, Q12: how messages flow, when every queue has its owner. Pure.
 
 The rebalance is not to blame for these; they are what stands behind most backlogs.
 """
@@ -6,23 +6,29 @@ The rebalance is not to blame for these; they are what stands behind most backlo
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.case import COMMITTED_S, Case, Flow
 from sparrowmq.doctor.finding import (
     Finding,
     Severity,
     count_of,
     describe_age,
     describe_queues,
+    describe_time,
 )
+from sparrowmq.doctor.load_rules import find_crowded_queues
 from sparrowmq.doctor.membership_rules import user_loads
+from sparrowmq.doctor.snapshot import TopicPace
 from sparrowmq.model import MessageQueue
 
 # A member this little behind is not behind: messages are on their way.
 BEHIND_MIN = 100
 # Nor is one that would be done with it this soon.
 BEHIND_S_MIN = 10
+# A backlog that takes longer to work off is worth a warning though it shrinks.
+DRAIN_S_MAX = 3_600
+# Where a listener takes longer for a message, it is what limits the group.
+LISTENER_MS_MAX = 1_000
 
 
 def find_standstill(case: Case) -> list[Finding]:
@@ -59,18 +65,19 @@ def find_standstill(case: Case) -> list[Finding]:
 def find_slow_members(case: Case) -> list[Finding]:
     """Q07: members work, and messages come faster; or a backlog is being worked off."""
     paces = {client_id: _pace(case, mine) for client_id, mine in user_loads(case).items()}
-    behind = {c: pace for c, pace in paces.items() if pace is not None and pace.is_behind}
+    behind = {c: pace for c, pace in paces.items() if pace is not None and _is_behind(pace)}
     if not behind or case.snapshot.is_broadcasting:
         return []
     produced = sum(pace.produced_per_s for pace in behind.values())
     consumed = sum(pace.consumed_per_s for pace in behind.values())
     lag = sum(pace.lag for pace in behind.values())
     growth = produced - consumed
-    severity = Severity.INFO if growth < -0.05 * consumed else Severity.WARN
+    shrinks = growth < -0.05 * consumed
+    is_soon_done = shrinks and lag <= -growth * DRAIN_S_MAX
     if growth > 0.05 * consumed:
         what = "messages come faster than"
         means = f"{count_of(round(growth * 3600), 'message')} more behind every hour"
-    elif severity is Severity.INFO:
+    elif shrinks:
         what = "a backlog is being worked off by"
         means = f"at this pace they have caught up in {describe_age(lag / -growth)}"
     else:
@@ -79,11 +86,11 @@ def find_slow_members(case: Case) -> list[Finding]:
     return [
         Finding(
             rule="Q07",
-            severity=severity,
+            severity=Severity.INFO if is_soon_done else Severity.WARN,
             title=f"{what} {len(behind)} of {count_of(len(paces), 'member')}",
             evidence=tuple(_describe_pace(case, c, paces[c]) for c in paces),
             consequence=f"{count_of(lag, 'message')} behind: {means}",
-            remedy=_pace_remedy(case, are_all=len(behind) == len(paces)),
+            remedy=_pace_remedy(case, sorted(behind), are_all=len(behind) == len(paces)),
             members=tuple(behind),
         )
     ]
@@ -146,32 +153,17 @@ def _describe_hands(case: Case, client_id: str) -> str:
     return text
 
 
-class _Pace(NamedTuple):
-    """What goes into a member's queues and what comes out; without those that stand still."""
-
-    produced_per_s: float
-    consumed_per_s: float
-    lag: int
-
-    @property
-    def is_behind(self) -> bool:
-        return self.consumed_per_s > 0 and self.lag >= max(
-            BEHIND_MIN, BEHIND_S_MIN * self.consumed_per_s
-        )
+def _pace(case: Case, queues: Iterable[MessageQueue]) -> Flow | None:
+    """Return the flow of queues without those that stand still."""
+    return case.flow(q for q in queues if not case.stands_still(q))
 
 
-def _pace(case: Case, queues: Iterable[MessageQueue]) -> _Pace | None:
-    mine = [queue for queue in queues if queue in case.rates and not case.stands_still(queue)]
-    if not mine:
-        return None
-    return _Pace(
-        produced_per_s=sum(case.rates[queue].produced_per_s for queue in mine),
-        consumed_per_s=sum(case.rates[queue].consumed_per_s for queue in mine),
-        lag=case.lag(mine),
-    )
+def _is_behind(pace: Flow) -> bool:
+    enough = max(BEHIND_MIN, BEHIND_S_MIN * pace.consumed_per_s)
+    return pace.consumed_per_s > 0 and pace.lag >= enough and not pace.is_on_its_way
 
 
-def _describe_pace(case: Case, client_id: str, pace: _Pace | None) -> str:
+def _describe_pace(case: Case, client_id: str, pace: Flow | None) -> str:
     if pace is None:
         return f"{client_id}: nothing"
     text = (
@@ -184,16 +176,85 @@ def _describe_pace(case: Case, client_id: str, pace: _Pace | None) -> str:
     return text
 
 
-def _pace_remedy(case: Case, *, are_all: bool) -> str:
+def _pace_remedy(case: Case, behind: list[str], *, are_all: bool) -> str:
     faster = "give listeners more threads, or make them faster (batches, fewer remote calls)"
+    loads = user_loads(case)
+    crowded = [q for q in find_crowded_queues(case) if any(q in loads[c] for c in behind)]
+    if crowded:
+        return (
+            f"most messages go into {describe_queues(crowded)}, and one queue has one member: more "
+            f"members do not help; spread the messages over the queues (R17, Q11), or {faster}"
+        )
     if not are_all:
         return (
             "compare these members with the others: machine, version, what their listeners call; "
             f"queues are divided by number, so the rebalance does not relieve them; {faster}"
         )
-    spare = sum(len(topic.subscribe_queues) for topic in case.snapshot.user_topics) - len(
-        user_loads(case)
-    )
+    spare = sum(len(topic.subscribe_queues) for topic in case.snapshot.user_topics) - len(loads)
     if spare > 0:
         return f"start more members ({spare} more can get a queue), or {faster}"
     return f"{faster}; more members need more queues first"
+
+
+def find_slow_growth(case: Case) -> list[Finding]:
+    """Q10: the group falls behind, however slowly, and by more than what waits to be committed."""
+    if case.snapshot.is_broadcasting or find_slow_members(case):
+        return []
+    flow = _pace(case, _owned_backlog(case))
+    if flow is None or not flow.consumed_per_s or flow.is_on_its_way:
+        return []
+    if flow.growth_per_s <= 0.05 * flow.consumed_per_s:
+        return []
+    hourly = round(flow.growth_per_s * 3600)
+    return [
+        Finding(
+            rule="Q10",
+            severity=Severity.INFO,
+            title="the group falls behind, slowly",
+            evidence=(
+                f"in {flow.produced_per_s:,.1f} a second, out {flow.consumed_per_s:,.1f}",
+                f"{count_of(flow.lag, 'message')} behind: more than {COMMITTED_S:.0f} s of input, "
+                f"which members may have consumed and not committed yet",
+            ),
+            consequence=f"{count_of(hourly, 'message')} more behind every hour, if it lasts",
+            remedy="look again in a minute: a burst passes; if it lasts, see what Q07 advises",
+        )
+    ]
+
+
+def find_slow_listeners(case: Case) -> list[Finding]:
+    """Q12: a member's listener takes long for a message, and its queues are behind."""
+    findings = []
+    for client_id, queues in user_loads(case).items():
+        report = case.snapshot.find_report(client_id)
+        if report is None:
+            continue
+        slow = [
+            pace
+            for pace in report.paces
+            if pace.listener_ms > LISTENER_MS_MAX
+            and case.lag([q for q in queues if q.topic == pace.topic]) >= BEHIND_MIN
+        ]
+        if slow:
+            findings.append(_listener_finding(case, client_id, slow))
+    return findings
+
+
+def _listener_finding(case: Case, client_id: str, slow: list[TopicPace]) -> Finding:
+    queues = [q for q in user_loads(case)[client_id] if q.topic in {p.topic for p in slow}]
+    return Finding(
+        rule="Q12",
+        severity=Severity.WARN,
+        title=f"the listener of {client_id} takes long",
+        evidence=tuple(
+            f"{pace.topic}: {describe_time(pace.listener_ms)} for a call, "
+            f"{pace.done_per_s:,.1f} messages a second"
+            for pace in slow
+        ),
+        consequence=f"{describe_queues(queues)}: {case.describe_backlog(queues)}",
+        remedy=(
+            "find what the listener waits for (a database, a remote call, a lock), and give that a "
+            "time-out; more threads help where it waits, and not where it computes"
+        ),
+        members=(client_id,),
+    )

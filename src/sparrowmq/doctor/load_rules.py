@@ -1,4 +1,4 @@
-"""R15, R16, R17, R30: shares and backlogs that are unequal, and queues that stand still. Pure."""
+"""R15, R16, R17, R30, Q11: unequal shares, backlogs, input; queues that stand still. Pure."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from sparrowmq.model import MessageQueue
 # A queue's backlog is out of line from here on, and this many times that of the others' mean.
 HOT_LAG_MIN = 1_000
 HOT_LAG_RATIO = 4
+# A queue gets most of its topic's messages where it gets this many times the others' mean, and
+# where so many came between the looks that this is no chance.
+HOT_INPUT_RATIO = 4
+HOT_INPUT_MIN = 40
 _NEARBY = "MACHINE_ROOM_NEARBY"
 
 
@@ -131,6 +135,62 @@ def _lag_finding(
         ),
         members=tuple(owners),
     )
+
+
+def find_crowded_queues(case: Case) -> list[MessageQueue]:
+    """Return the queues that get most of their topic's messages."""
+    seconds = case.snapshot.interval_ms / 1000
+    crowded = []
+    for topic in case.snapshot.user_topics:
+        rates = {q: case.rates[q].produced_per_s for q in topic.subscribe_queues if q in case.rates}
+        if len(rates) < 2 or sum(rates.values()) * seconds < HOT_INPUT_MIN:
+            continue
+        for queue, rate in rates.items():
+            mean = (sum(rates.values()) - rate) / (len(rates) - 1)
+            if rate * seconds >= HOT_INPUT_MIN and rate >= HOT_INPUT_RATIO * mean:
+                crowded.append(queue)
+    return crowded
+
+
+def find_uneven_input(case: Case) -> list[Finding]:
+    """Q11: producers put most messages into few queues, which few members consume."""
+    crowded = find_crowded_queues(case)
+    findings = []
+    for topic in case.snapshot.user_topics:
+        mine = [queue for queue in crowded if queue.topic == topic.topic]
+        if not mine or case.snapshot.is_broadcasting:
+            continue
+        flow, whole = case.flow(mine), case.flow(topic.subscribe_queues)
+        assert flow is not None
+        assert whole is not None
+        share = flow.produced_per_s / whole.produced_per_s
+        owners = sorted({s.client_id for q in mine for s in case.ownership.owners.get(q, ())})
+        findings.append(
+            Finding(
+                rule="Q11",
+                severity=Severity.INFO if flow.is_on_its_way else Severity.WARN,
+                title=f"{share:.0%} of topic {topic.topic} go into {count_of(len(mine), 'queue')}",
+                evidence=(
+                    *(f"{describe_queues([q])}: {_describe_rate(case, q)}" for q in mine),
+                    f"all {len(topic.subscribe_queues)} queues: in {whole.produced_per_s:,.1f}",
+                ),
+                consequence=(
+                    f"{', '.join(owners) or 'nobody'} does most of the work; a queue has one "
+                    "member, so more members or queues do not help"
+                ),
+                remedy=(
+                    "see how producers choose the queue: a sharding key with few values or one "
+                    "frequent value, or a queue chosen by hand; spread what need not be in order"
+                ),
+                members=tuple(owners),
+            )
+        )
+    return findings
+
+
+def _describe_rate(case: Case, queue: MessageQueue) -> str:
+    rate = case.rates[queue]
+    return f"in {rate.produced_per_s:,.1f} a second, out {rate.consumed_per_s:,.1f}"
 
 
 def find_stuck_queues(case: Case) -> list[Finding]:

@@ -65,6 +65,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Q07": flow_rules.find_slow_members,
         "Q08": flow_rules.find_offsets_gone_back,
         "Q09": membership_rules.find_own_strategy_in_mixed_group,
+        "Q10": flow_rules.find_slow_growth,
+        "Q11": load_rules.find_uneven_input,
+        "Q12": flow_rules.find_slow_listeners,
     }
 )
 

@@ -150,6 +150,18 @@ class HeldQueue(NamedTuple):
     last_consume_timestamp_ms: int = 0
 
 
+class TopicPace(NamedTuple):
+    """How fast a member says it consumes a topic, over the last minute or so.
+
+    `listener_ms` is how long a call of its listener takes on average; 0 is unknown.
+    """
+
+    topic: str
+    listener_ms: float
+    done_per_s: float = 0.0
+    failed_per_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
     """What a member tells of itself, if it is asked and can.
@@ -158,6 +170,7 @@ class MemberReport:
         client_id: the member; of several with one id, the one that the broker chose to ask.
         held: its queues.
         subscriptions: its own.
+        paces: how fast it consumes, by topic.
         strategy: its allocation strategy's name, "" if it does not say.
         is_orderly: whether it needs a lock for each queue.
         is_silent: it was asked and did not answer in time.
@@ -167,6 +180,7 @@ class MemberReport:
     client_id: str
     held: tuple[HeldQueue, ...] = ()
     subscriptions: tuple[SubscriptionView, ...] = ()
+    paces: tuple[TopicPace, ...] = ()
     strategy: str = ""
     is_orderly: bool = False
     is_silent: bool = False

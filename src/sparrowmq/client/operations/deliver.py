@@ -56,7 +56,8 @@ def deliver(subscriber: Subscriber, action: Deliver) -> Operation[None]:
     except Exception as error:
         # The user's code may raise anything.
         subscriber.tell(_failure_of(subscriber, action, error, context.delay_level))
-    subscriber.listener_calls.end(action)
+    ended_ms: int = yield Now()
+    subscriber.listener_calls.end(action, ended_ms, done_count=acked_count)
     yield from trace_consumed(traced, code)
     subscriber.counters.succeeded += acked_count
     subscriber.counters.failed += len(messages) - acked_count
@@ -82,7 +83,9 @@ def deliver_in_order(subscriber: Subscriber, action: Deliver) -> Operation[None]
     except Exception as error:
         # The user's code may raise anything.
         subscriber.tell(_failure_of(subscriber, action, error))
-    subscriber.listener_calls.end(action)
+    ended_ms: int = yield Now()
+    done_count = len(messages) if code is ConsumedCode.SUCCESS else 0
+    subscriber.listener_calls.end(action, ended_ms, done_count=done_count)
     yield from trace_consumed(traced, code)
     if status is ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
         subscriber.counters.failed += len(messages)

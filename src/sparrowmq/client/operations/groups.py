@@ -29,8 +29,8 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import DeleteSubscriptionGroupRequestHeader
 
-# Groups looked at at the same time.
-GROUPS_AT_ONCE = 8
+# Groups looked at at the same time; each has a few requests under way.
+GROUPS_AT_ONCE = 24
 # Of attempts, and of a retry topic's queues: far more than helps anybody.
 RETRIES_MAX = 1_024
 

@@ -33,6 +33,7 @@ from sparrowmq.doctor.snapshot import (
     Sample,
     Seat,
     SubscriptionView,
+    TopicPace,
     TopicQueues,
     TopicView,
 )
@@ -409,6 +410,10 @@ def _ask_member(
             for queue, at in sorted(info.mq_table.items())
         ),
         subscriptions=_subscriptions(info.subscription_set),
+        paces=tuple(
+            TopicPace(topic, at.consume_rt_ms, at.consume_ok_tps, at.consume_failed_tps)
+            for topic, at in sorted(info.status_table.items())
+        ),
         strategy=strategy_told(info.properties.get("allocateMessageQueueStrategy", "")),
         is_orderly=info.properties.get("PROP_CONSUMEORDERLY") == "true",
     )

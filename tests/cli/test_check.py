@@ -1,0 +1,107 @@
+"""`sparrowmq check` and `rebalance doctor` over all groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from commands import Commands
+from members import MemberProcess
+from sparrowmq import ConsumeFromWhere, PushConsumer
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """A cluster with a group that works, one that nobody is in, and one whose members are twins."""
+    with ExitStack() as stack:
+        running = stack.enter_context(EmbeddedCluster(flush="async"))
+        running.create_topic("T", queues=4)
+        smq = Commands(running.name_server)
+        smq("group", "update", "GID_abandoned", "--yes")
+        smq("send", "T", stdin="".join(f"{n}\n" for n in range(50)))
+        smq("group", "reset", "GID_abandoned", "--topic", "T", "--to", "earliest", "--yes")
+        consumer = PushConsumer(
+            "GID_works",
+            name_server=running.name_server,
+            listener=lambda messages, context: None,
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        )
+        consumer.subscribe("T")
+        stack.enter_context(consumer).start()
+        twins = [
+            stack.enter_context(MemberProcess(running, "GID_twins", topic="T", instance="one"))
+            for _ in range(2)
+        ]
+        wait_until("twins", lambda: all(twin.queue_ids for twin in twins), timeout_s=60)
+        wait_until(
+            "all consumed",
+            lambda: 0 in [r["lag"] for r in smq.json("group", "ls") if r["group"] == "GID_works"],
+            timeout_s=60,
+        )
+        yield running
+
+
+@pytest.fixture
+def smq(cluster: EmbeddedCluster) -> Commands:
+    return Commands(cluster.name_server)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "line"),
+    [
+        (["-g", "GID_works"], 0, "OK: 1 broker, 1 group, 0 messages behind"),
+        (["-g", "GID_abandoned"], 1, "WARNING: GID_abandoned: nobody consumes, 50 messages behind"),
+        (
+            ["-g", "GID_abandoned", "--warn-lag", "10"],
+            2,
+            "CRITICAL: GID_abandoned: nobody consumes",
+        ),
+        (["-g", "GID_twins"], 2, "CRITICAL: GID_twins: 1 client id used twice"),
+        ([], 2, "CRITICAL: 1 broker, 3 groups, "),
+    ],
+)
+def test_exit_code_says_how_the_cluster_is(
+    smq: Commands, options: list[str], code: int, line: str
+) -> None:
+    result = smq("check", *options)
+
+    assert code == result.exit_code, result.stdout
+    assert line in result.stdout
+
+
+def test_check_refuses_groups_that_nobody_knows(smq: Commands) -> None:
+    result = smq("check", "-g", "gid_work")
+
+    assert (2, True) == (result.exit_code, "did you mean GID_works?" in result.stderr)
+
+
+def test_check_says_unknown_where_no_cluster_answers() -> None:
+    result = Commands("127.0.0.1:1")("check")
+
+    assert (3, "") == (result.exit_code, result.stdout)
+
+
+def test_doctor_looks_at_all_groups_worst_first(smq: Commands) -> None:
+    groups = smq.json("rebalance", "doctor", "--interval", "0")["groups"]
+
+    worst = [max((f["severity"] for f in group["findings"]), default="") for group in groups]
+    assert {"GID_twins", "GID_abandoned"} == {group["group"] for group in groups[:2]}
+    assert ["GID_works"] == [group["group"] for group in groups[2:]]
+    assert ["error", "error", ""] == [w if w == "error" else "" for w in worst]
+
+    limited = smq("rebalance", "doctor", "--interval", "0", "--limit", "1", "--fail-on", "error")
+    assert 1 == limited.exit_code
+    assert "the 1 of 3 groups" in limited.stderr
+    assert "nothing is wrong with GID_works" in smq("rebalance", "doctor", "--interval", "0").stdout
+
+
+def test_strategy_needs_a_group(smq: Commands) -> None:
+    result = smq("rebalance", "doctor", "--strategy", "AVG")
+
+    assert (2, True) == (result.exit_code, "name the group" in result.stderr)
