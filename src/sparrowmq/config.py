@@ -24,6 +24,7 @@ class Setting(NamedTuple):
         low: the least number that is allowed; None where there is no range.
         high: the greatest.
         only: the one client that has it; "" for all that have its table.
+        is_secret: whether its value stands in no error.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Setting(NamedTuple):
     low: int | None = None
     high: int | None = None
     only: str = ""
+    is_secret: bool = False
 
 
 SETTINGS: tuple[Setting, ...] = (

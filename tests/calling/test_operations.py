@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from sparrowmq.errors import (
     TransportError,
     UsageError,
 )
+from sparrowmq.protocol.acl import Credentials, is_signature_valid
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.framing import encode_frame
@@ -919,3 +921,27 @@ def test_time_out_bounds_the_whole_operation_and_cancels_it(driver: Harness) -> 
 
     assert ["cancelled"] == ended
     assert 5 == driver.run(bounded(call(int, "5"), timeout_ms=LONG_MS, name="quick"))
+
+
+@pytest.mark.parametrize("send", [invoke, oneway])
+def test_driver_with_credentials_signs_copies_of_requests(
+    make_driver: Callable[..., Harness], serve: Callable[..., FrameServer], send: Any
+) -> None:
+    came: Queue[RemotingCommand] = Queue()
+
+    def note(peer: Peer, command: RemotingCommand) -> None:
+        came.put(command)
+        if not command.is_oneway:
+            peer.reply(command)
+
+    server = serve(note)
+    driver = make_driver(credentials=Credentials(access_key="me", secret_key="s" * 8))
+    sent = RemotingCommand(code=10, ext_fields={"topic": "T"}, body=b"x")
+
+    for _ in range(2):
+        driver.run(send(server.address, sent, timeout_ms=LONG_MS))
+        fields = came.get(timeout=PATIENCE_S).ext_fields
+        assert fields is not None
+        assert ("T", "me") == (fields["topic"], fields["AccessKey"])
+        assert is_signature_valid(fields, b"x", secret_key="s" * 8)
+    assert {"topic": "T"} == sent.ext_fields

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparrowmq import Admin, LitePullConsumer, Producer, PushConsumer, UnreadablePolicy
-from sparrowmq.client.config import KINDS, ConsumerConfig, ProducerConfig
+from sparrowmq.client.config import KINDS, ClientConfig, ConsumerConfig, ProducerConfig
 from sparrowmq.client.settings import rows_of
 from sparrowmq.config import Setting
 from sparrowmq.errors import ConfigError
@@ -115,7 +115,7 @@ def test_setting_arrives_where_it_is_used() -> None:
         ("PushConsumer", "pullBatchSize", "did you mean pull_batch_size"),
         ("PushConsumer", "auto_commit", "PushConsumer has no setting 'auto_commit'"),
         ("LitePullConsumer", "orderly", "LitePullConsumer has no setting 'orderly'"),
-        ("Producer", "zzz", "there are body_bytes_max, client_id_rule, client_ip"),
+        ("Producer", "zzz", "there are access_key, body_bytes_max, client_id_rule"),
         ("Admin", "timeout", "did you mean timeout_ms"),
     ],
 )
@@ -131,3 +131,55 @@ def test_values_that_do_not_go_together_are_refused() -> None:
         CLIENTS["PushConsumer"](pull_timeout_ms=9_000)
     with pytest.raises(ConfigError, match="compress_level is 10; ZLIB has 1 to 9"):
         CLIENTS["Producer"](compress_level=10)
+
+
+# --- access control ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_reach_the_driver_and_show_nowhere(kind: str) -> None:
+    keys: dict[str, Any] = {
+        "access_key": "me",
+        "secret_key": "do-not-show",
+        "security_token": "nor-this",
+    }
+    config = ClientConfig(**keys)
+
+    with CLIENTS[kind](**keys) as client:
+        driver = client._member.driver if hasattr(client, "_member") else client._driver
+        found = driver._network._credentials
+        assert keys == {name: getattr(found, name) for name in keys}
+
+    shown = f"{config} {found} {vars(client)}"
+    assert "do-not-show" not in shown
+    assert "nor-this" not in shown
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"access_key": "me"}, "access_key is given without secret_key"),
+        ({"secret_key": "s3cret"}, "secret_key is given without access_key"),
+        ({"security_token": "s3cret"}, "security_token is given without access_key"),
+        ({"access_key": "me", "secret_key": b"s3cret"}, "secret_key is no str"),
+    ],
+)
+def test_half_of_a_key_is_refused_without_showing_it(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        CLIENTS["Admin"](**keys)
+
+    assert "s3cret" not in str(caught.value)
+
+
+# --- the environment --------------------------------------------------------------------------
+
+
+def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876;10.0.0.2:9876")
+
+    with Admin() as admin, Producer("GID_s", name_server="127.0.0.1:1") as producer:
+        assert ("10.0.0.1:9876", "10.0.0.2:9876") == admin._directory.name_servers.addresses
+        assert ("127.0.0.1:1",) == producer._publisher.name_servers.addresses
+    monkeypatch.setenv("NAMESRV_ADDR", "nonsense")
+    with pytest.raises(ConfigError, match="'nonsense' is no address"):
+        Admin()

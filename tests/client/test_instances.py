@@ -25,6 +25,7 @@ from sparrowmq import (
     PushConsumer,
 )
 from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.instances import INSTANCES, ClientInstance
 from sparrowmq.errors import BrokerError, ConfigError, UsageError
 from sparrowmq.testing.embedded import EmbeddedCluster
@@ -306,7 +307,7 @@ def test_forked_process_has_no_consumers(stage: Stage) -> None:
     if child == 0:
         code = 1
         try:
-            INSTANCES.register(second._subscriber, ClientInstance(BlockingDriver))
+            INSTANCES.register(second._subscriber, ClientInstance(BlockingDriver, ClientConfig()))
             code = 0
         finally:
             os._exit(code)

@@ -95,7 +95,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"namespace": 7}, "namespace 7"),
     ({"group": None}, "the group is None; it must be a text"),
     ({"group": 7, "namespace": "ns"}, "the group is 7; it must be a text"),
-    ({"name_server": None}, "name_server is None; give host:port"),
+    ({"name_server": None}, "name_server is not given, and the environment has no NAMESRV_ADDR"),
     ({"name_server": 9876}, "name_server is 9876; give host:port"),
     ({"name_server": ("127.0.0.1", 9876)}, "give host:port, such as 127.0.0.1:9876"),
     ({"name_server": b"127.0.0.1:9876"}, "give host:port, such as 127.0.0.1:9876"),

@@ -15,8 +15,8 @@ from sparrowmq.calling.effects import Invoke, Now, Spawn
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.spark.naming import named
 from sparrowmq.spark.options import parse_options
-from sparrowmq.spark.signing import named
 from sparrowmq.spark.sink_options import parse_sink_options
 from sparrowmq.testing import EmbeddedCluster
 

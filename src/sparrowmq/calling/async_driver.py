@@ -41,6 +41,7 @@ from sparrowmq.calling.tls import (
     describe,
 )
 from sparrowmq.errors import RemoteProtocolError, UsageError
+from sparrowmq.protocol.acl import Credentials
 
 LOG = logging.getLogger("sparrowmq.calling")
 
@@ -63,6 +64,7 @@ class AsyncDriver:
         pool_size: threads for `Call` of plain functions, at most. Coroutine functions run on the
             loop.
         tls: makes every connection one over TLS.
+        credentials: sign every request; None for no signatures.
 
     Raises: ConfigError if `tls` is something else.
     """
@@ -74,8 +76,10 @@ class AsyncDriver:
         on_connection_lost: OnConnectionLost | None = None,
         pool_size: int = POOL_SIZE,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._tls = check_context(tls)
+        self._credentials = credentials
         self._on_request = on_request
         self._on_connection_lost = on_connection_lost
         self._pool_size = pool_size
@@ -293,6 +297,7 @@ class AsyncDriver:
             self._unflushed,
             on_request=self._on_request,
             is_tls=self._tls is not None,
+            credentials=self._credentials,
         )
         self._channels[effect.address] = channel
         channel.submit(task, effect, self._scheduler)

@@ -36,6 +36,7 @@ from sparrowmq.calling.effects import Call, Cancelled, Effect, Event, Invoke, On
 from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Timed, log_unjoined
 from sparrowmq.calling.socket_network import SocketNetwork
 from sparrowmq.errors import UsageError
+from sparrowmq.protocol.acl import Credentials
 
 LOG = logging.getLogger("sparrowmq.calling")
 
@@ -73,6 +74,7 @@ class BlockingDriver:
         on_connection_lost: told the address of each connection that was open and is not.
         pool_size: threads for `Call` at most.
         tls: makes every connection one over TLS.
+        credentials: sign every request; None for no signatures.
 
     Raises: ConfigError if `tls` is something else.
     """
@@ -84,6 +86,7 @@ class BlockingDriver:
         on_connection_lost: OnConnectionLost | None = None,
         pool_size: int = POOL_SIZE,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._pool_size = pool_size
         self._pool: CallPool | None = None
@@ -97,6 +100,7 @@ class BlockingDriver:
             on_connection_lost=on_connection_lost,
             call_soon_threadsafe=self.call_soon_threadsafe,
             tls=tls,
+            credentials=credentials,
         )
         # Other threads' functions for the leading thread.
         self._incoming: deque[Callable[[], Any]] = deque()

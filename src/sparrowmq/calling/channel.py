@@ -31,6 +31,7 @@ from sparrowmq.errors import (
     TooManyInFlight,
     TransportError,
 )
+from sparrowmq.protocol.acl import Credentials, signed
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.session import RemotingSession, RequestReceived
@@ -82,9 +83,11 @@ class Channel:
         unflushed: the driver's list of channels whose wire must be flushed soon.
         on_request: answers the peer's requests.
         is_tls: whether the connection is one over TLS.
+        credentials: sign every request; None for no signatures.
     """
 
     __slots__ = (
+        "_credentials",
         "_flushing",
         "_is_tls",
         "_is_unflushed",
@@ -107,6 +110,7 @@ class Channel:
         *,
         on_request: OnRequest | None = None,
         is_tls: bool = False,
+        credentials: Credentials | None = None,
     ) -> None:
         self.address = address
         self.wire: Wire | None = None
@@ -118,6 +122,7 @@ class Channel:
         self._session = RemotingSession()
         self._on_request = on_request
         self._is_tls = is_tls
+        self._credentials = credentials
         self._unflushed = unflushed
         self._is_unflushed = False
         self._unwritten: dict[OperationTask, Invoke | Oneway] = {}
@@ -243,11 +248,14 @@ class Channel:
     def _write(
         self, task: OperationTask, effect: Invoke | Oneway, wire: Wire, scheduler: Scheduler
     ) -> None:
+        request = effect.request
         try:
+            if self._credentials is not None:
+                request = signed(request, self._credentials)
             if isinstance(effect, Invoke):
-                frame = self._session.start_request(effect.request, task)
+                frame = self._session.start_request(request, task)
             else:
-                frame = self._session.write_oneway(effect.request)
+                frame = self._session.write_oneway(request)
                 self._flushing[task] = None
         except TooManyInFlight as error:
             scheduler.throw(task, TooManyInFlight(f"{self.address}: {error}", address=self.address))

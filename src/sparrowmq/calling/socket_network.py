@@ -46,6 +46,7 @@ from sparrowmq.calling.tls import (
     describe,
 )
 from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.protocol.acl import Credentials
 
 LOG = logging.getLogger("sparrowmq.calling")
 
@@ -83,6 +84,7 @@ class SocketNetwork:
         on_connection_lost: told the address of each connection that was open and is not.
         call_soon_threadsafe: brings the results of look-ups back to the leading thread.
         tls: makes every connection one over TLS.
+        credentials: sign every request.
 
     Raises: ConfigError if `tls` is something else.
     """
@@ -95,8 +97,10 @@ class SocketNetwork:
         on_connection_lost: OnConnectionLost | None,
         call_soon_threadsafe: Callable[[Callable[[], Any]], None],
         tls: ssl.SSLContext | None,
+        credentials: Credentials | None,
     ) -> None:
         self._tls = check_context(tls)
+        self._credentials = credentials
         self._scheduler = scheduler
         self._on_request = on_request
         self._on_connection_lost = on_connection_lost
@@ -127,6 +131,7 @@ class SocketNetwork:
             self._unflushed,
             on_request=self._on_request,
             is_tls=self._tls is not None,
+            credentials=self._credentials,
         )
         self._channels[effect.address] = channel
         channel.submit(task, effect, self._scheduler)

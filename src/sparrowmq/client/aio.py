@@ -59,7 +59,8 @@ class AsyncProducer:
 
     Args:
         group: the producer group.
-        name_server: `host:port`, several separated by ';', or a list of them.
+        name_server: `host:port`, several separated by ';', or a list of them; None for what the
+            environment's NAMESRV_ADDR says.
         settings: see `ProducerSettings`.
 
     Raises: ConfigError.
@@ -69,7 +70,7 @@ class AsyncProducer:
         self,
         group: str,
         *,
-        name_server: str | Sequence[str],
+        name_server: str | Sequence[str] | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
         self._publisher = make_publisher(group, name_server=name_server, **settings)
@@ -165,7 +166,8 @@ class AsyncPushConsumer:
 
     Args:
         group: the consumer group.
-        name_server: `host:port`, several separated by ';', or a list of them.
+        name_server: `host:port`, several separated by ';', or a list of them; None for what the
+            environment's NAMESRV_ADDR says.
         listener: called with a list of messages of one queue and a `ConsumeContext`, in up to
             `consume_thread_count` calls at once. A coroutine function runs on the loop, a plain
             function in a thread.
@@ -188,7 +190,7 @@ class AsyncPushConsumer:
         self,
         group: str,
         *,
-        name_server: str | Sequence[str],
+        name_server: str | Sequence[str] | None = None,
         listener: AsyncListener | AsyncOrderlyListener,
         on_assign: AsyncRebalanceListener | None = None,
         on_revoke: AsyncRebalanceListener | None = None,
@@ -290,7 +292,8 @@ class AsyncAdmin:
     """Looks after topics and groups.
 
     Args:
-        name_server: `host:port`, several separated by ';', or a list of them.
+        name_server: `host:port`, several separated by ';', or a list of them; None for what the
+            environment's NAMESRV_ADDR says.
         settings: see `AdminSettings`.
 
     Raises: ConfigError. Every method raises ConnectFailed if the name server does not answer,
@@ -298,7 +301,7 @@ class AsyncAdmin:
     """
 
     def __init__(
-        self, *, name_server: str | Sequence[str], **settings: Unpack[AdminSettings]
+        self, *, name_server: str | Sequence[str] | None = None, **settings: Unpack[AdminSettings]
     ) -> None:
         self._directory = make_directory(name_server, **settings)
         self._driver = open_driver(self._directory.client)

@@ -40,7 +40,8 @@ class AsyncLitePullConsumer:
 
     Args:
         group: the consumer group.
-        name_server: `host:port`, several separated by ';', or a list of them.
+        name_server: `host:port`, several separated by ';', or a list of them; None for what the
+            environment's NAMESRV_ADDR says.
         on_assign: called with queues that are ours from now on, before anything of them comes.
         on_revoke: called with queues that are given up, once nothing of them comes any more.
         on_lost: called with queues that went to another member while this one stood still.
@@ -53,7 +54,7 @@ class AsyncLitePullConsumer:
         self,
         group: str,
         *,
-        name_server: str | Sequence[str],
+        name_server: str | Sequence[str] | None = None,
         on_assign: AsyncRebalanceListener | None = None,
         on_revoke: AsyncRebalanceListener | None = None,
         on_lost: AsyncRebalanceListener | None = None,

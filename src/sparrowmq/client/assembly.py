@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -52,6 +53,8 @@ from sparrowmq.protocol.bodies import SubscriptionData
 from sparrowmq.protocol.subscription import parse_selection
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
 
+# MixAll.NAMESRV_ADDR_ENV, MixAll.java.
+NAMESRV_ADDR = "NAMESRV_ADDR"
 # How long closing a producer waits for brokers to take note.
 LEAVE_TIMEOUT_MS = 1_000
 # How long closing a consumer waits beyond the drain for its last commits and for leaving; and of
@@ -65,14 +68,26 @@ TRACE_TIMEOUT_MS = 5_000
 RESTART_S = 1.0
 
 
+def find_name_servers(name_server: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the addresses given, or else those in the environment. Raises: ConfigError."""
+    if name_server is None:
+        name_server = os.environ.get(NAMESRV_ADDR)
+    if name_server is None:
+        raise ConfigError(
+            f"name_server is not given, and the environment has no {NAMESRV_ADDR}; give host:port, "
+            f"such as 127.0.0.1:9876, or a list of these"
+        )
+    return parse_name_servers(name_server)
+
+
 def make_publisher(
-    group: str, *, name_server: str | Sequence[str], **settings: Unpack[ProducerSettings]
+    group: str, *, name_server: str | Sequence[str] | None, **settings: Unpack[ProducerSettings]
 ) -> Publisher:
     """Make the state of a new producer. Raises: ConfigError."""
     KINDS["Producer"].check_names(settings)
     identity = take(IdentityConfig, settings)
     config = take(ProducerConfig, settings, **_made(group, settings, make_client_id(identity)))
-    name_servers = NameServers(parse_name_servers(name_server), start=random_start())
+    name_servers = NameServers(find_name_servers(name_server), start=random_start())
     return Publisher(
         config=config,
         name_servers=name_servers,
@@ -85,7 +100,7 @@ def make_publisher(
 def make_coordinator(
     group: str,
     *,
-    name_server: str | Sequence[str],
+    name_server: str | Sequence[str] | None,
     check: AsyncCheck,
     is_async: bool,
     **settings: Unpack[ProducerSettings],
@@ -142,7 +157,7 @@ def _make_tracer(
 def make_subscriber(
     group: str,
     *,
-    name_server: str | Sequence[str],
+    name_server: str | Sequence[str] | None,
     listener: AsyncListener | AsyncOrderlyListener,
     callbacks: RebalanceCallbacks,
     is_async: bool,
@@ -163,14 +178,14 @@ def make_subscriber(
 
 def _make_subscriber(
     group: str,
-    name_server: str | Sequence[str],
+    name_server: str | Sequence[str] | None,
     listener: AsyncListener | AsyncOrderlyListener,
     callbacks: RebalanceCallbacks,
     settings: Mapping[str, object],
     *,
     consume_type: ConsumeType,
 ) -> Subscriber:
-    name_servers = NameServers(parse_name_servers(name_server), start=random_start())
+    name_servers = NameServers(find_name_servers(name_server), start=random_start())
     identity = take(IdentityConfig, settings)
     model = settings.get("message_model", MessageModel.CLUSTERING)
     check_kind("message_model", model, MessageModel)
@@ -219,7 +234,7 @@ def check_functions(
 def make_lite_pull(
     group: str,
     *,
-    name_server: str | Sequence[str],
+    name_server: str | Sequence[str] | None,
     callbacks: RebalanceCallbacks,
     is_async: bool,
     **settings: Unpack[LitePullConsumerSettings],
@@ -319,13 +334,13 @@ def check_start(subscriber: Subscriber) -> None:
 
 
 def make_directory(
-    name_server: str | Sequence[str], **settings: Unpack[AdminSettings]
+    name_server: str | Sequence[str] | None, **settings: Unpack[AdminSettings]
 ) -> Directory:
     """Make the state of a new administrator. Raises: ConfigError."""
     KINDS["Admin"].check_names(settings)
     client = take(ClientConfig, settings)
     return Directory(
-        name_servers=NameServers(parse_name_servers(name_server), start=random_start()),
+        name_servers=NameServers(find_name_servers(name_server), start=random_start()),
         timeout_ms=take(AdminConfig, settings).timeout_ms,
         namespace=check_namespace(client.namespace),
         client=client,

@@ -59,7 +59,8 @@ class Producer:
 
     Args:
         group: the producer group.
-        name_server: `host:port`, several separated by ';', or a list of them.
+        name_server: `host:port`, several separated by ';', or a list of them; None for what the
+            environment's NAMESRV_ADDR says.
         settings: see `ProducerSettings`.
 
     Raises: ConfigError.
@@ -69,7 +70,7 @@ class Producer:
         self,
         group: str,
         *,
-        name_server: str | Sequence[str],
+        name_server: str | Sequence[str] | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
         self._publisher = make_publisher(group, name_server=name_server, **settings)
@@ -165,7 +166,8 @@ class PushConsumer:
 
     Args:
         group: the consumer group.
-        name_server: `host:port`, several separated by ';', or a list of them.
+        name_server: `host:port`, several separated by ';', or a list of them; None for what the
+            environment's NAMESRV_ADDR says.
         listener: called with a list of messages of one queue and a `ConsumeContext`, in up to
             `consume_thread_count` threads at once.
             None or CONSUME_SUCCESS means done; RECONSUME_LATER or an exception has the messages
@@ -187,7 +189,7 @@ class PushConsumer:
         self,
         group: str,
         *,
-        name_server: str | Sequence[str],
+        name_server: str | Sequence[str] | None = None,
         listener: Listener | OrderlyListener,
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
@@ -289,7 +291,8 @@ class Admin:
     """Looks after topics and groups.
 
     Args:
-        name_server: `host:port`, several separated by ';', or a list of them.
+        name_server: `host:port`, several separated by ';', or a list of them; None for what the
+            environment's NAMESRV_ADDR says.
         settings: see `AdminSettings`.
 
     Raises: ConfigError. Every method raises ConnectFailed if the name server does not answer,
@@ -297,7 +300,7 @@ class Admin:
     """
 
     def __init__(
-        self, *, name_server: str | Sequence[str], **settings: Unpack[AdminSettings]
+        self, *, name_server: str | Sequence[str] | None = None, **settings: Unpack[AdminSettings]
     ) -> None:
         self._directory = make_directory(name_server, **settings)
         self._driver = open_driver(self._directory.client)

@@ -38,7 +38,8 @@ class LitePullConsumer:
 
     Args:
         group: the consumer group.
-        name_server: `host:port`, several separated by ';', or a list of them.
+        name_server: `host:port`, several separated by ';', or a list of them; None for what the
+            environment's NAMESRV_ADDR says.
         on_assign: called with queues that are ours from now on, before anything of them comes.
         on_revoke: called with queues that are given up, once nothing of them comes any more.
         on_lost: called with queues that went to another member while this one stood still.
@@ -51,7 +52,7 @@ class LitePullConsumer:
         self,
         group: str,
         *,
-        name_server: str | Sequence[str],
+        name_server: str | Sequence[str] | None = None,
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
         on_lost: RebalanceListener | None = None,

@@ -33,7 +33,8 @@ class TransactionProducer:
 
     Args:
         group: the producer group.
-        name_server: `host:port`, several separated by ';', or a list of them.
+        name_server: `host:port`, several separated by ';', or a list of them; None for what the
+            environment's NAMESRV_ADDR says.
         check: called with a half message whose outcome a broker asks for; returns COMMIT, ROLLBACK,
             or UNKNOWN, and is asked again then, as after an exception. It finds by
             `message.msg_id` what became of the user's own work. Up to 4 calls run at once.
@@ -46,7 +47,7 @@ class TransactionProducer:
         self,
         group: str,
         *,
-        name_server: str | Sequence[str],
+        name_server: str | Sequence[str] | None = None,
         check: Check,
         **settings: Unpack[ProducerSettings],
     ) -> None:

@@ -28,6 +28,7 @@ from sparrowmq.model.names import (
     check_topic,
 )
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
+from sparrowmq.protocol.acl import Credentials
 from sparrowmq.protocol.compression import find_missing_package
 
 if TYPE_CHECKING:
@@ -58,6 +59,44 @@ class ClientConfig:
         kind=object,
         source="useTLS",
     )
+    access_key: str | None = setting(
+        None,
+        "sign every request with this key's secret, for brokers with access control; None: no "
+        "signatures",
+        kind=str,
+        source="accessKey",
+    )
+    secret_key: str | None = setting(
+        None, "the secret of the access key", kind=str, source="secretKey", is_secret=True
+    )
+    security_token: str | None = setting(
+        None,
+        "a token that goes with temporary keys",
+        kind=str,
+        source="securityToken",
+        is_secret=True,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if (self.access_key is None) != (self.secret_key is None):
+            given, other = "access_key", "secret_key"
+            if self.access_key is None:
+                given, other = other, given
+            raise ConfigError(f"{given} is given without {other}; give both, or neither")
+        if self.security_token is not None and self.access_key is None:
+            raise ConfigError("security_token is given without access_key and secret_key")
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """Who signs requests."""
+        if self.access_key is None or self.secret_key is None:
+            return None
+        return Credentials(
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+            security_token=self.security_token,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

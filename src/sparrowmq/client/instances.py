@@ -15,7 +15,6 @@ Source: MQClientManager.java, MQClientInstance.java.
 from __future__ import annotations
 
 import os
-import ssl
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, TypeVar
@@ -23,6 +22,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.effects import Answer
+from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.member_events import note_connection_lost, serve_request
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.client.transactions import Coordinator, note_broker_lost, note_question
@@ -36,7 +36,7 @@ D = TypeVar("D")
 class ClientInstance(Generic[D]):
     """One client id's connections, and the consumers that run on them, by group."""
 
-    def __init__(self, make_driver: Callable[..., D], *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, make_driver: Callable[..., D], client: ClientConfig) -> None:
         self.consumers: dict[str, Subscriber] = {}
         # Of transactional producers, by group.
         self.coordinators: dict[str, Coordinator] = {}
@@ -46,7 +46,8 @@ class ClientInstance(Generic[D]):
             on_connection_lost=self._note_connection_lost,
             # Each consumer adds its own.
             pool_size=1,
-            tls=tls,
+            tls=client.tls,
+            credentials=client.credentials,
         )
 
     def _answer(self, address: str, request: RemotingCommand) -> Answer:
@@ -86,19 +87,19 @@ class ClientInstances:
         *,
         addresses: Sequence[str],
         scope: Hashable,
-        tls: ssl.SSLContext | None,
+        client: ClientConfig,
     ) -> ClientInstance[D]:
         """Return the instance of a client id at these name servers; end the use with `close`.
 
         Args:
             scope: those of equal scope share; of one scope are only drivers of one kind.
-            tls: as of the drivers; those with other settings do not share.
+            client: those that connect or sign otherwise do not share.
         """
-        key = (client_id, frozenset(addresses), scope, tls)
+        key = (client_id, frozenset(addresses), scope, client.tls, client.credentials)
         with self._lock:
             instance = self._instances.get(key)
             if instance is None or not instance.user_count:
-                instance = ClientInstance(make_driver, tls=tls)
+                instance = ClientInstance(make_driver, client)
                 self._instances[key] = instance
             instance.user_count += 1
             return instance

@@ -60,6 +60,17 @@ class ProducerSettings(TypedDict, total=False):
     `ssl.create_default_context(cafile="ca.pem")`; None connects without.
     """
 
+    access_key: str | None
+    """Sign every request with this key's secret, for brokers with access control; None: no
+    signatures.
+    """
+
+    secret_key: str | None
+    """The secret of the access key."""
+
+    security_token: str | None
+    """A token that goes with temporary keys."""
+
     client_ip: str | None
     """The address in the client id; None finds this machine's."""
 
@@ -203,6 +214,17 @@ class PushConsumerSettings(TypedDict, total=False):
     `ssl.create_default_context(cafile="ca.pem")`; None connects without.
     """
 
+    access_key: str | None
+    """Sign every request with this key's secret, for brokers with access control; None: no
+    signatures.
+    """
+
+    secret_key: str | None
+    """The secret of the access key."""
+
+    security_token: str | None
+    """A token that goes with temporary keys."""
+
     client_ip: str | None
     """The address in the client id; None finds this machine's."""
 
@@ -324,6 +346,17 @@ class LitePullConsumerSettings(TypedDict, total=False):
     `ssl.create_default_context(cafile="ca.pem")`; None connects without.
     """
 
+    access_key: str | None
+    """Sign every request with this key's secret, for brokers with access control; None: no
+    signatures.
+    """
+
+    secret_key: str | None
+    """The secret of the access key."""
+
+    security_token: str | None
+    """A token that goes with temporary keys."""
+
     client_ip: str | None
     """The address in the client id; None finds this machine's."""
 
@@ -368,3 +401,14 @@ class AdminSettings(TypedDict, total=False):
     """Connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
     `ssl.create_default_context(cafile="ca.pem")`; None connects without.
     """
+
+    access_key: str | None
+    """Sign every request with this key's secret, for brokers with access control; None: no
+    signatures.
+    """
+
+    secret_key: str | None
+    """The secret of the access key."""
+
+    security_token: str | None
+    """A token that goes with temporary keys."""

@@ -33,14 +33,17 @@ def setting(
     source: str = "",
     kind: type | None = None,
     only: str = "",
+    is_secret: bool = False,
 ) -> Any:
     """Return a dataclass's field that users set; see `Setting`.
 
     Args:
         kind: None for the type of the default.
     """
-    row = Setting("", kind or type(default), default, unit, source, help, low, high, only)
-    return field(default=default, metadata={_ROW: row})
+    row = Setting(
+        "", kind or type(default), default, unit, source, help, low, high, only, is_secret
+    )
+    return field(default=default, repr=not is_secret, metadata={_ROW: row})
 
 
 def rows_of(table: type[DataclassInstance]) -> dict[str, Setting]:
@@ -58,6 +61,8 @@ def check_settings(config: DataclassInstance) -> None:
         value = getattr(config, name)
         if value is row.default:
             continue
+        if row.is_secret and not isinstance(value, row.kind):
+            raise ConfigError(f"{name} is no {row.kind.__name__}; its value is not shown")
         if row.low is None or row.high is None:
             check_kind(name, value, row.kind)
         else:

@@ -22,7 +22,7 @@ TAKES_COROUTINES = True
 
 def open_driver(client: ClientConfig) -> AsyncDriver:
     """Make a driver that no other client shares."""
-    return AsyncDriver(tls=client.tls)
+    return AsyncDriver(tls=client.tls, credentials=client.credentials)
 
 
 def open_instance(
@@ -30,7 +30,7 @@ def open_instance(
 ) -> ClientInstance[AsyncDriver]:
     """Return the instance of a client id on this event loop."""
     return INSTANCES.open(
-        AsyncDriver, client_id, addresses=name_servers.addresses, scope=_scope(), tls=client.tls
+        AsyncDriver, client_id, addresses=name_servers.addresses, scope=_scope(), client=client
     )
 
 

@@ -22,7 +22,7 @@ _SCOPE = "threads"
 
 def open_driver(client: ClientConfig) -> BlockingDriver:
     """Make a driver that no other client shares."""
-    return BlockingDriver(tls=client.tls)
+    return BlockingDriver(tls=client.tls, credentials=client.credentials)
 
 
 def open_instance(
@@ -30,7 +30,7 @@ def open_instance(
 ) -> ClientInstance[BlockingDriver]:
     """Return the instance of a client id in this process."""
     return INSTANCES.open(
-        BlockingDriver, client_id, addresses=name_servers.addresses, scope=_SCOPE, tls=client.tls
+        BlockingDriver, client_id, addresses=name_servers.addresses, scope=_SCOPE, client=client
     )
 
 

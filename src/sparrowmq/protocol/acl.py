@@ -17,7 +17,10 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from sparrowmq.model.queue import java_order
+from sparrowmq.protocol.command import RemotingCommand
 
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"
@@ -49,6 +52,12 @@ def sign_request(
         signed_content(signed, body), secret_key=credentials.secret_key
     )
     return signed
+
+
+def signed(request: RemotingCommand, credentials: Credentials) -> RemotingCommand:
+    """Return a signed copy of a request: who made it may change it and send it again."""
+    fields = sign_request(request.ext_fields, request.body, credentials=credentials)
+    return structs.replace(request, ext_fields=fields)
 
 
 def is_signature_valid(

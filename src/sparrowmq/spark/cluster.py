@@ -29,7 +29,7 @@ from sparrowmq.protocol.bodies import TopicList
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.spark.bounds import QueueBounds
-from sparrowmq.spark.signing import named, signed
+from sparrowmq.spark.naming import named
 from sparrowmq.spark.tls_options import TlsFiles
 
 T = TypeVar("T")
@@ -138,19 +138,16 @@ class Cluster:
         namespace: Namespace = NO_NAMESPACE,
     ) -> None:
         context = None if tls is None else client_context(**tls._asdict())
-        self.driver = BlockingDriver(tls=context)
+        self.driver = BlockingDriver(tls=context, credentials=credentials)
         self.request_timeout_ms = request_timeout_ms
         self.name_servers = NameServers(name_servers)
         self.namespace = namespace
-        self._credentials = credentials
         self._routes = RouteCache()
 
     def run(self, operation: Operation[T]) -> T:
-        """Run an operation on the calling thread; its requests are named and signed if need be."""
+        """Run an operation on the calling thread; its requests are named if need be."""
         if self.namespace != NO_NAMESPACE:
             operation = named(operation, self.namespace)
-        if self._credentials is not None:
-            operation = signed(operation, self._credentials)
         return self.driver.run(operation)
 
     def list_topics(self) -> Operation[list[str]]:

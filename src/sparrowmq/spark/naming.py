@@ -1,7 +1,7 @@
 """Change every request of an operation on its way to the driver. Pure.
 
-An operation yields its requests as effects, so they can be signed for brokers with access control,
-and put into a namespace, without any operation of the client knowing of it.
+An operation yields its requests as effects, so they can be put into a namespace without any
+operation of the client knowing of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from msgspec import structs
 from sparrowmq.calling.effects import Effect, Invoke, Oneway, Operation, Spawn
 from sparrowmq.model.names import TOOLS_GROUP
 from sparrowmq.model.namespace import Namespace
-from sparrowmq.protocol.acl import Credentials, sign_request
 from sparrowmq.protocol.command import RemotingCommand
 
 T = TypeVar("T")
@@ -53,16 +52,6 @@ def _change(effect: Effect, change: Change) -> Effect:
     if not isinstance(effect, Invoke | Oneway):
         return effect
     return effect._replace(request=change(effect.request))
-
-
-def signed(operation: Operation[T], credentials: Credentials) -> Operation[T]:
-    """Run an operation, and those it spawns, with signed requests."""
-    return changed(operation, partial(_sign, credentials))
-
-
-def _sign(credentials: Credentials, request: RemotingCommand) -> RemotingCommand:
-    fields = sign_request(request.ext_fields, request.body, credentials=credentials)
-    return structs.replace(request, ext_fields=fields)
 
 
 def named(operation: Operation[T], namespace: Namespace) -> Operation[T]:
