@@ -214,6 +214,8 @@ class ProducerGroups:
     def __init__(self) -> None:
         self._groups: dict[str, dict[Connection, Member]] = {}
         self._chosen_count = 0
+        # By client id; of several connections that gave one id, the last.
+        self._clients: dict[str, Connection] = {}
 
     def choose(self, group: str) -> Connection | None:
         """Return one member of a group, each in turn; None if nobody is in it."""
@@ -223,6 +225,10 @@ class ProducerGroups:
         self._chosen_count += 1
         return list(members)[self._chosen_count % len(members)]
 
+    def find_client(self, client_id: str) -> Connection | None:
+        """Return the connection of a client that is in some group, None if there is none."""
+        return self._clients.get(client_id)
+
     def find(self, group: str) -> dict[Connection, Member] | None:
         """Return a group's members, or None if nobody is in it."""
         return self._groups.get(group)
@@ -230,14 +236,19 @@ class ProducerGroups:
     def heartbeat(self, group: str, member: Member, connection: Connection) -> None:
         """Take one producer group's part of a heartbeat."""
         self._groups.setdefault(group, {})[connection] = member
+        self._clients[member.client_id] = connection
 
     def leave(self, group: str, connection: Connection) -> None:
         """Remove a connection from a group, if it is in it."""
-        members = self._groups.get(group)
-        if members is not None:
-            members.pop(connection, None)
-            if not members:
-                del self._groups[group]
+        members = self._groups.get(group, {})
+        member = members.pop(connection, None)
+        if member is None:
+            return
+        if not members:
+            del self._groups[group]
+        is_left = any(connection in others for others in self._groups.values())
+        if self._clients.get(member.client_id) is connection and not is_left:
+            del self._clients[member.client_id]
 
     def leave_all(self, connection: Connection) -> None:
         """Remove a connection from every group."""

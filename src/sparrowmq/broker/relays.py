@@ -1,31 +1,47 @@
-"""Questions of tools to a client, passed on by the broker that it is connected to. Pure.
+"""Questions to clients on behalf of others, over the broker to which they are connected. Pure.
 
-The client's answer goes back as it is. One that does not come in time, or whose client went away,
-is an error, so whoever asked is never left waiting.
+Every question has an end: the client's answer, or an error if the answer does not come in time or
+the client goes away. So whoever asked is never left waiting.
 
 Source: AdminBrokerProcessor.callConsumer, Broker2Client.callClient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.serving.connections import Connection, Output, Push, Reply
-from sparrowmq.serving.requests import Refusal, Request, answer
+from sparrowmq.serving.requests import Refusal, Request
 
 # callClient's time-out.
 RELAY_TIMEOUT_MS = 10_000
 # Under way at once.
 RELAYS_MAX = 1_024
 
+# Makes outputs of a client's answer, or of the error in its place.
+Finish: TypeAlias = Callable[[Request, RemotingCommand], Sequence[Output]]
+
+
+def pass_back(request: Request, response: RemotingCommand) -> Sequence[Output]:
+    """Answer a request with what the client answered."""
+    back = response_to(
+        request.command,
+        response.code,
+        remark=response.remark,
+        ext_fields=response.ext_fields,
+        body=response.body,
+    )
+    return () if request.command.is_oneway else (Reply(request.connection, back),)
+
 
 class _Relay(NamedTuple):
     request: Request
     client: Connection
-    deadline_ms: int
+    timeout_ms: int
+    finish: Finish
 
 
 class Relays:
@@ -44,32 +60,33 @@ class Relays:
     def ask(
         self,
         request: Request,
-        client: Connection,
+        clients: Sequence[Connection],
         *,
-        fields: Mapping[str, str] | None = None,
+        code: int,
+        fields: Mapping[str, str],
         body: bytes | None = None,
+        timeout_ms: int = RELAY_TIMEOUT_MS,
+        finish: Finish = pass_back,
     ) -> Sequence[Output]:
-        """Pass a request on to a client. Raises: Refusal if too many are under way.
+        """Ask clients. Raises: Refusal if too many questions are under way.
 
         Args:
-            fields: what the header says beside what it says already.
-            body: in the place of the request's own.
+            request: on whose behalf.
+            code: of the question; its header is `fields`.
+            timeout_ms: after which the answer is an error.
+            finish: called with each client's answer.
         """
-        if len(self._relays) >= RELAYS_MAX:
+        if len(self._relays) + len(clients) > RELAYS_MAX:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY, f"{RELAYS_MAX} questions to clients are under way"
             )
-        command = request.command
-        self._sent_count = (self._sent_count + 1) & 0x7FFFFFFF
-        number = self._sent_count
-        self._relays[number] = _Relay(request, client, request.now_ms + RELAY_TIMEOUT_MS)
-        question = RemotingCommand(
-            code=command.code,
-            ext_fields={**(command.ext_fields or {}), **(fields or {})},
-            body=command.body if body is None else body,
-            opaque=number,
-        )
-        return (Push(client, question),)
+        pushes: list[Output] = []
+        for client in clients:
+            number = self._sent_count = (self._sent_count + 1) & 0x7FFFFFFF
+            self._relays[number] = _Relay(request, client, timeout_ms, finish)
+            question = RemotingCommand(code=code, ext_fields=fields, body=body, opaque=number)
+            pushes.append(Push(client, question))
+        return pushes
 
     def answered(self, response: RemotingCommand, client: Connection) -> Sequence[Output]:
         """Take a client's answer; one that nobody waits for leads to nothing."""
@@ -77,29 +94,28 @@ class Relays:
         if relay is None or relay.client is not client:
             return ()
         del self._relays[response.opaque]
-        back = response_to(
-            relay.request.command,
-            response.code,
-            remark=response.remark,
-            ext_fields=response.ext_fields,
-            body=response.body,
-        )
-        return (Reply(relay.request.connection, back),)
+        return relay.finish(relay.request, response)
 
     def expire(self, now_ms: int) -> list[Output]:
         """Answer for the clients that took too long."""
-        late = [number for number, relay in self._relays.items() if relay.deadline_ms <= now_ms]
-        text = f"the client did not answer within {RELAY_TIMEOUT_MS} ms"
-        return self._fail(late, ResponseCode.CONSUME_MSG_TIMEOUT, text)
+        outputs: list[Output] = []
+        for number, relay in list(self._relays.items()):
+            if now_ms - relay.request.now_ms >= relay.timeout_ms:
+                text = f"the client did not answer within {relay.timeout_ms} ms"
+                outputs += self._fail(number, ResponseCode.CONSUME_MSG_TIMEOUT, text)
+        return outputs
 
     def forget(self, connection: Connection) -> list[Output]:
         """Take note that a connection closed: of one who asked, or of one who was asked."""
+        outputs: list[Output] = []
         for number, relay in list(self._relays.items()):
             if relay.request.connection is connection:
                 del self._relays[number]
-        asked = [number for number, relay in self._relays.items() if relay.client is connection]
-        return self._fail(asked, ResponseCode.SYSTEM_ERROR, "the client's connection closed")
+            elif relay.client is connection:
+                text = "the client's connection closed"
+                outputs += self._fail(number, ResponseCode.SYSTEM_ERROR, text)
+        return outputs
 
-    def _fail(self, numbers: Sequence[int], code: int, remark: str) -> list[Output]:
-        relays = [self._relays.pop(number) for number in numbers]
-        return [output for r in relays for output in answer(r.request, code, remark=remark)]
+    def _fail(self, number: int, code: int, remark: str) -> Sequence[Output]:
+        relay = self._relays.pop(number)
+        return relay.finish(relay.request, RemotingCommand(code=code, remark=remark))

@@ -65,6 +65,25 @@ class SendMessageRequestHeaderV2(
     bname: str | None = None
 
 
+class ReplyMessageRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT: what SEND_MESSAGE says, and where the reply came from."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp_ms: Int64
+    flag: Int32
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
+    born_host: str
+    store_host: str
+    store_timestamp_ms: Int64
+
+
 class SendMessageResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """`msg_id` is the offset message id; a comma list for a batch."""
 

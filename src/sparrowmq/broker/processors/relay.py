@@ -20,7 +20,8 @@ def consumer_running_info(state: BrokerState, request: Request) -> Sequence[Outp
     """Have a consumer tell of itself: its queues, what it has in hand, its settings."""
     header = decode_header(GetConsumerRunningInfoRequestHeader, request.command.ext_fields)
     client = _find_member(state, header.consumer_group, client_id=header.client_id)
-    return state.relays.ask(request, client)
+    fields = request.command.ext_fields or {}
+    return state.relays.ask(request, [client], code=request.command.code, fields=fields)
 
 
 def consume_directly(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -31,8 +32,9 @@ def consume_directly(state: BrokerState, request: Request) -> Sequence[Output]:
     record = state.store.read_record(position) if position >= 0 else None
     if record is None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
-    fields = {"brokerName": state.config.broker_name}
-    return state.relays.ask(request, client, fields=fields, body=record)
+    command = request.command
+    fields = {**(command.ext_fields or {}), "brokerName": state.config.broker_name}
+    return state.relays.ask(request, [client], code=command.code, fields=fields, body=record)
 
 
 def _find_member(state: BrokerState, group: str, *, client_id: str | None) -> Connection:

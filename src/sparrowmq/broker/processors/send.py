@@ -94,33 +94,56 @@ def send(state: BrokerState, request: Request) -> Sequence[Output]:
     else:
         header = decode_header(SendMessageRequestHeaderV2, command.ext_fields)
     try:
-        body = command.body
-        if body is None or len(body) > state.config.message_bytes_max:
-            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
-        topic = _find_topic(state, request, header)
-        queue_id = _choose_queue(state, request, topic, header.queue_id)
-        sent = _Sent(header, topic, queue_id, body)
-        if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
-            batch, waits = _batch(state, request, sent)
-            result = state.store.append_batch(batch)
-        else:
-            record, waits = _single_record(state, request, sent)
-            result = state.store.append(record, timestamp_ms=request.timestamp_ms)
-        _check_put(state, result)
+        queue_id, result, waits = store_sent(state, request, header)
     except Refusal as refusal:
-        refusal.ext_fields = {"MSG_REGION": state.config.region, "TRACE_ON": "true"}
+        refusal.ext_fields = region_fields(state)
         raise
-    if command.is_oneway:
+    return confirm_sent(state, request, queue_id, result, waits=waits)
+
+
+def store_sent(
+    state: BrokerState, request: Request, header: SendMessageRequestHeader
+) -> tuple[int, PutResult, bool]:
+    """Append what was sent. Raises: Refusal.
+
+    Returns: the queue; the outcome; whether the sender waits for the flush.
+    """
+    command = request.command
+    body = command.body
+    if body is None or len(body) > state.config.message_bytes_max:
+        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
+    topic = _find_topic(state, request, header)
+    queue_id = _choose_queue(state, request, topic, header.queue_id)
+    sent = _Sent(header, topic, queue_id, body)
+    if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
+        batch, waits = _batch(state, request, sent)
+        result = state.store.append_batch(batch)
+    else:
+        record, waits = _single_record(state, request, sent)
+        result = state.store.append(record, timestamp_ms=request.timestamp_ms)
+    _check_put(state, result)
+    return queue_id, result, waits
+
+
+def confirm_sent(
+    state: BrokerState, request: Request, queue_id: int, result: PutResult, *, waits: bool
+) -> Sequence[Output]:
+    """Answer with where a message was stored, once it is safe."""
+    if request.command.is_oneway:
         return ()
-    answer_fields = {
-        "MSG_REGION": state.config.region,
-        "TRACE_ON": "true",
+    fields = {
+        **region_fields(state),
         "msgId": encode_offset_msg_ids(state.store_host, result.positions),
         "queueId": str(queue_id),
         "queueOffset": str(result.queue_offset),
     }
-    reply = Reply(request.connection, response_to(command, ext_fields=answer_fields))
+    reply = Reply(request.connection, response_to(request.command, ext_fields=fields))
     return _reply_when_safe(state, request, reply, result, waits=waits)
+
+
+def region_fields(state: BrokerState) -> dict[str, str]:
+    """Return what every answer to a send says."""
+    return {"MSG_REGION": state.config.region, "TRACE_ON": "true"}
 
 
 def confirm(state: BrokerState, request: Request, result: PutResult) -> Sequence[Output]:

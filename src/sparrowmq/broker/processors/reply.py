@@ -1,0 +1,98 @@
+"""SEND_REPLY_MESSAGE: the answer to a message goes straight to the producer that asked by it.
+
+A requester is any producer of RocketMQ's `request`: its message carries its client id, and who
+consumes the message sends the reply to the reply topic with that id. The reply is stored there, as
+on RocketMQ, and pushed to the requester's connection.
+
+Source: ReplyMessageProcessor.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from sparrowmq.broker.processors.send import confirm_sent, region_fields, store_sent
+from sparrowmq.broker.state import BrokerState
+from sparrowmq.model.message import PROPERTY_PUSH_REPLY_TIME, PROPERTY_REPLY_TO_CLIENT
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import (
+    ReplyMessageRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    decode_header,
+    encode_header,
+)
+from sparrowmq.protocol.properties import encode_properties, parse_properties
+from sparrowmq.serving.connections import Output
+from sparrowmq.serving.requests import Refusal, Request, answer
+from sparrowmq.store.results import PutResult
+
+
+def send_reply(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Store a reply and push it to the client that waits for it; answers with what that one says.
+
+    Differs from RocketMQ: nothing is stored or pushed where the other cannot be done.
+    """
+    command = request.command
+    header: SendMessageRequestHeader
+    if command.code == RequestCode.SEND_REPLY_MESSAGE:
+        header = decode_header(SendMessageRequestHeader, command.ext_fields)
+    else:
+        header = decode_header(SendMessageRequestHeaderV2, command.ext_fields)
+    properties = parse_properties(header.properties or "")
+    client_id = properties.get(PROPERTY_REPLY_TO_CLIENT)
+    if client_id is None:
+        raise _refusal(state, f"reply message properties[{PROPERTY_REPLY_TO_CLIENT}] is null")
+    client = state.producers.find_client(client_id)
+    if client is None:
+        raise _refusal(state, f"push reply message fail, channel of <{client_id}> not found.")
+    queue_id, result, waits = store_sent(state, request, header)
+    properties[PROPERTY_PUSH_REPLY_TIME] = str(request.timestamp_ms)
+    pushed = ReplyMessageRequestHeader(
+        producer_group=header.producer_group,
+        topic=header.topic,
+        default_topic=header.default_topic,
+        default_topic_queue_nums=header.default_topic_queue_nums,
+        queue_id=queue_id,
+        sys_flag=header.sys_flag,
+        born_timestamp_ms=header.born_timestamp_ms,
+        flag=header.flag,
+        properties=encode_properties(properties),
+        reconsume_times=header.reconsume_times,
+        unit_mode=header.unit_mode,
+        born_host=request.connection.address,
+        store_host=state.config.address,
+        store_timestamp_ms=request.timestamp_ms,
+    )
+    return state.relays.ask(
+        request,
+        [client],
+        code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        fields=encode_header(pushed),
+        body=command.body,
+        finish=partial(_confirm, state, client_id, queue_id, result, waits),
+    )
+
+
+def _confirm(
+    state: BrokerState,
+    client_id: str,
+    queue_id: int,
+    result: PutResult,
+    waits: bool,
+    request: Request,
+    response: RemotingCommand,
+) -> Sequence[Output]:
+    """Answer once the requester has the reply, or is known not to have it."""
+    if response.code == ResponseCode.SUCCESS:
+        return confirm_sent(state, request, queue_id, result, waits=waits)
+    remark = f"push reply message to {client_id} fail. {response.remark or ''}"
+    return answer(
+        request, ResponseCode.SYSTEM_ERROR, remark=remark, ext_fields=region_fields(state)
+    )
+
+
+def _refusal(state: BrokerState, remark: str) -> Refusal:
+    return Refusal(ResponseCode.SYSTEM_ERROR, remark, ext_fields=region_fields(state))

@@ -1,0 +1,138 @@
+"""Request-reply: a reply goes to the producer that asked, by way of its broker."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sparrowmq.broker.relays import RELAY_TIMEOUT_MS
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.headers import ReplyMessageRequestHeader, decode_header
+from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.serving.connections import Connection, Push
+
+REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
+PROPERTIES = "MSG_TYPE\x01reply\x02CORRELATION_ID\x01c-1\x02REPLY_TO_CLIENT\x01a\x02TTL\x013000"
+REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+FIELDS = {
+    "producerGroup": "GID_replier",
+    "topic": REPLY_TOPIC,
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": "4",
+    "queueId": "0",
+    "sysFlag": "0",
+    "bornTimestamp": "1700000000000",
+    "flag": "7",
+    "properties": PROPERTIES,
+}
+
+
+def join(rig: Any, client_id: str = "a", *groups: str) -> Connection:
+    connection: Connection = rig.connect()
+    producers = [{"groupName": group} for group in groups or ("GID_asker",)]
+    body = json.dumps({"clientID": client_id, "producerDataSet": producers}).encode()
+    assert 0 == rig.call(connection, RequestCode.HEART_BEAT, None, body).code
+    return connection
+
+
+def send_reply(rig: Any, **fields: str) -> list[Any]:
+    request = RemotingCommand(
+        code=RequestCode.SEND_REPLY_MESSAGE, ext_fields={**FIELDS, **fields}, body=b"yes", opaque=7
+    )
+    return list(rig.handle(rig.connect(), request))
+
+
+def test_reply_is_pushed_to_the_one_who_asked_and_stored(rig: Any) -> None:
+    asker = join(rig)
+    join(rig, "b")
+
+    (push,) = send_reply(rig)
+    answers = rig.replies(rig.handle(asker, response_to(push.command, 0)))
+
+    assert isinstance(push, Push)
+    assert asker is push.connection
+    command = push.command
+    assert (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"yes") == (command.code, command.body)
+    assert not command.is_oneway
+    header = decode_header(ReplyMessageRequestHeader, command.ext_fields)
+    assert (REPLY_TOPIC, 0, 7) == (header.topic, header.queue_id, header.flag)
+    assert ("127.0.0.1:10911", rig.timestamp_ms) == (header.store_host, header.store_timestamp_ms)
+    assert {
+        "MSG_TYPE": "reply",
+        "CORRELATION_ID": "c-1",
+        "REPLY_TO_CLIENT": "a",
+        "TTL": "3000",
+        "PUSH_REPLY_TIME": str(rig.timestamp_ms),
+    } == parse_properties(header.properties or "")
+    (record,) = rig.records(REPLY_TOPIC)
+    assert b"yes" == record.body
+    (answer,) = answers
+    assert (7, 0) == (answer.opaque, answer.code)
+    assert ("0", "0") == (answer.ext_fields["queueId"], answer.ext_fields["queueOffset"])
+    assert REGION.items() <= answer.ext_fields.items()
+
+
+def test_short_names_mean_the_same(rig: Any) -> None:
+    asker = join(rig)
+    reply_fields = dict(zip("abcdefghi", FIELDS.values(), strict=True))
+    request = RemotingCommand(
+        code=RequestCode.SEND_REPLY_MESSAGE_V2, ext_fields=reply_fields, body=b"yes"
+    )
+
+    (push,) = rig.handle(rig.connect(), request)
+
+    assert asker is push.connection
+    assert FIELDS["bornTimestamp"] == push.command.ext_fields["bornTimestamp"]
+
+
+def test_requester_that_refuses_is_an_error(rig: Any) -> None:
+    asker = join(rig)
+
+    (push,) = send_reply(rig)
+    refused = response_to(push.command, ResponseCode.SYSTEM_ERROR, remark="process reply fail")
+    (answer,) = rig.replies(rig.handle(asker, refused))
+
+    remark = "push reply message to a fail. process reply fail"
+    assert (ResponseCode.SYSTEM_ERROR, remark) == (answer.code, answer.remark)
+
+
+def test_requester_that_does_not_answer_is_an_error_in_time(rig: Any) -> None:
+    join(rig)
+    send_reply(rig)
+
+    (answer,) = rig.replies(rig.advance(RELAY_TIMEOUT_MS + 100))
+
+    assert ResponseCode.SYSTEM_ERROR == answer.code
+    assert "did not answer" in answer.remark
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        (PROPERTIES.replace("CLIENT\x01a", "CLIENT\x01gone"), "channel of <gone> not found."),
+        ("MSG_TYPE\x01reply", "reply message properties[REPLY_TO_CLIENT] is null"),
+    ],
+)
+def test_reply_to_nobody_is_refused_and_not_stored(rig: Any, properties: str, words: str) -> None:
+    join(rig)
+
+    (answer,) = rig.replies(send_reply(rig, properties=properties))
+
+    assert ResponseCode.SYSTEM_ERROR == answer.code
+    assert words in answer.remark
+    assert REGION == answer.ext_fields
+    assert [] == rig.records(REPLY_TOPIC)
+
+
+def test_requester_is_known_as_long_as_one_of_its_groups_is(rig: Any) -> None:
+    asker = join(rig, "a", "GID_one", "GID_two")
+    for group in ("GID_one", "GID_two"):
+        assert 1 == len([o for o in send_reply(rig) if isinstance(o, Push)])
+        fields = {"clientID": "a", "producerGroup": group}
+        rig.call(asker, RequestCode.UNREGISTER_CLIENT, fields)
+
+    (answer,) = rig.replies(send_reply(rig))
+    assert "channel of <a> not found." in answer.remark
