@@ -12,6 +12,7 @@ from sparrowmq.cli.connecting import Cluster, on_cluster
 from sparrowmq.cli.failures import say
 from sparrowmq.cli.output import Column, Json, make_console, print_json, print_rows
 from sparrowmq.client.operations.overview import (
+    BrokerOverview,
     Flow,
     GroupOverview,
     Overview,
@@ -82,18 +83,7 @@ def ls(
     rates = {} if before is None else topic_rates(before, seen)
     found: dict[str, Any] = {
         "timestamp_ms": seen.timestamp_ms,
-        "brokers": [
-            {
-                "broker": broker.name,
-                "cluster": broker.cluster,
-                "address": broker.address,
-                "version": broker.version,
-                "puts_per_s": broker.puts_per_s,
-                "gets_per_s": broker.gets_per_s,
-                "failure": broker.failure,
-            }
-            for broker in seen.brokers
-        ],
+        "brokers": [broker_row(broker) for broker in seen.brokers],
         "topics": [topic_row(topic, rates.get(topic.topic)) for topic in topics],
         "groups": [group_row(group, flows.get(group.group)) for group in seen.groups],
     }
@@ -122,6 +112,19 @@ def look_twice(cluster: Cluster, interval_ms: int) -> Operation[tuple[Overview |
         before = yield from take_overview(cluster.directory)
         yield from sleep(interval_ms)
     return before, (yield from take_overview(cluster.directory))
+
+
+def broker_row(broker: BrokerOverview) -> Json:
+    """Make the row of a broker."""
+    return {
+        "broker": broker.name,
+        "cluster": broker.cluster,
+        "address": broker.address,
+        "version": broker.version,
+        "puts_per_s": broker.puts_per_s,
+        "gets_per_s": broker.gets_per_s,
+        "failure": broker.failure,
+    }
 
 
 def topic_row(topic: TopicOverview, rate: float | None) -> Json:

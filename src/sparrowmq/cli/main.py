@@ -7,6 +7,7 @@ A subcommand's module is imported once somebody asks for it: the list of all is 
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from collections import UserDict
 from importlib import metadata
@@ -27,7 +28,8 @@ class _Command(NamedTuple):
 _COMMANDS = {
     "up": _Command("sparrowmq.cli.up", "Run a name server and a broker in one process."),
     "nameserver": _Command("sparrowmq.cli.up", "Run a name server."),
-    "broker": _Command("sparrowmq.cli.up", "Run a broker."),
+    "broker": _Command("sparrowmq.cli.broker", "Run a broker, or look at those of a cluster."),
+    "context": _Command("sparrowmq.cli.context", "Name clusters; choose which to talk to."),
     "ls": _Command("sparrowmq.cli.cluster", "List brokers, topics and groups, with their lag."),
     "check": _Command("sparrowmq.cli.cluster", "Whether a cluster is well, as an exit code."),
     "topic": _Command("sparrowmq.cli.topic", "List, show, create, update and delete topics."),
@@ -113,9 +115,12 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; also one that begins with a command of mqadmin."""
+    arguments = sys.argv[1:]
+    if arguments and arguments[0] not in _COMMANDS:
+        arguments = _translate(arguments)
     try:
-        build_app()()
+        build_app()(arguments)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "sparrowmq"):
@@ -123,6 +128,21 @@ def main() -> None:
         asked = _COMMANDS.get(next(iter(sys.argv[1:]), ""))
         extras = "cli" if asked is None else asked.extras
         sys.exit(f"sparrowmq: {missing} is not installed; pip install 'sparrowmq[{extras}]'")
+
+
+def _translate(arguments: list[str]) -> list[str]:
+    """Return our words for a command of mqadmin; any other is returned as it is."""
+    from sparrowmq.cli.mqadmin import ALIASES, WrongOption, translate
+
+    if arguments[0] not in ALIASES:
+        return arguments
+    try:
+        ours = translate(arguments)
+    except WrongOption as error:
+        print(f"sparrowmq: {error}", file=sys.stderr)
+        sys.exit(2)
+    print(f"sparrowmq: {arguments[0]} is: sparrowmq {shlex.join(ours)}", file=sys.stderr)
+    return ours
 
 
 if __name__ == "__main__":

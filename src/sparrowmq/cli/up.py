@@ -197,7 +197,15 @@ def nameserver(
     )
 
 
-def broker(
+broker = typer.Typer(
+    help="Run a broker; with a subcommand, look at the brokers of a cluster.",
+    rich_markup_mode=None,
+)
+
+
+@broker.callback(invoke_without_command=True)
+def serve_broker(
+    context: typer.Context,
     host: Host = "127.0.0.1",
     port: Annotated[
         int, typer.Option(help=find_setting("broker-port").help, min=0, max=65_535)
@@ -228,7 +236,9 @@ def broker(
     stop_with_stdin: StopWithStdin = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run a broker in the foreground."""
+    """Run a broker in the foreground; with a subcommand, look at the brokers of a cluster."""
+    if context.invoked_subcommand is not None:
+        return
     raise typer.Exit(
         run_broker(
             HostSettings(

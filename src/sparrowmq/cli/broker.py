@@ -1,0 +1,124 @@
+"""`sparrowmq broker`: run one; with a subcommand, look at the brokers of a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sparrowmq.cli.changes import Yes, arrow, carry_out
+from sparrowmq.cli.cluster import BROKER_COLUMNS, broker_row
+from sparrowmq.cli.connecting import Cluster, on_cluster
+from sparrowmq.cli.failures import say
+from sparrowmq.cli.output import Column, Json, print_json, print_rows
+from sparrowmq.cli.up import broker
+from sparrowmq.client.operations import brokers
+from sparrowmq.client.operations.overview import take_overview
+from sparrowmq.errors import UsageError
+
+__all__ = ["broker"]
+
+BrokerName = Annotated[str, typer.Argument(metavar="BROKER", help="its name or host:port")]
+
+
+@broker.command("ls")
+@on_cluster
+def list_brokers(cluster: Cluster) -> None:
+    """List the brokers, with what they store and give out a second."""
+    seen = cluster.run(take_overview(cluster.directory))
+    rows = [broker_row(each) for each in seen.brokers]
+    for each in seen.brokers:
+        if each.failure:
+            say(f"{each.name}: {each.failure}")
+    if cluster.as_json:
+        print_json(rows)
+    else:
+        print_rows(rows, BROKER_COLUMNS)
+
+
+@broker.command("show")
+@on_cluster
+def show_broker(cluster: Cluster, name: BrokerName) -> None:
+    """Show what a broker says of itself, under RocketMQ's names."""
+    at = cluster.run(brokers.find_broker(cluster.directory, name))
+    _print_table(cluster, dict(cluster.run(brokers.runtime_info(cluster.directory, at))))
+
+
+@broker.command("config")
+@on_cluster
+def show_config(
+    cluster: Cluster,
+    name: BrokerName,
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="settings to change")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Show a broker's settings, or change some while it runs.
+
+    SparrowMQ's brokers cannot be changed from afar; Apache's can.
+
+    \b
+    Examples:
+      sparrowmq broker config broker-a
+      sparrowmq broker config broker-a enablePropertyFilter=true --yes
+    """
+    at = cluster.run(brokers.find_broker(cluster.directory, name))
+    known = cluster.run(brokers.broker_config(cluster.directory, at))
+    if not changes:
+        _print_table(cluster, known)
+        return
+    wanted: dict[str, str] = {}
+    for each in changes:
+        setting, equals, value = each.partition("=")
+        if not equals:
+            raise UsageError(f"{each!r} is no change; write NAME=VALUE")
+        wanted[setting] = value
+    rows: list[Json] = [
+        {"setting": setting, "value": arrow(known.get(setting), value)}
+        for setting, value in wanted.items()
+    ]
+    carry_out(
+        cluster,
+        rows,
+        [Column("setting"), Column("value")],
+        is_told=yes,
+        apply=lambda: cluster.run(brokers.set_broker_config(cluster.directory, at, wanted)),
+        done=f"{at.name} was changed",
+    )
+
+
+@broker.command("drain")
+@on_cluster
+def drain_broker(
+    cluster: Cluster,
+    name: BrokerName,
+    undo: Annotated[bool, typer.Option("--undo", help="have producers send to it again")] = False,
+    yes: Yes = False,
+) -> None:
+    """Have producers leave a broker, so that it can be stopped once it is consumed.
+
+    \b
+    Examples:
+      sparrowmq broker drain broker-a --yes
+      sparrowmq broker drain broker-a --undo --yes
+    """
+    at = cluster.run(brokers.find_broker(cluster.directory, name))
+    operation = brokers.add_write_permission if undo else brokers.wipe_write_permission
+    words = ("no", "yes") if undo else ("yes", "no")
+    carry_out(
+        cluster,
+        [{"broker": at.name, "address": at.address, "takes_messages": arrow(*words)}],
+        [Column("broker"), Column("address"), Column("takes_messages", "takes messages")],
+        is_told=yes,
+        apply=lambda: say(f"{cluster.run(operation(cluster.directory, at)):,} topics"),
+        done=f"producers {'come back to' if undo else 'leave'} {at.name} within 30 s",
+    )
+
+
+def _print_table(cluster: Cluster, table: dict[str, str]) -> None:
+    if cluster.as_json:
+        print_json(table)
+        return
+    rows = [{"name": name, "value": table[name]} for name in sorted(table)]
+    print_rows(rows, [Column("name"), Column("value")])

@@ -1,0 +1,146 @@
+"""`sparrowmq context`: name clusters, and choose the one that commands talk to."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+from msgspec import structs
+
+from sparrowmq.cli.connecting import AsJson
+from sparrowmq.cli.contexts import (
+    Context,
+    check_context_name,
+    choose_context,
+    contexts_path,
+    read_contexts,
+    write_contexts,
+)
+from sparrowmq.cli.failures import reporting_errors, say
+from sparrowmq.cli.output import Column, Json, print_json, print_rows
+from sparrowmq.client.assembly import make_directory
+
+context = typer.Typer(
+    help="Name clusters, and choose the one that commands talk to.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="the context's name")]
+
+
+@context.command("ls")
+def list_contexts(as_json: AsJson = False) -> None:
+    """List the contexts; a star marks the one in use."""
+    with reporting_errors():
+        found = read_contexts(contexts_path())
+        rows: list[Json] = [
+            {
+                "current": "*" if name == found.current else "",
+                "name": name,
+                "nameserver": each.name_server,
+                "namespace": each.namespace,
+                "tls": bool(each.tls_ca),
+            }
+            for name, each in sorted(found.contexts.items())
+        ]
+        if as_json:
+            print_json([{**row, "current": row["current"] == "*"} for row in rows])
+        else:
+            columns = [
+                Column("current", " "),
+                Column("name"),
+                Column("nameserver"),
+                Column("namespace", optional=True),
+                Column("tls"),
+            ]
+            print_rows(rows, columns)
+
+
+@context.command("show")
+def show_context(as_json: AsJson = False) -> None:
+    """Show which cluster commands talk to, and what says so."""
+    with reporting_errors():
+        chosen = choose_context(name_server=None, name=None, tls_ca=None, environ=os.environ)
+        row: Json = {
+            "nameserver": chosen.context.name_server,
+            "namespace": chosen.context.namespace,
+            "tls": bool(chosen.context.tls_ca),
+            "said_by": chosen.source,
+        }
+        if as_json:
+            print_json(row)
+        else:
+            print_rows([row], [*map(Column, list(row)[:-1]), Column("said_by", "said by")])
+
+
+@context.command("set")
+def set_context(
+    name: Name,
+    nameserver: Annotated[
+        str | None,
+        typer.Option("--nameserver", "-n", help="host:port of name servers, separated by ';'"),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", help="of topics and groups")
+    ] = None,
+    tls_ca: Annotated[
+        str | None, typer.Option("--tls-ca", help="a PEM file with the authorities to trust")
+    ] = None,
+    tls_cert: Annotated[
+        str | None, typer.Option("--tls-cert", help="a PEM file with a certificate to show")
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option("--tls-key", help="a PEM file with its key")
+    ] = None,
+) -> None:
+    """Name a cluster, or change what a name stands for; the first one is used at once.
+
+    \b
+    Examples:
+      sparrowmq context set prod --nameserver 'ns-1:9876;ns-2:9876'
+      sparrowmq context use prod
+    """
+    with reporting_errors():
+        check_context_name(name)
+        found = read_contexts(contexts_path())
+        given = {
+            "name_server": nameserver,
+            "namespace": namespace,
+            "tls_ca": tls_ca,
+            "tls_cert": tls_cert,
+            "tls_key": tls_key,
+        }
+        changed = structs.replace(
+            found.contexts.get(name, Context()),
+            **{key: value for key, value in given.items() if value is not None},
+        )
+        # Says what is wrong with an address or a namespace.
+        make_directory(changed.name_server, namespace=changed.namespace or None)
+        contexts = {**found.contexts, name: changed}
+        current = found.current or name
+        write_contexts(contexts_path(), structs.replace(found, contexts=contexts, current=current))
+        say(f"context {name} is {changed.name_server}; {current} is in use")
+
+
+@context.command("use")
+def use_context(name: Name) -> None:
+    """Choose the cluster that commands talk to."""
+    with reporting_errors():
+        found = read_contexts(contexts_path())
+        chosen = found.get(name)
+        write_contexts(contexts_path(), structs.replace(found, current=name))
+        say(f"commands talk to {name} at {chosen.name_server}")
+
+
+@context.command("delete")
+def delete_context(name: Name) -> None:
+    """Forget a context; the cluster itself is left alone."""
+    with reporting_errors():
+        found = read_contexts(contexts_path())
+        found.get(name)
+        contexts = {known: each for known, each in found.contexts.items() if known != name}
+        current = "" if found.current == name else found.current
+        write_contexts(contexts_path(), structs.replace(found, contexts=contexts, current=current))
+        say(f"context {name} is forgotten")

@@ -1,0 +1,137 @@
+"""mqadmin's daily commands, under its names and with its options, as ours.
+
+`sparrowmq topicRoute -t flights` runs `sparrowmq topic show flights` and says so: who knows mqadmin
+is served at once, and learns the other name. Options of ours (`--json`, `--yes`) may follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+# Options by mqadmin's letter and name: whether a value follows, all of them everywhere the same.
+_NAME_SERVER = {"n": "--nameserver", "namesrvAddr": "--nameserver"}
+
+
+class Alias(NamedTuple):
+    """One of mqadmin's commands.
+
+    Args:
+        words: ours.
+        arguments: the options whose values are our arguments, in order, each by its names.
+        options: our options by mqadmin's names; None takes the value and drops it.
+        tail: what else stands in ours.
+    """
+
+    words: tuple[str, ...]
+    arguments: tuple[tuple[str, ...], ...] = ()
+    options: Mapping[str, str | None] = {}
+    tail: tuple[str, ...] = ()
+
+
+_TOPIC, _GROUP = ("t", "topic"), ("g", "groupName", "consumerGroup", "group")
+_CLUSTER: dict[str, str | None] = {"c": None, "clusterName": None}
+ALIASES: Mapping[str, Alias] = {
+    "clusterList": Alias(("broker", "ls"), options=_CLUSTER),
+    "brokerStatus": Alias(("broker", "show"), (("b", "brokerAddr"),)),
+    "getBrokerConfig": Alias(("broker", "config"), (("b", "brokerAddr"),)),
+    "topicList": Alias(("topic", "ls"), tail=("--all",)),
+    "topicRoute": Alias(("topic", "show"), (_TOPIC,)),
+    "topicStatus": Alias(("topic", "show"), (_TOPIC,)),
+    "updateTopic": Alias(
+        ("topic", "update"),
+        (_TOPIC,),
+        {
+            "r": "--read-queues",
+            "readQueueNums": "--read-queues",
+            "w": "--write-queues",
+            "writeQueueNums": "--write-queues",
+            "p": "--perm",
+            "perm": "--perm",
+            **_CLUSTER,
+        },
+    ),
+    "deleteTopic": Alias(("topic", "delete"), (_TOPIC,), _CLUSTER),
+    "consumerProgress": Alias(("group", "ls")),
+    "consumerConnection": Alias(("group", "show"), (_GROUP,)),
+    "consumerStatus": Alias(("rebalance", "show"), (_GROUP,)),
+    "deleteSubGroup": Alias(("group", "delete"), (_GROUP,), _CLUSTER),
+    "resetOffsetByTime": Alias(
+        ("group", "reset"),
+        (_GROUP,),
+        {
+            "t": "--topic",
+            "topic": "--topic",
+            "s": "--to",
+            "timestamp": "--to",
+            "f": None,
+            "force": None,
+        },
+    ),
+    "skipAccumulatedMessage": Alias(
+        ("group", "skip"), (_GROUP,), {"t": "--topic", "topic": "--topic", "f": None, "force": None}
+    ),
+    "queryMsgById": Alias(("msg", "get"), (("i", "msgId"),), {"t": "--topic", "topic": "--topic"}),
+    "queryMsgByUniqueKey": Alias(
+        ("msg", "get"), (("i", "msgId"),), {"t": "--topic", "topic": "--topic"}
+    ),
+    "queryMsgByKey": Alias(
+        ("msg", "find"), (("k", "msgKey"),), {"t": "--topic", "topic": "--topic"}
+    ),
+    "printMsg": Alias(("tail",), (_TOPIC,), tail=("--from", "earliest")),
+    "sendMessage": Alias(
+        ("send",),
+        (_TOPIC, ("p", "body")),
+        {"k": "--key", "keys": "--key", "c": "--tag", "tags": "--tag"},
+    ),
+}
+
+
+class WrongOption(Exception):
+    """An option that the command does not take; the text says which it takes."""
+
+
+def translate(arguments: Sequence[str]) -> list[str]:
+    """Return our command line for one of mqadmin's.
+
+    Args:
+        arguments: a name of `ALIASES` and what follows.
+
+    Raises: WrongOption for an option that it does not take, and for one that is missing.
+    """
+    name, *rest = arguments
+    # With a group, it shows that one.
+    alias = ALIASES[name]
+    if name == "consumerProgress" and {f"-{_GROUP[0]}", f"--{_GROUP[1]}"} & set(rest):
+        alias = Alias(("group", "lag"), (_GROUP,), {"t": "--topic", "topic": "--topic"})
+    options = {**_NAME_SERVER, **alias.options}
+    values: dict[int, str] = {}
+    ours: list[str] = []
+    left = iter(rest)
+    for word in left:
+        key = word.lstrip("-")
+        place = next((at for at, names in enumerate(alias.arguments) if key in names), None)
+        if not word.startswith("-"):
+            raise WrongOption(f"{name} takes options only, not {word!r}")
+        if place is None and key not in options:
+            # Ours, such as --json; what follows is left to it.
+            if not word.startswith("--"):
+                raise WrongOption(f"{name} has no option {word}; it takes {_describe(alias)}")
+            ours.append(word)
+            continue
+        value = next(left, None)
+        if value is None:
+            raise WrongOption(f"option {word} of {name} needs a value")
+        if place is not None:
+            values[place] = value
+        elif (option := options[key]) is not None:
+            ours += [option, value]
+    missing = [names[0] for at, names in enumerate(alias.arguments) if at not in values]
+    if missing:
+        raise WrongOption(f"{name} needs -{missing[0]}; it takes {_describe(alias)}")
+    return [*alias.words, *(values[at] for at in sorted(values)), *alias.tail, *ours]
+
+
+def _describe(alias: Alias) -> str:
+    names = [names[0] for names in alias.arguments] + list(_NAME_SERVER) + list(alias.options)
+    return ", ".join(dict.fromkeys(f"-{name}" for name in names if len(name) == 1))

@@ -1,0 +1,118 @@
+"""What brokers say of themselves, their settings, and whether producers may write to them.
+
+Source: AdminBrokerProcessor.getBrokerRuntimeInfo, getBrokerConfig, updateBrokerConfig;
+DefaultRequestProcessor.wipeWritePermOfBroker, addWritePermOfBroker of the name server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparrowmq.calling.effects import Operation
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.request import ask, decode_answer
+from sparrowmq.client.operations.routes import BrokerAt, find_brokers
+from sparrowmq.errors import ConfigError, RemoteProtocolError, UsageError
+from sparrowmq.model.names import find_nearest
+from sparrowmq.protocol.bodies import KVTable
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.headers import (
+    AddWritePermOfBrokerResponseHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
+    decode_header,
+)
+
+
+def find_broker(directory: Directory, name: str) -> Operation[BrokerAt]:
+    """Return a broker by its name or its address.
+
+    Raises: UsageError if there is none; RouteError if none at all is known; ConnectFailed.
+    """
+    brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
+    for broker in brokers:
+        if name in (broker.name, broker.address):
+            return broker
+    names = [broker.name for broker in brokers]
+    nearest = find_nearest(name, names)
+    hint = f"did you mean {nearest}?" if nearest else f"there are {', '.join(names)}"
+    raise UsageError(f"there is no broker {name!r}; {hint}")
+
+
+def runtime_info(directory: Directory, broker: BrokerAt) -> Operation[Mapping[str, str]]:
+    """Return what a broker says of itself, under RocketMQ's names.
+
+    Raises: TransportError, BrokerError.
+    """
+    code = RequestCode.GET_BROKER_RUNTIME_INFO
+    reply = yield from ask(broker.address, code, timeout_ms=directory.timeout_ms)
+    return decode_answer(KVTable, reply, broker.address).table
+
+
+def broker_config(directory: Directory, broker: BrokerAt) -> Operation[dict[str, str]]:
+    """Return a broker's settings, under RocketMQ's names.
+
+    Raises: TransportError; BrokerError; RemoteProtocolError if they are no text.
+    """
+    code = RequestCode.GET_BROKER_CONFIG
+    reply = yield from ask(broker.address, code, timeout_ms=directory.timeout_ms)
+    try:
+        lines = (reply.body or b"").decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(f"{broker.address} answers with settings that are no text") from (
+            error
+        )
+    pairs = (line.partition("=") for line in lines if not line.startswith("#"))
+    return {name.strip(): value.strip() for name, equals, value in pairs if equals}
+
+
+def set_broker_config(
+    directory: Directory, broker: BrokerAt, settings: Mapping[str, str]
+) -> Operation[None]:
+    """Change settings of a broker while it runs, if it lets itself be changed from afar.
+
+    Raises: ConfigError for a name or value with a line's end; BrokerError if the broker refuses,
+    as SparrowMQ's do; TransportError.
+    """
+    for name, value in settings.items():
+        if not name or {*name, *value} & {"\n", "\r"} or {*name} & {"=", ":", "#", " "}:
+            raise ConfigError(f"{name!r}={value!r} is no line of settings")
+    body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
+    code = RequestCode.UPDATE_BROKER_CONFIG
+    yield from ask(broker.address, code, body=body, timeout_ms=directory.timeout_ms)
+
+
+def wipe_write_permission(directory: Directory, broker: BrokerAt) -> Operation[int]:
+    """Have producers leave a broker, so that it can be stopped once it is consumed.
+
+    Returns: how many topics it concerns, by the name server that names most.
+    Raises: TransportError, BrokerError.
+    """
+    code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
+    replies = yield from _tell_name_servers(directory, broker, code)
+    decode = WipeWritePermOfBrokerResponseHeader
+    return max(decode_header(decode, fields).wipe_topic_count for fields in replies)
+
+
+def add_write_permission(directory: Directory, broker: BrokerAt) -> Operation[int]:
+    """Have producers send to a broker again. Returns, raises: as `wipe_write_permission`."""
+    code = RequestCode.ADD_WRITE_PERM_OF_BROKER
+    replies = yield from _tell_name_servers(directory, broker, code)
+    decode = AddWritePermOfBrokerResponseHeader
+    return max(decode_header(decode, fields).add_topic_count for fields in replies)
+
+
+def _tell_name_servers(
+    directory: Directory, broker: BrokerAt, code: int
+) -> Operation[list[Mapping[str, str] | None]]:
+    # Each name server has routes of its own.
+    header = WipeWritePermOfBrokerRequestHeader(broker_name=broker.name)
+    replies = yield from gather(
+        [
+            ask(server, code, header, timeout_ms=directory.timeout_ms)
+            for server in directory.name_servers.in_order()
+        ],
+        name=f"write permission of {broker.name}",
+    )
+    return [reply.ext_fields for reply in replies]

@@ -1,0 +1,104 @@
+"""`sparrowmq broker` with a subcommand, and `sparrowmq context`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from commands import Commands
+from sparrowmq import Admin
+from sparrowmq.cli.main import build_app
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(build_app(), list(arguments))
+
+
+@pytest.mark.slow
+def test_brokers_are_listed_and_shown(smq: Commands, shared_cluster: EmbeddedCluster) -> None:
+    (row,) = smq.json("broker", "ls")
+    runtime = smq.json("broker", "show", "broker-a")
+    config = smq.json("broker", "config", shared_cluster.broker)
+
+    assert ("broker-a", shared_cluster.broker, "") == (
+        row["broker"],
+        row["address"],
+        row["failure"],
+    )
+    assert {"putTps", "bootTimestamp"} <= runtime.keys()
+    assert ("broker-a", "ASYNC_FLUSH") == (config["brokerName"], config["flushDiskType"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("show", "broker-b"), 2, "did you mean broker-a?"),
+        (("config", "broker-a", "x"), 2, "write NAME=VALUE"),
+        (("config", "broker-a", "x=1", "--yes"), 3, "settings cannot be changed remotely"),
+    ],
+)
+def test_brokers_and_settings_that_are_not_there_are_said(
+    smq: Commands, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    result = smq("broker", *arguments)
+
+    assert code == result.exit_code
+    assert words in result.stderr
+
+
+@pytest.mark.slow
+def test_a_drained_broker_takes_no_messages_until_it_is_undone() -> None:
+    with EmbeddedCluster(flush="async") as cluster:
+        smq = Commands(cluster.name_server)
+        cluster.create_topic("T", queues=2)
+
+        def writable() -> Any:
+            with Admin(name_server=cluster.name_server, timeout_ms=10_000) as admin:
+                return admin.route("T").publish_queues
+
+        assert not smq.json("broker", "drain", "broker-a")["applied"]
+        assert writable()
+        assert 0 == smq("broker", "drain", "broker-a", "--yes").exit_code
+        wait_until("no queue to write", lambda: not writable())
+        assert 0 == smq("broker", "drain", "broker-a", "--undo", "--yes").exit_code
+        wait_until("queues to write", writable)
+
+
+def test_contexts_are_named_chosen_and_forgotten() -> None:
+    assert 0 == run("context", "set", "prod", "-n", "ns-1:9876", "--namespace", "eu").exit_code
+    assert 0 == run("context", "set", "dev", "-n", "127.0.0.1:1").exit_code
+    assert "context prod" in run("context", "show").stdout
+    assert "ns-1:9876" in run("context", "ls").stdout
+
+    assert 0 == run("context", "use", "dev").exit_code
+    down = run("ls")
+    assert (3, True) == (down.exit_code, "the address is that of context dev" in down.stderr)
+
+    assert 0 == run("context", "set", "prod", "-n", "ns-2:9876").exit_code
+    listed = run("context", "ls", "--json").stdout
+    assert "ns-2:9876" in listed
+    assert '"namespace": "eu"' in listed
+    assert 0 == run("context", "delete", "dev").exit_code
+    assert "the default" in run("context", "show").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("context", "use", "nowhere"), "no context 'nowhere'"),
+        (("context", "delete", "nowhere"), "there are none"),
+        (("context", "set", "a b"), "must be of letters"),
+        (("context", "set", "a", "-n", "host with blanks"), "is no address"),
+        (("context", "set", "a", "--namespace", "%"), "namespace"),
+    ],
+)
+def test_wrong_contexts_are_refused(arguments: tuple[str, ...], words: str) -> None:
+    result = run(*arguments)
+
+    assert 2 == result.exit_code
+    assert words in result.stderr

@@ -1,0 +1,95 @@
+"""mqadmin's commands and options, as ours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+import typer.main
+from typer.core import TyperGroup
+
+from sparrowmq.cli.main import build_app
+from sparrowmq.cli.mqadmin import ALIASES, Alias, WrongOption, translate
+from sparrowmq.testing import EmbeddedCluster
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("topicList -n a:1", "topic ls --all --nameserver a:1"),
+        ("topicRoute -t T", "topic show T"),
+        ("topicRoute --topic T --namesrvAddr a:1 --json", "topic show T --nameserver a:1 --json"),
+        ("updateTopic -c C -t T -r 8 -w 8", "topic update T --read-queues 8 --write-queues 8"),
+        ("consumerProgress", "group ls"),
+        ("consumerProgress -g G -t T", "group lag G --topic T"),
+        ("consumerConnection --consumerGroup G", "group show G"),
+        ("resetOffsetByTime -g G -t T -s now -f true", "group reset G --topic T --to now"),
+        ("queryMsgByKey -k K -t T", "msg find K --topic T"),
+        ("sendMessage -p body -t T -k K -c A", "send T body --key K --tag A"),
+        ("printMsg -t T", "tail T --from earliest"),
+        ("deleteTopic -c C -t T --yes", "topic delete T --yes"),
+    ],
+)
+def test_their_words_become_ours(theirs: str, ours: str) -> None:
+    assert ours.split() == translate(theirs.split())
+
+
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [
+        ("topicRoute", "topicRoute needs -t; it takes -t, -n"),
+        ("topicRoute T", "topicRoute takes options only, not 'T'"),
+        ("topicRoute -x 1", "topicRoute has no option -x"),
+        ("topicRoute -t", "option -t of topicRoute needs a value"),
+    ],
+)
+def test_wrong_options_are_answered_by_the_right_ones(theirs: str, words: str) -> None:
+    with pytest.raises(WrongOption, match=words):
+        translate(theirs.split())
+
+
+def options_of(words: Sequence[str]) -> tuple[set[str], int]:
+    """The options of one of our commands, and how many arguments it takes."""
+    command = typer.main.get_command(build_app())
+    for word in words:
+        assert isinstance(command, TyperGroup)
+        found = command.commands[word]
+        assert found is not None
+        command = found
+    parameters = command.params
+    options = {name for each in parameters for name in each.opts if name.startswith("-")}
+    return options, sum(not each.opts[0].startswith("-") for each in parameters)
+
+
+@pytest.mark.parametrize("name", sorted(ALIASES))
+def test_every_alias_leads_to_a_command_that_takes_what_it_is_given(name: str) -> None:
+    alias: Alias = ALIASES[name]
+
+    options, argument_count = options_of(alias.words)
+
+    given = {option for option in alias.options.values() if option} | {"--nameserver"}
+    given |= {word for word in alias.tail if word.startswith("-")}
+    assert set() == given - options
+    assert len(alias.arguments) <= argument_count
+
+
+@pytest.mark.slow
+def test_the_command_runs_and_says_what_it_is_called_here(
+    shared_cluster: EmbeddedCluster,
+) -> None:
+    shared_cluster.create_topic("T_theirs", queues=3)
+    command = [sys.executable, "-m", "sparrowmq.cli.main", "topicRoute", "-t", "T_theirs"]
+
+    result = subprocess.run(
+        [*command, "-n", shared_cluster.name_server],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert 0 == result.returncode, result.stderr
+    assert "T_theirs" in result.stdout
+    assert "topicRoute is: sparrowmq topic show T_theirs" in result.stderr
