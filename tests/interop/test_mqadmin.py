@@ -201,3 +201,74 @@ def test_the_trace_of_a_message_is_found_by_its_id(mqadmin: Admin, sent: list[Se
     wait_until("the trace", find, timeout_s=30)
 
     assert SENDERS in find()[0]
+
+
+class Listener:
+    """A group of one member that has consumed ten messages of a topic of its own."""
+
+    def __init__(self, cluster: Any) -> None:
+        self.bodies: list[bytes] = []
+        cluster.create_topic(RESET_TOPIC, queues=2)
+        self.consumer = PushConsumer(
+            RESET_GROUP, name_server=cluster.name_server, listener=self.note
+        )
+        self.consumer.subscribe(RESET_TOPIC)
+        self.consumer.start()
+        with Producer(SENDERS, name_server=cluster.name_server) as producer:
+            for number in range(10):
+                producer.send(Message(RESET_TOPIC, b"%d" % number))
+        wait_until("ten messages", lambda: len(self.bodies) >= 10)
+
+    def note(self, messages: list[Any], _: Any) -> None:
+        self.bodies += [message.body for message in messages]
+
+
+RESET_TOPIC, RESET_GROUP = "mqadmin-reset", "GID_mqadmin_reset"
+
+
+@pytest.fixture(scope="module")
+def listener(stage: Any) -> Iterator[Listener]:
+    found = Listener(stage)
+    with found.consumer:
+        yield found
+
+
+def committed(mqadmin: Admin, group: str = RESET_GROUP) -> int:
+    return sum(int(row[4]) for row in rows(mqadmin(f"consumerProgress -g {group}"), RESET_TOPIC))
+
+
+def test_a_group_is_reset_through_its_members(mqadmin: Admin, listener: Listener) -> None:
+    wait_until("its commits", lambda: 10 == committed(mqadmin), timeout_s=60)
+    before = len(listener.bodies)
+
+    printed = mqadmin(f"resetOffsetByTime -g {RESET_GROUP} -t {RESET_TOPIC} -s 0")
+
+    assert ["0", "0"] == [row[2] for row in rows(printed, "broker-a")]
+    wait_until("all once more", lambda: len(listener.bodies) >= before + 10, timeout_s=60)
+    assert set(listener.bodies[:before]) == set(listener.bodies[before:])
+
+
+def test_what_has_piled_up_is_skipped(mqadmin: Admin, listener: Listener) -> None:
+    printed = mqadmin(f"skipAccumulatedMessage -g {RESET_GROUP} -t {RESET_TOPIC}")
+
+    assert 10 == sum(int(row[2]) for row in rows(printed, "broker-a"))
+
+
+def test_a_group_without_members_is_reset_at_the_broker(mqadmin: Admin, listener: Listener) -> None:
+    group = "GID_mqadmin_offline"
+    mqadmin(f"cloneGroupOffset -s {RESET_GROUP} -d {group} -t {RESET_TOPIC}")
+    wait_until("its offsets", lambda: 10 == committed(mqadmin, group), timeout_s=60)
+
+    mqadmin(f"resetOffsetByTime -g {group} -t {RESET_TOPIC} -s 0")
+
+    assert 0 == committed(mqadmin, group)
+
+
+def test_entries_of_a_consume_queue(mqadmin: Admin) -> None:
+    printed = mqadmin(f"queryCq -t {TOPIC} -q 0 -i 1 -c 2 -g {GROUP}")
+    beyond = mqadmin(f"queryCq -t {TOPIC} -q 0 -i 1000")
+
+    assert re.search(r"^max: \d+, min: 0$", printed, re.M)
+    assert ["1", "2"] == re.findall(r"^idx: (\d+)$", printed, re.M)
+    assert f'"topic":"{TOPIC}"' in printed.replace(" ", "")
+    assert [] == re.findall(r"^idx: ", beyond, re.M)

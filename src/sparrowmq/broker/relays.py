@@ -60,7 +60,7 @@ class Relays:
     def ask(
         self,
         request: Request,
-        clients: Sequence[Connection],
+        client: Connection,
         *,
         code: int,
         fields: Mapping[str, str],
@@ -68,25 +68,26 @@ class Relays:
         timeout_ms: int = RELAY_TIMEOUT_MS,
         finish: Finish = pass_back,
     ) -> Sequence[Output]:
-        """Ask clients. Raises: Refusal if too many questions are under way.
+        """Ask a client. Raises: Refusal if too many questions are under way.
 
         Args:
             request: on whose behalf.
             code: of the question; its header is `fields`.
             timeout_ms: after which the answer is an error.
-            finish: called with each client's answer.
+            finish: called with the answer.
         """
-        if len(self._relays) + len(clients) > RELAYS_MAX:
+        self.check_room(1)
+        number = self._sent_count = (self._sent_count + 1) & 0x7FFFFFFF
+        self._relays[number] = _Relay(request, client, timeout_ms, finish)
+        question = RemotingCommand(code=code, ext_fields=fields, body=body, opaque=number)
+        return (Push(client, question),)
+
+    def check_room(self, count: int) -> None:
+        """Raise a Refusal unless so many more questions may be asked."""
+        if len(self._relays) + count > RELAYS_MAX:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY, f"{RELAYS_MAX} questions to clients are under way"
             )
-        pushes: list[Output] = []
-        for client in clients:
-            number = self._sent_count = (self._sent_count + 1) & 0x7FFFFFFF
-            self._relays[number] = _Relay(request, client, timeout_ms, finish)
-            question = RemotingCommand(code=code, ext_fields=fields, body=body, opaque=number)
-            pushes.append(Push(client, question))
-        return pushes
 
     def answered(self, response: RemotingCommand, client: Connection) -> Sequence[Output]:
         """Take a client's answer; one that nobody waits for leads to nothing."""

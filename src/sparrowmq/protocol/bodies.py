@@ -464,6 +464,12 @@ class QueryConsumeTimeSpanBody(Struct, frozen=True, kw_only=True, rename=wire_na
     consume_time_span_set: list[QueueTimeSpan] = []
 
 
+class QueryCorrectionOffsetBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """QUERY_CORRECTION_OFFSET: an offset by queue id."""
+
+    correction_offsets: dict[int, Int64] = {}
+
+
 class ConsumeQueueData(
     Struct,
     frozen=True,

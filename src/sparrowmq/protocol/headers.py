@@ -532,6 +532,14 @@ class QueryConsumeTimeSpanRequestHeader(Struct, frozen=True, kw_only=True, renam
     group: str
 
 
+class QueryCorrectionOffsetHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """QUERY_CORRECTION_OFFSET; `filter_groups` are separated by commas."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None
+
+
 class ResetOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """INVOKE_BROKER_TO_RESET_OFFSET and RESET_CONSUMER_CLIENT_OFFSET; -1 is the queue's end."""
 

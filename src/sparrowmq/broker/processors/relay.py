@@ -21,7 +21,7 @@ def consumer_running_info(state: BrokerState, request: Request) -> Sequence[Outp
     header = decode_header(GetConsumerRunningInfoRequestHeader, request.command.ext_fields)
     client = _find_member(state, header.consumer_group, client_id=header.client_id)
     fields = request.command.ext_fields or {}
-    return state.relays.ask(request, [client], code=request.command.code, fields=fields)
+    return state.relays.ask(request, client, code=request.command.code, fields=fields)
 
 
 def consume_directly(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -34,7 +34,7 @@ def consume_directly(state: BrokerState, request: Request) -> Sequence[Output]:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
     command = request.command
     fields = {**(command.ext_fields or {}), "brokerName": state.config.broker_name}
-    return state.relays.ask(request, [client], code=command.code, fields=fields, body=record)
+    return state.relays.ask(request, client, code=command.code, fields=fields, body=record)
 
 
 def _find_member(state: BrokerState, group: str, *, client_id: str | None) -> Connection:

@@ -68,7 +68,7 @@ def send_reply(state: BrokerState, request: Request) -> Sequence[Output]:
     )
     return state.relays.ask(
         request,
-        [client],
+        client,
         code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
         fields=encode_header(pushed),
         body=command.body,

@@ -1,0 +1,282 @@
+"""What tools do with a group's offsets: reset them, ask its members for theirs, copy, compare.
+
+Source: AdminBrokerProcessor.java, Broker2Client.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from sparrowmq.broker.processors.admin import STATS_QUEUES_PER_STEP
+from sparrowmq.broker.state import BrokerState
+from sparrowmq.errors import ProtocolError
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.queue import OFFSET_MAX
+from sparrowmq.protocol.bodies import (
+    ConsumeQueueData,
+    GetConsumerStatusBody,
+    QueryConsumeQueueResponseBody,
+    QueryConsumeTimeSpanBody,
+    QueryCorrectionOffsetBody,
+    QueueTimeSpan,
+    ResetOffsetBody,
+    TopicConfig,
+    decode_body,
+    encode_body,
+)
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import (
+    CloneGroupOffsetRequestHeader,
+    GetConsumerStatusRequestHeader,
+    QueryConsumeQueueRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+    QueryCorrectionOffsetHeader,
+    ResetOffsetRequestHeader,
+    decode_header,
+    encode_header,
+)
+from sparrowmq.serving.connections import Output
+from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
+
+# How long a broker waits for a member's own offsets: tools wait for 5 s.
+STATUS_TIMEOUT_MS = 3_000
+# Queues that one answer tells of members; members beyond that are left out.
+STATUS_QUEUES_MAX = 65_536
+# Entries of a consume queue in one answer.
+ENTRIES_MAX = 1_024
+
+
+def reset_offset(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Have the members of a group go on in each queue from the messages of an instant.
+
+    Each member drops what it has, takes the offsets and commits them. Without a member nothing
+    happens: tools then commit the offsets by themselves. Differs from RocketMQ: a queue without a
+    committed offset is reset too, as long as the group has one of another queue.
+    """
+    header = decode_header(ResetOffsetRequestHeader, request.command.ext_fields)
+    topic = _find_topic(
+        state, header.topic, ResponseCode.SYSTEM_ERROR,
+        f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}",
+    )  # fmt: skip
+    if not state.offsets.queues(header.group, header.topic):
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
+    return answer_in_steps(request, _reset(state, request, header, topic))
+
+
+def _reset(
+    state: BrokerState, request: Request, header: ResetOffsetRequestHeader, topic: TopicConfig
+) -> Steps:
+    name, store = header.topic, state.store
+    committed = state.offsets.queues(header.group, name)
+    table: dict[MessageQueue, int] = {}
+    for queue_id in range(topic.write_queue_nums):
+        if header.timestamp_ms == -1:
+            offset = store.max_offset(name, queue_id)
+        else:
+            offset = store.offset_by_time(name, queue_id, header.timestamp_ms)
+        if not header.is_force:
+            offset = min(offset, committed.get(queue_id, offset))
+        table[MessageQueue(name, state.config.broker_name, queue_id)] = offset
+        if queue_id % STATS_QUEUES_PER_STEP == 0:
+            yield
+    group = state.consumers.find(header.group)
+    if group is None:
+        raise Refusal(
+            ResponseCode.CONSUMER_NOT_ONLINE,
+            f"Consumer not online, so can not reset offset, Group: {header.group} "
+            f"Topic: {name} Timestamp: {header.timestamp_ms}",
+        )
+    body, fields = encode_body(ResetOffsetBody(offset_table=table)), encode_header(header)
+    code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    pushes = [state.push(member, code, fields, body=body) for member in group.members]
+    return [*pushes, *answer(request, body=body)]
+
+
+def consumer_status(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the offsets that the members of a group have themselves, by client id.
+
+    A member that does not answer is left out.
+    """
+    header = decode_header(GetConsumerStatusRequestHeader, request.command.ext_fields)
+    group = state.consumers.find(header.group)
+    members = {
+        connection: member.client_id
+        for connection, member in (group.members.items() if group is not None else ())
+        if not header.client_addr or member.client_id == header.client_addr
+    }
+    if not members:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"No Any Consumer online in the consumer group: [{header.group}]",
+        )
+    state.relays.check_room(len(members))
+    status = _Status(left=len(members))
+    outputs: list[Output] = []
+    for connection, client_id in members.items():
+        outputs += state.relays.ask(
+            request,
+            connection,
+            code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+            fields=encode_header(header),
+            timeout_ms=STATUS_TIMEOUT_MS,
+            finish=partial(status.note, client_id),
+        )
+    return outputs
+
+
+@dataclass(slots=True)
+class _Status:
+    """What the members of a group have answered, and how many have not."""
+
+    left: int
+    table: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
+
+    def note(self, client_id: str, request: Request, response: RemotingCommand) -> Sequence[Output]:
+        """Take one answer; the last one makes the answer to the request."""
+        self.left -= 1
+        if response.code == ResponseCode.SUCCESS and response.body:
+            try:
+                body = decode_body(GetConsumerStatusBody, response.body)
+            except ProtocolError:
+                body = GetConsumerStatusBody()
+            count = len(body.message_queue_table) + sum(map(len, self.table.values()))
+            if count <= STATUS_QUEUES_MAX:
+                self.table[client_id] = body.message_queue_table
+        if self.left:
+            return ()
+        return answer(request, body=encode_body(GetConsumerStatusBody(consumer_table=self.table)))
+
+
+def clone_offsets(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Give a group the offsets that another one has, in one topic or in all of them.
+
+    Unless the source group counts as offline, a topic that it does not subscribe is left out.
+    Differs from RocketMQ: without a topic all are copied (4.9.7 copies none), and a group that may
+    not be is refused.
+    """
+    header = decode_header(CloneGroupOffsetRequestHeader, request.command.ext_fields)
+    source, target = header.src_group, header.dest_group
+    if state.find_group(target, timestamp_ms=request.timestamp_ms) is None:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {target}"
+        )
+    online = state.consumers.find(source)
+    for name in [header.topic] if header.topic else state.offsets.topics_of_group(source):
+        is_left = not header.offline and online is not None and name not in online.subscriptions
+        if is_left or state.topics.find(name) is None:
+            continue
+        for queue_id, offset in state.offsets.queues(source, name).items():
+            state.offsets.commit(target, name, queue_id, offset=offset)
+    return answer(request)
+
+
+def correction_offsets(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the lowest offset, per queue, that the groups of a topic have committed.
+
+    Offsets of messages that have expired do not count, nor do the groups that are filtered out.
+    Where a group to compare with is behind the lowest, the answer is the largest offset there is.
+    Differs from RocketMQ, which forgets the offsets of the groups that are filtered out.
+    """
+    header = decode_header(QueryCorrectionOffsetHeader, request.command.ext_fields)
+    filtered = (header.filter_groups or "").split(",")
+    lowest: dict[int, int] = {}
+    for group in state.offsets.groups_of_topic(header.topic):
+        if group in filtered:
+            continue
+        for queue_id, offset in state.offsets.queues(group, header.topic).items():
+            if offset >= state.store.min_offset(header.topic, queue_id):
+                lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+    compared = state.offsets.queues(header.compare_group, header.topic)
+    for queue_id, offset in compared.items():
+        if queue_id in lowest and lowest[queue_id] > offset:
+            lowest[queue_id] = OFFSET_MAX
+    return answer(request, body=encode_body(QueryCorrectionOffsetBody(correction_offsets=lowest)))
+
+
+def consume_time_span(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the age of each queue's messages, and of the first that a group has not had."""
+    header = decode_header(QueryConsumeTimeSpanRequestHeader, request.command.ext_fields)
+    name = header.topic
+    topic = _find_topic(state, name, ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+    return answer_in_steps(request, _time_span(state, request, header.group, topic))
+
+
+def _time_span(state: BrokerState, request: Request, group: str, topic: TopicConfig) -> Steps:
+    name, store = topic.topic_name, state.store
+    spans: list[QueueTimeSpan] = []
+    for queue_id in range(topic.write_queue_nums):
+        low, high = store.min_offset(name, queue_id), store.max_offset(name, queue_id)
+        begin_ms = _stored_at(state, name, queue_id, low)
+        committed = state.offsets.find(group, name, queue_id)
+        consumed_ms = begin_ms
+        if committed:
+            consumed_ms = _stored_at(state, name, queue_id, committed - 1)
+        delay_ms = 0
+        # A group without an offset has all messages before it.
+        next_offset = low if committed is None else max(committed, low)
+        if next_offset < high:
+            delay_ms = request.timestamp_ms - _stored_at(state, name, queue_id, next_offset)
+        spans.append(
+            QueueTimeSpan(
+                message_queue=MessageQueue(name, state.config.broker_name, queue_id),
+                min_timestamp_ms=begin_ms,
+                max_timestamp_ms=_stored_at(state, name, queue_id, high - 1),
+                consume_timestamp_ms=consumed_ms,
+                delay_time_ms=delay_ms,
+            )
+        )
+        if queue_id % STATS_QUEUES_PER_STEP == 0:
+            yield
+    return answer(request, body=encode_body(QueryConsumeTimeSpanBody(consume_time_span_set=spans)))
+
+
+def _stored_at(state: BrokerState, topic: str, queue_id: int, offset: int) -> int:
+    """Return when a message was stored, -1 where there is none."""
+    found = state.store.store_timestamp(topic, queue_id, offset) if offset >= 0 else None
+    return -1 if found is None else found
+
+
+def consume_queue(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with entries of a queue as they stand in its file, and the group's subscription.
+
+    Differs from RocketMQ: an index that the queue does not have is answered with no entries, and
+    not without a body, which its tools cannot read.
+    """
+    header = decode_header(QueryConsumeQueueRequestHeader, request.command.ext_fields)
+    name, queue_id = header.topic, header.queue_id
+    if not state.has_queue(MessageQueue(name, state.config.broker_name, queue_id)):
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{name} is not exist!")
+    subscription = filter_data = None
+    if header.consumer_group:
+        group = state.consumers.find(header.consumer_group)
+        found = None if group is None else group.subscriptions.get(name)
+        subscription = None if found is None else found.data
+        if found is None:
+            filter_data = f"{header.consumer_group}@{name} is not online!"
+    entries: list[ConsumeQueueData] = []
+    for index in range(header.index, header.index + min(header.count, ENTRIES_MAX)):
+        entry = state.store.consume_queue_entry(name, queue_id, index)
+        if entry is None:
+            break
+        position, size, tags_code = entry
+        entries.append(ConsumeQueueData(position=position, size=size, tags_code=tags_code))
+    body = QueryConsumeQueueResponseBody(
+        queue_data=entries,
+        max_queue_index=state.store.max_offset(name, queue_id),
+        min_queue_index=state.store.min_offset(name, queue_id),
+        subscription_data=subscription,
+        filter_data=filter_data,
+    )
+    remark = None if entries else f"Index {header.index} of {queue_id}@{name} is not exist!"
+    return answer(request, remark=remark, body=encode_body(body))
+
+
+def _find_topic(state: BrokerState, name: str, code: int, remark: str) -> TopicConfig:
+    """Return a topic's settings. Raises: Refusal."""
+    topic = state.topics.find(name)
+    if topic is None:
+        raise Refusal(code, remark)
+    return topic

@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sparrowmq.broker.processors.group_offsets import ENTRIES_MAX, STATUS_TIMEOUT_MS
+from sparrowmq.broker.relays import RELAYS_MAX
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.queue import OFFSET_MAX
+from sparrowmq.protocol.bodies import (
+    GetConsumerStatusBody,
+    QueryConsumeQueueResponseBody,
+    QueryConsumeTimeSpanBody,
+    QueryCorrectionOffsetBody,
+    ResetOffsetBody,
+    decode_body,
+    encode_body,
+)
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand, response_to
+from sparrowmq.serving.connections import Connection, Push
+
+GROUP = "GID_c"
+START_MS = 1_700_000_000_000
+
+
+def queue(queue_id: int, topic: str = "T") -> MessageQueue:
+    return MessageQueue(topic, "broker-a", queue_id)
+
+
+def join(rig: Any, client_id: str, *, topic: str = "T") -> Connection:
+    connection: Connection = rig.connect()
+    data = {"topic": topic, "subString": "*", "subVersion": 1}
+    consumer = {"groupName": GROUP, "subscriptionDataSet": [data]}
+    body = json.dumps({"clientID": client_id, "consumerDataSet": [consumer]}).encode()
+    assert 0 == rig.call(connection, RequestCode.HEART_BEAT, None, body).code
+    return connection
+
+
+@pytest.fixture
+def stored(rig: Any) -> Any:
+    """Three messages in queue 0 and one in queue 1, a second apart; GID_c has had some."""
+    for queue_id in (0, 0, 0, 1):
+        rig.send(rig.connect(), queue_id=queue_id)
+        rig.now_ms += 1_000
+        rig.timestamp_ms += 1_000
+    for queue_id, offset in ((0, 2), (1, 1), (2, 0)):
+        rig.broker.state.offsets.commit(GROUP, "T", queue_id, offset=offset)
+    rig.outputs.clear()
+    return rig
+
+
+def reset(rig: Any, timestamp_ms: int, **fields: str) -> tuple[RemotingCommand, list[Push]]:
+    header = {"topic": "T", "group": GROUP, "timestamp": str(timestamp_ms), "isForce": "true"}
+    request = RemotingCommand(
+        code=RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext_fields={**header, **fields}
+    )
+    outputs = rig.handle(rig.connect(), request)
+    (reply,) = rig.replies(outputs)
+    return reply, [output for output in outputs if isinstance(output, Push)]
+
+
+def offsets_of(command: RemotingCommand) -> dict[int, int]:
+    table = decode_body(ResetOffsetBody, command.body or b"").offset_table
+    assert {"T"} == {queue.topic for queue in table}
+    return {queue.queue_id: offset for queue, offset in table.items()}
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "force", "expected"),
+    [
+        (START_MS + 1_000, "true", {0: 1, 1: 0, 2: 0, 3: 0}),
+        (START_MS, "true", {0: 0, 1: 0, 2: 0, 3: 0}),
+        (-1, "true", {0: 3, 1: 1, 2: 0, 3: 0}),
+        (-1, "false", {0: 2, 1: 1, 2: 0, 3: 0}),
+    ],
+)
+def test_every_member_is_told_to_go_on_from_an_instant(
+    stored: Any, timestamp_ms: int, force: str, expected: dict[int, int]
+) -> None:
+    members = {join(stored, "a"), join(stored, "b")}
+
+    reply, pushes = reset(stored, timestamp_ms, isForce=force)
+
+    assert (0, expected) == (reply.code, offsets_of(reply))
+    assert members == {push.connection for push in pushes}
+    for push in pushes:
+        assert RequestCode.RESET_CONSUMER_CLIENT_OFFSET == push.command.code
+        assert push.command.flag & ONEWAY_FLAG
+        assert expected == offsets_of(push.command)
+        fields = push.command.ext_fields or {}
+        assert ("T", GROUP) == (fields["topic"], fields["group"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({"topic": "none"}, ResponseCode.SYSTEM_ERROR, "no topic in this broker. topic=none"),
+        ({"group": "none"}, ResponseCode.SYSTEM_ERROR, "THe consumer group <none> not exist"),
+        ({}, ResponseCode.CONSUMER_NOT_ONLINE, "Consumer not online, so can not reset offset"),
+    ],
+)
+def test_reset_of_nobody_says_why(
+    stored: Any, fields: dict[str, str], code: int, words: str
+) -> None:
+    reply, pushes = reset(stored, -1, **fields)
+
+    assert (code, []) == (reply.code, pushes)
+    assert words in (reply.remark or "")
+
+
+def ask_status(rig: Any, client_id: str = "") -> tuple[Connection, list[Push], list[Any]]:
+    tool = rig.connect()
+    request = RemotingCommand(
+        code=RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        ext_fields={"topic": "T", "group": GROUP, "clientAddr": client_id},
+    )
+    outputs = rig.handle(tool, request)
+    return tool, [o for o in outputs if isinstance(o, Push)], rig.replies(outputs)
+
+
+def test_offsets_of_all_members_come_in_one_answer(stored: Any) -> None:
+    members = {join(stored, "a"): "a", join(stored, "b"): "b"}
+    tool, questions, early = ask_status(stored)
+
+    replies: list[Any] = []
+    for push in questions:
+        assert RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT == push.command.code
+        own = {queue(0 if members[push.connection] == "a" else 1): 5}
+        body = encode_body(GetConsumerStatusBody(message_queue_table=own))
+        assert [] == early + replies
+        replies = stored.handle(push.connection, response_to(push.command, body=body))
+
+    (reply,) = replies
+    assert tool is reply.connection
+    table = decode_body(GetConsumerStatusBody, reply.command.body).consumer_table
+    assert {"a": {queue(0): 5}, "b": {queue(1): 5}} == table
+
+
+def test_members_that_do_not_answer_are_left_out(stored: Any) -> None:
+    silent, broken, good = (join(stored, name) for name in ("silent", "broken", "good"))
+    _, questions, _ = ask_status(stored)
+    by_member = {push.connection: push.command for push in questions}
+    body = encode_body(GetConsumerStatusBody(message_queue_table={queue(0): 5}))
+
+    stored.handle(broken, response_to(by_member[broken], body=b"{"))
+    stored.handle(good, response_to(by_member[good], body=body))
+    (reply,) = stored.replies(stored.advance(STATUS_TIMEOUT_MS + 100))
+
+    assert silent in by_member
+    table = decode_body(GetConsumerStatusBody, reply.body).consumer_table
+    assert {"good": {queue(0): 5}, "broken": {}} == table
+
+
+def test_one_member_may_be_asked_alone(stored: Any) -> None:
+    join(stored, "a")
+    wanted = join(stored, "b")
+
+    _, questions, _ = ask_status(stored, "b")
+
+    assert [wanted] == [push.connection for push in questions]
+
+
+def test_status_of_nobody_and_of_too_many_is_refused(stored: Any) -> None:
+    _, _, (nobody,) = ask_status(stored)
+    join(stored, "a")
+    for _ in range(RELAYS_MAX):
+        ask_status(stored)
+    _, questions, (busy,) = ask_status(stored)
+
+    assert f"No Any Consumer online in the consumer group: [{GROUP}]" == nobody.remark
+    assert ([], ResponseCode.SYSTEM_BUSY) == (questions, busy.code)
+
+
+def clone(rig: Any, **fields: str) -> RemotingCommand:
+    header = {"srcGroup": GROUP, "destGroup": "GID_new", "offline": "false", **fields}
+    reply: RemotingCommand = rig.call(rig.connect(), RequestCode.CLONE_GROUP_OFFSET, header)
+    return reply
+
+
+@pytest.mark.parametrize("fields", [{}, {"topic": "T"}])
+def test_a_group_gets_the_offsets_of_another(stored: Any, fields: dict[str, str]) -> None:
+    assert 0 == clone(stored, **fields).code
+
+    offsets = stored.broker.state.offsets
+    assert {0: 2, 1: 1, 2: 0} == offsets.queues("GID_new", "T") == offsets.queues(GROUP, "T")
+
+
+def test_a_topic_that_the_group_subscribes_no_more_is_copied_only_offline(stored: Any) -> None:
+    join(stored, "a", topic="other")
+
+    assert 0 == clone(stored).code
+    before = dict(stored.broker.state.offsets.queues("GID_new", "T"))
+    assert 0 == clone(stored, offline="true").code
+
+    assert {} == before
+    assert {0: 2, 1: 1, 2: 0} == stored.broker.state.offsets.queues("GID_new", "T")
+
+
+def test_an_illegal_group_gets_no_offsets(stored: Any) -> None:
+    reply = clone(stored, destGroup="no such group")
+
+    assert ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST == reply.code
+
+
+def correct(rig: Any, **fields: str) -> dict[int, int]:
+    reply = rig.call(
+        rig.connect(),
+        RequestCode.QUERY_CORRECTION_OFFSET,
+        {"topic": "T", "compareGroup": "GID_compared", **fields},
+    )
+    assert 0 == reply.code
+    return decode_body(QueryCorrectionOffsetBody, reply.body).correction_offsets
+
+
+def test_the_lowest_offsets_of_a_topic_s_groups(stored: Any) -> None:
+    offsets = stored.broker.state.offsets
+    offsets.commit("GID_ahead", "T", 0, offset=3)
+    plain = correct(stored)
+    offsets.commit("GID_compared", "T", 1, offset=0)
+    filtered = correct(stored, filterGroups="GID_compared,GID_other")
+
+    assert {0: 2, 1: 1, 2: 0} == plain
+    assert {0: 2, 1: OFFSET_MAX, 2: 0} == filtered
+    assert {1: 0} == offsets.queues("GID_compared", "T")
+
+
+def test_how_old_messages_are_and_how_far_behind_a_group_is(stored: Any) -> None:
+    def spans(group: str) -> dict[int, tuple[int, int, int, int]]:
+        fields = {"topic": "T", "group": group}
+        reply = stored.call(stored.connect(), RequestCode.QUERY_CONSUME_TIME_SPAN, fields)
+        body = decode_body(QueryConsumeTimeSpanBody, reply.body)
+        return {
+            span.message_queue.queue_id: (
+                span.min_timestamp_ms,
+                span.max_timestamp_ms,
+                span.consume_timestamp_ms,
+                span.delay_time_ms,
+            )
+            for span in body.consume_time_span_set
+        }
+
+    known, unknown = spans(GROUP), spans("GID_unknown")
+
+    # Now it is START_MS + 4,000.
+    assert (START_MS, START_MS + 2_000, START_MS + 1_000, 2_000) == known[0]
+    assert (START_MS + 3_000, START_MS + 3_000, START_MS + 3_000, 0) == known[1]
+    assert (-1, -1, -1, 0) == known[2]
+    # A group without an offset is behind by all there is.
+    assert (START_MS, START_MS + 2_000, START_MS, 4_000) == unknown[0]
+
+
+def test_time_span_of_no_topic_is_an_error(rig: Any) -> None:
+    fields = {"topic": "none", "group": GROUP}
+    reply = rig.call(rig.connect(), RequestCode.QUERY_CONSUME_TIME_SPAN, fields)
+
+    assert (ResponseCode.TOPIC_NOT_EXIST, "topic[none] not exist") == (reply.code, reply.remark)
+
+
+def entries(rig: Any, **fields: str) -> RemotingCommand:
+    header = {"topic": "T", "queueId": "0", "index": "0", "count": "10", **fields}
+    reply: RemotingCommand = rig.call(rig.connect(), RequestCode.QUERY_CONSUME_QUEUE, header)
+    return reply
+
+
+def test_entries_of_a_queue_are_shown_as_they_stand(stored: Any) -> None:
+    join(stored, "a")
+
+    reply = entries(stored, index="1", consumerGroup=GROUP)
+
+    body = decode_body(QueryConsumeQueueResponseBody, reply.body or b"")
+    expected = [stored.store.consume_queue_entry("T", 0, index) for index in (1, 2)]
+    assert expected == [(one.position, one.size, one.tags_code) for one in body.queue_data]
+    assert (3, 0) == (body.max_queue_index, body.min_queue_index)
+    assert body.subscription_data is not None
+    assert "T" == body.subscription_data.topic
+
+
+def test_an_index_beyond_the_end_has_no_entries(stored: Any) -> None:
+    reply = entries(stored, index="3", count=str(ENTRIES_MAX + 1), consumerGroup="GID_gone")
+
+    assert (0, "Index 3 of 0@T is not exist!") == (reply.code, reply.remark)
+    body = decode_body(QueryConsumeQueueResponseBody, reply.body or b"")
+    assert ([], "GID_gone@T is not online!") == (body.queue_data, body.filter_data)
+
+
+@pytest.mark.parametrize("fields", [{"queueId": "9"}, {"queueId": "-1"}, {"topic": "none"}])
+def test_entries_of_no_queue_are_an_error(stored: Any, fields: dict[str, str]) -> None:
+    reply = entries(stored, **fields)
+
+    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert "is not exist!" in (reply.remark or "")
