@@ -17,7 +17,7 @@ from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import SavedTables
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.framing import FrameDecoder, encode_frame
+from sparrowmq.protocol.framing import FrameDecoder, decode_request, encode_frame
 from sparrowmq.protocol.record import BatchEntry, encode_batch, encode_host
 from sparrowmq.serving.connections import Connection, Reply
 from sparrowmq.store.config import StoreConfig
@@ -67,7 +67,7 @@ class Machine:
             now_ms=0,
             timestamp_ms=0,
         )
-        self.decoder = FrameDecoder()
+        self.decoder = FrameDecoder(decode=decode_request)
 
     def serve(self, frames: list[bytes]) -> float:
         """Serve requests in groups; returns the processor's microseconds for each."""

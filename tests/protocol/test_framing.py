@@ -4,20 +4,23 @@ import contextlib
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.protocol import framing
-from sparrowmq.protocol.codes import LanguageCode, SerializeType
+from sparrowmq.protocol.codes import LanguageCode, RequestCode, SerializeType
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import (
     FrameDecoder,
     RefusedHeader,
     decode_command,
+    decode_request,
     encode_frame,
 )
+from sparrowmq.protocol.headers import SendMessageRequestHeaderV2, decode_header
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -279,3 +282,78 @@ def test_command_that_does_not_fit_is_refused(
 
     with pytest.raises(LocalProtocolError):
         encode_frame(command)
+
+
+SEND_FIELDS = {
+    "a": "GID",
+    "b": "T",
+    "c": "TBW102",
+    "d": "8",
+    "e": "3",
+    "f": "0",
+    "g": "1795252251857",
+    "h": "0",
+    "i": "UNIQ_KEY\x017F\x02WAIT\x01true",
+    "j": "0",
+    "k": "false",
+    "m": "true",
+}
+
+
+def send_frame(code: int, ext_fields: dict[str, Any]) -> bytes:
+    fields = {"code": code, "extFields": ext_fields, "flag": 2, "language": "JAVA", "opaque": 7}
+    fields |= {"version": 399, "serializeTypeCurrentRPC": "JSON"}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def assert_reads_as_every_header(header: bytes) -> None:
+    """Compare what a server reads of a send with what `decode_command` does."""
+    try:
+        expected = decode_command(SerializeType.JSON, header, b"body")
+    except RemoteProtocolError:
+        with pytest.raises(RemoteProtocolError):
+            decode_request(SerializeType.JSON, header, b"body")
+        return
+    actual = decode_request(SerializeType.JSON, header, b"body")
+
+    if actual.header is None:
+        assert expected == actual
+        return
+    header_of = decode_header(SendMessageRequestHeaderV2, expected.ext_fields)
+    assert isinstance(actual.header, SendMessageRequestHeaderV2)
+    assert msgspec.structs.asdict(header_of) == msgspec.structs.asdict(actual.header)
+    actual.header, actual.ext_fields = None, expected.ext_fields
+    assert expected == actual
+
+
+@pytest.mark.parametrize(
+    "code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE]
+)
+def test_header_of_a_send_is_read_into_its_type_at_once(code: RequestCode) -> None:
+    header = send_frame(code, SEND_FIELDS)
+
+    command = decode_request(SerializeType.JSON, header, b"body")
+
+    assert (command.header is None) is (code is RequestCode.SEND_MESSAGE)
+    assert_reads_as_every_header(header)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from("abcdefghijklmno"),
+        st.sampled_from(
+            ["1", "0", "true", "TRUE", "no", "-1", "", '"m":"true"', '\\"x":', "9" * 20]
+        )
+        | st.sampled_from([1, True, None, 1.5])
+        | TEXTS,
+    ),
+    st.sets(st.sampled_from("abcdefghijkm"), max_size=2),
+    st.sampled_from(["", '"b":"U",', '"k":"1",', '"z":"1",']),
+)
+def test_header_of_a_send_says_the_same_however_it_is_read(
+    changes: dict[str, Any], absent: set[str], doubled: str
+) -> None:
+    fields = {name: v for name, v in (SEND_FIELDS | changes).items() if name not in absent}
+    header = send_frame(RequestCode.SEND_MESSAGE_V2, fields)
+
+    assert_reads_as_every_header(header.replace(b'{"a"', b"{" + doubled.encode() + b'"a"', 1))

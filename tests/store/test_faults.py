@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,8 +103,10 @@ def test_full_disk_at_every_byte_loses_nothing(
 
 
 def test_queue_entries_that_find_no_space_are_written_later(
-    storage: Any, store: MessageStore, new_record: NewRecord
+    storage: Any, new_record: NewRecord
 ) -> None:
+    store = MessageStore(storage, replace(CONFIG, queue_tail_bytes_max=0))
+    store.load(timestamp_ms=1)
     for n in range(4):
         store.put(new_record(b"%d" % n, queue_id=n % 2), timestamp_ms=1)
     work = store.flush_work()
@@ -119,6 +122,29 @@ def test_queue_entries_that_find_no_space_are_written_later(
     assert [(0, 1), (0, 2)] == [(d.queue_id, d.next_offset) for d in first]
     assert [(1, 1), (1, 2)] == [(d.queue_id, d.next_offset) for d in second]
     assert [b"1", b"3"] == bodies(store, queue_id=1)
+
+
+def test_gathered_queue_entries_that_find_no_space_put_the_checkpoint_off(
+    storage: Any, store: MessageStore, new_record: NewRecord
+) -> None:
+    interval_ms = 2 * CONFIG.checkpoint_interval_ms
+    for n in range(4):
+        store.put(new_record(b"%d" % n), timestamp_ms=interval_ms)
+        flush(store)
+    storage.bytes_left = 5
+
+    assert store.flush_work() is None
+    assert [b"0", b"1", b"2", b"3"] == bodies(store)
+    storage.bytes_left = None
+    work = store.flush_work()
+    assert work is not None
+    assert work.checkpoint is not None
+    work.run()
+    store.flush_done(work, None)
+
+    again = MessageStore(storage.copy(), CONFIG)
+    assert again.load(timestamp_ms=interval_ms).is_clean is False
+    assert [b"0", b"1", b"2", b"3"] == bodies(again)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS])

@@ -23,6 +23,7 @@ def config(verify_bytes: int) -> StoreConfig:
         index_entry_count=256,
         consume_queue_file_size=200,
         verify_bytes=verify_bytes,
+        queue_tail_bytes_max=0,
     )
 
 

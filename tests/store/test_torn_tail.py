@@ -18,6 +18,8 @@ CONFIG = StoreConfig(
     index_slot_count=64,
     index_entry_count=256,
     consume_queue_file_size=200,
+    # What the queues' files know of the log's end tells that it is lost.
+    queue_tail_bytes_max=0,
 )
 KEPT_COUNT = 3
 LAST_COUNT = 3

@@ -28,6 +28,8 @@ class RemotingCommand(msgspec.Struct, kw_only=True):
         language: None where the peer named one that is unknown.
         version: ordinal of RocketMQ's version enumeration.
         serialize_type: how the header is written, or was written.
+        header: what `ext_fields` say as a typed header, where it was read as one at once
+            (`framing.decode_request`); `ext_fields` is None then.
     """
 
     code: int
@@ -39,6 +41,7 @@ class RemotingCommand(msgspec.Struct, kw_only=True):
     language: LanguageCode | None = LanguageCode.PYTHON
     version: int = MQ_VERSION
     serialize_type: SerializeType = SerializeType.JSON
+    header: msgspec.Struct | None = None
 
     @property
     def is_response(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.tls import HANDSHAKE_RECORD, TlsSession, describe
-from sparrowmq.protocol.framing import FrameDecoder
+from sparrowmq.protocol.framing import FrameDecoder, decode_request
 from sparrowmq.serving.connections import Connection, Produce
 from sparrowmq.serving.limits import ServerLimits
 
@@ -57,7 +57,7 @@ class Link(asyncio.Protocol):
         self._owner = owner
         self._limits = limits
         self._room_bytes = limits.send_buffer_bytes_max // 2
-        self.decoder = FrameDecoder(frame_bytes_max=limits.frame_bytes_max)
+        self.decoder = FrameDecoder(frame_bytes_max=limits.frame_bytes_max, decode=decode_request)
         self.unmade: deque[Produce] = deque()
         self.is_queued = False
         self.buffered_bytes = 0

@@ -23,6 +23,7 @@ from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX, retry_topic
 from sparrowmq.nameserver.name_server import NameServer
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import SendMessageRequestHeaderV2
 from sparrowmq.serving.connections import Connection
 from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
@@ -139,7 +140,7 @@ class BrokerHost:
         self._save: SaveWork | None = None
         self._expiry: ExpiryWork | None = None
         self._save_ms = 0
-        self._write_count = 0
+        self._checked_position: int | None = None
         # Sends back under way: what is finished once they are confirmed.
         self._backs: dict[tuple[Connection, int], Callable[[], None]] = {}
         self._has_stopped = False
@@ -381,9 +382,8 @@ class BrokerHost:
 
     def _check(self) -> None:
         self._checkers.note_disk(self.name, is_full=self.storage.is_full)
-        # Every message that becomes readable is an entry that is written.
-        if self.storage.write_count != self._write_count:
-            self._write_count = self.storage.write_count
+        if self._store.dispatched_record_position != self._checked_position:
+            self._checked_position = self._store.dispatched_record_position
             self._checkers.check_stored(self.name, self._store)
         self._checkers.check_commits(self.name, self._offset_tables(), now_ms=self._timeline.now_ms)
 
@@ -455,13 +455,15 @@ class BrokerHost:
             self._backs[connection, command.opaque] = partial(
                 self._checkers.note_sent_back, self.name, position
             )
-        elif command.code == RequestCode.SEND_MESSAGE_V2 and fields["b"].startswith(
-            RETRY_GROUP_TOPIC_PREFIX
+        elif (
+            command.code == RequestCode.SEND_MESSAGE_V2
+            and isinstance(header := command.header, SendMessageRequestHeaderV2)
+            and header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
         ):
             self._backs[connection, command.opaque] = partial(
                 self._checkers.note_sent_again,
                 bytes(command.body or b""),
-                reconsume_times=int(fields["j"]),
+                reconsume_times=header.reconsume_times or 0,
             )
         elif command.code == RequestCode.UPDATE_CONSUMER_OFFSET:
             queue = MessageQueue(fields["topic"], self.name, int(fields["queueId"]))

@@ -12,7 +12,7 @@ from functools import partial
 
 from sparrowmq.errors import ProtocolError
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.framing import FrameDecoder, encode_frame
+from sparrowmq.protocol.framing import FrameDecoder, decode_request, encode_frame
 from sparrowmq.protocol.record import encode_host
 from sparrowmq.serving.connections import (
     Close,
@@ -40,7 +40,7 @@ class _Link:
     def __init__(self, end: End, connection: Connection, now_ms: int) -> None:
         self.end = end
         self.connection = connection
-        self.decoder = FrameDecoder()
+        self.decoder = FrameDecoder(decode=decode_request)
         self.unwritten: list[bytes] = []
         self.unread: list[bytes] = []
         self.pause_count = 0

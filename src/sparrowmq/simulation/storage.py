@@ -149,7 +149,6 @@ class SimulatedStorage:
         sync_error: raised by every sync, unless it is None.
         percent_used: how much of the disk is said to be used.
         changes_left: power goes after so many changes, in the midst of the next; None for never.
-        write_count: how many writes there were.
         read_count: how many reads there were.
     """
 
@@ -165,7 +164,6 @@ class SimulatedStorage:
         self.sync_error: OSError | None = None
         self.percent_used = 0
         self.changes_left: int | None = None
-        self.write_count = 0
         self.read_count = 0
 
     # --- faults -----------------------------------------------------------------------------
@@ -181,7 +179,6 @@ class SimulatedStorage:
         self, inode: Inode, position: int, size: int
     ) -> tuple[int, OSError | PowerCut | None]:
         """Return how many bytes of a write are done, and why not all. For `SimulatedFile`."""
-        self.write_count += 1
         if self.changes_left == 0:
             # Power goes while the bytes are on their way; a sector is written as a whole.
             self.changes_left = -1

@@ -49,6 +49,8 @@ class StoreConfig:
         index_entry_count: the number at which an index file is full; its first key is number 1.
         message_bytes_max: the longest body.
         delay_levels_ms: the delay of level 1, 2 and so on.
+        queue_tail_bytes_max: of each consume queue, so many bytes of entries at most are in memory
+            alone until the next checkpoint.
         append_crc: whether records carry 5.x's property `__CRC32#`, a checksum of the whole record.
         checkpoint_interval_ms: how often the checkpoint is written, in store time.
         verify_bytes: how much of the log's end is checked at every start.
@@ -62,6 +64,7 @@ class StoreConfig:
     index_entry_count: int = INDEX_ENTRY_COUNT
     message_bytes_max: int = MESSAGE_BYTES_MAX
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+    queue_tail_bytes_max: int = 4096
     append_crc: bool = True
     checkpoint_interval_ms: int = _CHECKPOINT_INTERVAL_MS
     verify_bytes: int = _VERIFY_BYTES

@@ -10,6 +10,11 @@ Entry (20 bytes, big-endian); the entry of queue offset q stands at byte 20·q:
 
 The queue is derived from the log, which alone is the truth: whatever is missing here can be written
 again from there. A queue that does not begin at 0 begins in its first file with filler entries.
+
+Speed matters here: a write for each message, or for each of the queues that a turn's messages went
+to, is a large part of what a send costs. So new entries are gathered in memory, where readers find
+them, and written some kilobytes at a time or with the next checkpoint; a crash takes them, and
+recovery writes them again (benchmarks/broker.py).
 """
 
 from __future__ import annotations
@@ -36,12 +41,14 @@ def filler_entries(count: int) -> bytes:
 class ConsumeQueue:
     """One queue of one topic.
 
-    `next_offset` is what the next message put gets; `max_offset` counts the entries written, so it
-    is what readers see; `min_offset` is the first entry whose record the log still has, if the log
-    still begins at `log_begin`.
+    `next_offset` is what the next message put gets; `max_offset` counts the entries there are, so
+    it is what readers see; `min_offset` is the first entry whose record the log still has, if the
+    log still begins at `log_begin`.
     """
 
     __slots__ = (
+        "_tail",
+        "_tail_bytes_max",
         "dirty_files",
         "files",
         "is_directory_dirty",
@@ -69,16 +76,34 @@ class ConsumeQueue:
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
+        # The last entries, which are not in the files yet.
+        self._tail = bytearray()
+        self._tail_bytes_max = config.queue_tail_bytes_max
         self.dirty_files: dict[str, StorageFile] = {}
         self.is_directory_dirty = False
 
     def append(self, entries: bytes | bytearray) -> None:
-        """Write entries from `max_offset` on.
+        """Add entries from `max_offset` on.
 
         Raises: OSError; `max_offset` has not moved then.
         """
-        self.write(self.max_offset, entries)
+        if len(self._tail) + len(entries) > self._tail_bytes_max:
+            self.write_tail()
+        # A queue that has entries has a file.
+        if len(entries) > self._tail_bytes_max or not self.files.bases:
+            self.write(self.max_offset, entries)
+        else:
+            self._tail += entries
         self.max_offset += len(entries) // ENTRY_SIZE
+
+    def write_tail(self) -> None:
+        """Write the entries that are not in the files yet.
+
+        Raises: OSError; they are kept then.
+        """
+        if self._tail:
+            self.write(self.max_offset - len(self._tail) // ENTRY_SIZE, self._tail)
+            self._tail = bytearray()
 
     def write(self, offset: int, entries: bytes | bytearray) -> None:
         """Write entries from queue offset `offset` on; those before it must exist or be fillers."""
@@ -101,16 +126,23 @@ class ConsumeQueue:
 
     def read(self, offset: int, count: int) -> bytes:
         """Return at most `count` entries from queue offset `offset` on, as they are stored."""
-        count = min(count, self.max_offset - offset)
-        if count <= 0:
+        end = min(offset + count, self.max_offset)
+        if end <= offset:
             return b""
-        return self.files.read(offset * ENTRY_SIZE, count * ENTRY_SIZE)
+        written_end = self.max_offset - len(self._tail) // ENTRY_SIZE
+        if end <= written_end:
+            return self.files.read(offset * ENTRY_SIZE, (end - offset) * ENTRY_SIZE)
+        begin = max(offset, written_end)
+        tail = self._tail[(begin - written_end) * ENTRY_SIZE : (end - written_end) * ENTRY_SIZE]
+        if begin == offset:
+            return bytes(tail)
+        return self.files.read(offset * ENTRY_SIZE, (begin - offset) * ENTRY_SIZE) + tail
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
         """Return (position, size, tags code) of one message, None if it is not there."""
         if not self.min_offset <= offset < self.max_offset:
             return None
-        position, size, tags_code = ENTRY.unpack(self.files.read(offset * ENTRY_SIZE, ENTRY_SIZE))
+        position, size, tags_code = ENTRY.unpack(self.read(offset, 1))
         return position, size, tags_code
 
     def expire(self, log_begin: int) -> None:
@@ -134,7 +166,7 @@ class ConsumeQueue:
     def _position_from(self, offset: int, low: int) -> tuple[int, int]:
         """Return the last entry up to an offset that is no filler, and its position; or the low."""
         while True:
-            position, size, _ = ENTRY.unpack(self.files.read(offset * ENTRY_SIZE, ENTRY_SIZE))
+            position, size, _ = ENTRY.unpack(self.read(offset, 1))
             if size != FILLER_SIZE or offset == low:
                 return offset, position
             offset -= 1
@@ -161,6 +193,7 @@ class ConsumeQueue:
 
         Returns whether anything had to change.
         """
+        assert not self._tail
         count = len(self.files.bases)
         file = self.files.cut(offset * ENTRY_SIZE)
         if file is not None:
@@ -182,6 +215,7 @@ class ConsumeQueue:
 
     def take_dirty(self) -> tuple[tuple[StorageFile, ...], bool]:
         """Return the files written since the last call, and whether its directory changed."""
+        assert not self._tail
         files = tuple(self.dirty_files.values())
         is_directory_dirty = self.is_directory_dirty
         self.dirty_files.clear()

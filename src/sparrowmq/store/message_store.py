@@ -89,6 +89,8 @@ class MessageStore:
 
     Attributes:
         flushed_position: the log is on the disk up to here.
+        dispatched_record_position: of the record that was made visible last, None before the first;
+            another one after each `dispatch` that made something visible.
     """
 
     def __init__(self, storage: Storage, config: StoreConfig) -> None:
@@ -116,7 +118,7 @@ class MessageStore:
         self._checkpoint = Checkpoint()
         self._put_timestamp_ms = 0
         self._dispatched_timestamp_ms = 0
-        self._dispatched_record_position: int | None = None
+        self.dispatched_record_position: int | None = None
         self._checkpoint_from_timestamp_ms = 0
 
     # -- opening and closing -------------------------------------------------------------------
@@ -166,7 +168,7 @@ class MessageStore:
         self.flushed_position = self._log.end
         self._put_timestamp_ms = report.last_timestamp_ms or self._checkpoint.physic_timestamp_ms
         self._dispatched_timestamp_ms = self._put_timestamp_ms
-        self._dispatched_record_position = report.last_record_position
+        self.dispatched_record_position = report.last_record_position
         self._index.load(
             self._checkpoint.index,
             is_clean=report.is_clean,
@@ -213,6 +215,8 @@ class MessageStore:
                 self.flushed_position = self._log.end
                 self.dispatch()
                 self._index.build(self._readable_position, _INDEX_REST_BYTES_MAX)
+                for key in sorted(self._dirty_queues):
+                    self._queues[key].write_tail()
                 self._take_work(with_checkpoint=True).run()
                 if not self._pending:
                     self._storage.remove(ABORT_PATH)
@@ -439,8 +443,21 @@ class MessageStore:
         interval_ms = self._config.checkpoint_interval_ms
         if has_log:
             interval_ms *= _CHECKPOINT_OVERDUE_INTERVALS
-        is_due = age_ms >= interval_ms and (bool(self._dirty_queues) or self._index.is_dirty)
+        is_due = (
+            age_ms >= interval_ms
+            and (bool(self._dirty_queues) or self._index.is_dirty)
+            and self._write_tails()
+        )
         return self._take_work(with_checkpoint=is_due) if has_log or is_due else None
+
+    def _write_tails(self) -> bool:
+        """Write what the consume queues have gathered; tells whether the disk took all of it."""
+        try:
+            for key in sorted(self._dirty_queues):
+                self._queues[key].write_tail()
+        except OSError:
+            return False
+        return True
 
     def flush_done(self, work: FlushWork, error: Exception | None) -> None:
         """Take the outcome of `work.run()`.
@@ -497,7 +514,7 @@ class MessageStore:
             logics_timestamp_ms=self._dispatched_timestamp_ms,
             index_timestamp_ms=self._checkpoint.index_timestamp_ms,
             mark=Mark(
-                self._dispatched_record_position,
+                self.dispatched_record_position,
                 end,
                 self._is_sync,
                 self._checker.checksummed_position,
@@ -545,7 +562,7 @@ class MessageStore:
             ready = [d for d in ready if (d.topic, d.queue_id) not in unwritten]
         if ready:
             self._dispatched_timestamp_ms = ready[-1].store_timestamp_ms
-            self._dispatched_record_position = ready[-1].last_position
+            self.dispatched_record_position = ready[-1].last_position
             end = self._indexable_position
             if end - self._index.built_position > LAG_BYTES_MAX:
                 # Twice what has come, so that an index that lags far behind comes nearer.

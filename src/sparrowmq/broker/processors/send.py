@@ -36,7 +36,7 @@ from sparrowmq.model.names import (
 )
 from sparrowmq.protocol.bodies import PERM_READ, PERM_WRITE, TopicConfig
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
-from sparrowmq.protocol.command import response_to
+from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import (
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
@@ -89,10 +89,7 @@ class _Sent(NamedTuple):
 def send(state: BrokerState, request: Request) -> Sequence[Output]:
     """Serve any of the three send requests."""
     command = request.command
-    if command.code == RequestCode.SEND_MESSAGE:
-        header = decode_header(SendMessageRequestHeader, command.ext_fields)
-    else:
-        header = decode_header(SendMessageRequestHeaderV2, command.ext_fields)
+    header = _header_of(command)
     try:
         queue_id, result, waits = store_sent(state, request, header)
     except Refusal as refusal:
@@ -144,6 +141,15 @@ def confirm_sent(
 def region_fields(state: BrokerState) -> dict[str, str]:
     """Return what every answer to a send says."""
     return {"MSG_REGION": state.config.region, "TRACE_ON": "true"}
+
+
+def _header_of(command: RemotingCommand) -> SendMessageRequestHeader:
+    header = command.header
+    if isinstance(header, SendMessageRequestHeader):
+        return header
+    if command.code == RequestCode.SEND_MESSAGE:
+        return decode_header(SendMessageRequestHeader, command.ext_fields)
+    return decode_header(SendMessageRequestHeaderV2, command.ext_fields)
 
 
 def confirm(state: BrokerState, request: Request, result: PutResult) -> Sequence[Output]:

@@ -1,0 +1,64 @@
+"""A consume queue whose last entries are in memory alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparrowmq.store import StoreConfig
+from sparrowmq.store.config import ENTRY_SIZE
+from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue
+
+CONFIG = StoreConfig(consume_queue_file_size=10 * ENTRY_SIZE, queue_tail_bytes_max=4 * ENTRY_SIZE)
+
+
+def entries(begin: int, end: int) -> bytes:
+    return b"".join(ENTRY.pack(n, 1, 0) for n in range(begin, end))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 23])
+def test_entries_read_the_same_in_memory_and_in_files(size: int, storage: Any) -> None:
+    queue = ConsumeQueue(storage, "T", 0, config=CONFIG)
+
+    for begin in range(0, 46, size):
+        queue.append(entries(begin, begin + size))
+        end = begin + size
+
+        assert end == queue.max_offset
+        for offset in range(end + 1):
+            assert entries(offset, min(offset + 7, end)) == queue.read(offset, 7)
+        assert (end - 1, 1, 0) == queue.entry(end - 1)
+        assert queue.entry(end) is None
+
+
+def test_tail_is_written_when_it_grows_beyond_its_bound_or_is_asked_for(storage: Any) -> None:
+    queue = ConsumeQueue(storage, "T", 0, config=CONFIG)
+
+    def written() -> bytes:
+        return queue.files.read(0, 9 * ENTRY_SIZE).rstrip(b"\0")
+
+    queue.append(entries(1, 2))
+    assert entries(1, 2).rstrip(b"\0") == written()
+    queue.append(entries(2, 6))
+    assert entries(1, 2).rstrip(b"\0") == written()
+    queue.append(entries(6, 7))
+    assert entries(1, 6).rstrip(b"\0") == written()
+    queue.write_tail()
+    assert entries(1, 7).rstrip(b"\0") == written()
+
+
+def test_entries_that_find_no_space_are_not_added(storage: Any) -> None:
+    queue = ConsumeQueue(storage, "T", 0, config=CONFIG)
+    queue.append(entries(0, 1))
+    queue.append(entries(1, 5))
+    storage.bytes_left = 5
+
+    with pytest.raises(OSError, match="no space"):
+        queue.append(entries(5, 6))
+
+    assert 5 == queue.max_offset
+    assert entries(0, 5) == queue.read(0, 9)
+    storage.bytes_left = None
+    queue.append(entries(5, 6))
+    assert entries(0, 6) == queue.read(0, 9)
