@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         SendStatus,
         TransactionState,
         UnreadablePolicy,
+        nearest_delay_level,
     )
 
 # The one place of the version; the package's metadata comes from here.
@@ -81,6 +82,7 @@ __all__ = [
     "TransactionProducer",
     "TransactionState",
     "UnreadablePolicy",
+    "nearest_delay_level",
 ]
 
 # Where a name is defined, if not in `sparrowmq.model`.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from sparrowmq import (
     Admin,
+    AsyncProducer,
+    AsyncPushConsumer,
     ConsumeContext,
     ConsumeFromWhere,
     ConsumeOrderlyStatus,
@@ -24,7 +28,7 @@ from sparrowmq import (
     PushConsumer,
 )
 from sparrowmq.broker.state import COMMIT_AHEAD_MAX
-from sparrowmq.errors import TopicRouteNotFound
+from sparrowmq.errors import TopicRouteNotFound, UsageError
 from sparrowmq.model.names import dlq_topic
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
@@ -214,3 +218,117 @@ def test_slow_listener_holds_the_buffer_within_its_bounds(
     wait_until("all", lambda: consumer.counters.succeeded == 2_000)
 
     assert 1_000 < held <= 1_000 + 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("raises", [False, True])
+def test_decisions_on_single_messages_go_before_the_return(
+    make_consumer: Callable[..., PushConsumer],
+    producer: Producer,
+    admin: Admin,
+    topic: str,
+    group: str,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    raises: bool,
+) -> None:
+    calls: list[tuple[bytes, int]] = []
+
+    def listener(messages: list[MessageExt], context: ConsumeContext) -> None:
+        calls.extend((message.body, message.reconsume_times) for message in messages)
+        for message in messages:
+            if message.reconsume_times or message.body == b"ack":
+                context.ack(message)
+            elif message.body == b"retry":
+                context.retry(message, delay=timedelta(seconds=1))
+            elif message.body == b"dead":
+                context.dead_letter(message, reason="no such flight")
+        context.delay_level = 1
+        if raises:
+            raise ValueError("the others")
+
+    queue = producer.fetch_publish_queues(topic)[0]
+    bodies = (b"dead", b"ack", b"other", b"retry")
+    producer.send_batch([Message(topic, body) for body in bodies], queue=queue)
+    consumer = make_consumer(listener, consume_message_batch_max_size=8)
+    again = {b"retry", b"other"} if raises else {b"retry"}
+    wait_until("what comes again", lambda: len(calls) == len(bodies) + len(again))
+    assert consumer.wait_idle()
+
+    assert [(body, 0) for body in bodies] == calls[:4]
+    assert {(body, 1) for body in again} == set(calls[4:])
+    assert {0} == {queue.lag for queue in admin.group_lag(group, topic)}
+    counters = consumer.counters
+    assert (1 + len(again), 1 + len(again)) == (counters.failed, counters.sent_back)
+    assert "a dead letter: no such flight" in caplog.text
+    (letter,) = admin.dead_letters(group)
+    assert b"dead" == letter.body
+
+    assert 1 == admin.resend_dead_letters(group, [letter])
+    wait_until("the dead letter again", lambda: (b"dead", 1) in calls)
+
+
+@pytest.mark.slow
+def test_what_is_sent_once_a_member_is_assigned_is_delivered(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    got: list[bytes] = []
+    consumer = make_consumer(
+        lambda messages, _: got.extend(message.body for message in messages),
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+    )
+
+    assigned = consumer.wait_assigned()
+    for queue in assigned:
+        producer.send(Message(topic, b"after"), queue=queue)
+
+    assert sorted(producer.fetch_publish_queues(topic)) == assigned
+    assert consumer.wait_idle()
+    assert [b"after"] * len(assigned) == got
+
+
+@pytest.mark.slow
+async def test_waits_end_with_their_time(cluster: EmbeddedCluster, topic: str, group: str) -> None:
+    hold = asyncio.Event()
+
+    async def listener(messages: list[MessageExt], context: ConsumeContext) -> None:
+        await hold.wait()
+
+    settings: dict[str, Any] = {"name_server": cluster.name_server}
+    first = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+    async with (
+        AsyncProducer("GID_p", **settings) as producer,
+        AsyncPushConsumer(group, listener=listener, consume_from_where=first, **settings) as member,
+    ):
+        with pytest.raises(UsageError, match="is not started"):
+            await member.wait_idle()
+        await member.subscribe(topic)
+        await member.start()
+        assert [] == await member.wait_assigned(timeout_ms=0)
+        assert await member.wait_assigned()
+        assert await member.wait_idle()
+        await producer.send(Message(topic, b"x"))
+        assert not await member.wait_idle(timeout_ms=100)
+        hold.set()
+        assert await member.wait_idle()
+
+
+@pytest.mark.slow
+def test_only_dead_letters_of_the_group_are_sent_again(
+    admin: Admin, producer: Producer, topic: str, group: str
+) -> None:
+    other = MessageExt(
+        topic=topic,
+        body=b"x",
+        properties={},
+        broker_name="broker-a",
+        queue_id=0,
+        queue_offset=0,
+        commit_log_position=0,
+    )
+
+    assert [] == admin.dead_letters(group)
+    with pytest.raises(UsageError, match="not in %DLQ%"):
+        admin.resend_dead_letters(group, [other])
+    with pytest.raises(UsageError, match="count_max is 0; it must be from 1 to 100000"):
+        admin.dead_letters(group, 0)

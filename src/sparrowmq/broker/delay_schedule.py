@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparrowmq.errors import ProtocolError
+from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.message import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 from sparrowmq.model.names import SCHEDULE_TOPIC
 from sparrowmq.protocol.bodies import DelayOffsetTable
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import Record, decode_record
-from sparrowmq.store.config import DELAY_LEVELS_MS
 from sparrowmq.store.message_store import MessageStore
 from sparrowmq.store.results import PutStatus
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from sparrowmq.broker.changes import TopicChange
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.names import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
     BENCHMARK_TOPIC,
@@ -31,7 +32,6 @@ from sparrowmq.protocol.bodies import (
     TopicConfig,
     TopicConfigTable,
 )
-from sparrowmq.store.config import DELAY_LEVELS_MS
 
 QUEUE_COUNT_MAX = 65_536
 

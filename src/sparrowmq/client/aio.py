@@ -28,9 +28,10 @@ from sparrowmq.client.assembly import (
 )
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.instances import INSTANCES
-from sparrowmq.client.operations import administer, send
+from sparrowmq.client.operations import administer, dead_letters, send, waiting
 from sparrowmq.client.operations import trace as trace_of
 from sparrowmq.client.operations.consume import consume
+from sparrowmq.client.operations.waiting import WAIT_MS
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.client.setting_types import AdminSettings, ProducerSettings, PushConsumerSettings
 from sparrowmq.client.subscriber import (
@@ -280,6 +281,33 @@ class AsyncPushConsumer:
         """
         return self._subscriber.user_queues(self._subscriber.member.assigned)
 
+    async def wait_assigned(self, timeout_ms: int = WAIT_MS) -> list[MessageQueue]:
+        """Wait until this member has queues and consumes every one; return them, in order.
+
+        What is sent after that is delivered, also under CONSUME_FROM_LAST_OFFSET.
+
+        Returns: [] if the time runs out first; a group with more members than queues leaves some
+        without any.
+        Raises: UsageError before `start` and after `close`.
+        """
+        self._member.check_running()
+        return await self._member.run(
+            waiting.wait_assigned(self._subscriber, timeout_ms=timeout_ms)
+        )
+
+    async def wait_idle(self, timeout_ms: int = WAIT_MS) -> bool:
+        """Wait until all that this member's queues have now is consumed and committed.
+
+        Messages to be delivered again later count as consumed. A queue that goes to another member
+        meanwhile is not waited for.
+
+        Returns: False if the time runs out first, or the member has no queues by then.
+        Raises: UsageError before `start` and after `close`; RouteError, TransportError,
+        BrokerError.
+        """
+        self._member.check_running()
+        return await self._member.run(waiting.wait_idle(self._subscriber, timeout_ms=timeout_ms))
+
     async def close(self) -> None:
         """Leave the group: drain, commit, tell the brokers, close. A second call does nothing.
 
@@ -410,6 +438,31 @@ class AsyncAdmin:
             msg_id: the id that its producer gave, or `SendResult.offset_msg_id`.
         """
         return await self._driver.run(administer.view_message(self._directory, topic, msg_id))
+
+    async def dead_letters(self, group: str, count_max: int = 1_000) -> list[MessageExt]:
+        """Return a group's newest dead letters that can be read, in the order of storing.
+
+        Args:
+            count_max: the most of each broker's queue, and of all together.
+        """
+        return await self._driver.run(
+            dead_letters.read_dead_letters(self._directory, group, count_max=count_max)
+        )
+
+    async def resend_dead_letters(self, group: str, messages: Sequence[MessageExt]) -> int:
+        """Send dead letters to their group again, and return how many; no other group gets them.
+
+        They come as retries, and may fail as often as new messages. They also stay among the dead
+        letters: sent twice, they are delivered twice.
+
+        Args:
+            messages: as `dead_letters` returns them.
+
+        Raises: UsageError for a message that is no dead letter of the group.
+        """
+        return await self._driver.run(
+            dead_letters.resend_dead_letters(self._directory, group, messages)
+        )
 
     async def close(self) -> None:
         """Close the connections. A second call does nothing."""

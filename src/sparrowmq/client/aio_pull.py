@@ -21,6 +21,7 @@ from sparrowmq.client.assembly import (
 from sparrowmq.client.lite_pull import PullResult
 from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
+from sparrowmq.client.operations.waiting import WAIT_MS, wait_assigned
 from sparrowmq.client.setting_types import LitePullConsumerSettings
 from sparrowmq.client.subscriber import AsyncRebalanceListener, ConsumeCounters, RebalanceCallbacks
 from sparrowmq.client.task_host import TAKES_COROUTINES
@@ -199,6 +200,15 @@ class AsyncLitePullConsumer:
         """Return the queues this consumer has now, in order."""
         unwrap = self._state.namespace.unwrap_queue
         return [unwrap(queue) for queue in self._state.subscriber.member.assigned]
+
+    async def wait_assigned(self, timeout_ms: int = WAIT_MS) -> list[MessageQueue]:
+        """Wait until this consumer has queues and consumes every one; return them, in order.
+
+        Returns: [] if the time runs out first.
+        Raises: UsageError before `start` and after `close`.
+        """
+        self._member.check_running()
+        return await self._member.run(wait_assigned(self._state.subscriber, timeout_ms=timeout_ms))
 
     async def pause(self, *queues: MessageQueue) -> None:
         """Give no more messages of these queues until `resume`; they stay ours.

@@ -19,6 +19,7 @@ from sparrowmq.client.blocking_member import Member
 from sparrowmq.client.lite_pull import PullResult
 from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
+from sparrowmq.client.operations.waiting import WAIT_MS, wait_assigned
 from sparrowmq.client.setting_types import LitePullConsumerSettings
 from sparrowmq.client.subscriber import ConsumeCounters, RebalanceCallbacks, RebalanceListener
 from sparrowmq.client.thread_host import TAKES_COROUTINES
@@ -195,6 +196,15 @@ class LitePullConsumer:
         """Return the queues this consumer has now, in order."""
         unwrap = self._state.namespace.unwrap_queue
         return [unwrap(queue) for queue in self._state.subscriber.member.assigned]
+
+    def wait_assigned(self, timeout_ms: int = WAIT_MS) -> list[MessageQueue]:
+        """Wait until this consumer has queues and consumes every one; return them, in order.
+
+        Returns: [] if the time runs out first.
+        Raises: UsageError before `start` and after `close`.
+        """
+        self._member.check_running()
+        return self._member.run(wait_assigned(self._state.subscriber, timeout_ms=timeout_ms))
 
     def pause(self, *queues: MessageQueue) -> None:
         """Give no more messages of these queues until `resume`; they stay ours.

@@ -10,6 +10,7 @@ from sparrowmq.calling import clock
 from sparrowmq.client.listener_calls import ListenersStuck
 from sparrowmq.client.subscriber import (
     AllocationFailed,
+    DeadLetterChosen,
     GivenUp,
     ListenerFailed,
     MessagePassedOver,
@@ -99,6 +100,10 @@ class NoticeLog:
             self._warn_stuck(notice)
         elif isinstance(notice, GivenUp):
             self._warn_given_up(notice)
+        elif isinstance(notice, DeadLetterChosen):
+            queue, message, reason = notice
+            text = "the listener makes message %s of %s a dead letter: %s"
+            self._warn((text, reason), text, message.msg_id, queue, reason)
         elif isinstance(notice, NotListed):
             text = "the broker does not list our client id %s among %s; registering again"
             listed = _listed(notice.cid_all, len(notice.cid_all))

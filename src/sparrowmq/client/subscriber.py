@@ -107,6 +107,14 @@ class GivenUp(NamedTuple):
     is_broadcasting: bool
 
 
+class DeadLetterChosen(NamedTuple):
+    """The listener chose that a message be a dead letter, for a reason of its own."""
+
+    queue: MessageQueue
+    message: MessageExt
+    reason: str
+
+
 class RebalanceListenerFailed(NamedTuple):
     """`on_assign`, `on_revoke` or `on_lost` raised; consumption goes on."""
 
@@ -144,6 +152,7 @@ Notice: TypeAlias = (
     | ListenersStuck
     | ListenerFailed
     | GivenUp
+    | DeadLetterChosen
     | RebalanceListenerFailed
     | RequestFailed
     | AllocationFailed

@@ -21,6 +21,7 @@ Source: RebalanceImpl.java, MQClientInstance.java, DefaultMQPushConsumerImpl.jav
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sparrowmq.coordination.member_marker import HEARTBEATS_PER_EXPIRY
@@ -50,6 +51,7 @@ from sparrowmq.membership.queue_lease import QueueLease
 from sparrowmq.membership.reconcile import RebalancePlan, reconcile
 from sparrowmq.membership.repeated_job import LOST_MS, RepeatedJob
 from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model.message import Decision
 from sparrowmq.model.queue import queue_order
 
 # RebalanceService.minInterval of 5.2 and later: between two rebalances while not balanced.
@@ -559,14 +561,20 @@ class GroupMember:
         *,
         acked_count: int,
         delay_level: int = 0,
+        decided: Mapping[int, Decision] = MappingProxyType({}),
     ) -> None:
-        """The listener has returned: the first `acked_count` messages are done, the others not."""
+        """The listener has returned: the first `acked_count` messages are done, the others not.
+
+        Args:
+            decided: by offset, what goes before that for single messages.
+        """
         owned = self._deliveries.end(delivery.delivery_id)
         if owned is not None:
             owned.consumed(
                 delivery.delivery_id,
                 acked_count=acked_count,
                 delay_level=delay_level,
+                decided=decided,
                 sends_back=self._config.keeps_unfinished or not self._config.is_broadcasting,
             )
 

@@ -18,7 +18,7 @@ counts as lost after a bound, so that an answer that never comes does not stop i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sparrowmq.membership.actions import (
     AbandonPull,
@@ -52,8 +52,9 @@ from sparrowmq.membership.repeated_job import (
     RepeatedJob,
     backoff_ms,
 )
-from sparrowmq.membership.send_backs import DEAD_LETTER_LEVEL, SendBacks
+from sparrowmq.membership.send_backs import SendBacks
 from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model.message import DEAD_LETTER_LEVEL, Decision
 
 # MQClientInstance persists every offset so often (persistConsumerOffsetInterval), changed or not.
 # So do we: a former owner whose commit came late may have lowered it.
@@ -536,20 +537,38 @@ class OwnedQueue:
         return Deliver(self.queue, self.epoch, delivery_id, messages)
 
     def consumed(
-        self, delivery_id: int, *, acked_count: int, delay_level: int, sends_back: bool
+        self,
+        delivery_id: int,
+        *,
+        acked_count: int,
+        delay_level: int,
+        decided: Mapping[int, Decision],
+        sends_back: bool,
     ) -> None:
         """Take in a listener's result: the first `acked_count` messages are done.
 
         The others are sent back, unless their time was up and they were sent back already; or,
         where nothing is sent back (BROADCASTING), they are done too.
+
+        Args:
+            decided: by offset, what goes before that for single messages.
         """
         messages = self.deliveries.pop(delivery_id, None)
         if messages is None or self.is_released:
             return
-        if sends_back:
-            self.backs.add(messages[acked_count:], delay_level)
-            messages = messages[:acked_count]
-        self.process_queue.complete([message.queue_offset for message in messages])
+        backs: dict[int, list[MessageExt]] = {}
+        for index, message in enumerate(messages):
+            level = None if index < acked_count else delay_level
+            if message.queue_offset in decided:
+                level = decided[message.queue_offset].level
+            if level is not None and sends_back:
+                backs.setdefault(level, []).append(message)
+        for level, some in backs.items():
+            self.backs.add(some, level)
+        sent = {message.queue_offset for some in backs.values() for message in some}
+        self.process_queue.complete(
+            [message.queue_offset for message in messages if message.queue_offset not in sent]
+        )
 
     def consumed_in_order(
         self, delivery_id: int, outcome: OrderlyOutcome, *, sends_back: bool, now_ms: int

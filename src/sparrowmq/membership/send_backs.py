@@ -16,8 +16,6 @@ from sparrowmq.model import MessageExt
 LOCAL_RETRY_MS = 5_000
 # ProcessQueue.cleanExpiredMsg sends messages back with this level.
 EXPIRED_DELAY_LEVEL = 3
-# The broker takes a message that is sent back with this level for a dead letter.
-DEAD_LETTER_LEVEL = -1
 
 
 class SendBacks:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import Enum
 from typing import NamedTuple
 
 import msgspec
 
 from sparrowmq.errors import UsageError
+from sparrowmq.model.delay import nearest_delay_level
 from sparrowmq.model.queue import MessageQueue
 
 # MessageConst.java: the property names that carry a message's standard attributes.
@@ -36,6 +38,8 @@ PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 PROPERTY_TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 PROPERTY_CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 KEY_SEPARATOR = " "
+# The broker takes a message that is sent back with this level for a dead letter.
+DEAD_LETTER_LEVEL = -1
 # What a compressed body may grow to: four times the largest body a broker takes.
 INFLATED_BYTES_MAX = 16_777_216
 
@@ -257,15 +261,82 @@ class ConsumeOrderlyContext:
     suspend_ms: int = 1_000
 
 
+class Decision(NamedTuple):
+    """What a listener decided on one message.
+
+    Args:
+        level: None for done, else the delay level by which it is sent back.
+        reason: why it is a dead letter.
+    """
+
+    level: int | None
+    reason: str = ""
+
+
 @dataclass(slots=True)
 class ConsumeContext:
-    """What a listener may set beside its status.
+    """What a listener may set beside its status, and decide on single messages.
+
+    The status, or an exception, counts for messages on which nothing was decided by `ack`, `retry`
+    or `dead_letter`. Each of these takes messages of the delivery, or none for all that are not
+    decided yet; the last decision on a message counts.
 
     `ack_index`: on CONSUME_SUCCESS, messages after this index are sent back; None acks all.
     `delay_level`: level for messages sent back; 0 lets the broker choose 3 + reconsume times,
     -1 sends them to the dead letter queue.
+    `messages`: those of the delivery.
     """
 
     queue: MessageQueue
     ack_index: int | None = None
     delay_level: int = field(default=0)
+    messages: tuple[MessageExt, ...] = field(default=(), repr=False)
+    # By queue offset; None once the listener has returned.
+    _decisions: dict[int, Decision] | None = field(default_factory=dict, repr=False)
+
+    def ack(self, *messages: MessageExt) -> None:
+        """Take messages for done.
+
+        Raises: UsageError for a message that is not of this delivery, or after the listener's
+        return.
+        """
+        self._decide(messages, Decision(None))
+
+    def retry(self, *messages: MessageExt, delay: timedelta | None = None) -> None:
+        """Have messages delivered again later, to any member of the group.
+
+        Args:
+            delay: how long to wait, by the nearest level (see `nearest_delay_level`); None for
+                10 s at first and longer each time.
+
+        Raises: UsageError as `ack`, or for a delay that no level is near.
+        """
+        self._decide(messages, Decision(0 if delay is None else nearest_delay_level(delay)))
+
+    def dead_letter(self, *messages: MessageExt, reason: str) -> None:
+        """Put messages among the group's dead letters, which nobody consumes.
+
+        Args:
+            reason: for the log.
+
+        Raises: UsageError as `ack`.
+        """
+        self._decide(messages, Decision(DEAD_LETTER_LEVEL, reason))
+
+    def _decide(self, messages: tuple[MessageExt, ...], decision: Decision) -> None:
+        decisions = self._decisions
+        if decisions is None:
+            raise UsageError("the listener has returned, which decided on all its messages")
+        own = {message.queue_offset for message in self.messages}
+        for message in messages:
+            if not isinstance(message, MessageExt) or message.queue_offset not in own:
+                raise UsageError(f"{message!r} is no message of this delivery")
+        chosen = own - decisions.keys()
+        if messages:
+            chosen = {message.queue_offset for message in messages}
+        decisions.update(dict.fromkeys(chosen, decision))
+
+    def end(self) -> dict[int, Decision]:
+        """Return what was decided, by queue offset; nothing can be decided after that."""
+        decisions, self._decisions = self._decisions or {}, None
+        return decisions

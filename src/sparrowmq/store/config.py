@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.model.delay import DELAY_LEVELS_MS
 
 # MessageStoreConfig.java: mappedFileSizeCommitLog, mappedFileSizeConsumeQueue, maxMessageSize.
 COMMIT_LOG_FILE_SIZE = 1 << 30
@@ -19,11 +20,6 @@ MESSAGE_BYTES_MAX = 4 << 20
 # MessageStoreConfig.java: maxHashSlotNum, maxIndexNum.
 INDEX_SLOT_COUNT = 5_000_000
 INDEX_ENTRY_COUNT = 4 * INDEX_SLOT_COUNT
-# MessageStoreConfig.messageDelayLevel.
-DELAY_LEVELS_MS = tuple(
-    1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 601, 60), 20 * 60, 30 * 60, 3600, 7200)
-)
-assert len(DELAY_LEVELS_MS) == 18
 _CHECKPOINT_INTERVAL_MS = 10_000
 # How much of the log's end is checked at every start, whatever the checkpoint says: about half a
 # second's work.

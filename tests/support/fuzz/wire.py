@@ -10,6 +10,7 @@ import msgspec
 from fuzz.inputs import choose, to_fields, to_text
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.model import CompressionType
+from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.protocol import bodies, fastjson, headers
 from sparrowmq.protocol.bodies import decode_body, encode_body
 from sparrowmq.protocol.command import RemotingCommand
@@ -33,7 +34,6 @@ from sparrowmq.protocol.record import (
 from sparrowmq.protocol.register_body import decode_register_body, encode_register_body
 from sparrowmq.protocol.sql92 import parse_condition
 from sparrowmq.protocol.subscription import parse_subscription, tags_code
-from sparrowmq.store.config import DELAY_LEVELS_MS
 from sparrowmq.store.record_check import RecordChecker
 
 # 2025-06-15 12:00 UTC.

@@ -18,6 +18,7 @@ from sparrowmq.broker.topic_configs import (
     inherit,
     plain,
 )
+from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.message import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_PRODUCER_GROUP,
@@ -52,7 +53,6 @@ from sparrowmq.protocol.record import (
 )
 from sparrowmq.serving.connections import Output, Reply
 from sparrowmq.serving.requests import FAQ, Refusal, Request
-from sparrowmq.store.config import DELAY_LEVELS_MS
 from sparrowmq.store.message_batch import MessageBatch, holds_property
 from sparrowmq.store.record_check import parse_delay_level
 from sparrowmq.store.results import PutResult, PutStatus

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from sparrowmq.broker.processors.send import confirm, find_or_create_plain, schedule
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.errors import ProtocolError
+from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.message import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_ORIGIN_MESSAGE_ID,
@@ -28,7 +29,6 @@ from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import Record, decode_record
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import FAQ, Refusal, Request, answer
-from sparrowmq.store.config import DELAY_LEVELS_MS
 
 # MQVersion.V3_4_9_SNAPSHOT: from here on a request's own limit of retries counts.
 VERSION_WITH_MAX_RECONSUME_TIMES = 121

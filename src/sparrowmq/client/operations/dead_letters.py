@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import structs
@@ -9,11 +10,12 @@ from msgspec import structs
 from sparrowmq.calling.effects import Operation, timestamp
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import get_broker_address, get_route
+from sparrowmq.client.operations.browse import Start, browse, close_browser, open_browser
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.groups import find_group_settings
 from sparrowmq.client.operations.send_back import queues_for_again, send_again
 from sparrowmq.client.operations.topics import list_topics, topic_status
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt
 from sparrowmq.model.message import PROPERTY_RETRY_TOPIC
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, dlq_topic, retry_topic
@@ -22,6 +24,8 @@ from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, dlq_topic, retry_topic
 TOPICS_AT_ONCE = 8
 # SubscriptionGroupConfig.retryMaxTimes, where no broker says another.
 RETRY_TIMES_MAX = 16
+# Dead letters read at once, which are held in memory.
+READ_MAX = 100_000
 
 
 class DeadLetters(NamedTuple):
@@ -86,3 +90,42 @@ def resend_dead_letter(directory: Directory, group: str, message: MessageExt) ->
         timestamp_ms=(yield from timestamp()),
         timeout_ms=directory.timeout_ms,
     )
+
+
+def read_dead_letters(
+    directory: Directory, group: str, *, count_max: int
+) -> Operation[list[MessageExt]]:
+    """Return a group's newest dead letters that can be read, in the order of storing.
+
+    Args:
+        count_max: the most of each queue, and of all together.
+
+    Raises: UsageError for a wrong count; ConnectFailed, TransportError, BrokerError.
+    """
+    if not 0 < count_max <= READ_MAX:
+        raise UsageError(f"count_max is {count_max}; it must be from 1 to {READ_MAX}")
+    try:
+        browser = yield from open_browser(
+            directory, dlq_topic(group), start=Start(last_count=count_max)
+        )
+    except TopicRouteNotFound:
+        return []
+    found: list[MessageExt] = []
+    while not browser.is_done:
+        try:
+            part = yield from browse(directory, browser, timeout_ms=directory.timeout_ms)
+        except SparrowError:
+            yield from close_browser(browser)
+            raise
+        found += part.messages
+    found.sort(key=lambda message: (message.store_timestamp_ms, message.queue_offset))
+    return found[-count_max:]
+
+
+def resend_dead_letters(
+    directory: Directory, group: str, messages: Sequence[MessageExt]
+) -> Operation[int]:
+    """Send dead letters to their group again; see `resend_dead_letter`."""
+    for message in messages:
+        yield from resend_dead_letter(directory, group, message)
+    return len(messages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from sparrowmq.calling.effects import Call, Now, Operation
 from sparrowmq.client.arguments import refuse_awaitable
 from sparrowmq.client.operations.trace import trace_consumed, trace_delivery
-from sparrowmq.client.subscriber import GivenUp, ListenerFailed, Subscriber
+from sparrowmq.client.subscriber import DeadLetterChosen, GivenUp, ListenerFailed, Subscriber
 from sparrowmq.errors import UsageError
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.membership.in_order import OrderlyOutcome
@@ -22,7 +22,7 @@ from sparrowmq.model import (
     MessageExt,
     MessageQueue,
 )
-from sparrowmq.model.message import PROPERTY_RETRY_TOPIC
+from sparrowmq.model.message import PROPERTY_RETRY_TOPIC, Decision
 from sparrowmq.protocol.bodies import ConsumeMessageDirectlyResult, encode_body
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
@@ -41,7 +41,8 @@ _DIRECT_OUTCOMES = {
 def deliver(subscriber: Subscriber, action: Deliver) -> Operation[None]:
     """Carry out `Deliver` for a concurrent listener."""
     messages = _messages_of(subscriber, action)
-    context = ConsumeContext(subscriber.config.namespace.unwrap_queue(action.queue))
+    queue = subscriber.config.namespace.unwrap_queue(action.queue)
+    context = ConsumeContext(queue, messages=tuple(messages))
     acked_count = 0
     begun_ms: int = yield Now()
     subscriber.listener_calls.begin(action, begun_ms)
@@ -51,19 +52,40 @@ def deliver(subscriber: Subscriber, action: Deliver) -> Operation[None]:
         # A list of its own: the listener may change it.
         status = yield Call(subscriber.listener, (list(messages), context))
         acked_count = _acked_count(status, context, len(messages))
-        is_done = acked_count == len(messages)
-        code = ConsumedCode.SUCCESS if is_done else ConsumedCode.FAILED
+        code = ConsumedCode.SUCCESS
     except Exception as error:
         # The user's code may raise anything.
         subscriber.tell(_failure_of(subscriber, action, error, context.delay_level))
     ended_ms: int = yield Now()
-    subscriber.listener_calls.end(action, ended_ms, done_count=acked_count)
+    decided = context.end()
+    failed = _failed_of(messages, acked_count, decided)
+    if failed and code is ConsumedCode.SUCCESS:
+        code = ConsumedCode.FAILED
+    done_count = len(messages) - len(failed)
+    subscriber.listener_calls.end(action, ended_ms, done_count=done_count)
     yield from trace_consumed(traced, code)
-    subscriber.counters.succeeded += acked_count
-    subscriber.counters.failed += len(messages) - acked_count
-    _tell_given_up(subscriber, action.queue, messages[acked_count:])
-    subscriber.member.consumed(action, acked_count=acked_count, delay_level=context.delay_level)
+    subscriber.counters.succeeded += done_count
+    subscriber.counters.failed += len(failed)
+    for message in failed:
+        if (decision := decided.get(message.queue_offset)) is not None and decision.reason:
+            subscriber.tell(DeadLetterChosen(action.queue, message, decision.reason))
+    _tell_given_up(subscriber, action.queue, failed)
+    subscriber.member.consumed(
+        action, acked_count=acked_count, delay_level=context.delay_level, decided=decided
+    )
     subscriber.wake.set()
+
+
+def _failed_of(
+    messages: Sequence[MessageExt], acked_count: int, decided: Mapping[int, Decision]
+) -> list[MessageExt]:
+    """Return the messages that are not done."""
+    default = [Decision(None)] * acked_count + [Decision(0)] * (len(messages) - acked_count)
+    return [
+        message
+        for message, decision in zip(messages, default, strict=True)
+        if decided.get(message.queue_offset, decision).level is not None
+    ]
 
 
 def deliver_in_order(subscriber: Subscriber, action: Deliver) -> Operation[None]:
@@ -117,12 +139,14 @@ def consume_directly(
         )
     namespace, is_orderly = subscriber.config.namespace, subscriber.config.orderly
     (message,) = namespace.unwrap_messages([with_own_topic(found.messages[0])])
-    context = (ConsumeOrderlyContext if is_orderly else ConsumeContext)(message.queue)
+    context: ConsumeContext | ConsumeOrderlyContext = ConsumeOrderlyContext(message.queue)
+    if not is_orderly:
+        context = ConsumeContext(message.queue, messages=(message,))
     begun_ms: int = yield Now()
     remark: str | None = None
     try:
         status = yield Call(subscriber.listener, ([message], context))
-        outcome = _direct_outcome(status, context)
+        outcome = _direct_outcome(status, context, message)
     except Exception as error:
         # The user's code may raise anything.
         outcome, remark = "CR_THROW_EXCEPTION", repr(error)
@@ -137,10 +161,13 @@ def consume_directly(
     return response_to(request, body=encode_body(result))
 
 
-def _direct_outcome(status: Any, context: ConsumeContext | ConsumeOrderlyContext) -> str:
+def _direct_outcome(
+    status: Any, context: ConsumeContext | ConsumeOrderlyContext, message: MessageExt
+) -> str:
     """Return RocketMQ's name (CMResult) for what a listener made of one message."""
     if isinstance(context, ConsumeContext):
-        return "CR_SUCCESS" if _acked_count(status, context, 1) else "CR_LATER"
+        acked_count = _acked_count(status, context, 1)
+        return "CR_LATER" if _failed_of([message], acked_count, context.end()) else "CR_SUCCESS"
     return _DIRECT_OUTCOMES[_orderly_status(status)]
 
 

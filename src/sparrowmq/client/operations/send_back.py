@@ -13,9 +13,9 @@ from itertools import chain, islice
 from sparrowmq.calling.effects import Invoke, Operation
 from sparrowmq.client.operations.request import ask, error_of
 from sparrowmq.errors import BrokerError
-from sparrowmq.membership.send_backs import DEAD_LETTER_LEVEL
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import (
+    DEAD_LETTER_LEVEL,
     PROPERTY_DELAY_LEVEL,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_ORIGIN_MESSAGE_ID,

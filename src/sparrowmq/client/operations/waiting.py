@@ -1,0 +1,70 @@
+"""Wait for a member: until it consumes its share, or until it is through with what there is."""
+
+from __future__ import annotations
+
+from sparrowmq.calling.effects import Now, Operation, Sleep
+from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.offsets import max_offset
+from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.membership.process_queue import ProcessQueueState
+from sparrowmq.model import MessageQueue
+
+# How long users wait unless they say otherwise.
+WAIT_MS = 30_000
+# Between two looks at the member.
+LOOK_MS = 20
+
+
+def wait_assigned(subscriber: Subscriber, *, timeout_ms: int) -> Operation[list[MessageQueue]]:
+    """Wait until the member has queues and consumes every one; [] if the time runs out first."""
+    now_ms: int = yield Now()
+    deadline_ms = now_ms + timeout_ms
+    while now_ms < deadline_ms:
+        assigned = subscriber.user_queues(subscriber.member.assigned)
+        if assigned and _is_consuming_all(subscriber):
+            return assigned
+        yield Sleep(min(LOOK_MS, deadline_ms - now_ms))
+        now_ms = yield Now()
+    return []
+
+
+def _is_consuming_all(subscriber: Subscriber) -> bool:
+    member = subscriber.member
+    states = {owned.queue: owned.process_queue.state for owned in member.owned_queues()}
+    return all(states.get(queue) is ProcessQueueState.CONSUMING for queue in member.assigned)
+
+
+def wait_idle(subscriber: Subscriber, *, timeout_ms: int) -> Operation[bool]:
+    """Wait until everything that the member's queues have now is consumed and committed.
+
+    What is to be delivered again later counts as consumed. A queue that goes to another member
+    meanwhile is that one's matter.
+
+    Returns: False if the time runs out first.
+    Raises: RouteError, TransportError, BrokerError.
+    """
+    now_ms: int = yield Now()
+    deadline_ms = now_ms + timeout_ms
+    if not (yield from wait_assigned(subscriber, timeout_ms=timeout_ms)):
+        return False
+    queues = subscriber.member.assigned
+    wait_ms = subscriber.config.times.invoke_timeout_ms
+    ends = yield from gather(
+        [
+            max_offset(subscriber.get_broker_address(queue), queue, timeout_ms=wait_ms)
+            for queue in queues
+        ],
+        name="ends of queues",
+    )
+    missing = dict(zip(queues, ends, strict=True))
+    while True:
+        assigned = set(subscriber.member.assigned)
+        missing = {
+            queue: end
+            for queue, end in missing.items()
+            if queue in assigned and (subscriber.member.committed_offset(queue) or 0) < end
+        }
+        now_ms = yield Now()
+        if not missing or now_ms >= deadline_ms:
+            return not missing
+        yield Sleep(min(LOOK_MS, deadline_ms - now_ms))

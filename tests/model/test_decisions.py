@@ -1,0 +1,100 @@
+"""What a listener decides on single messages, and the levels of delay."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sparrowmq import ConsumeContext, MessageExt, MessageQueue, nearest_delay_level
+from sparrowmq.errors import UsageError
+from sparrowmq.model.message import Decision
+
+
+def message(offset: int) -> MessageExt:
+    return MessageExt(
+        topic="T",
+        body=b"x",
+        properties={},
+        broker_name="b",
+        queue_id=0,
+        queue_offset=offset,
+        commit_log_position=0,
+    )
+
+
+MESSAGES = tuple(map(message, range(4)))
+DONE, LATER = Decision(None), Decision(0)
+
+
+@pytest.fixture
+def context() -> ConsumeContext:
+    return ConsumeContext(MessageQueue("T", "b", 0), messages=MESSAGES)
+
+
+def test_each_message_may_be_decided_on_by_itself(context: ConsumeContext) -> None:
+    context.ack(MESSAGES[0])
+    context.retry(MESSAGES[1], MESSAGES[2], delay=timedelta(seconds=40))
+    context.dead_letter(MESSAGES[3], reason="no such flight")
+
+    assert {
+        0: DONE,
+        1: Decision(4),
+        2: Decision(4),
+        3: Decision(-1, "no such flight"),
+    } == context.end()
+
+
+def test_without_messages_it_is_all_that_are_not_decided_yet(context: ConsumeContext) -> None:
+    context.retry(MESSAGES[2])
+    context.ack()
+
+    assert {0: DONE, 1: DONE, 2: LATER, 3: DONE} == context.end()
+
+
+def test_last_decision_counts(context: ConsumeContext) -> None:
+    context.dead_letter(MESSAGES[2], reason="gone")
+    context.retry(MESSAGES[2])
+
+    assert {2: LATER} == context.end()
+
+
+@pytest.mark.parametrize("other", [message(7), "message", None])
+def test_what_is_no_message_of_the_delivery_is_refused(context: ConsumeContext, other: Any) -> None:
+    with pytest.raises(UsageError, match="is no message of this delivery"):
+        context.ack(MESSAGES[0], other)
+
+    assert {} == context.end()
+
+
+def test_nothing_is_decided_after_the_return(context: ConsumeContext) -> None:
+    context.end()
+
+    with pytest.raises(UsageError, match="the listener has returned"):
+        context.ack()
+
+
+@pytest.mark.parametrize(
+    ("delay", "level"),
+    [
+        (timedelta(milliseconds=1), 1),
+        (timedelta(seconds=1), 1),
+        (timedelta(seconds=3), 2),
+        (timedelta(seconds=29), 4),
+        (timedelta(seconds=45), 5),
+        (timedelta(minutes=10), 14),
+        (timedelta(minutes=15), 15),
+        (timedelta(hours=1.4), 17),
+        (timedelta(hours=2), 18),
+    ],
+    ids=str,
+)
+def test_nearest_level_of_a_delay(delay: timedelta, level: int) -> None:
+    assert level == nearest_delay_level(delay)
+
+
+@pytest.mark.parametrize("delay", [timedelta(0), timedelta(hours=2, seconds=1), 30, None])
+def test_delay_that_no_level_is_near_is_refused(delay: Any) -> None:
+    with pytest.raises(UsageError, match="above zero, of 2 hours at most"):
+        nearest_delay_level(delay)
