@@ -477,15 +477,26 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 
 
 @pytest.fixture
-def java_producer(java: Java) -> Callable[..., list[dict[str, Any]]]:
-    """Run Apache's producer to its end: `java_producer(cluster, topic=..., count=...)`."""
+def java_producer(java: Java) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+    """Have Apache's producer send: `java_producer(cluster, topic=..., count=...)`.
+
+    One that traces lives until the test ends, so that it can send its trace.
+    """
+    running: list[Lines] = []
 
     def produce(cluster: Cluster, **options: object) -> list[dict[str, Any]]:
         options.setdefault("group", "GID_java_producer")
-        told = java.run_peer("produce", nameServer=cluster.name_server, **options)
-        return [line for line in told if line["event"] == "sent"]
+        if not options.get("trace"):
+            told = java.run_peer("produce", nameServer=cluster.name_server, **options)
+            return [line for line in told if line["event"] == "sent"]
+        lines = java.peer("produce", nameServer=cluster.name_server, **options)
+        running.append(lines)
+        lines.wait_for("end of sending", lambda: lines.named("done"))
+        return lines.named("sent")
 
-    return produce
+    yield produce
+    for lines in running:
+        lines.kill()
 
 
 @pytest.fixture

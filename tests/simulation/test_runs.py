@@ -56,7 +56,7 @@ def test_equal_seeds_are_equal_runs_whatever_the_order_of_sets() -> None:
 @pytest.mark.slow
 def test_every_fault_happens_and_everything_is_well_afterwards(run_calm: Any) -> None:
     struck: Counter[str] = Counter()
-    for outcome in run_calm(EVERY_FAULT, seeds=10):
+    for outcome in run_calm(EVERY_FAULT, seeds=10, message_count=240, pause_ms_max=150):
         assert outcome.violation is None, "\n".join(outcome.trace)
         struck.update(outcome.struck)
 

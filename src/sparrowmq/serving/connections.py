@@ -75,10 +75,21 @@ class ResumeReading(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """Something an operator may want to know; `warning` where they may have to act."""
+    """Something an operator may want to know.
+
+    Args:
+        warning: whether they may have to act.
+        error: whether they must.
+    """
 
     text: str
     warning: bool = False
+    error: bool = False
+
+    @property
+    def level(self) -> int:
+        """The level of Python's `logging`."""
+        return 40 if self.error else 30 if self.warning else 20
 
 
 Output: TypeAlias = Reply | Push | Produce | Close | PauseReading | ResumeReading | Fact

@@ -155,7 +155,7 @@ class RemotingServer:
         """Carry out what the machine said; writes go out at the end of this turn."""
         for output in outputs:
             if isinstance(output, Fact):
-                LOG.log(logging.WARNING if output.warning else logging.INFO, "%s", output.text)
+                LOG.log(output.level, "%s", output.text)
                 continue
             link = self._links.get(output.connection)
             if link is None:

@@ -20,9 +20,9 @@ from sparrowmq.simulation.checkers import Checkers, OwnershipCheck, judge_owners
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
 from sparrowmq.simulation.faults import Faults
-from sparrowmq.simulation.hosts import BrokerHost, NameServerHost
 from sparrowmq.simulation.members import MemberHost, ProducerHost
 from sparrowmq.simulation.network import Network
+from sparrowmq.simulation.nodes import BrokerNode, NameServerNode
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.simulation.trace import Trace
@@ -111,7 +111,7 @@ class Cluster:
             scenario.faults,
             listener_ms_max=scenario.listener_ms_max,
         )
-        self.name_server = NameServerHost(NAME_SERVER, self.timeline, self.network, self.checkers)
+        self.name_server = NameServerNode(NAME_SERVER, self.timeline, self.network, self.checkers)
         self.brokers = [
             self._make_broker(number, make_dice(f"broker {number}"))
             for number in range(scenario.broker_count)
@@ -146,8 +146,8 @@ class Cluster:
         """Send some more messages, to see whether they are consumed."""
         self._add_producer(self.scenario.probe_count, PROBE_PAUSE_MS)
 
-    def _make_broker(self, number: int, dice: Dice) -> BrokerHost:
-        return BrokerHost(
+    def _make_broker(self, number: int, dice: Dice) -> BrokerNode:
+        return BrokerNode(
             BrokerConfig(
                 address=f"10.0.1.{number + 1}:{BROKER_PORT}",
                 broker_name=f"broker-{'ab'[number]}",

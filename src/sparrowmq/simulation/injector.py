@@ -8,8 +8,8 @@ from functools import partial
 from sparrowmq.simulation.cluster import Cluster
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import TIMED_FAULTS
-from sparrowmq.simulation.hosts import BrokerHost
 from sparrowmq.simulation.members import MemberHost
+from sparrowmq.simulation.nodes import BrokerNode
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 
 _MINUTE_MS = 60_000
@@ -123,14 +123,14 @@ class Injector:
 
     # --- servers ----------------------------------------------------------------------------
 
-    def _draw_broker(self) -> BrokerHost | None:
+    def _draw_broker(self) -> BrokerNode | None:
         running = [broker for broker in self._cluster.brokers if broker.process is not None]
         return self._dice.choice(running) if running else None
 
-    def _restart_later(self, broker: BrokerHost) -> None:
+    def _restart_later(self, broker: BrokerNode) -> None:
         self._later(self._dice.choice((SOON_MS, 1_000, 20_000)), partial(self._start, broker))
 
-    def _start(self, broker: BrokerHost) -> None:
+    def _start(self, broker: BrokerNode) -> None:
         if broker.process is None:
             self._cluster.trace.add(f"{broker.name} starts")
             broker.storage.mend()

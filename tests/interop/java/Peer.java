@@ -134,8 +134,12 @@ public final class Peer {
         if (batch) {
             tellSent(producer.send(waiting), prefix);
         }
-        producer.shutdown();
         tell("done");
+        if (isTraced(options)) {
+            // A shutdown waits half a second for what is to be traced, and drops the rest.
+            waitForStop();
+        }
+        producer.shutdown();
     }
 
     /**

@@ -1,21 +1,21 @@
 """The servers of a simulated cluster: a name server, and brokers with their disks.
 
-A host outlives its process: what `broker/server.py` and `nameserver/server.py` do on an event loop
-begins anew with each start, over what the disk kept.
+A host outlives its process: what begins anew with each start, over what the disk kept, is the same
+`broker/host.py` that `broker/server.py` runs on an event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.changes import LockChange, encode_changes
 from sparrowmq.broker.config import BrokerConfig
-from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables, write_files
-from sparrowmq.broker.config_saving import LOCKS_FILE, OFFSETS_FILE, JournalWork, SaveWork
-from sparrowmq.broker.registration import Registrar, RegistrationWork
+from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables
+from sparrowmq.broker.config_saving import LOCKS_FILE, OFFSETS_FILE, SaveWork
+from sparrowmq.broker.host import BrokerHost, Lane, Round, attempt
 from sparrowmq.calling.effects import Operation
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
@@ -24,7 +24,7 @@ from sparrowmq.nameserver.name_server import NameServer
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import SendMessageRequestHeaderV2
-from sparrowmq.serving.connections import Connection
+from sparrowmq.serving.connections import Connection, Output
 from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
@@ -56,7 +56,7 @@ FULL_PERCENT = 99
 _LOCKS_PATH = f"{CONFIG_DIRECTORY}/{LOCKS_FILE}"
 
 
-class NameServerHost:
+class NameServerNode:
     """The machine with the name server; it keeps nothing."""
 
     def __init__(
@@ -99,7 +99,7 @@ class NameServerHost:
             self.process = None
 
 
-class BrokerHost:
+class BrokerNode:
     """A machine with a broker.
 
     Args:
@@ -135,10 +135,7 @@ class BrokerHost:
         self._group = group
         self._topics = (topic, retry_topic(group))
         self._wall_ms = START_TIMESTAMP_MS - START_MS + wall_ms
-        self._work: FlushWork | None = None
-        self._journal_work: JournalWork | None = None
-        self._save: SaveWork | None = None
-        self._expiry: ExpiryWork | None = None
+        self._rounds: dict[Lane, Round] = {}
         self._save_ms = 0
         self._checked_position: int | None = None
         # Sends back under way: what is finished once they are confirmed.
@@ -190,8 +187,7 @@ class BrokerHost:
         )
         self._check_start()
         self._backs = {}
-        self._journal = Journal(self.storage, CONFIG_DIRECTORY)
-        self._registrar = Registrar(self.config)
+        self._host = BrokerHost(self.broker, self.storage, self, name_servers=[self._name_server])
         self._server = SimulatedServer(
             process,
             self._network,
@@ -205,7 +201,7 @@ class BrokerHost:
             process,
             self._network,
             on_failure=self._checkers.note_failure,
-            on_connection_lost=self._connection_lost,
+            on_connection_lost=self._host.connection_lost,
         )
         self._network.power_on(self.host)
         self._server.listen(self.config.address)
@@ -227,19 +223,14 @@ class BrokerHost:
 
     def power_off(self) -> None:
         """Cut the power, maybe in the midst of a sync."""
-        flush, journal, save, expiry = self._work, self._journal_work, self._save, self._expiry
+        rounds = self._rounds
         process = self._stop()
         if process is None:
             return
         self._network.power_off(process)
-        if flush is not None:
-            self._run_partly(flush.run)
-        if journal is not None:
-            self._run_partly(partial(self._append, journal))
-        if save is not None:
-            self._run_partly(partial(write_files, self.storage, save))
-        if expiry is not None:
-            self._run_partly(expiry.run)
+        for lane in Lane:
+            if lane in rounds:
+                self._run_partly(rounds[lane].run)
         self.storage.lose_power()
 
     def power_off_while_writing(self, on_off: Callable[[], None]) -> None:
@@ -289,7 +280,7 @@ class BrokerHost:
         process, self.process = self.process, None
         if process is not None:
             process.kill()
-            self._work = self._journal_work = self._save = self._expiry = None
+            self._rounds = {}
             self._has_stopped = True
             self.keep_power()
         return process
@@ -310,14 +301,9 @@ class BrokerHost:
     # --- turns ------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        process = self.process
-        assert process is not None
-        self._server.perform(
-            self.broker.tick(now_ms=process.monotonic_ms(), timestamp_ms=process.timestamp_ms())
-        )
-        self._start_expiry(process)
-        self._server.end_turn()
-        if self._save is None:
+        assert self.process is not None
+        self._host.tick()
+        if Lane.SAVE not in self._rounds:
             self._checkers.check_saving(
                 self.name,
                 last_ms=self._save_ms,
@@ -325,60 +311,65 @@ class BrokerHost:
                 - self.config.offsets_save_interval_ms
                 - SAVE_MARGIN_MS,
             )
-        process.call_in(BROKER_TICK_MS, self._tick)
-
-    def _start_expiry(self, process: Process) -> None:
-        work, outputs = self.broker.expiry_work(
-            now_ms=process.monotonic_ms(), timestamp_ms=process.timestamp_ms()
-        )
-        self._server.perform(outputs)
-        if work is None:
-            return
-        self.storage.percent_used = 0
-        self._expiry = work
-        self._checkers.note_expired(self.name, self._store, work.position)
-        process.call_in(self._sync_ms(), partial(self._end_expiry, work))
-
-    def _end_expiry(self, work: ExpiryWork) -> None:
-        self._expiry = None
-        error: Exception | None = None
-        try:
-            work.run()
-        except OSError as failure:
-            error = failure
-        self._server.perform(self.broker.expired(work, error))
+        self.process.call_in(BROKER_TICK_MS, self._tick)
 
     def _turn(self) -> None:
-        broker, process = self.broker, self.process
-        assert process is not None
-        self._server.perform(broker.settle())
-        while broker.is_unsettled:
-            self._server.perform(broker.settle())
+        assert self.process is not None
+        self._host.settle()
         # Before the tables are taken, so that it is known what they hold.
         self._check()
-        now_ms = process.monotonic_ms()
-        flush = broker.flush_work(now_ms=now_ms)
-        if flush is not None:
-            self._work = flush
-            process.call_in(self._sync_ms(), partial(self._flush, flush))
+        self._host.begin_rounds()
         if self._on_off is not None and self._waits_for_sync():
             delay_ms = self._dice.randrange(0, 2 * SYNC_MS_MAX)
-            process.call_in(delay_ms, partial(self._end_power, self._on_off))
-        journal = broker.journal_work(now_ms=now_ms)
-        if journal is not None:
-            self._journal_work = journal
-            process.call_in(self._sync_ms(), partial(self._end_append, journal))
-        save = broker.save_work(now_ms=now_ms)
-        if save is not None:
-            self._save = save
-            if OFFSETS_FILE in save.tables:
-                self._save_ms = now_ms
-            process.call_in(
-                self._sync_ms(), partial(self._end_save, save, self._checkers.commit_count)
-            )
-        registration = broker.registration_work()
-        if registration is not None:
-            self._driver.start(self._register(registration), name=f"register {self.name}")
+            self.process.call_in(delay_ms, partial(self._end_power, self._on_off))
+
+    # --- the world of the broker's host -----------------------------------------------------
+
+    def monotonic_ms(self) -> int:
+        """Read the process's monotonic clock."""
+        return self._timeline.now_ms
+
+    def timestamp_ms(self) -> int:
+        """Read the machine's wall clock."""
+        return self._wall_ms + self._timeline.now_ms
+
+    def perform(self, outputs: Sequence[Output]) -> None:
+        """Carry out what the broker said."""
+        self._server.perform(outputs)
+
+    def end_turn(self) -> None:
+        """End a turn: show what is readable, begin what is due, write the answers."""
+        self._server.end_turn()
+
+    def end_turn_soon(self) -> None:
+        """End another turn behind this one."""
+        assert self.process is not None
+        self.process.call_in(0, self._server.end_turn)
+
+    def begin_round(self, round: Round) -> None:
+        """Have a round end after as long as the disk takes."""
+        assert self.process is not None
+        self._rounds[round.lane] = round
+        if _has_offsets(round):
+            self._save_ms = self._timeline.now_ms
+        if isinstance(round.work, ExpiryWork):
+            self.storage.percent_used = 0
+            self._checkers.note_expired(self.name, self._store, round.work.position)
+        end = partial(self._end_round, round, self._checkers.commit_count)
+        self.process.call_in(self._sync_ms(), end)
+
+    def begin_operation(self, operation: Operation[None]) -> None:
+        """Run an operation beside the requests."""
+        self._driver.start(operation, name=f"register {self.name}")
+
+    def _end_round(self, round: Round, commit_count: int) -> None:
+        del self._rounds[round.lane]
+        error = attempt(round)
+        if _has_offsets(round):
+            self._save_ms = self._timeline.now_ms
+            if error is None:
+                self._checkers.note_saved(self.name, commit_count=commit_count)
+        round.end(error)
 
     def _check(self) -> None:
         self._checkers.note_disk(self.name, is_full=self.storage.is_full)
@@ -389,62 +380,14 @@ class BrokerHost:
 
     def _waits_for_sync(self) -> bool:
         """Tell whether messages were appended that the running sync does not bring to the disk."""
-        return self._work is not None and self._store.appended_position > self._work.end_position
+        flush = self._rounds.get(Lane.FLUSH)
+        if flush is None:
+            return False
+        assert isinstance(flush.work, FlushWork)
+        return self._store.appended_position > flush.work.end_position
 
     def _sync_ms(self) -> int:
         return self._dice.randrange(1, SLOW_SYNC_MS_MAX if self.is_slow else SYNC_MS_MAX)
-
-    def _flush(self, work: FlushWork) -> None:
-        self._work = None
-        error: Exception | None = None
-        try:
-            work.run()
-        except OSError as failure:
-            error = failure
-        self._server.perform(self.broker.flushed(work, error))
-        self._server.end_turn()
-
-    def _append(self, work: JournalWork) -> None:
-        if work.changes:
-            self._journal.append(work.segment, work.encode())
-
-    def _end_append(self, work: JournalWork) -> None:
-        self._journal_work = None
-        error: Exception | None = None
-        try:
-            self._append(work)
-        except OSError as failure:
-            error = failure
-        self._server.perform(self.broker.journaled(work, error))
-        self._server.end_turn()
-
-    def _end_save(self, work: SaveWork, commit_count: int) -> None:
-        self._save = None
-        has_offsets = OFFSETS_FILE in work.tables
-        if has_offsets:
-            self._save_ms = self._timeline.now_ms
-        error: Exception | None = None
-        try:
-            write_files(self.storage, work)
-        except OSError as failure:
-            error = failure
-        if has_offsets and error is None:
-            self._checkers.note_saved(self.name, commit_count=commit_count)
-        self.broker.saved(work, error)
-
-    def _register(self, work: RegistrationWork) -> Operation[None]:
-        is_complete = True
-        try:
-            yield from self._registrar.register(work, name_server=self._name_server)
-        except SparrowError:
-            is_complete = False
-        self._server.perform(
-            self.broker.registered(is_complete=is_complete, now_ms=self._timeline.now_ms)
-        )
-        self._server.end_turn()
-
-    def _connection_lost(self, _: str) -> None:
-        self.broker.ask_registration(now_ms=self._timeline.now_ms)
 
     # --- what is watched --------------------------------------------------------------------
 
@@ -474,3 +417,8 @@ class BrokerHost:
         confirm = self._backs.pop((connection, command.opaque), None)
         if confirm is not None and command.code == ResponseCode.SUCCESS:
             confirm()
+
+
+def _has_offsets(round: Round) -> bool:
+    """Tell whether a round writes the groups' offsets."""
+    return isinstance(round.work, SaveWork) and OFFSETS_FILE in round.work.tables

@@ -1,0 +1,265 @@
+"""What a broker does beside its requests, the same in production and under the simulation.
+
+A turn of requests ends with `settle`, which makes what was appended readable, and `begin_rounds`,
+which begins what is due. A *round* is work that blocks: a flush of the log, an append to the
+journal, the config files, files of expired messages. Of each lane one round runs at a time; what
+comes up meanwhile shares the next, which is the group commit. Name servers are told by operations.
+
+The world (`broker/server.py`, `simulation/nodes.py`) owns sockets, threads and clocks, and nothing
+of the order in which things happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from sparrowmq.broker.broker import Broker
+from sparrowmq.broker.config_files import CONFIG_DIRECTORY, write_files
+from sparrowmq.broker.config_saving import JournalWork, SaveWork
+from sparrowmq.broker.registration import Registrar, RegistrationWork
+from sparrowmq.calling.effects import Operation
+from sparrowmq.errors import SparrowError
+from sparrowmq.serving.connections import Fact, Output
+from sparrowmq.store.expiry import ExpiryWork
+from sparrowmq.store.flush import FlushWork
+from sparrowmq.store.journal import Journal
+from sparrowmq.store.storage import Storage
+
+
+class Lane(Enum):
+    """Kinds of rounds; those of one lane run one after the other, lanes beside each other."""
+
+    FLUSH = "flush"
+    JOURNAL = "journal"
+    SAVE = "save"
+    EXPIRY = "expiry"
+
+
+class Round(NamedTuple):
+    """Work that blocks.
+
+    Args:
+        work: what it is about.
+        run: does it, in any thread; raises OSError or SparrowError.
+        end: takes what `run` raised, or None. On the thread of the broker.
+    """
+
+    lane: Lane
+    work: FlushWork | JournalWork | SaveWork | ExpiryWork
+    run: Callable[[], None]
+    end: Callable[[Exception | None], None]
+
+
+class World(Protocol):
+    """Where a broker runs."""
+
+    def monotonic_ms(self) -> int:
+        """Read the monotonic clock."""
+        ...
+
+    def timestamp_ms(self) -> int:
+        """Read the wall clock."""
+        ...
+
+    def perform(self, outputs: Sequence[Output]) -> None:
+        """Carry out what the broker said."""
+        ...
+
+    def end_turn(self) -> None:
+        """End a turn now, as behind requests."""
+        ...
+
+    def end_turn_soon(self) -> None:
+        """End a turn once others were served."""
+        ...
+
+    def begin_round(self, round: Round) -> None:
+        """Have `round.run` done, and tell `round.end`."""
+        ...
+
+    def begin_operation(self, operation: Operation[None]) -> None:
+        """Run an operation beside the requests."""
+        ...
+
+
+class BrokerHost:
+    """The rounds of one broker.
+
+    Args:
+        broker: the machine.
+        storage: its store root.
+        world: where it runs.
+        name_servers: addresses at which it registers.
+    """
+
+    def __init__(
+        self, broker: Broker, storage: Storage, world: World, *, name_servers: Sequence[str]
+    ) -> None:
+        self._broker = broker
+        self._storage = storage
+        self._world = world
+        self._name_servers = tuple(name_servers)
+        self._journal = Journal(storage, CONFIG_DIRECTORY)
+        self._registrar = Registrar(broker.state.config)
+        self._unreached: set[str] = set()
+        # What could not be written the last time, by what it was.
+        self._unwritten: set[str] = set()
+        # Whether no round begins any more but the last ones.
+        self.is_stopping = False
+
+    # --- turns ------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what is due by time."""
+        broker, world = self._broker, self._world
+        now_ms, timestamp_ms = world.monotonic_ms(), world.timestamp_ms()
+        world.perform(broker.tick(now_ms=now_ms, timestamp_ms=timestamp_ms))
+        world.end_turn()
+        expiry, outputs = broker.expiry_work(now_ms=now_ms, timestamp_ms=timestamp_ms)
+        world.perform(outputs)
+        if expiry is not None:
+            end = partial(self._expired, expiry)
+            world.begin_round(Round(Lane.EXPIRY, expiry, expiry.run, end))
+
+    def settle(self) -> None:
+        """Show what was appended, and answer who waits for it."""
+        self._world.perform(self._broker.settle())
+        if self._broker.is_unsettled and not self.is_stopping:
+            self._world.end_turn_soon()
+
+    def begin_rounds(self) -> None:
+        """Begin what is due."""
+        if self.is_stopping:
+            return
+        broker, now_ms = self._broker, self._world.monotonic_ms()
+        for round in (
+            self._flush_round(broker.flush_work(now_ms=now_ms)),
+            self._journal_round(broker.journal_work(now_ms=now_ms)),
+            self._save_round(broker.save_work(now_ms=now_ms)),
+        ):
+            if round is not None:
+                self._world.begin_round(round)
+        registration = broker.registration_work()
+        if registration is not None:
+            self._world.begin_operation(self._register(registration))
+
+    def last_rounds(self) -> Iterator[Round]:
+        """Return, one by one, what is to be done before a stop: each taken request is answered."""
+        broker = self._broker
+        flush = self._flush_round(broker.last_flush_work())
+        if flush is not None:
+            yield flush
+        journal = self._journal_round(broker.journal_work(now_ms=self._world.monotonic_ms()))
+        if journal is not None:
+            yield journal
+        with suppress(OSError):
+            self._journal.close()
+        broker.ask_last_save()
+        save = self._save_round(broker.save_work(now_ms=self._world.monotonic_ms()))
+        if save is not None:
+            yield save
+
+    # --- rounds -----------------------------------------------------------------------------
+
+    def _flush_round(self, work: FlushWork | None) -> Round | None:
+        if work is None:
+            return None
+        return Round(Lane.FLUSH, work, work.run, partial(self._flushed, work))
+
+    def _flushed(self, work: FlushWork, error: Exception | None) -> None:
+        self._world.perform(self._broker.flushed(work, error))
+        if error is not None and self._broker.state.store.failure is error:
+            text = f"flush failed, the store takes no more messages: {error}"
+            self._world.perform([Fact(text, error=True)])
+        self._world.end_turn()
+
+    def _journal_round(self, work: JournalWork | None) -> Round | None:
+        if work is None:
+            return None
+        run, end = partial(self._append, work), partial(self._journaled, work)
+        return Round(Lane.JOURNAL, work, run, end)
+
+    def _append(self, work: JournalWork) -> None:
+        if work.changes:
+            self._journal.append(work.segment, work.encode())
+
+    def _journaled(self, work: JournalWork, error: Exception | None) -> None:
+        self._note_written("changes of the configuration", error)
+        self._world.perform(self._broker.journaled(work, error))
+        self._world.end_turn()
+
+    def _save_round(self, work: SaveWork | None) -> Round | None:
+        if work is None:
+            return None
+        run, end = partial(write_files, self._storage, work), partial(self._saved, work)
+        return Round(Lane.SAVE, work, run, end)
+
+    def _saved(self, work: SaveWork, error: Exception | None) -> None:
+        self._note_written("config files", error)
+        self._broker.saved(work, error)
+
+    def _expired(self, work: ExpiryWork, error: Exception | None) -> None:
+        self._world.perform(self._broker.expired(work, error))
+
+    def _note_written(self, what: str, error: Exception | None) -> None:
+        if error is not None and what not in self._unwritten:
+            self._unwritten.add(what)
+            self._world.perform([Fact(f"{what} cannot be written: {error}", error=True)])
+        elif error is None and what in self._unwritten:
+            self._unwritten.discard(what)
+            self._world.perform([Fact(f"{what} are written again", warning=True)])
+
+    # --- name servers -----------------------------------------------------------------------
+
+    def connection_lost(self, address: str) -> None:
+        """Register again soon, if the connection led to a name server."""
+        if address in self._name_servers:
+            self._broker.ask_registration(now_ms=self._world.monotonic_ms())
+
+    def _register(self, work: RegistrationWork) -> Operation[None]:
+        yield from self._each_name_server(
+            lambda address: self._registrar.register(work, name_server=address), "register at"
+        )
+        is_complete = not self._unreached
+        now_ms = self._world.monotonic_ms()
+        self._world.perform(self._broker.registered(is_complete=is_complete, now_ms=now_ms))
+        self._world.end_turn()
+
+    def leave(self) -> Operation[None]:
+        """Tell the name servers that the broker stops.
+
+        Yields: Invoke.
+        """
+        yield from self._each_name_server(
+            lambda address: self._registrar.unregister(name_server=address), "leave"
+        )
+
+    def _each_name_server(
+        self, make: Callable[[str], Operation[None]], verb: str
+    ) -> Operation[None]:
+        """Run an operation for each name server; notes which of them did not do it."""
+        for address in self._name_servers:
+            try:
+                yield from make(address)
+            except SparrowError as error:
+                if address not in self._unreached:
+                    self._unreached.add(address)
+                    text = f"cannot {verb} name server {address}: {error}"
+                    self._world.perform([Fact(text, warning=True)])
+            else:
+                if address in self._unreached:
+                    self._unreached.discard(address)
+                    self._world.perform([Fact(f"name server {address} is reached again")])
+
+
+def attempt(round: Round) -> Exception | None:
+    """Do a round's work; return what went wrong."""
+    try:
+        round.run()
+    except (OSError, SparrowError) as error:
+        return error
+    return None
