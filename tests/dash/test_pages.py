@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import html
-import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,31 +10,10 @@ import pytest
 from group_stage import GroupStage
 from live_page import Reader, reading
 from sparrowmq.testing import EmbeddedCluster
+from steps_of_pages import eventually, read_table, words_of
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
-
-
-async def eventually(what: str, get: Callable[[], Any], *, timeout_s: float = 30.0) -> Any:
-    """Wait until an async function returns something true, and return that."""
-    async with asyncio.timeout(timeout_s):
-        while not (found := await get()):
-            await asyncio.sleep(0.05)
-    assert found, what
-    return found
-
-
-def words_of(page: str) -> str:
-    """Return a page's text without its markup."""
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())
-
-
-async def read_table(reader: Reader, path: str, table: str) -> list[dict[str, Any]]:
-    mark = "&" if "?" in path else "?"
-    rows: list[dict[str, Any]] = json.loads(
-        await reader.read(f"{path}{mark}format=json&table={table}")
-    )
-    return rows
 
 
 async def owners(reader: Reader, stage: GroupStage) -> list[str]:
@@ -170,10 +145,10 @@ async def test_a_group_that_nobody_knows_is_one_line_that_names_the_nearest(
 async def test_an_open_page_hears_of_news(reader: Reader, stage: GroupStage) -> None:
     stage.join("a")
     await reader.watcher.find(stage.group)
-    version = reader.watcher.version
+    seen = reader.watcher.version(stage.group)
 
     with reader.watcher.showing(stage.group):
-        assert await reader.watcher.wait(version, timeout_s=20) > version
+        assert await reader.watcher.wait(stage.group, seen, timeout_s=20) > seen
 
 
 @pytest.mark.parametrize("path", ["/", "/login"])

@@ -11,10 +11,21 @@ from sparrowmq.dash import web
 from sparrowmq.dash.chinese import CHINESE, CHINESE_COUNTS
 from sparrowmq.dash.words import Words, choose_language, number, rate
 from sparrowmq.doctor import Severity
+from sparrowmq.drills.drill import SCRIPTS
 
 ROOM = Path(web.__file__).parent
 # Texts that are chosen by a value.
-CHOSEN = {name for _, name in web.PAGES} | set(web.THEMES) | {s.name.lower() for s in Severity}
+CHOSEN = {
+    *(name for _, name in web.PAGES),
+    *web.THEMES,
+    *(severity.name.lower() for severity in Severity),
+    *(text for script in SCRIPTS.values() for text in (script.story, script.cure) if text),
+    *(f"starting a broker and {count} members" for count in (2, 3)),
+    "the doctor looks",
+    "rocketmq",
+    "sparrowmq",
+    "kafka",
+}
 
 
 def texts() -> set[str]:
@@ -22,10 +33,11 @@ def texts() -> set[str]:
     found = set(CHOSEN)
     for path in ROOM.glob("templates/*.html"):
         found |= set(re.findall(r"_\('([^']+)'", path.read_text()))
+        found |= set(re.findall(r'_\("([^"]+)"', path.read_text()))
     for path in ROOM.glob("*.py"):
         code = path.read_text()
         found |= set(re.findall(r'(?:words|self)\(\s*"([^"]+)"', code))
-        found |= set(re.findall(r'Column\("[^"]+",\s*"([^"]+)"', code))
+        found |= set(re.findall(r'(?:Column|Field)\("[^"]+",\s*"([^"]+)"', code))
         found |= set(
             re.findall(r'(?:title|empty|empty: str|problem, status)\s?=\s?"([^"]+)"', code)
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import httpx
 
 from sparrowmq.dash.access import Access
+from sparrowmq.dash.lab import Lab
 from sparrowmq.dash.server import DashSettings, make_app, watching
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import Site
@@ -24,6 +25,7 @@ class Reader:
     http: httpx.AsyncClient
     watcher: Watcher
     site: Site
+    lab: Lab
 
     async def read(self, path: str, status: int = 200) -> str:
         """Get a page and return its text."""
@@ -49,8 +51,12 @@ async def reading(name_server: str, *, allow_writes: bool = False) -> AsyncItera
     settings = DashSettings(nameserver=name_server, data=None, timeout_ms=5_000)
     async with watching(settings) as watcher:
         site = make_site(watcher, name_server, allow_writes=allow_writes)
-        transport = httpx.ASGITransport(app=make_app(site))
+        lab = Lab(watcher)
+        transport = httpx.ASGITransport(app=make_app(site, lab))
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as http:
             answer = await http.post("/login", data={"password": PASSWORD})
             assert 303 == answer.status_code
-            yield Reader(http, watcher, site)
+            try:
+                yield Reader(http, watcher, site, lab)
+            finally:
+                await lab.stop()

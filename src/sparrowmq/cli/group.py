@@ -14,7 +14,6 @@ from sparrowmq.cli.cluster import GROUP_COLUMNS, group_row, look_twice
 from sparrowmq.cli.connecting import Cluster, naming_topic, on_cluster
 from sparrowmq.cli.failures import say
 from sparrowmq.cli.output import Column, Json, make_console, make_table, print_json, print_rows
-from sparrowmq.cli.times import TIME_HELP, parse_queue, parse_time
 from sparrowmq.client.operations import groups as settings
 from sparrowmq.client.operations.overview import group_flows
 from sparrowmq.client.operations.reset import QueueReset, Target, apply_reset, plan_reset
@@ -23,6 +22,7 @@ from sparrowmq.doctor.finding import count_of
 from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_group, retry_topic
+from sparrowmq.model.spelling import TIME_HELP, parse_queue, parse_time
 
 group = typer.Typer(
     help="List, show, reset, update and delete consumer groups.",

@@ -24,7 +24,6 @@ from sparrowmq.cli.message_view import (
     print_message,
 )
 from sparrowmq.cli.output import Column, Json, make_console, print_json, print_rows
-from sparrowmq.cli.times import TIME_HELP, parse_queue, parse_time
 from sparrowmq.client.operations import administer
 from sparrowmq.client.operations.browse import (
     Browser,
@@ -42,6 +41,7 @@ from sparrowmq.client.operations.dead_letters import (
 from sparrowmq.errors import TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt, MessageSelector
 from sparrowmq.model.names import dlq_topic
+from sparrowmq.model.spelling import TIME_HELP, parse_queue, parse_time
 
 msg = typer.Typer(
     help="Find messages: by id, by key, by place, by time.",

@@ -15,10 +15,10 @@ import typer
 from sparrowmq.cli.connecting import Cluster, naming_topic, on_cluster
 from sparrowmq.cli.failures import say
 from sparrowmq.cli.output import print_json
-from sparrowmq.cli.times import parse_queue
 from sparrowmq.client.blocking import Producer
 from sparrowmq.errors import UsageError
 from sparrowmq.model import Message, MessageQueue, SendResult
+from sparrowmq.model.spelling import parse_queue
 
 PRODUCER_GROUP = "SPARROWMQ_CLI"
 # Lines sent by one request: RocketMQ's batches are 4 MiB at most, and of one queue.

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-CHINESE_COUNTS: Mapping[str, str] = MappingProxyType({"queue": "个队列", "row": "行"})
+CHINESE_COUNTS: Mapping[str, str] = MappingProxyType(
+    {"queue": "个队列", "row": "行", "message": "条消息", "group": "个消费者组", "byte": "字节"}
+)
 
 CHINESE: Mapping[str, str] = MappingProxyType(
     {
         # Around every page
         "Overview": "总览",
+        "Topics": "主题",
+        "Messages": "消息",
+        "Dead letters": "死信",
+        "Brokers": "Broker",
+        "Doctor": "诊断",
+        "Simulator": "模拟器",
+        "Lab": "演练场",
         "Pages": "页面",
         "Language": "语言",
         "Colours": "配色",
@@ -160,5 +169,139 @@ CHINESE: Mapping[str, str] = MappingProxyType(
             "没有成员进出：成员看到的列表不一致，或释放较晚"
         ),
         "; ": "；",
+        # Topics, brokers, doctor
+        "topic": "主题",
+        "There is no topic yet.": "还没有主题。",
+        "messages ever": "累计消息",
+        "read by": "消费者组",
+        "Read by": "消费者组",
+        "No group reads it.": "没有消费者组消费它。",
+        "without RocketMQ's own topics": "不含 RocketMQ 系统主题",
+        "with RocketMQ's own topics": "包含 RocketMQ 系统主题",
+        "{n} a second": "每秒 {n} 条",
+        "read its messages": "查看消息",
+        "At brokers": "所在 Broker",
+        "broker": "Broker",
+        "brokers": "Broker",
+        "read queues": "读队列",
+        "write queues": "写队列",
+        "permissions": "权限",
+        "addresses": "地址",
+        "address": "地址",
+        "cluster": "集群",
+        "version": "版本",
+        "first": "最小位点",
+        "end": "最大位点",
+        "messages": "消息",
+        "last message": "最新消息",
+        "No broker is known yet.": "还没有 Broker。",
+        "What it says of itself": "运行信息",
+        "It has said nothing.": "没有运行信息。",
+        "name": "名称",
+        "value": "值",
+        "severity": "级别",
+        "rule": "规则",
+        "finding": "发现",
+        "{looked} of {groups} are looked at: those that need it first, and those on a screen.": (
+            "{groups}中正在观察 {looked} 个：最需要关注的，以及页面上打开的。"
+        ),
+        # Messages and dead letters
+        "key or id": "Key 或消息 ID",
+        "tag": "Tag",
+        "offset": "位点",
+        "from": "起始时间",
+        "Show": "查看",
+        "The newest first; from an offset or a time on the oldest first. "
+        "Nothing is joined and nothing is committed.": (
+            "最新的在前；指定位点或时间时从旧到新。不加入消费者组，也不提交位点。"
+        ),
+        "follow what comes": "跟随新消息",
+        "stop following": "停止跟随",
+        "Choose a topic.": "请选择主题。",
+        "No message is there.": "没有消息。",
+        "stored": "存储时间",
+        "keys": "Key",
+        "body": "消息体",
+        "bytes": "字节",
+        "id": "消息 ID",
+        "Message": "消息",
+        "message": "消息",
+        "id at the broker": "Broker 消息 ID",
+        "born": "产生时间",
+        "the beginning": "仅开头部分",
+        "as a file": "下载",
+        "Properties": "属性",
+        "It has none.": "没有属性。",
+        "No group has dead letters.": "没有消费者组有死信。",
+        "{id} was sent to its group again; it comes in some 10 s.": (
+            "{id} 已重新投递给其消费者组，约 10 秒后可消费。"
+        ),
+        "Send to the group again": "重新投递",
+        "Send again": "重新投递",
+        "No other group gets it, and the dead letter stays where it is.": (
+            "其他消费者组不会收到；死信本身保留在原处。"
+        ),
+        "This page only reads. Started with --allow-writes it can send them again.": (
+            "本页面只读；以 --allow-writes 启动后可重新投递。"
+        ),
+        # Simulator
+        "Members come and go; nothing runs and no cluster is asked. "
+        "The strategies are those that members call.": (
+            "模拟成员进出：不运行任何进程，也不访问集群；所用分配策略与成员实际调用的相同。"
+        ),
+        "machine rooms": "机房",
+        "events": "事件",
+        "beside": "对比",
+        "the last member has the id of the first": "最后一个成员与第一个 clientId 相同",
+        "Simulate": "模拟",
+        "at first": "初始",
+        "All strategies": "全部策略",
+        "whose": "来源",
+        "rocketmq": "RocketMQ",
+        "sparrowmq": "SparrowMQ",
+        "kafka": "Kafka",
+        "needlessly": "不必要的迁移",
+        "largest − smallest share": "最多与最少之差",
+        "idle members": "空闲成员",
+        "requests and answers": "请求与响应数",
+        "longest wait": "最长等待",
+        "stand still meanwhile": "期间暂停",
+        "two may consume meanwhile": "期间可能双份消费",
+        "Moved: queues that a member which stays lost. Needlessly: more than balance needed. "
+        "The rest is the sum of all events, or the worst of them.": (
+            "迁移：留下的成员失去的队列；不必要：超出均衡所需。其余为各事件之和或其中最差者。"
+        ),
+        # Lab
+        "A failure, staged with real processes on a cluster of its own, and what the doctor finds "
+        "there. The cluster that this page watches is not touched.": (
+            "在独立的集群上用真实进程重现故障，并由诊断找出原因；不影响本页面所观察的集群。"
+        ),
+        "End it": "结束演练",
+        "Nothing is wrong any more: the group has healed itself.": "已无异常：消费者组自行恢复。",
+        "What it did": "影响",
+        "event": "事件",
+        "one owner each after": "恢复用时",
+        "{sent} messages were sent, {consumed} consumed, {twice} of them more than once.": (
+            "发送 {sent} 条，消费 {consumed} 条，其中 {twice} 条重复消费。"
+        ),
+        "Who had which queue": "队列归属变化",
+        "the event": "事件发生",
+        "starting a broker and 2 members": "启动一个 Broker 和 2 个成员",
+        "starting a broker and 3 members": "启动一个 Broker 和 3 个成员",
+        "the doctor looks": "诊断正在查看",
+        "one of three members is killed (kill -9)": "三个成员之一被强制杀死（kill -9）",
+        "a third member joins two": "两个成员之外加入第三个",
+        "one of three members leaves gracefully": "三个成员之一正常退出",
+        "a third member joins two, with the client id of the first": (
+            "第三个成员加入，且与第一个 clientId 相同"
+        ),
+        "the third member leaves": "第三个成员退出",
+        "one of three members is cut off: it runs on, but nothing passes": (
+            "三个成员之一断网：进程仍在运行，但收发不通"
+        ),
+        "the cut is healed": "网络恢复",
+        "the listener of one of two members takes 5 s a message": (
+            "两个成员之一的监听器每条消息耗时 5 秒"
+        ),
     }
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from sparrowmq.client.operations.overview import GroupOverview
+from sparrowmq.client.operations.overview import GroupOverview, Overview
 from sparrowmq.dash.group_page import Tile, falls_behind
 from sparrowmq.dash.tables import Cell, Column, Table
 from sparrowmq.dash.watcher import WatchedGroup, Watcher
@@ -30,10 +30,8 @@ _COLUMNS = (
 async def show_overview(watcher: Watcher, visit: Visit) -> View:
     """Show the cluster."""
     seen = watcher.overview
-    if seen is None:
-        return View(template="overview.html", title="Overview", context={"seen": None})
     words = visit.words
-    of_name = {group.group: group for group in seen.groups}
+    of_name = {group.group: group for group in (seen.groups if seen is not None else ())}
     rows = [
         (
             _weight(watcher.groups.get(name), of_name.get(name)),
@@ -55,8 +53,8 @@ async def show_overview(watcher: Watcher, visit: Visit) -> View:
         tables=(table,),
         context={
             "seen": seen,
-            "tiles": _tiles(watcher, words),
-            "silent": [broker for broker in seen.brokers if broker.failure],
+            "tiles": () if seen is None else _tiles(watcher, seen, words),
+            "silent": () if seen is None else [b for b in seen.brokers if b.failure],
         },
     )
 
@@ -124,9 +122,7 @@ def _trouble(
     return Cell(None)
 
 
-def _tiles(watcher: Watcher, words: Words) -> list[Tile]:
-    seen = watcher.overview
-    assert seen is not None
+def _tiles(watcher: Watcher, seen: Overview, words: Words) -> list[Tile]:
     looks = [group.look for group in watcher.groups.values() if group.look is not None]
     unowned = sum(look.unowned for look in looks)
     double = sum(look.double for look in looks)

@@ -31,9 +31,24 @@ from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.tls import server_context
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.dash.access import Access, Guard, check_host_name, make_password
+from sparrowmq.dash.cluster_pages import (
+    show_broker,
+    show_brokers,
+    show_doctor,
+    show_topic,
+    show_topics,
+)
 from sparrowmq.dash.group_page import show_group
 from sparrowmq.dash.history import History
+from sparrowmq.dash.lab import Lab, show_lab, start_drill
+from sparrowmq.dash.message_pages import (
+    resend,
+    show_dead_letters,
+    show_message,
+    show_messages,
+)
 from sparrowmq.dash.overview_page import show_overview
+from sparrowmq.dash.simulator_page import show_simulator
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import HERE, Site
 from sparrowmq.errors import ConfigError, SparrowError
@@ -104,6 +119,7 @@ async def _serve(settings: DashSettings) -> None:
             password, port=port, allowed_hosts=[check_host_name(n) for n in settings.allowed_hosts]
         )
         async with watching(settings) as watcher:
+            lab = Lab(watcher)
             site = Site(
                 watcher,
                 access,
@@ -111,7 +127,7 @@ async def _serve(settings: DashSettings) -> None:
                 allow_writes=settings.allow_writes,
             )
             config = uvicorn.Config(
-                make_app(site),
+                make_app(site, lab),
                 log_level="warning",
                 lifespan="off",
                 server_header=False,
@@ -125,7 +141,10 @@ async def _serve(settings: DashSettings) -> None:
             shown = "127.0.0.1" if ip == "0.0.0.0" else f"[{ip}]" if ":" in ip else ip
             print(f"ready dash={scheme}://{shown}:{port}/", flush=True)
             print(f"sparrowmq: password of the live page: {password}", file=sys.stderr, flush=True)
-            await _run_until_stopped(server, listening, settings)
+            try:
+                await _run_until_stopped(server, listening, settings)
+            finally:
+                await lab.stop()
 
 
 async def _run_until_stopped(
@@ -177,7 +196,7 @@ def _log_end(task: asyncio.Task[None]) -> None:
         LOG.error("the cluster is not watched any more", exc_info=task.exception())
 
 
-def make_app(site: Site) -> ASGIApp:
+def make_app(site: Site, lab: Lab) -> ASGIApp:
     """Put the pages together."""
     watcher = site.watcher
 
@@ -187,6 +206,21 @@ def make_app(site: Site) -> ASGIApp:
     routes = [
         Route("/", site.page(partial(show_overview, watcher))),
         Route("/groups/{group}", site.page(partial(show_group, watcher))),
+        Route("/topics", site.page(partial(show_topics, watcher))),
+        Route("/topics/{topic}", site.page(partial(show_topic, watcher))),
+        Route("/messages", site.page(partial(show_messages, watcher))),
+        Route(
+            "/messages/{topic}/{broker}/{queue}/{offset}",
+            site.page(partial(show_message, watcher)),
+        ),
+        Route("/dead-letters", site.page(partial(show_dead_letters, site))),
+        Route("/dead-letters/resend", site.page(partial(resend, site)), methods=["POST"]),
+        Route("/brokers", site.page(partial(show_brokers, watcher))),
+        Route("/brokers/{broker}", site.page(partial(show_broker, watcher))),
+        Route("/doctor", site.page(partial(show_doctor, watcher))),
+        Route("/simulator", site.page(show_simulator)),
+        Route("/lab", site.page(partial(show_lab, lab))),
+        Route("/lab", site.page(partial(start_drill, lab)), methods=["POST"]),
         Route("/events", site.page(site.stream)),
         Route("/login", site.log_in, methods=["GET", "POST"]),
         Route("/logout", site.page(site.log_out), methods=["POST"]),

@@ -19,7 +19,13 @@ from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.groups import list_groups
-from sparrowmq.client.operations.overview import Flow, Overview, group_flows, take_overview
+from sparrowmq.client.operations.overview import (
+    Flow,
+    Overview,
+    group_flows,
+    take_overview,
+    topic_rates,
+)
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.dash.history import History
 from sparrowmq.dash.looks import Look, look_of
@@ -91,7 +97,7 @@ class Watcher:
         groups: those that were looked at alone, by name.
         failure: why the cluster could not be looked at, "" if it could.
         history_failure: why the history is not kept, "" if it is.
-        version: rises with everything that is new.
+        topic_rates: how many messages a second topics get, by name.
     """
 
     def __init__(self, directory: Directory, driver: AsyncDriver, history: History) -> None:
@@ -104,7 +110,8 @@ class Watcher:
         self.groups: dict[str, WatchedGroup] = {}
         self.failure = ""
         self.history_failure = ""
-        self.version = 0
+        self.topic_rates: dict[str, float] = {}
+        self._versions: dict[str, int] = {}
         self._news = asyncio.Condition()
         self._looks: set[asyncio.Task[None]] = set()
         self._turn_ms = 0
@@ -134,13 +141,17 @@ class Watcher:
         finally:
             group.shown -= 1
 
-    async def wait(self, version: int, *, timeout_s: float) -> int:
-        """Wait until there is something newer than `version`, or the time is over."""
+    def version(self, subject: str) -> int:
+        """Return how much news there was of a group, or of "", which is the whole cluster."""
+        return self._versions.get(subject, 0)
+
+    async def wait(self, subject: str, seen: int, *, timeout_s: float) -> int:
+        """Wait until there is a newer version than the one seen, or the time is over."""
         async with self._news:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    await self._news.wait_for(lambda: self.version > version)
-        return self.version
+                    await self._news.wait_for(lambda: self.version(subject) > seen)
+        return self.version(subject)
 
     async def find(self, name: str) -> WatchedGroup:
         """Return a group with what was seen last; looks at it now if nothing was.
@@ -176,7 +187,7 @@ class Watcher:
                 else:
                     self.failure = ""
                     self._take_overview(found, await self._list_known())
-            await self._announce()
+            await self.announce("")
             await asyncio.sleep((RETRY_MS if self.failure else OVERVIEW_MS) / 1000)
 
     async def _list_known(self) -> list[str]:
@@ -188,7 +199,8 @@ class Watcher:
 
     def _take_overview(self, found: Overview, known: list[str]) -> None:
         before, self.overview = self.overview, found
-        self.flows = {} if before is None else group_flows(before, found)
+        if before is not None:
+            self.flows, self.topic_rates = group_flows(before, found), topic_rates(before, found)
         seen = [group.group for group in found.groups]
         # Groups that have committed nothing yet are in no broker's statistics.
         self.names = [*seen, *sorted(set(known) - set(seen))]
@@ -199,6 +211,7 @@ class Watcher:
         for name, group in list(self.groups.items()):
             if not group.shown and name not in first and group.wanted_ms < kept_ms:
                 del self.groups[name]
+                self._versions.pop(name, None)
 
     async def _look_for_ever(self) -> None:
         while True:
@@ -234,7 +247,7 @@ class Watcher:
         finally:
             group.is_being_looked_at = False
             group.due_ms = monotonic_ms() + _pause_ms(group)
-        await self._announce()
+        await self.announce(group.name)
 
     def _take(self, group: WatchedGroup, snapshot: GroupSnapshot) -> None:
         """Keep a look; rates are taken from the oldest one that is recent enough."""
@@ -257,9 +270,10 @@ class Watcher:
                 LOG.warning("the history is not kept: %s", error)
             self.history_failure = str(error)
 
-    async def _announce(self) -> None:
+    async def announce(self, subject: str) -> None:
+        """Wake whoever waits for news of a subject."""
         async with self._news:
-            self.version += 1
+            self._versions[subject] = self.version(subject) + 1
             self._news.notify_all()
 
 

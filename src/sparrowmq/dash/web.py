@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,12 +23,23 @@ from sparrowmq.errors import ConfigError, SparrowError, UsageError
 HERE = Path(__file__).parent
 THEMES = ("auto", "light", "dark")
 # Where the pages are, in the order in which people look, with their names in the catalogue.
-PAGES = (("/", "Overview"),)
+PAGES = (
+    ("/", "Overview"),
+    ("/topics", "Topics"),
+    ("/messages", "Messages"),
+    ("/dead-letters", "Dead letters"),
+    ("/brokers", "Brokers"),
+    ("/doctor", "Doctor"),
+    ("/simulator", "Simulator"),
+    ("/lab", "Lab"),
+)
 _YEAR_S = 365 * 86_400
 # Open streams of news; a browser opens one for each tab that is seen.
 STREAMS_MAX = 64
 # A stream says that it is alive so often, and a page that hears nothing looks again.
 STREAM_BEAT_S = 10.0
+# A page that follows messages has no news of the watcher's: it looks again so often.
+FOLLOWED, FOLLOW_S = "messages", 2.0
 # Beyond this no page is of use; a browser's own limit is not far above.
 QUERY_LENGTH_MAX = 8_192
 
@@ -41,7 +51,7 @@ class View:
     Args:
         tables: those of the page; the first is the one that the URL sorts and searches.
         group: the group that it shows, which is looked at more often while it is open.
-        is_live: whether it follows the news.
+        news: whose news it follows, if it is not a group's: "" the cluster's; None follows none.
     """
 
     template: str
@@ -49,7 +59,7 @@ class View:
     context: Mapping[str, object] = field(default_factory=dict)
     tables: Sequence[Table] = ()
     group: str | None = None
-    is_live: bool = True
+    news: str | None = ""
     status: int = 200
 
 
@@ -95,6 +105,11 @@ class Site:
         self._pages.filters |= {"number": number, "rate": rate, "path": _quote_part}
         self._pages.globals |= {"version": version("sparrowmq"), "hatches": draw_hatches()}
 
+    def check_writes(self) -> None:
+        """Raise a UsageError unless pages may change the cluster."""
+        if not self.allow_writes:
+            raise UsageError("this page only reads; start it with --allow-writes to change things")
+
     def page(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         """Wrap what makes a page: only for those who have logged in, errors as a clear line."""
 
@@ -135,8 +150,8 @@ class Site:
             title=visit.words(view.title),
             session=visit.session,
             tables={table.name: table for table in tables if table is not None},
-            group=view.group,
-            is_live=view.is_live,
+            watched=view.group,
+            news=view.news,
             **view.context,
         )
         response = HTMLResponse(html, status_code=view.status)
@@ -230,8 +245,8 @@ class Site:
             session=None,
             problem=words(problem) if problem else "",
             target=_safe_target(target),
-            is_live=False,
-            group=None,
+            news=None,
+            watched=None,
         )
         return self._keep_choices(request, HTMLResponse(html, status_code=status))
 
@@ -250,22 +265,24 @@ class Site:
         if group is not None:
             await self.watcher.find(group)
 
+        subject = group or visit.query.get("of", "")
+        follows = visit.query.get("of") == FOLLOWED
+        beat_s = FOLLOW_S if follows else STREAM_BEAT_S
+
         async def events() -> AsyncIterator[str]:
             self._streams += 1
             try:
                 with self.watcher.showing(group):
-                    seen = self.watcher.version
+                    seen = self.watcher.version(subject)
                     yield "retry: 1000\n\n"
                     while self.access.find(visit.request.cookies) is not None:
-                        now = await self.watcher.wait(seen, timeout_s=STREAM_BEAT_S)
-                        if now == seen:
+                        now = await self.watcher.wait(subject, seen, timeout_s=beat_s)
+                        if now == seen and not follows:
                             yield ": still here\n\n"
                         else:
                             seen = now
                             yield f"event: news\ndata: {json.dumps({'version': now})}\n\n"
                     yield "event: over\ndata: {}\n\n"
-            except asyncio.CancelledError:
-                raise
             finally:
                 self._streams -= 1
 

@@ -16,7 +16,7 @@ class Words:
     def __init__(self, language: str) -> None:
         self.language = language
 
-    def __call__(self, text: str, **values: object) -> str:
+    def __call__(self, text: str, /, **values: object) -> str:
         """Return a text in this language, with its values put in.
 
         One without a translation stays English; a test holds that there is none.

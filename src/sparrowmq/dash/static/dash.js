@@ -83,8 +83,7 @@ async function refresh() {
 let source = null, heard = 0;
 function follow() {
   if (source || document.hidden || body.dataset.live !== "yes") return;
-  const group = body.dataset.group;
-  source = new EventSource("/events" + (group ? "?group=" + encodeURIComponent(group) : ""));
+  source = new EventSource(body.dataset.events);
   heard = Date.now();
   source.addEventListener("open", () => { heard = Date.now(); });
   source.addEventListener("news", () => { heard = Date.now(); refresh(); });

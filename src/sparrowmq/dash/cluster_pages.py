@@ -1,0 +1,247 @@
+"""The pages of topics, brokers and of what the doctor finds in all groups."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlencode
+
+from sparrowmq.client.operations.topics import TopicStatus, perm_name, topic_status
+from sparrowmq.dash.overview_page import group_href
+from sparrowmq.dash.tables import Cell, Column, Table
+from sparrowmq.dash.watcher import Watcher
+from sparrowmq.dash.web import View, Visit
+from sparrowmq.doctor import Severity
+from sparrowmq.errors import UsageError
+from sparrowmq.model.names import check_topic
+
+# Of a topic that many groups read, this many are named in the list.
+_GROUPS_NAMED = 5
+
+
+def topic_href(topic: str) -> str:
+    """Return where a topic's page is."""
+    return f"/topics/{quote(topic, safe='')}"
+
+
+def messages_href(topic: str, **query: object) -> str:
+    """Return where a topic's messages are."""
+    return f"/messages?{urlencode({'topic': topic, **query})}"
+
+
+async def show_topics(watcher: Watcher, visit: Visit) -> View:
+    """List the topics; RocketMQ's own only if they are asked for."""
+    with_internal = visit.query.get("internal") == "yes"
+    seen = watcher.overview
+    rows = []
+    for topic in seen.topics if seen is not None else ():
+        if topic.is_internal and not with_internal:
+            continue
+        named = ", ".join(topic.groups[:_GROUPS_NAMED])
+        more = len(topic.groups) - _GROUPS_NAMED
+        rows.append(
+            [
+                Cell(topic.topic, topic_href(topic.topic)),
+                Cell(topic.queue_count),
+                Cell(watcher.topic_rates.get(topic.topic)),
+                Cell(topic.broker_offset),
+                Cell(len(topic.groups)),
+                Cell(named, note=visit.words("and {n} more", n=more) if more > 0 else ""),
+                Cell(", ".join(place.broker_name for place in topic.places)),
+            ]
+        )
+    table = Table(
+        name="topics",
+        title="Topics",
+        columns=(
+            Column("topic", "topic"),
+            Column("queues", "queues", "number"),
+            Column("in_per_s", "in/s", "rate"),
+            Column("end_offsets", "messages ever", "number"),
+            Column("group_count", "groups", "number"),
+            Column("groups", "read by", "prose"),
+            Column("brokers", "brokers", "prose"),
+        ),
+        rows=rows,
+        empty="There is no topic yet.",
+    )
+    return View(
+        template="topics.html",
+        title="Topics",
+        tables=(table,),
+        context={"with_internal": with_internal, "has_looked": seen is not None},
+    )
+
+
+async def show_topic(watcher: Watcher, visit: Visit) -> View:
+    """Show a topic: its places, its queues, who reads it. Raises: as `topic_status`."""
+    name = check_topic(visit.request.path_params["topic"])
+    status = await watcher.driver.run(topic_status(watcher.directory, name))
+    groups = Table(
+        name="groups",
+        title="Read by",
+        columns=(Column("group", "group"),),
+        rows=[[Cell(group, group_href(group))] for group in status.groups],
+        empty="No group reads it.",
+    )
+    return View(
+        template="topic.html",
+        title=name,
+        tables=(_queue_table(status), groups, _place_table(status)),
+        context={
+            "topic": name,
+            "messages": messages_href(name),
+            "count": sum(at.max_offset - at.min_offset for at in status.queues),
+            "rate": watcher.topic_rates.get(name),
+        },
+    )
+
+
+def _queue_table(status: TopicStatus) -> Table:
+    return Table(
+        name="queues",
+        title="Queues",
+        columns=(
+            Column("queue", "queue"),
+            Column("first", "first", "number"),
+            Column("end", "end", "number"),
+            Column("messages", "messages", "number"),
+            Column("last_ms", "last message", "time"),
+        ),
+        rows=[
+            [
+                Cell(
+                    text := f"{at.queue.broker_name}:{at.queue.queue_id}",
+                    messages_href(status.topic, queue=text),
+                ),
+                Cell(at.min_offset),
+                Cell(at.max_offset),
+                Cell(at.max_offset - at.min_offset),
+                Cell(at.last_timestamp_ms),
+            ]
+            for at in status.queues
+        ],
+    )
+
+
+def _place_table(status: TopicStatus) -> Table:
+    return Table(
+        name="places",
+        title="At brokers",
+        columns=(
+            Column("broker", "broker"),
+            Column("read_queues", "read queues", "number"),
+            Column("write_queues", "write queues", "number"),
+            Column("perm", "permissions"),
+            Column("addresses", "addresses", "prose"),
+        ),
+        rows=[
+            [
+                Cell(place.broker_name, f"/brokers/{quote(place.broker_name, safe='')}"),
+                Cell(place.read_queue_nums),
+                Cell(place.write_queue_nums),
+                Cell(perm_name(place.perm)),
+                Cell(
+                    ", ".join(
+                        f"{number}={address}"
+                        for number, address in sorted(
+                            status.addresses.get(place.broker_name, {}).items()
+                        )
+                    )
+                ),
+            ]
+            for place in status.places
+        ],
+    )
+
+
+async def show_brokers(watcher: Watcher, visit: Visit) -> View:
+    """List the brokers."""
+    seen = watcher.overview
+    table = Table(
+        name="brokers",
+        title="Brokers",
+        columns=(
+            Column("broker", "broker"),
+            Column("cluster", "cluster"),
+            Column("address", "address"),
+            Column("version", "version"),
+            Column("in_per_s", "in/s", "rate"),
+            Column("out_per_s", "out/s", "rate"),
+            Column("failure", "trouble", "prose"),
+        ),
+        rows=[
+            [
+                Cell(broker.name, f"/brokers/{quote(broker.name, safe='')}"),
+                Cell(broker.cluster),
+                Cell(broker.address),
+                Cell(broker.version),
+                Cell(broker.puts_per_s),
+                Cell(broker.gets_per_s),
+                Cell(broker.failure or None, tone="bad"),
+            ]
+            for broker in (seen.brokers if seen is not None else ())
+        ],
+        empty="No broker is known yet.",
+    )
+    return View(template="table.html", title="Brokers", tables=(table,))
+
+
+async def show_broker(watcher: Watcher, visit: Visit) -> View:
+    """Show what a broker says of itself. Raises: UsageError if there is none of this name."""
+    name = visit.request.path_params["broker"]
+    seen = watcher.overview
+    brokers = {broker.name: broker for broker in (seen.brokers if seen is not None else ())}
+    if name not in brokers:
+        known = ", ".join(brokers) or "none"
+        raise UsageError(f"no broker has the name {name!r}; these are known: {known}")
+    broker = brokers[name]
+    table = Table(
+        name="runtime",
+        title="What it says of itself",
+        columns=(Column("name", "name"), Column("value", "value", "prose")),
+        rows=[[Cell(key), Cell(value)] for key, value in sorted(broker.runtime.items())],
+        empty="It has said nothing.",
+    )
+    return View(template="broker.html", title=name, tables=(table,), context={"broker": broker})
+
+
+async def show_doctor(watcher: Watcher, visit: Visit) -> View:
+    """List what the doctor finds in the groups that are looked at, the worst first."""
+    found = [
+        (finding, name)
+        for name, group in watcher.groups.items()
+        for finding in group.findings
+        if group.case is not None
+    ]
+    found.sort(key=lambda item: (-item[0].severity, item[1], item[0].rule))
+    tones = {Severity.ERROR: "bad", Severity.WARN: "warn", Severity.INFO: "quiet"}
+    table = Table(
+        name="findings",
+        title="What the doctor finds",
+        columns=(
+            Column("severity", "severity"),
+            Column("rule", "rule"),
+            Column("group", "group"),
+            Column("title", "finding", "prose"),
+            Column("consequence", "Consequence", "prose"),
+            Column("remedy", "Remedy", "prose"),
+        ),
+        rows=[
+            [
+                Cell(visit.words(finding.severity.name.lower()), tone=tones[finding.severity]),
+                Cell(finding.rule),
+                Cell(name, f"{group_href(name)}#finding-{finding.rule}"),
+                Cell(finding.title),
+                Cell(finding.consequence),
+                Cell(finding.remedy),
+            ]
+            for finding, name in found
+        ],
+        empty="Nothing is wrong.",
+    )
+    looked = sum(group.case is not None for group in watcher.groups.values())
+    return View(
+        template="doctor.html",
+        title="Doctor",
+        tables=(table,),
+        context={"looked": looked, "count": max(looked, len(watcher.names))},
+    )

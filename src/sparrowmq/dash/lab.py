@@ -1,0 +1,264 @@
+"""The Lab: a failure staged on a cluster of its own, and what the doctor finds there.
+
+A drill runs in a process of its own (`sparrowmq rebalance drill KIND --json`), one at a time: it
+takes the signals of its process, and most of a processor. It never touches the cluster that the
+page watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from markupsafe import Markup
+from starlette.responses import RedirectResponse, Response
+
+from sparrowmq.calling.clock import monotonic_ms
+from sparrowmq.dash.group_page import Line
+from sparrowmq.dash.matrix import TONE_COUNT, Column, letter_of
+from sparrowmq.dash.rebalances import Band
+from sparrowmq.dash.strips import Span, draw_bands
+from sparrowmq.dash.tables import Cell, Table
+from sparrowmq.dash.tables import Column as Field
+from sparrowmq.dash.watcher import Watcher
+from sparrowmq.dash.web import View, Visit
+from sparrowmq.dash.words import Words
+from sparrowmq.drills.drill import SCRIPTS, DrillKind
+from sparrowmq.drills.stage import TOPIC
+from sparrowmq.errors import UsageError
+
+# Whose news the page follows.
+SUBJECT = "lab"
+# No drill takes so long; one that does is ended.
+LIMIT_S = 300.0
+# Lines of what happens, and bytes of the result, that are kept.
+LINES_MAX, OUTPUT_BYTES_MAX = 50, 4 * 1024 * 1024
+# The picture begins so long before the event.
+_LEAD_MS = 300
+# A drill that is ended may still end its members.
+_END_S = 10.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Drill:
+    """A drill: what happened so far, its result once it is over, or why there is none."""
+
+    kind: DrillKind
+    begun_ms: int
+    lines: list[str] = field(default_factory=list)
+    result: dict[str, Any] | None = None
+    failure: str = ""
+    ended_ms: int | None = None
+
+
+class Lab:
+    """Runs drills, one at a time, and keeps the last one."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._task: asyncio.Task[None] | None = None
+        self.drill: Drill | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a drill is under way."""
+        return self._task is not None and not self._task.done()
+
+    def start(self, kind: DrillKind) -> None:
+        """Start a drill. Raises: UsageError while one is under way."""
+        if self.is_running:
+            raise UsageError("a drill is under way; wait for its end, or end it")
+        self.drill = Drill(kind=kind, begun_ms=monotonic_ms())
+        self._task = asyncio.create_task(self._run(self.drill), name="drill")
+
+    async def stop(self) -> None:
+        """End the drill that is under way, and its processes."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self, drill: Drill) -> None:
+        command = [sys.executable, "-m", "sparrowmq.cli.main", "rebalance", "drill", drill.kind]
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            "--json",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=OUTPUT_BYTES_MAX,
+        )
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                output, _ = await asyncio.gather(
+                    _read_all(process.stdout), self._note_lines(drill, process.stderr)
+                )
+                await process.wait()
+            if process.returncode:
+                drill.failure = drill.lines[-1] if drill.lines else "the drill ended at once"
+            else:
+                drill.result = json.loads(output)
+        except TimeoutError:
+            drill.failure = f"the drill did not end within {LIMIT_S:.0f} s"
+        except (ValueError, OSError) as error:
+            drill.failure = f"the drill's result cannot be read: {error}"
+        finally:
+            drill.ended_ms = monotonic_ms()
+            await _end(process)
+            await self._watcher.announce(SUBJECT)
+
+    async def _note_lines(self, drill: Drill, stream: asyncio.StreamReader | None) -> None:
+        assert stream is not None
+        async for line in stream:
+            text = line.decode(errors="replace").strip().removeprefix("sparrowmq: ")
+            drill.lines = [*drill.lines, text][-LINES_MAX:]
+            await self._watcher.announce(SUBJECT)
+
+
+async def _read_all(stream: asyncio.StreamReader | None) -> bytes:
+    assert stream is not None
+    return await stream.read(OUTPUT_BYTES_MAX)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Have a process end, and its members with it."""
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        async with asyncio.timeout(_END_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+async def show_lab(lab: Lab, visit: Visit) -> View:
+    """Show the drills, and the last one's course."""
+    drill, words = lab.drill, visit.words
+    context: dict[str, object] = {
+        "scripts": SCRIPTS,
+        "drill": drill,
+        "is_running": lab.is_running,
+        "findings": (),
+        "lines": (),
+        "members": (),
+    }
+    tables: tuple[Table, ...] = ()
+    if drill is not None and drill.result is not None:
+        result = drill.result
+        columns = _columns(result)
+        tables = (_phase_table(result, words),)
+        context |= {
+            "findings": result["findings"],
+            "messages": result["messages"],
+            "members": tuple(columns.values()),
+            "lines": _lines(result, columns, words),
+            "until_ms": _length_ms(result),
+        }
+    return View(template="lab.html", title="Lab", tables=tables, context=context, news=SUBJECT)
+
+
+async def start_drill(lab: Lab, visit: Visit) -> Response:
+    """Start a drill, or end the one that runs. Raises: UsageError."""
+    asked = visit.form.get("drill", "")
+    if asked == "stop":
+        await lab.stop()
+    elif asked in set(DrillKind):
+        lab.start(DrillKind(asked))
+    else:
+        raise UsageError(f"there is no drill {asked!r}; choose one of {', '.join(DrillKind)}")
+    return RedirectResponse("/lab", status_code=303)
+
+
+def _columns(result: dict[str, Any]) -> dict[str, Column]:
+    names = sorted({change["member"] for change in _course(result)})
+    return {
+        name: Column(name, letter_of(number), f"c{number % TONE_COUNT + 1}")
+        for number, name in enumerate(names)
+    }
+
+
+def _course(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return who held what from a while before the event on, as changes in the order of time."""
+    held: dict[str, list[int]] = {}
+    for row in result["before"]["queues"]:
+        for owner in row["owners"]:
+            # Members are numbered as their instances are; no other queue is of the drill's topic.
+            name = f"member-{owner['client_id'].rpartition('@')[2]}"
+            if row["topic"] == TOPIC:
+                held.setdefault(name, []).append(row["queue_id"])
+    begun = [
+        {"after_ms": -_LEAD_MS, "member": name, "queue_ids": ids} for name, ids in held.items()
+    ]
+    # What is killed or cut off has nothing from then on, and cannot say so.
+    if result["drill"] in (DrillKind.KILL, DrillKind.PARTITION):
+        begun.append({"after_ms": 0, "member": "member-1", "queue_ids": []})
+    return [*begun, *result["changes"]]
+
+
+def _length_ms(result: dict[str, Any]) -> int:
+    """Return how long the picture is: a little longer than the last change."""
+    last = max((change["after_ms"] for change in result["changes"]), default=0)
+    return int(last * 1.1) + _LEAD_MS
+
+
+def _lines(result: dict[str, Any], columns: dict[str, Column], words: Words) -> Sequence[Line]:
+    """Draw who had each queue from the event on."""
+    until_ms = _length_ms(result)
+    span = Span(-_LEAD_MS, until_ms)
+    queue_ids = sorted({r["queue_id"] for r in result["after"]["queues"] if r["topic"] == TOPIC})
+    course = _course(result)
+    lines = []
+    for queue_id in queue_ids:
+        bands = _bands(course, queue_id, until_ms)
+        strip: Markup = draw_bands(bands, columns, span, marks=(), nobody=words("nobody"))
+        spoken = "; ".join(
+            f"{' + '.join(band.owners or ()) or words('nobody')} "
+            f"{words.duration(band.end_ms - band.start_ms)}"
+            for band in bands
+        )
+        lines.append(Line(str(queue_id), strip, spoken))
+    return lines
+
+
+def _bands(changes: Sequence[dict[str, Any]], queue_id: int, until_ms: int) -> list[Band]:
+    held: dict[str, bool] = {}
+    bands: list[Band] = []
+    since_ms, owners = -_LEAD_MS, None
+    for change in changes:
+        held[change["member"]] = queue_id in change["queue_ids"]
+        now = tuple(sorted(name for name, has in held.items() if has))
+        if now == owners:
+            continue
+        if owners is not None and change["after_ms"] > since_ms:
+            bands.append(Band(since_ms, change["after_ms"], owners))
+        since_ms, owners = change["after_ms"], now
+    return [*bands, Band(since_ms, until_ms, owners or ())]
+
+
+def _phase_table(result: dict[str, Any], words: Words) -> Table:
+    return Table(
+        name="phases",
+        title="What it did",
+        columns=(
+            Field("event", "event", "prose"),
+            Field("settled_ms", "one owner each after", "duration"),
+            Field("unowned_ms", "nobody's for", "duration"),
+            Field("double_ms", "several's for", "duration"),
+            Field("moved", "queues moved", "number"),
+        ),
+        rows=[
+            [
+                Cell(words(phase["event"])),
+                Cell(phase["settled_ms"], tone="bad" if phase["settled_ms"] is None else ""),
+                Cell(phase["unowned_ms"], tone="bad" if phase["unowned_ms"] else ""),
+                Cell(phase["double_ms"], tone="bad" if phase["double_ms"] else ""),
+                Cell(phase["moved"]),
+            ]
+            for phase in result["phases"]
+        ],
+    )

@@ -1,0 +1,375 @@
+"""The pages of messages and dead letters: to browse, to search, to follow, to send again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import quote, urlencode
+
+from starlette.responses import RedirectResponse, Response
+
+from sparrowmq.calling.clock import timestamp_ms
+from sparrowmq.client.operations.administer import query_message, view_message
+from sparrowmq.client.operations.browse import Start, browse, close_browser, open_browser
+from sparrowmq.client.operations.dead_letters import list_dead_letters, resend_dead_letter
+from sparrowmq.dash.overview_page import group_href
+from sparrowmq.dash.tables import Cell, Column, Table
+from sparrowmq.dash.watcher import Watcher
+from sparrowmq.dash.web import FOLLOWED, Site, View, Visit
+from sparrowmq.errors import TopicRouteNotFound, UsageError
+from sparrowmq.model import MessageExt
+from sparrowmq.model.names import check_group, check_topic, dlq_topic
+from sparrowmq.model.spelling import parse_queue, parse_time
+
+# Messages of one page.
+COUNT = 50
+# Of each queue, so that topics of many queues are not read whole.
+_READ_MAX = 800
+# How long a page is read at most.
+_READ_TIMEOUT_MS = 5_000
+_TURNS_MAX = 64
+# Of a body, a key or a property that is shown; a message's own page has a link to all of the body.
+_LINE_LENGTH, _PAGE_BYTES = 120, 65_536
+_HEX_WIDTH = 16
+
+
+class Read(NamedTuple):
+    """Messages, and what went wrong, in words."""
+
+    messages: list[MessageExt]
+    problems: list[str]
+
+
+async def show_messages(watcher: Watcher, visit: Visit) -> View:
+    """Browse, search or follow a topic's messages. Raises: SparrowError."""
+    query = visit.query
+    topic = query.get("topic", "").strip()
+    if not topic:
+        return _messages_view(watcher, visit, topic="", read=Read([], []))
+    check_topic(topic)
+    wanted = query.get("key", "").strip()
+    if wanted:
+        read = Read(await _search(watcher, topic, wanted), [])
+    else:
+        read = await _browse(watcher, visit, topic)
+    return _messages_view(watcher, visit, topic=topic, read=read)
+
+
+async def _search(watcher: Watcher, topic: str, wanted: str) -> list[MessageExt]:
+    """Return the messages of a key or an id, the newest first."""
+    run, directory = watcher.driver.run, watcher.directory
+    found = await run(query_message(directory, topic, wanted, count_max=COUNT))
+    if not found:
+        one = await run(view_message(directory, topic, wanted))
+        found = [] if one is None else [one]
+    return found[::-1]
+
+
+async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
+    query = visit.query
+    queues = [parse_queue(query["queue"])] if query.get("queue") else []
+    offset, since = query.get("offset", "").strip(), query.get("from", "").strip()
+    tags = query.get("tag", "").strip() or "*"
+    if offset:
+        if not queues:
+            raise UsageError("an offset is one of a queue: name the queue, such as broker-a:3")
+        if not (offset.isascii() and offset.isdigit() and len(offset) <= 18):
+            raise UsageError(f"{offset!r} is no offset; write a number from 0")
+        return await read_messages(
+            watcher, topic, Start(is_earliest=True), queues, tags=tags, offset=int(offset)
+        )
+    if since:
+        since_ms = parse_time(since, now_timestamp_ms=timestamp_ms())
+        read = await read_messages(watcher, topic, Start(timestamp_ms=since_ms), queues, tags=tags)
+        # For a time after the last message brokers answer with the last message.
+        return Read([m for m in read.messages if m.store_timestamp_ms >= since_ms], read.problems)
+    seen = watcher.overview
+    known = {each.topic: each.queue_count for each in (seen.topics if seen is not None else ())}
+    count = min(COUNT, 1 + _READ_MAX // (1 if queues else known.get(topic) or 1))
+    read = await read_messages(watcher, topic, Start(last_count=count), queues, tags=tags)
+    return Read(read.messages[-COUNT:][::-1], read.problems)
+
+
+async def read_messages(
+    watcher: Watcher,
+    topic: str,
+    start: Start,
+    queues: Sequence[tuple[str, int]],
+    *,
+    tags: str = "*",
+    offset: int | None = None,
+    count: int = COUNT,
+) -> Read:
+    """Read messages in the order of storing.
+
+    Args:
+        start: where to begin.
+        offset: where to begin in the one queue that is named.
+        count: how many to read from a time or an offset on.
+
+    Raises: SparrowError.
+    """
+    run, directory = watcher.driver.run, watcher.directory
+    browser = await run(open_browser(directory, topic, start=start, selection=tags, queues=queues))
+    if offset is not None:
+        browser.cursors[0].offset = offset
+    read = Read([], [])
+    try:
+        for _ in range(_TURNS_MAX):
+            is_enough = start.last_count is None and len(read.messages) >= count
+            if browser.is_done or is_enough:
+                break
+            found = await run(browse(directory, browser, timeout_ms=_READ_TIMEOUT_MS))
+            read.messages.extend(found.messages)
+            read.problems.extend(found.problems)
+    finally:
+        await run(close_browser(browser))
+    read.messages.sort(key=lambda message: (message.store_timestamp_ms, message.queue_offset))
+    if start.last_count is None:
+        del read.messages[count:]
+    return read
+
+
+def message_href(message: MessageExt) -> str:
+    """Return where a message's page is."""
+    parts = (message.topic, message.broker_name, message.queue_id, message.queue_offset)
+    return "/messages/" + "/".join(quote(str(part), safe="") for part in parts)
+
+
+def _messages_view(watcher: Watcher, visit: Visit, *, topic: str, read: Read) -> View:
+    seen = watcher.overview
+    topics = sorted(
+        each.topic for each in (seen.topics if seen is not None else ()) if not each.is_internal
+    )
+    follows = visit.query.get("follow") == "yes" and bool(topic)
+    return View(
+        template="messages.html",
+        title="Messages",
+        tables=(_message_table(read.messages),),
+        news=FOLLOWED if follows else None,
+        context={
+            "topic": topic,
+            "topics": topics,
+            "problems": read.problems[:5],
+            "follows": follows,
+            "asked": {
+                name: visit.query.get(name, "")
+                for name in ("queue", "offset", "from", "key", "tag")
+            },
+        },
+    )
+
+
+def _message_table(messages: Sequence[MessageExt]) -> Table:
+    return Table(
+        name="messages",
+        title="Messages",
+        columns=(
+            Column("stored_ms", "stored", "time"),
+            Column("queue", "queue"),
+            Column("offset", "offset", "number"),
+            Column("tag", "tag"),
+            Column("keys", "keys", "prose"),
+            Column("body", "body", "prose"),
+            Column("bytes", "bytes", "number"),
+            Column("again", "come again", "number"),
+            Column("id", "id"),
+        ),
+        rows=[
+            [
+                Cell(message.store_timestamp_ms, message_href(message)),
+                Cell(f"{message.broker_name}:{message.queue_id}"),
+                Cell(message.queue_offset),
+                Cell(shorten(message.tags or "") or None),
+                Cell(shorten(" ".join(message.keys)) or None),
+                Cell(preview(message.body)),
+                Cell(len(message.body)),
+                Cell(message.reconsume_times),
+                Cell(message.msg_id),
+            ]
+            for message in messages
+        ],
+        empty="No message is there.",
+    )
+
+
+def preview(body: bytes) -> str:
+    """Return the beginning of a body on one line: text, or bytes in hex."""
+    # A character has four bytes at most; one that is cut at the end does not show.
+    part = body[: 4 * _LINE_LENGTH + 4]
+    try:
+        text = _decode(part, is_whole=len(part) == len(body))
+    except UnicodeDecodeError:
+        return shorten(part.hex(" "))
+    return shorten(" ".join(text.split()))
+
+
+class Body(NamedTuple):
+    """A body for people: `kind` is json, text or hex; `is_whole` says whether all is shown."""
+
+    kind: str
+    text: str
+    is_whole: bool
+
+
+def describe_body(body: bytes) -> Body:
+    """Write a body as JSON, as text, or as bytes in hex, at most 64 KiB of it."""
+    part = body[:_PAGE_BYTES]
+    is_whole = len(part) == len(body)
+    if is_whole:
+        try:
+            return Body("json", json.dumps(json.loads(body), ensure_ascii=False, indent=2), True)
+        except (ValueError, RecursionError):
+            pass
+    try:
+        text = _decode(part, is_whole=is_whole)
+    except UnicodeDecodeError:
+        return Body("hex", _dump(part), is_whole)
+    if any(ord(sign) < 32 and sign not in "\t\r\n" for sign in text):
+        return Body("hex", _dump(part), is_whole)
+    return Body("text", text, is_whole)
+
+
+def _decode(part: bytes, *, is_whole: bool) -> str:
+    """Decode UTF-8; where a part ends within a character, the character is left out."""
+    try:
+        return part.decode()
+    except UnicodeDecodeError as error:
+        if is_whole or error.reason != "unexpected end of data":
+            raise
+        return part[: error.start].decode()
+
+
+def _dump(part: bytes) -> str:
+    lines = []
+    for start in range(0, len(part), _HEX_WIDTH):
+        some = part[start : start + _HEX_WIDTH]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in some)
+        lines.append(f"{start:08x}  {some.hex(' '):<{3 * _HEX_WIDTH}} {text}")
+    return "\n".join(lines)
+
+
+def shorten(text: str) -> str:
+    """Return the beginning of a text, without characters that do not show."""
+    shown = "".join(sign if sign.isprintable() else "·" for sign in text[: _LINE_LENGTH + 1])
+    return shown if len(text) <= _LINE_LENGTH else f"{shown[:_LINE_LENGTH]}…"
+
+
+async def show_message(watcher: Watcher, visit: Visit) -> View | Response:
+    """Show one message, or give its body as a file. Raises: SparrowError."""
+    message = await _find(watcher, visit.request.path_params)
+    if visit.query.get("format") == "body":
+        return Response(
+            message.body,
+            media_type="application/octet-stream",
+            headers={"content-disposition": 'attachment; filename="message.bin"'},
+        )
+    table = Table(
+        name="properties",
+        title="Properties",
+        columns=(Column("name", "name"), Column("value", "value", "prose")),
+        rows=[
+            [Cell(shorten(name)), Cell(_cut(value))]
+            for name, value in sorted(message.properties.items())
+        ],
+        empty="It has none.",
+    )
+    return View(
+        template="message.html",
+        title="Message",
+        tables=(table,),
+        news=None,
+        context={
+            "message": message,
+            "body": describe_body(message.body),
+            "keys": [shorten(key) for key in message.keys],
+            "tag": shorten(message.tags or ""),
+        },
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _PAGE_BYTES else f"{text[:_PAGE_BYTES]}…"
+
+
+async def _find(watcher: Watcher, place: dict[str, str]) -> MessageExt:
+    topic, broker_name, number, at = (
+        place["topic"],
+        place["broker"],
+        place["queue"],
+        place["offset"],
+    )
+    check_topic(topic)
+    queue = parse_queue(f"{broker_name}:{number}")
+    if not (at.isascii() and at.isdigit() and len(at) <= 18):
+        raise UsageError(f"{at!r} is no offset; write a number from 0")
+    read = await read_messages(
+        watcher, topic, Start(is_earliest=True), [queue], offset=int(at), count=1
+    )
+    for message in read.messages:
+        if message.queue_offset == int(at):
+            return message
+    problem = read.problems[0] if read.problems else "it has gone, or has not come yet"
+    raise UsageError(f"there is no message {at} in {broker_name}:{number} of {topic}: {problem}")
+
+
+async def show_dead_letters(site: Site, visit: Visit) -> View:
+    """List the groups with dead letters, or those of one group. Raises: SparrowError."""
+    group = visit.query.get("group", "").strip()
+    watcher = site.watcher
+    if group:
+        return await _show_letters(site, visit, check_group(group))
+    found = await watcher.driver.run(list_dead_letters(watcher.directory))
+    table = Table(
+        name="dead_letters",
+        title="Dead letters",
+        columns=(
+            Column("group", "group"),
+            Column("messages", "messages", "number"),
+            Column("last_ms", "last message", "time"),
+        ),
+        rows=[
+            [
+                Cell(each.group, f"/dead-letters?{urlencode({'group': each.group})}"),
+                Cell(each.message_count, tone="bad" if each.message_count else ""),
+                Cell(each.last_timestamp_ms),
+            ]
+            for each in found
+        ],
+        empty="No group has dead letters.",
+    )
+    return View(template="table.html", title="Dead letters", tables=(table,))
+
+
+async def _show_letters(site: Site, visit: Visit, group: str) -> View:
+    try:
+        read = await read_messages(site.watcher, dlq_topic(group), Start(last_count=COUNT), ())
+    except TopicRouteNotFound:
+        read = Read([], [])
+    letters = read.messages[-COUNT:][::-1]
+    return View(
+        template="letters.html",
+        title="Dead letters",
+        tables=(_message_table(letters),),
+        news=None,
+        context={
+            "group": group,
+            "group_href": group_href(group),
+            "problems": read.problems[:5],
+            "letters": letters,
+            "done": visit.query.get("done", ""),
+        },
+    )
+
+
+async def resend(site: Site, visit: Visit) -> Response:
+    """Send a dead letter to its group again. Raises: UsageError in a page that only reads."""
+    site.check_writes()
+    form, watcher = visit.form, site.watcher
+    group = check_group(form.get("group", ""))
+    place = {name: form.get(name, "") for name in ("broker", "queue", "offset")}
+    message = await _find(watcher, {"topic": dlq_topic(group), **place})
+    await watcher.driver.run(resend_dead_letter(watcher.directory, group, message))
+    target = urlencode({"group": group, "done": message.msg_id})
+    return RedirectResponse(f"/dead-letters?{target}", status_code=303)

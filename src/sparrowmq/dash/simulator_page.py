@@ -1,0 +1,183 @@
+"""The simulator: what would move if members came and went, under two strategies and under all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from sparrowmq.dash.matrix import TONE_COUNT, letter_of
+from sparrowmq.dash.tables import Cell, Column, Table
+from sparrowmq.dash.web import View, Visit
+from sparrowmq.doctor.whatif import (
+    ALL_NAMES,
+    Course,
+    Plan,
+    Step,
+    check_strategy,
+    parse_events,
+    simulate,
+    simulate_all,
+)
+from sparrowmq.errors import UsageError
+from sparrowmq.model import MessageQueue
+
+# A page simulates less than the command does: a picture of more is none, and others wait.
+QUEUES_MAX, MEMBERS_MAX, EVENTS_MAX = 256, 64, 12
+_DEFAULTS = {
+    "queues": "8",
+    "members": "3",
+    "brokers": "1",
+    "rooms": "1",
+    "events": "join,leave",
+    "strategy": "AVG",
+    "versus": "MINIMAL_MOVE",
+}
+
+
+class Owner(NamedTuple):
+    """A member in a picture."""
+
+    letter: str
+    tone: str
+
+
+class Square(NamedTuple):
+    """Who has a queue after an event, and whether it moved with it."""
+
+    owners: tuple[Owner, ...]
+    has_moved: bool
+
+
+class Picture(NamedTuple):
+    """One strategy through all events: a row for each queue, a column for each event.
+
+    `moved` is how many queues left a member that stays, by event; `failure` why it gave nothing.
+    """
+
+    strategy: str
+    school: str
+    events: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Square, ...]], ...]
+    moved: tuple[int, ...]
+    members: tuple[tuple[Owner, str], ...]
+    failure: str
+
+
+async def show_simulator(visit: Visit) -> View:
+    """Simulate what the URL says. Raises: ConfigError, UsageError for what cannot be simulated."""
+    asked = _DEFAULTS | {name: visit.query[name] for name in _DEFAULTS if visit.query.get(name)}
+    plan = Plan(
+        queue_count=_number(asked, "queues", QUEUES_MAX),
+        member_count=_number(asked, "members", MEMBERS_MAX),
+        events=parse_events(asked["events"]),
+        broker_count=_number(asked, "brokers", QUEUES_MAX),
+        room_count=_number(asked, "rooms", QUEUES_MAX),
+        has_duplicate_id=visit.query.get("twin") == "yes",
+    )
+    if len(plan.events) > EVENTS_MAX:
+        raise UsageError(f"{len(plan.events)} events; the page simulates {EVENTS_MAX} at most")
+    chosen = [check_strategy(asked["strategy"]), check_strategy(asked["versus"])]
+    # Thousands of allocations: not on the loop that serves the other pages.
+    pictures, courses = await asyncio.to_thread(_simulate, plan, chosen)
+    return View(
+        template="simulator.html",
+        title="Simulator",
+        tables=(_comparison(courses, visit),),
+        news=None,
+        context={
+            "asked": asked,
+            "has_twin": plan.has_duplicate_id,
+            "names": ALL_NAMES,
+            "pictures": pictures,
+        },
+    )
+
+
+def _simulate(plan: Plan, chosen: Sequence[str]) -> tuple[list[Picture], list[Course]]:
+    return [_draw(plan, simulate(plan, name)) for name in chosen], simulate_all(plan)
+
+
+def _number(asked: Mapping[str, str], name: str, highest: int) -> int:
+    text = asked[name].strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= highest):
+        raise UsageError(f"{name} is {text!r}; it must be a number from 1 to {highest}")
+    return int(text)
+
+
+def _owner(number: int) -> Owner:
+    return Owner(letter_of(number), f"c{number % TONE_COUNT + 1}")
+
+
+def _draw(plan: Plan, course: Course) -> Picture:
+    members = {member.number: member for step in course.steps for member in step.members}
+    return Picture(
+        strategy=course.strategy,
+        school=course.school,
+        events=tuple(str(step.event) if step.event else "" for step in course.steps),
+        rows=tuple((_name(plan, queue), _squares(course.steps, queue)) for queue in plan.queues),
+        moved=tuple(step.moved for step in course.steps),
+        members=tuple((_owner(n), members[n].client_id) for n in sorted(members)),
+        failure=next((step.failure for step in course.steps if step.failure), ""),
+    )
+
+
+def _name(plan: Plan, queue: MessageQueue) -> str:
+    broker = queue.broker_name if plan.room_count > 1 else queue.broker_name.partition("@")[2]
+    return f"{broker}:{queue.queue_id}"
+
+
+def _squares(steps: Sequence[Step], queue: MessageQueue) -> tuple[Square, ...]:
+    squares = []
+    before: tuple[int, ...] | None = None
+    for step in steps:
+        owners = step.owners.get(queue, ())
+        squares.append(
+            Square(tuple(map(_owner, owners)), before is not None and set(owners) != set(before))
+        )
+        before = owners
+    return tuple(squares)
+
+
+def _comparison(courses: Sequence[Course], visit: Visit) -> Table:
+    return Table(
+        name="strategies",
+        title="All strategies",
+        columns=(
+            Column("strategy", "strategy"),
+            Column("of", "whose"),
+            Column("moved", "queues moved", "number"),
+            Column("needless", "needlessly", "number"),
+            Column("skew", "largest − smallest share", "number"),
+            Column("idle", "idle members", "number"),
+            Column("unowned", "queues of nobody", "number"),
+            Column("double", "queues of several", "number"),
+            Column("messages", "requests and answers", "number"),
+            Column("wait_ms", "longest wait", "duration"),
+            Column("stopped", "stand still meanwhile", "number"),
+            Column("overlapping", "two may consume meanwhile", "number"),
+        ),
+        rows=[_row(course, visit) for course in courses],
+    )
+
+
+def _row(course: Course, visit: Visit) -> list[Cell]:
+    steps, events = course.steps, course.steps[1:]
+    idle = max(step.idle for step in steps)
+    unowned = max(len(step.unowned) for step in steps)
+    double = max(len(step.double) for step in steps)
+    failure = next((step.failure for step in steps if step.failure), "")
+    return [
+        Cell(course.strategy, note=failure),
+        Cell(visit.words(course.school)),
+        Cell(sum(step.moved for step in events)),
+        Cell(sum(step.needless for step in events)),
+        Cell(max(step.skew for step in steps)),
+        Cell(idle, tone="warn" if idle else ""),
+        Cell(unowned, tone="bad" if unowned else ""),
+        Cell(double, tone="bad" if double else ""),
+        Cell(sum(step.cost.messages for step in events)),
+        Cell(max((step.cost.wait_ms_max for step in events), default=0)),
+        Cell(sum(step.cost.stopped for step in events)),
+        Cell(sum(step.cost.overlapping for step in events)),
+    ]

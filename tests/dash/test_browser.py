@@ -1,0 +1,210 @@
+"""The page in Chromium: live, by keyboard, on narrow and wide screens, for people with any eyes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from group_stage import GroupStage
+from sparrowmq.testing import EmbeddedCluster
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium"),
+]
+
+PAGES = ("/", "/topics", "/messages", "/dead-letters", "/brokers", "/doctor", "/simulator", "/lab")
+SECONDS_MS = 1_000
+
+
+class Dash(NamedTuple):
+    """A running page: its process, where it is, and its password."""
+
+    process: subprocess.Popen[str]
+    base: str
+    password: str
+
+
+def start_dash(held: ExitStack, cluster: EmbeddedCluster, data: Path, port: int = 0) -> Dash:
+    command = [sys.executable, "-m", "sparrowmq.cli.main", "dash", "--data", str(data)]
+    process = held.enter_context(
+        subprocess.Popen(
+            [*command, "--nameserver", cluster.name_server, "--port", str(port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    )
+    held.callback(process.kill)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    base = process.stdout.readline().removeprefix("ready dash=").strip("/\n")
+    password = process.stderr.readline().rpartition(" ")[2].strip()
+    return Dash(process, base, password)
+
+
+@pytest.fixture(scope="module")
+def dash(cluster: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dash]:
+    with ExitStack() as held:
+        yield start_dash(held, cluster, tmp_path_factory.mktemp("dash"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        # The tests may run as root, for whom Chromium's sandbox does not start.
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def page(browser: Browser, dash: Dash) -> Iterator[Page]:
+    """A page of somebody who has logged in; what the browser complains of fails the test."""
+    context = browser.new_context(base_url=dash.base, viewport={"width": 1400, "height": 900})
+    context.set_default_timeout(30 * SECONDS_MS)
+    opened = context.new_page()
+    complaints: list[str] = []
+    opened.on(
+        "console", lambda said: complaints.append(said.text) if said.type == "error" else None
+    )
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    log_in(opened, dash)
+    yield opened
+    context.close()
+    assert [] == complaints
+
+
+def log_in(page: Page, dash: Dash) -> None:
+    page.goto("/login")
+    page.fill("input[name=password]", dash.password)
+    page.click("main button")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+
+
+def faults_of(page: Page) -> list[str]:
+    """Return what axe finds that is serious or critical, with the element it is at."""
+    response = Axe().run(page).response
+    assert response["passes"], "axe looked at nothing"
+    found = response["violations"]
+    return [
+        f"{each['id']}: {each['nodes'][0]['html'][:200]} {each['nodes'][0]['failureSummary'][:300]}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+def wait_for_look(page: Page) -> None:
+    """Wait until the cluster was looked at."""
+    page.goto("/")
+    expect(page.locator("#groups")).to_be_visible()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "language"), [(400, "zh"), (1400, "en")])
+def test_every_page_fits_its_screen_and_can_be_read_by_everybody(
+    page: Page, stage: GroupStage, width: int, language: str, theme: str
+) -> None:
+    stage.send([b'{"flight": "UA1"}'] * 8, keys=("order-1",), tags="new")
+    stage.start_process("twin")
+    stage.start_process("twin")
+    wait_for_look(page)
+    page.set_viewport_size({"width": width, "height": 900})
+    group = f"/groups/{stage.group}?explain=broker-a:0&of={stage.topic}"
+    more = (group, f"/topics/{stage.topic}", f"/messages?topic={stage.topic}", "/brokers/broker-a")
+    message = f"/messages/{stage.topic}/broker-a/0/0"
+    found = []
+    for path in (*PAGES, *more, message):
+        mark = "&" if "?" in path else "?"
+        page.goto(f"{path}{mark}lang={language}&theme={theme}")
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            found.append(f"{path} is wider than its screen")
+        found += [f"{path}: {fault}" for fault in faults_of(page)]
+
+    assert [] == found
+
+
+def test_a_rebalance_is_seen_as_it_happens(page: Page, stage: GroupStage) -> None:
+    stage.join("a")
+    page.goto(f"/groups/{stage.group}?topic={stage.topic}")
+    expect(page.locator("td.square.owned.has")).to_have_count(4)
+    # What a reader does to a page stays: it is not loaded anew.
+    page.evaluate("window.isTheSame = true")
+    page.locator("a[href*='explain=']").nth(1).focus()
+
+    stage.join("b")
+
+    expect(page.locator(".members li")).to_have_count(2)
+    moved = page.locator("#rebalances + * tr, table.data tbody tr").filter(
+        has_text="B (172.17.0.1@b) joined"
+    )
+    expect(moved).to_contain_text("A → B: broker-a:2, 3")
+    expect(page.locator(".strip .tone-c2").first).to_be_visible()
+    assert page.evaluate("window.isTheSame")
+    assert "explain=" in page.evaluate("document.activeElement.href")
+
+
+def test_a_page_is_worked_by_keys(page: Page, stage: GroupStage) -> None:
+    stage.send([b"x"] * 4)
+    stage.join("a")
+    wait_for_look(page)
+    expect(page.get_by_role("link", name=stage.group, exact=True)).to_be_visible()
+
+    page.keyboard.press("/")
+    page.keyboard.type(stage.group)
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(rf"\?q={stage.group}"))
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(rf"/groups/{stage.group}$"))
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    expect(page).to_have_url(re.compile("/topics$"))
+
+
+def test_a_drill_is_staged_by_a_click_and_the_doctor_finds_the_fault(page: Page) -> None:
+    page.goto("/lab")
+    page.get_by_role("button", name="duplicate-id").click()
+
+    expect(page.locator(".course li").first).to_contain_text("starting a broker")
+    expect(page.locator("#finding-R02, #finding-R01").first).to_be_visible(timeout=150 * SECONDS_MS)
+    expect(page.locator("#phases")).to_be_visible()
+    expect(page.locator(".timeline .strip")).to_have_count(8)
+    assert [] == faults_of(page)
+
+
+def test_a_page_whose_server_ends_says_so_and_finds_back(
+    browser: Browser, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    with ExitStack() as held:
+        dash = start_dash(held, cluster, tmp_path)
+        context = browser.new_context(base_url=dash.base)
+        page = context.new_page()
+        log_in(page, dash)
+        expect(page.locator("#groups")).to_be_visible()
+
+        dash.process.kill()
+        expect(page.locator("#lost")).to_have_text(re.compile("has lost its server"))
+        dash.process.wait()
+        port = int(dash.base.rpartition(":")[2])
+        again = start_dash(held, cluster, tmp_path, port)
+
+        # Its sessions went with it.
+        expect(page).to_have_url(re.compile(r"/login\?next=%2F$"), timeout=30 * SECONDS_MS)
+        page.fill("input[name=password]", again.password)
+        page.click("main button")
+        expect(page.locator("#groups")).to_be_visible()
+        context.close()

@@ -1,0 +1,325 @@
+"""Topics, brokers, messages, dead letters, the doctor's list and the simulator, on a cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from group_stage import GroupStage
+from live_page import Reader
+from sparrowmq import ConsumeStatus, Message
+from sparrowmq.dash.message_pages import COUNT, describe_body, preview, shorten
+from steps_of_pages import eventually, read_table, words_of
+
+pytestmark = pytest.mark.slow
+
+
+async def test_topics_are_listed_with_who_reads_them(reader: Reader, stage: GroupStage) -> None:
+    stage.send([b"x"] * 8)
+    stage.join("a")
+
+    async def row() -> dict[str, Any] | None:
+        found = [r for r in await read_table(reader, "/topics", "topics") if r["group_count"]]
+        return next((row for row in found if row["topic"] == stage.topic), None)
+
+    shown = await eventually("the topic", row)
+
+    assert (4, 8, stage.group) == (shown["queues"], shown["end_offsets"], shown["groups"])
+    plain = [row["topic"] for row in await read_table(reader, "/topics", "topics")]
+    every = [row["topic"] for row in await read_table(reader, "/topics?internal=yes", "topics")]
+    assert "TBW102" not in plain
+    assert "TBW102" in every
+
+
+async def test_a_topic_shows_its_queues_readers_and_places(
+    reader: Reader, stage: GroupStage
+) -> None:
+    stage.send([b"x"] * 6)
+    path = f"/topics/{stage.topic}"
+
+    queues = await read_table(reader, path, "queues")
+    (place,) = await read_table(reader, path, "places")
+
+    assert [2, 2, 1, 1] == [row["messages"] for row in queues]
+    assert ("broker-a", 4, 4, "rw") == tuple(place.values())[:4]
+    assert "6 messages" in words_of(await reader.read(path))
+
+
+async def test_a_topic_that_is_not_there_is_one_line(reader: Reader) -> None:
+    assert "nowhere" in words_of(await reader.read("/topics/nowhere", 503))
+    assert "a b" in words_of(await reader.read("/topics/a%20b", 400))
+
+
+async def test_brokers_say_how_they_are(reader: Reader) -> None:
+    async def row() -> dict[str, Any] | None:
+        found = await read_table(reader, "/brokers", "brokers")
+        return found[0] if found else None
+
+    shown = await eventually("the broker", row)
+
+    assert ("broker-a", None) == (shown["broker"], shown["failure"])
+    runtime = {
+        row["name"]: row["value"]
+        for row in await read_table(reader, "/brokers/broker-a", "runtime")
+    }
+    assert "bootTimestamp" in runtime
+    assert "no broker has the name" in words_of(await reader.read("/brokers/nobody", 400))
+
+
+async def test_messages_are_browsed_the_newest_first(reader: Reader, stage: GroupStage) -> None:
+    stage.send([b"body %d" % number for number in range(COUNT + 10)])
+
+    found = await read_table(reader, f"/messages?topic={stage.topic}", "messages")
+
+    assert [f"body {n}" for n in range(COUNT + 9, 9, -1)] == [row["body"] for row in found]
+
+
+async def test_messages_are_browsed_from_an_offset_and_from_a_time(
+    reader: Reader, stage: GroupStage
+) -> None:
+    stage.send([b"body %d" % number for number in range(12)])
+    at = f"/messages?topic={stage.topic}"
+
+    from_offset = await read_table(reader, f"{at}&queue=broker-a:1&offset=1", "messages")
+    from_time = await read_table(reader, f"{at}&from=10m", "messages")
+    of_the_future = await read_table(reader, f"{at}&from=2099-01-01", "messages")
+
+    assert ["body 5", "body 9"] == [row["body"] for row in from_offset]
+    assert 12 == len(from_time)
+    assert [] == of_the_future
+
+
+async def test_messages_are_found_by_key_id_and_tag(reader: Reader, stage: GroupStage) -> None:
+    stage.send([b"one"], keys=("order-1",), tags="new")
+    stage.send([b"two"], keys=("order-2", "order-1"), tags="paid")
+    at = f"/messages?topic={stage.topic}"
+
+    by_key = await read_table(reader, f"{at}&key=order-1", "messages")
+    by_id = await read_table(reader, f"{at}&key={by_key[0]['id']}", "messages")
+    by_tag = await read_table(reader, f"{at}&tag=paid", "messages")
+    nothing = words_of(await reader.read(f"{at}&key=order-9"))
+
+    assert ["two", "one"] == [row["body"] for row in by_key]
+    assert ["two"] == [row["body"] for row in by_id] == [row["body"] for row in by_tag]
+    assert "No message is there." in nothing
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("offset=1", "name the queue"),
+        ("queue=broker-a:1&offset=x", "'x' is no offset"),
+        ("queue=broker-a:1&offset=" + "9" * 30, "is no offset"),
+        ("queue=nonsense", "'nonsense' is no queue"),
+        ("queue=broker-a:77", "has no queue broker-a:77"),
+        ("from=soon", "'soon' is no time"),
+    ],
+)
+async def test_a_wrong_question_is_one_line(
+    reader: Reader, stage: GroupStage, query: str, words: str
+) -> None:
+    text = await reader.read(f"/messages?topic={stage.topic}&{query}", 400)
+
+    assert words in words_of(text)
+
+
+HOSTILE = '<script>alert("x")</script>"\'><img src=x onerror=alert(1)>{{7*7}}'
+
+
+async def test_hostile_names_keys_properties_and_bodies_are_text(
+    reader: Reader, stage: GroupStage
+) -> None:
+    stage.producer.send(
+        Message(
+            stage.topic,
+            HOSTILE.encode(),
+            tags="<b>tag</b>",
+            keys=("<i>key</i>", "k" * 20_000),
+            properties={"<u>name</u>": HOSTILE, "long": "v" * 10_000},
+        )
+    )
+    (row,) = await read_table(reader, f"/messages?topic={stage.topic}", "messages")
+    list_page = await reader.read(f"/messages?topic={stage.topic}")
+    number = row["queue"].partition(":")[2]
+    page = await reader.read(f"/messages/{stage.topic}/broker-a/{number}/{row['offset']}")
+
+    for text in (list_page, page):
+        assert "<script>alert" not in text
+        assert "<img" not in text
+        assert "<b>tag" not in text
+        assert "<i>key" not in text
+        assert "<u>name" not in text
+        assert "&lt;script&gt;" in text
+        assert "{{7*7}}" in text
+    assert len(list_page) < 20_000, "a long key is shown by its beginning"
+    for path in (
+        "/topics?q=%3Cscript%3Ealert(1)%3C/script%3E",
+        "/login?next=/%22%3E%3Cscript%3Ealert(1)",
+        "/messages?topic=%3Cscript%3E",
+        "/groups/%3Cscript%3E",
+        "/brokers/%3Cscript%3E",
+        "/lab?x=%3Cscript%3E",
+    ):
+        assert "<script>" not in (await reader.http.get(path)).text, path
+
+
+async def test_a_binary_body_is_shown_in_hex_and_given_whole_as_a_file(
+    reader: Reader, stage: GroupStage
+) -> None:
+    body = bytes(range(256)) * 400
+    stage.send([body])
+    (row,) = await read_table(reader, f"/messages?topic={stage.topic}", "messages")
+    path = f"/messages/{stage.topic}/broker-a/{row['queue'][-1]}/{row['offset']}"
+
+    text = await reader.read(path)
+    file = await reader.http.get(f"{path}?format=body")
+
+    assert "00000000  00 01 02 03" in text
+    assert "102,400 bytes · hex · the beginning" in words_of(text)
+    assert body == file.content
+    assert "application/octet-stream" == file.headers["content-type"]
+    assert "attachment" in file.headers["content-disposition"]
+
+
+async def test_a_message_that_is_not_there_is_one_line(reader: Reader, stage: GroupStage) -> None:
+    text = words_of(await reader.read(f"/messages/{stage.topic}/broker-a/0/99", 400))
+
+    assert f"there is no message 99 in broker-a:0 of {stage.topic}" in text
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "text"),
+    [
+        (b'{"b": [1, 2]}', "json", '{\n  "b": [\n    1,\n    2\n  ]\n}'),
+        (b"plain\ntext", "text", "plain\ntext"),
+        ("中文".encode(), "text", "中文"),
+        (b"a\x00b", "hex", f"00000000  {'61 00 62':<48} a.b"),
+        (b"\xff", "hex", f"00000000  {'ff':<48} ."),
+        (b"[" * 100_000, "text", "[" * 65_536),
+        ("é".encode() * 40_000, "text", "é" * 32_768),
+        (b"x" + "é".encode() * 40_000, "text", "x" + "é" * 32_767),
+    ],
+)
+def test_bodies_are_shown_as_what_they_are(body: bytes, kind: str, text: str) -> None:
+    shown = describe_body(body)
+
+    assert (kind, text, len(body) <= 65_536) == shown
+
+
+def test_previews_are_one_short_line() -> None:
+    assert '{ "a": 1 }' == preview(b'{\n  "a": 1\n}')
+    assert "ff 00" == preview(b"\xff\x00")
+    assert "é" * 120 + "…" == preview("é".encode() * 1_000)
+    assert "a·b" == shorten("a\u202eb")
+
+
+async def die(stage: GroupStage) -> None:
+    """Have the topic's one message become a dead letter."""
+    stage.send([b"poison"], keys=("bad-1",))
+    member = stage.join(
+        "a", listener=lambda messages, context: ConsumeStatus.RECONSUME_LATER, max_reconsume_times=0
+    )
+
+    async def dead() -> bool:
+        return member.counters.sent_back == 1
+
+    await eventually("the message sent back", dead)
+    member.close()
+
+
+async def test_dead_letters_are_shown_and_sent_again_only_if_writes_are_allowed(
+    reader: Reader, writer: Reader, stage: GroupStage
+) -> None:
+    await die(stage)
+    path = f"/dead-letters?group={stage.group}"
+
+    async def letters() -> list[dict[str, Any]]:
+        return await read_table(reader, path, "messages")
+
+    (letter,) = await eventually("the dead letter", letters)
+    rows = {
+        r["group"]: r["messages"] for r in await read_table(reader, "/dead-letters", "dead_letters")
+    }
+    form = {
+        "group": stage.group,
+        "broker": "broker-a",
+        "queue": letter["queue"].partition(":")[2],
+        "offset": str(letter["offset"]),
+    }
+    refused = await reader.http.post("/dead-letters/resend", data={"token": reader.token(), **form})
+    got: list[bytes] = []
+
+    def take(messages: Any, context: Any) -> ConsumeStatus:
+        got.extend(message.body for message in messages)
+        return ConsumeStatus.CONSUME_SUCCESS
+
+    stage.join("b", listener=take)
+    sent = await writer.http.post("/dead-letters/resend", data={"token": writer.token(), **form})
+
+    assert 1 == rows[stage.group]
+    assert "only reads" in words_of(await reader.read(path))
+    assert 400 == refused.status_code
+    assert "start it with --allow-writes" in refused.text
+    assert 303 == sent.status_code
+
+    async def came() -> list[bytes]:
+        return got
+
+    assert [b"poison"] == await eventually("the dead letter", came, timeout_s=60)
+
+
+async def test_the_doctors_list_leads_to_the_group(reader: Reader, stage: GroupStage) -> None:
+    stage.send([b"x"] * 4)
+    member = stage.join("a")
+    member.close()
+    stage.send([b"x"] * 4)
+
+    async def row() -> dict[str, Any] | None:
+        found = await read_table(reader, f"/doctor?q={stage.group}", "findings")
+        return found[0] if found else None
+
+    shown = await eventually("a finding", row)
+
+    assert "Q04" == shown["rule"]
+    page = await reader.read("/doctor")
+    assert f'href="/groups/{stage.group}#finding-Q04"' in page
+
+
+async def test_the_simulator_compares_strategies_move_by_move(reader: Reader) -> None:
+    path = "/simulator?queues=8&members=3&events=join,leave&strategy=AVG&versus=MINIMAL_MOVE"
+    text = await reader.read(path)
+    rows = {row["strategy"]: row for row in await read_table(reader, path, "strategies")}
+
+    # AVG: 3-3-2 becomes 2-2-2-2, then 3-3-2.
+    assert 6 == rows["AVG"]["moved"]
+    assert 2 == rows["MINIMAL_MOVE"]["moved"]
+    assert 0 == rows["MINIMAL_MOVE"]["needless"]
+    assert 2 == text.count('<table class="matrix moves">')
+    assert 12 == text.count('<td class="moved">')
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("queues=257", "queues is '257'; it must be a number from 1 to 256"),
+        ("queues=-1", "queues is '-1'"),
+        ("members=1e9", "members is '1e9'"),
+        ("events=jion", "the nearest is join"),
+        ("events=" + ",".join(["join"] * 13), "13 events"),
+        ("strategy=AVGG", "unknown strategy 'AVGG'; the nearest is AVG"),
+        ("brokers=9", "brokers is 9; it must be from 1 to 8"),
+        ("events=kill:7", "event kill:7: there are 3 members then"),
+    ],
+)
+async def test_what_cannot_be_simulated_is_one_line(reader: Reader, query: str, words: str) -> None:
+    assert words in words_of(await reader.read(f"/simulator?{query}", 400))
+
+
+async def test_every_table_is_a_file_too(reader: Reader) -> None:
+    for path in ("/", "/topics", "/brokers", "/doctor", "/simulator", "/dead-letters"):
+        for kind, media in (("csv", "text/csv; charset=utf-8"), ("json", "application/json")):
+            answer = await reader.http.get(path, params={"format": kind})
+            assert (200, media) == (answer.status_code, answer.headers["content-type"]), path
+        json.loads(answer.text)
