@@ -4,7 +4,7 @@ Pure.
 
 A call that runs too long has its messages sent back, but keeps its thread. Once every thread is
 kept so, nothing is consumed any more although the member is alive and listed, which nobody sees
-from outside: so it is told.
+from outside; `ListenersStuck` says it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Call(NamedTuple):
 
 @dataclass(slots=True)
 class ListenerCalls:
-    """See the module's text."""
+    """The listener's calls under way, how fast calls went of late, and whether all are stuck."""
 
     _calls: dict[int, _Call] = field(default_factory=dict)
     _has_told: bool = False

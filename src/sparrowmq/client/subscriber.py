@@ -19,7 +19,7 @@ from sparrowmq.client.queue_history import QueueHistory
 from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.client.tracer import Tracer
 from sparrowmq.errors import NoWritableQueue, SparrowError
-from sparrowmq.membership.actions import Fact, QueueLost, TellAssigned, TellRevoked
+from sparrowmq.membership.actions import CallOnAssign, CallOnRevoke, Fact, QueueLost
 from sparrowmq.membership.member import GroupMember
 from sparrowmq.membership.member_config import MemberConfig
 from sparrowmq.model import (
@@ -77,9 +77,9 @@ class RebalanceCallbacks(NamedTuple):
 
     def of(self, kind: type) -> AsyncRebalanceListener | None:
         """Return whom to tell of a change of this kind."""
-        if kind is TellAssigned:
+        if kind is CallOnAssign:
             return self.on_assign
-        return self.on_revoke if kind is TellRevoked else self.on_lost
+        return self.on_revoke if kind is CallOnRevoke else self.on_lost
 
 
 class ListenerFailed(NamedTuple):
@@ -220,7 +220,7 @@ class Subscriber:
     pulls: dict[MessageQueue, Task] = field(default_factory=dict)
     listener_calls: ListenerCalls = field(default_factory=ListenerCalls)
     # Changes that the user is yet to hear of, in order, and the task that tells them.
-    calls: deque[TellAssigned | TellRevoked | QueueLost] = field(default_factory=deque)
+    calls: deque[CallOnAssign | CallOnRevoke | QueueLost] = field(default_factory=deque)
     telling: Task | None = None
     # BROADCASTING: each member's offsets are its own.
     local_offsets: dict[MessageQueue, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The marker by which members that run SparrowMQ are told from all others.
+"""The marker by which members that run SparrowMQ are known from all others.
 
 A heartbeat carries, as every request does, the ordinal of its client's version. Brokers keep it
 for each connection and show it in GET_CONSUMER_CONNECTION_LIST, Apache's like ours, and use it for
@@ -43,7 +43,7 @@ def mark_version(version: int) -> int:
 
 
 def is_marked(version: int) -> bool:
-    """Tell whether a version, as a connection list shows it, is a SparrowMQ member's."""
+    """Return whether a version, as a connection list shows it, is a SparrowMQ member's."""
     return _MARK <= version < _MARK + _ORDINALS_END
 
 

@@ -179,7 +179,7 @@ class QueueLockTable:
         return owners
 
     def has_locks(self, group: str, *, now_ms: int) -> bool:
-        """Tell whether any member of the group holds a queue."""
+        """Return whether any member of the group holds a queue."""
         return any(lease.expires_ms >= now_ms for lease in self._leases.get(group, {}).values())
 
     def shorten(self, group: str, client_id: str, *, lease_ms: int, now_ms: int) -> None:

@@ -175,7 +175,7 @@ class Board:
         ]
 
     def has_one_owner_each(self, group: str) -> bool:
-        """Tell whether every queue has exactly one owner now."""
+        """Return whether every queue has exactly one owner now."""
         return all(len(owners) == 1 for owners in self.owners(group))
 
     def lag(self, group: str) -> list[int] | None:
@@ -185,7 +185,7 @@ class Board:
         return self.lags[-1].first if group == self.first_group else self.lags[-1].second
 
     def is_balanced(self, group: str) -> bool:
-        """Tell whether every queue has one owner and the members' shares differ by one at most."""
+        """Return whether each queue has one owner and the members' shares differ by at most one."""
         shares = [len(m.owned) for m in self.members_of(group) if not m.state.is_over]
         return bool(shares) and self.has_one_owner_each(group) and max(shares) - min(shares) <= 1
 

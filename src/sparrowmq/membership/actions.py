@@ -1,7 +1,7 @@
-"""What a group member asks to have done, and what became of it worth telling.
+"""What a group member asks to have done, and what happened that is worth a line in the log.
 
-`GroupMember.due` returns actions; an operation carries each out and tells the member its result
-by the method that the action names. An action of a queue carries the queue's *epoch*: one number
+`GroupMember.due` returns actions; an operation carries each out and reports its result by the
+method that the action names. An action of a queue carries the queue's *epoch*: one number
 per time that the member was given the queue. A result of an earlier epoch changes nothing.
 """
 
@@ -17,7 +17,7 @@ class RefreshRoutes(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """Tell every broker that we live and what we subscribe. Then `heartbeat_done`."""
+    """Send every broker a heartbeat with what we subscribe. Then `heartbeat_done`."""
 
 
 class Rebalance(NamedTuple):
@@ -65,7 +65,7 @@ class Pull(NamedTuple):
 
 
 class AbandonPull(NamedTuple):
-    """Stop waiting for the answer to a pull; nothing is told."""
+    """Stop waiting for the answer to a pull; nothing is reported."""
 
     queue: MessageQueue
     epoch: int
@@ -104,22 +104,22 @@ class Commit(NamedTuple):
     is_last: bool
 
 
-class TellAssigned(NamedTuple):
-    """Tell the user that a queue is ours, before its first delivery. Then `told`."""
+class CallOnAssign(NamedTuple):
+    """Call the user's `on_assign`, before the first delivery. Then `callback_returned`."""
 
     queue: MessageQueue
     epoch: int
 
 
-class TellRevoked(NamedTuple):
-    """Tell the user that a queue is given up, after its last delivery. Then `told`."""
+class CallOnRevoke(NamedTuple):
+    """Call the user's `on_revoke`, after the last delivery. Then `callback_returned`."""
 
     queue: MessageQueue
     epoch: int
 
 
 class Leave(NamedTuple):
-    """Tell every broker that we leave the group. Then `left`."""
+    """Have every broker take us off its list of the group. Then `left`."""
 
 
 Action: TypeAlias = (
@@ -135,8 +135,8 @@ Action: TypeAlias = (
     | Deliver
     | SendBack
     | Commit
-    | TellAssigned
-    | TellRevoked
+    | CallOnAssign
+    | CallOnRevoke
     | Leave
 )
 

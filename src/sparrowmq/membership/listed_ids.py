@@ -13,7 +13,7 @@ from sparrowmq.membership.actions import DuplicateClientId, Fact, NotListed
 
 
 class ListedIds:
-    """See the module's text.
+    """Finds out whether our client id stands in the broker's list once, twice or not at all.
 
     Args:
         group: the consumer group.

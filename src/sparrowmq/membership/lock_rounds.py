@@ -30,7 +30,7 @@ MEMBERS_SILENT_MS = 10_000
 
 
 class LockRounds:
-    """See the module's text.
+    """Asks about the locks of all queues of a member: renewals, and questions to other members.
 
     Args:
         now_ms: the time.

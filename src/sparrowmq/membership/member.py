@@ -1,6 +1,6 @@
 """The group-member machine: what one member of a consumer group does next.
 
-`due(now_ms)` returns the actions to begin now; an operation carries each out and tells the result
+`due(now_ms)` returns the actions to begin now; an operation carries each out and reports the result
 by the method that the action names (`actions.py`). Every event may make something due, and
 `next_due_ms` says when something becomes due without one.
 
@@ -63,7 +63,7 @@ ROUTE_RETRY_FIRST_MS = 250
 # So are routes that have changed, as the first that we get have: brokers register one after the
 # other, so that more may be about to change.
 ROUTE_AGAIN_FIRST_MS = 1_000
-# The longest interval. No route tells that a broker is missing, which registers again when it can;
+# The longest interval. No route shows that a broker is missing, which registers again when it can;
 # and until all members know of it, its queues have no owner or two. RocketMQ's clients look each
 # 30 s.
 ROUTE_WAIT_MAX_MS = 10_000
@@ -91,7 +91,7 @@ class TopicShare(NamedTuple):
 
 
 class GroupMember:
-    """See the module's text.
+    """One member of a consumer group: which actions to begin now, and what their results change.
 
     Args:
         config: see `MemberConfig`.
@@ -205,7 +205,7 @@ class GroupMember:
         return len(self._deliveries)
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Tell whether a queue is in our hands, also while it starts or drains."""
+        """Return whether a queue is in our hands, also while it starts or drains."""
         return queue in self._queues
 
     def owned_queues(self) -> tuple[OwnedQueue, ...]:
@@ -213,7 +213,7 @@ class GroupMember:
         return tuple(self._queues.values())
 
     def is_sure_of(self, queue: MessageQueue, now_ms: int) -> bool:
-        """Tell whether a queue's lock is ours, so that no other member may have the queue."""
+        """Return whether a queue's lock is ours, so that no other member may have the queue."""
         owned = self._queues.get(queue)
         return owned is not None and owned.is_sure(now_ms)
 
@@ -265,7 +265,7 @@ class GroupMember:
         self._wanted.pop(topic, None)
 
     def routes_refreshed(self, *, found: Collection[str], has_changed: bool, now_ms: int) -> None:
-        """Note for which topics a route was told, and whether any says something new."""
+        """Note which topics have a route, and whether any route has changed."""
         config = self._config
         self._has_routes = self._has_routes or bool(found)
         has_all = self._topics <= set(found)
@@ -286,7 +286,7 @@ class GroupMember:
     def heartbeat_done(
         self, *, reached: int, failed: int, now_ms: int, expiry_ms: int | None = None
     ) -> None:
-        """Note how many brokers heard the heartbeat and how many could not be told.
+        """Note how many brokers answered the heartbeat and how many did not.
 
         Args:
             expiry_ms: after how long one of them forgets a silent member, if it says so.
@@ -305,7 +305,7 @@ class GroupMember:
             owned.hurry(now_ms)
 
     def registration_missing(self, now_ms: int) -> None:
-        """A broker says that it does not know us or our subscription: tell it at once."""
+        """A broker does not know us or our subscription: register at once."""
         self.heartbeat.ask(now_ms)
 
     def connection_lost(self, broker_names: Collection[str], now_ms: int) -> None:
@@ -429,7 +429,7 @@ class GroupMember:
     def lock_refused(
         self, queue: MessageQueue, epoch: int, *, is_owner_listed: bool, now_ms: int
     ) -> bool:
-        """Another member has the queue's lock; tell whether to begin without it.
+        """Another member has the queue's lock; return whether to begin without it.
 
         Args:
             is_owner_listed: whether the member that had the queue before is still in the group.
@@ -461,15 +461,15 @@ class GroupMember:
     def members_asked(
         self, action: AskMembers, *, in_hand: Collection[MessageQueue] | None, now_ms: int
     ) -> None:
-        """The others have told what they have in hand; None if one of them has not."""
+        """The other members have answered what they have in hand; None if one has not."""
         refused = [self._queues[queue] for queue in action.queues if queue in self._queues]
         self._locks.members_asked(refused, in_hand, now_ms)
 
-    def told(self, queue: MessageQueue, epoch: int) -> None:
-        """The user has been told that the queue came, or that it goes."""
+    def callback_returned(self, queue: MessageQueue, epoch: int) -> None:
+        """The user's `on_assign` or `on_revoke` for the queue has returned."""
         owned = self._find(queue, epoch)
         if owned is not None:
-            owned.calls.told()
+            owned.calls.returned()
 
     def unlocked(self, queue: MessageQueue, epoch: int) -> None:
         """The queue's lock was given back, as far as it could be."""
@@ -636,5 +636,5 @@ class GroupMember:
         self._apply_targets({}, now_ms)
 
     def left(self) -> None:
-        """Every broker has been told, or could not be."""
+        """Every broker has taken the member off its list, or could not be reached."""
         self._has_left = True

@@ -22,7 +22,7 @@ class MemberConfig:
     is_orderly: bool = False
     # How often a message consumed in order may come again; None for no end.
     orderly_reconsume_times_max: int | None = None
-    # Whether the user is told of each queue that comes or goes.
+    # Whether the user has callbacks for queues that come or go.
     tells_user: bool = False
     batch_size: int = 1
     deliveries_max: int = 20

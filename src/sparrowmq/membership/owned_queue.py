@@ -24,6 +24,8 @@ from sparrowmq.membership.actions import (
     AbandonPull,
     Acquire,
     Action,
+    CallOnAssign,
+    CallOnRevoke,
     Commit,
     CommitLost,
     Deliver,
@@ -32,8 +34,6 @@ from sparrowmq.membership.actions import (
     Pull,
     QueueLost,
     SendBack,
-    TellAssigned,
-    TellRevoked,
     Unlock,
 )
 from sparrowmq.membership.in_order import InOrder, OrderlyOutcome
@@ -72,13 +72,13 @@ UNLOCK_CHECK_MS = 1_000
 
 
 class OwnedQueue:
-    """See the module's text.
+    """One queue in the hands of a member: acquires, pulls, delivers, commits and releases it.
 
     Args:
         queue: the queue.
         epoch: one number per time the member was given a queue.
         lease: our side of its lock.
-        calls: what the user is told of it.
+        calls: the user's callbacks of it.
         in_order: set where it is consumed in order.
         now_ms: when it was given.
     """
@@ -158,7 +158,7 @@ class OwnedQueue:
         return self._committed_offset
 
     def is_sure(self, now_ms: int) -> bool:
-        """Tell whether messages may be delivered and committed under the lock."""
+        """Return whether messages may be delivered and committed under the lock."""
         is_ours = self.process_queue.state in (
             ProcessQueueState.CONSUMING,
             ProcessQueueState.DRAINING,
@@ -168,7 +168,7 @@ class OwnedQueue:
     # --- what to do -------------------------------------------------------------------------
 
     def is_acquiring(self, now_ms: int) -> bool:
-        """Tell whether the lock and the start position are being asked for."""
+        """Return whether the lock and the start position are being asked for."""
         return self._acquire.is_under_way(now_ms)
 
     def collect(
@@ -200,7 +200,7 @@ class OwnedQueue:
             # The start position is committed before anything is taken.
             self._collect_commit(now_ms, actions)
             if self.calls.begin_assign(now_ms):
-                actions.append(TellAssigned(self.queue, self.epoch))
+                actions.append(CallOnAssign(self.queue, self.epoch))
             if flow is not None:
                 self._collect_pull(now_ms, actions, flow)
             self._collect_backs(now_ms, actions)
@@ -275,7 +275,7 @@ class OwnedQueue:
         if (in_flight > 0 or self.backs.are_under_way) and now_ms < self._drain_deadline_ms:
             return
         if self.calls.begin_revoke(now_ms):
-            actions.append(TellRevoked(self.queue, self.epoch))
+            actions.append(CallOnRevoke(self.queue, self.epoch))
         if not self.calls.may_release(now_ms):
             return
         if self._drained_ms is None:
@@ -393,7 +393,7 @@ class OwnedQueue:
         self._acquire.hurry(now_ms)
 
     def begin_renewal(self, now_ms: int) -> bool:
-        """Tell whether the lock is to be asked for again now; it then counts as asked for."""
+        """Return whether the lock is to be asked for again now; it then counts as asked for."""
         state, lease = self.process_queue.state, self.lease
         is_ours = state in (ProcessQueueState.CONSUMING, ProcessQueueState.DRAINING)
         if not (is_ours and lease.is_wanted) or lease.is_fenced(now_ms):
@@ -585,7 +585,7 @@ class OwnedQueue:
             self.process_queue.complete([message.queue_offset for message in dead])
 
     def _may_go_on(self, now_ms: int) -> bool:
-        """Tell whether nothing earlier holds up the next batch, where order counts."""
+        """Return whether nothing earlier holds up the next batch, where order counts."""
         if self.in_order is None:
             return True
         return self.backs.are_settled and now_ms >= self.in_order.resume_ms

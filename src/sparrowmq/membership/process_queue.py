@@ -101,7 +101,7 @@ class FlowLimits:
 
 
 class ProcessQueue:
-    """See the module's text.
+    """The messages pulled from one queue and not yet consumed, with the offset to commit.
 
     Args:
         queue: the queue.
@@ -262,7 +262,7 @@ class ProcessQueue:
         return len(self._taken)
 
     def has(self, offset: int) -> bool:
-        """Tell whether the message at this offset is unfinished."""
+        """Return whether the message at this offset is unfinished."""
         return offset in self._cached
 
     @property

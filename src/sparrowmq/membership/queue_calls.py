@@ -1,5 +1,5 @@
-"""Whether the user has been told of a queue: `on_assign` before its first delivery, `on_revoke`
-between its last and the commit that gives it up. Pure.
+"""The user's callbacks of a queue: `on_assign` before its first delivery, `on_revoke` between its
+last delivery and the commit that gives it up. Pure.
 
 Both are waited for, within a bound: what the user does in `on_revoke` is done before another
 member begins.
@@ -12,10 +12,10 @@ CALL_WAIT_MAX_MS = 10_000
 
 
 class QueueCalls:
-    """See the module's text.
+    """Whether the user's `on_assign` and `on_revoke` were called for one queue.
 
     Args:
-        is_wanted: whether there is anybody to tell.
+        is_wanted: whether the user has such callbacks.
     """
 
     __slots__ = ("_assign_ms", "_is_assigned", "_is_revoked", "_is_wanted", "_revoke_ms")
@@ -28,25 +28,25 @@ class QueueCalls:
         self._revoke_ms: int | None = None
 
     def begin_assign(self, now_ms: int) -> bool:
-        """Tell whether to tell now that the queue is ours; it then counts as asked for."""
+        """Return whether to call `on_assign` now; the call then counts as under way."""
         if not self._is_wanted or self._assign_ms is not None:
             return False
         self._assign_ms = now_ms
         return True
 
     def begin_revoke(self, now_ms: int) -> bool:
-        """Tell whether to tell now that the queue is given up; it then counts as asked for."""
+        """Return whether to call `on_revoke` now; the call then counts as under way."""
         if not self._is_wanted or self._assign_ms is None or self._revoke_ms is not None:
             return False
         self._revoke_ms = now_ms
         return True
 
     def may_deliver(self, now_ms: int) -> bool:
-        """Tell whether the user knows of the queue, or has had the time."""
+        """Return whether `on_assign` has returned, or has had its time."""
         return self._is_assigned or _is_over(self._assign_ms, now_ms)
 
     def may_release(self, now_ms: int) -> bool:
-        """Tell whether the user knows that the queue is given up, or has had the time."""
+        """Return whether `on_revoke` has returned, or has had its time."""
         return self._is_revoked or self._assign_ms is None or _is_over(self._revoke_ms, now_ms)
 
     def next_due_ms(self, now_ms: int) -> list[int]:
@@ -55,7 +55,7 @@ class QueueCalls:
         ends = [asked_ms + CALL_WAIT_MAX_MS for asked_ms in asked if asked_ms is not None]
         return [end_ms for end_ms in ends if end_ms > now_ms]
 
-    def told(self) -> None:
+    def returned(self) -> None:
         """Note that the call asked for last has returned."""
         if self._revoke_ms is None:
             self._is_assigned = True

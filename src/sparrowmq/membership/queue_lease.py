@@ -36,7 +36,7 @@ assert MARKED_LEASE_MS < QUEUE_LEASE_BROKER_MS
 
 
 class QueueLease:
-    """See the module's text.
+    """What a member may believe of its lock of one queue.
 
     Args:
         is_wanted: whether the queue is to be locked at all.
@@ -69,15 +69,15 @@ class QueueLease:
         self.may_hold = False
         # Since when consumption has waited for a lock that is refused, where it may do without.
         self.waits_since_ms: int | None = None
-        # When all others had told that none of them has the queue in hand.
+        # When all others had answered that none of them has the queue in hand.
         self._unheld_ms: int | None = None
 
     def is_fenced(self, now_ms: int) -> bool:
-        """Tell whether the lock that was held is not ours for sure any more."""
+        """Return whether the lock that was held is not ours for sure any more."""
         return self.until_ms is not None and now_ms >= self.until_ms
 
     def is_renewing(self, now_ms: int) -> bool:
-        """Tell whether the answer to a renewal may still come."""
+        """Return whether the answer to a renewal may still come."""
         return self.renewal.is_under_way(now_ms)
 
     def ask(self) -> None:

@@ -35,15 +35,15 @@ class RepeatedJob:
     is_wanted_again: bool = False
 
     def is_under_way(self, now_ms: int) -> bool:
-        """Tell whether it has begun, and an answer may still come."""
+        """Return whether it has begun, and an answer may still come."""
         return self.started_ms is not None and now_ms - self.started_ms <= self.lost_ms
 
     def may_begin(self, now_ms: int) -> bool:
-        """Tell whether it is due and not under way; one that never answered counts as lost."""
+        """Return whether it is due and not under way; one that never answered counts as lost."""
         return not self.is_under_way(now_ms) and now_ms >= self.due_ms
 
     def begin(self, now_ms: int) -> bool:
-        """Begin if it may; tells whether it has begun."""
+        """Begin if it may; returns whether it has begun."""
         if not self.may_begin(now_ms):
             return False
         self.started_ms = now_ms

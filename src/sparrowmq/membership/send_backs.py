@@ -19,7 +19,7 @@ EXPIRED_DELAY_LEVEL = 3
 
 
 class SendBacks:
-    """See the module's text.
+    """The messages of one queue that are to be, or are being, sent back to the broker.
 
     Args:
         process_queue: where the messages are until the broker has them.

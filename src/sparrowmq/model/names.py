@@ -67,17 +67,17 @@ CLOSED_TOPICS = NOT_ALLOWED_SEND_TOPICS | {
 
 
 def is_system_topic(topic: str) -> bool:
-    """Tell whether RocketMQ keeps this topic for itself."""
+    """Return whether RocketMQ keeps this topic for itself."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(group: str) -> bool:
-    """Tell whether RocketMQ has this consumer group for itself."""
+    """Return whether RocketMQ has this consumer group for itself."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIXES)
 
 
 def is_legal_name(name: str) -> bool:
-    """Tell whether every character is one a topic or group may have, and there is one."""
+    """Return whether every character is one a topic or group may have, and there is one."""
     return _NAME.fullmatch(name) is not None
 
 

@@ -168,7 +168,7 @@ class RouteTable:
         return None
 
     def may_unregister(self, identity: BrokerIdentity, *, connection: Connection) -> bool:
-        """Tell whether a request comes from where the broker it names has registered."""
+        """Return whether a request comes from where the broker it names has registered."""
         live = self._live.get(identity.address)
         return live is None or is_same_host(live.connection, connection)
 
@@ -319,5 +319,5 @@ class RouteTable:
 
 
 def is_same_host(one: Connection, other: Connection) -> bool:
-    """Tell whether two connections come from one host, whatever their ports are."""
+    """Return whether two connections come from one host, whatever their ports are."""
     return one.host[:-_PORT_SIZE] == other.host[:-_PORT_SIZE]

@@ -125,7 +125,7 @@ def _inflate_zstd(body: bytes, bytes_max: int) -> bytes | None:
 
 
 def _outgrows(zstandard: Any, body: bytes, bytes_max: int) -> bool:
-    """Tell whether a frame that was not inflated whole is too large, and not damaged."""
+    """Return whether a frame that was not inflated whole is too large, and not damaged."""
     stream = zstandard.ZstdDecompressor().stream_reader(body)
     try:
         return len(stream.read(bytes_max + 1)) > bytes_max

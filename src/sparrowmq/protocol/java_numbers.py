@@ -27,7 +27,7 @@ class Long(int):
 
 
 def is_int32(value: int) -> bool:
-    """Tell whether a number fits Java's int."""
+    """Return whether a number fits Java's int."""
     return -(2**31) <= value < 2**31
 
 

@@ -129,7 +129,7 @@ class RemotingSession:
         return events
 
     def _take_command(self, events: list[SessionEvent]) -> bool:
-        """Add what the next command means; tells whether there was one."""
+        """Add what the next command means; returns whether there was one."""
         try:
             command = self._decoder.next_command()
         except RefusedHeader as refused:

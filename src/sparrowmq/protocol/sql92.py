@@ -60,7 +60,7 @@ class Condition(NamedTuple):
     evaluate: Evaluate
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Tell whether a message with these properties is wanted."""
+        """Return whether a message with these properties is wanted."""
         try:
             return self.evaluate(properties) is True
         except ValueError:

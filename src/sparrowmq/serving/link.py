@@ -164,7 +164,7 @@ class Link(asyncio.Protocol):
         return self._room_bytes - self.transport.get_write_buffer_size()
 
     def can_serve(self, room_bytes: int) -> bool:
-        """Tell whether something may be served, if there is something, within `room_bytes`."""
+        """Return whether something may be served, if there is something, within `room_bytes`."""
         return (
             self._unwritten_bytes <= room_bytes
             and (not self._pause_count or bool(self.unmade))
@@ -172,7 +172,7 @@ class Link(asyncio.Protocol):
         )
 
     def is_to_go_on(self) -> bool:
-        """Tell whether the next turn is the time to serve what is left now."""
+        """Return whether the next turn is the time to serve what is left now."""
         if self._stalled_ms is not None or self.transport.is_closing():
             return False
         return not self._pause_count or bool(self.unmade)
@@ -222,7 +222,7 @@ class Link(asyncio.Protocol):
         return self.transport.get_write_buffer_size()
 
     def write(self, head: bytes, body: bytes | None) -> bool:
-        """Take a frame for the next `write_out`; tells whether it is the first."""
+        """Take a frame for the next `write_out`; returns whether it is the first."""
         unwritten = self._unwritten
         is_first = not unwritten
         unwritten.append(head)

@@ -71,11 +71,11 @@ class Holder(Protocol):
     """A member, as far as releases are concerned."""
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Tell whether a queue is the member's, also while it drains."""
+        """Return whether a queue is the member's, also while it drains."""
         ...
 
     def is_sure_of(self, queue: MessageQueue, now_ms: int) -> bool:
-        """Tell whether the member takes the queue's lock for its own."""
+        """Return whether the member takes the queue's lock for its own."""
         ...
 
 

@@ -316,7 +316,7 @@ class Cluster:
         )
 
     def has_ghosts(self) -> bool:
-        """Tell whether a broker's list of members is another than that of the live ones."""
+        """Return whether a broker's list of members is another than that of the live ones."""
         ids = sorted(member.client_id for member in self.live_members)
         for broker in self.brokers:
             group = broker.broker.state.consumers.find(GROUP)
@@ -325,7 +325,7 @@ class Cluster:
         return False
 
     def are_producers_done(self) -> bool:
-        """Tell whether all messages were sent."""
+        """Return whether all messages were sent."""
         return all(producer.is_done for producer in self.producers)
 
     def heal(self) -> None:

@@ -218,7 +218,7 @@ class Network:
     # --- faults -----------------------------------------------------------------------------
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Tell whether nothing comes from one host to another."""
+        """Return whether nothing comes from one host to another."""
         return self._cuts.get((source, target), 0) > self._timeline.now_ms
 
     def cut(self, source: str, target: str, *, duration_ms: int) -> None:

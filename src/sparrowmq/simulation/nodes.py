@@ -379,7 +379,7 @@ class BrokerNode:
         self._checkers.check_commits(self.name, self._offset_tables(), now_ms=self._timeline.now_ms)
 
     def _waits_for_sync(self) -> bool:
-        """Tell whether messages were appended that the running sync does not bring to the disk."""
+        """Return whether messages were appended that the running sync does not cover."""
         flush = self._rounds.get(Lane.FLUSH)
         if flush is None:
             return False
@@ -420,5 +420,5 @@ class BrokerNode:
 
 
 def _has_offsets(round: Round) -> bool:
-    """Tell whether a round writes the groups' offsets."""
+    """Return whether a round writes the groups' offsets."""
     return isinstance(round.work, SaveWork) and OFFSETS_FILE in round.work.tables

@@ -257,7 +257,7 @@ class SimulatedStorage:
         return sorted({name.partition("/")[0] for name in below})
 
     def has(self, path: str) -> bool:
-        """Tell whether there is a file or directory."""
+        """Return whether there is a file or directory."""
         return path in self.inodes or any(p.startswith(f"{path}/") for p in self.inodes)
 
     def create(self, path: str, *, size: int, pinned: bool = False) -> StorageFile:

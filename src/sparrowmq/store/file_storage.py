@@ -197,7 +197,7 @@ class FileStorage:
             return []
 
     def has(self, path: str) -> bool:
-        """Tell whether there is a file or directory of this path."""
+        """Return whether there is a file or directory of this path."""
         return os.path.lexists(self.full_path(path))
 
     def create(self, path: str, *, size: int, pinned: bool = False) -> FileStorageFile:

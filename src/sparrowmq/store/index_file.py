@@ -296,7 +296,7 @@ class IndexFile:
     # -- finding -------------------------------------------------------------------------------
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Tell whether records of this time may be in the file."""
+        """Return whether records of this time may be in the file."""
         return begin_ms <= self.header.end_timestamp_ms and end_ms >= self.header.begin_timestamp_ms
 
     def find(

@@ -38,7 +38,7 @@ _RARE = {PROPERTY_TAGS: b"G", PROPERTY_DELAY_LEVEL: b"L", CRC_PROPERTY: b"#"}
 
 
 def holds_property(properties: Sequence[bytes], name: str) -> bool:
-    """Tell whether one of several messages has a property, maybe empty: TAGS, DELAY, __CRC32#."""
+    """Return whether one of several messages has a property, maybe empty: TAGS, DELAY, __CRC32#."""
     text = _SEPARATOR.join(properties)
     if _RARE[name] not in text:
         return False

@@ -451,7 +451,7 @@ class MessageStore:
         return self._take_work(with_checkpoint=is_due) if has_log or is_due else None
 
     def _write_tails(self) -> bool:
-        """Write what the consume queues have gathered; tells whether the disk took all of it."""
+        """Write what the consume queues have gathered; returns whether the disk took all of it."""
         try:
             for key in sorted(self._dirty_queues):
                 self._queues[key].write_tail()

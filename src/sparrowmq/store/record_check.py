@@ -203,7 +203,7 @@ class RecordChecker:
     def _is_checksummed(
         self, buffer: bytes, crc_at: int, position: int, properties_size: int
     ) -> bool:
-        """Tell whether a record's last property, at `crc_at`, is the checksum of the whole."""
+        """Return whether a record's last property, at `crc_at`, is the checksum of the whole."""
         return (
             properties_size >= CRC_PROPERTY_SIZE
             and buffer.startswith(_CRC_NAME, crc_at)

@@ -296,7 +296,7 @@ class Recovery:
         return start
 
     def _is_filled(self, base: int, covered_end: int) -> bool:
-        """Tell whether the entries of all queues fill a file of the log, without a gap."""
+        """Return whether the entries of all queues fill a file of the log, without a gap."""
         filled = base + sum(check.bytes_by_file.get(base, 0) for check in self._checks.values())
         if filled == covered_end:
             return True
@@ -406,7 +406,7 @@ class Recovery:
                 yield record
 
     def _were_synced(self, end: int, first: CheckedRecord, others: Iterator[CheckedRecord]) -> bool:
-        """Tell whether the bad record, or valid ones behind it, had surely been synced."""
+        """Return whether the bad record, or valid ones behind it, had surely been synced."""
         mark = self._checkpoint.mark
         if mark is None or end < mark.end_position:
             return True

@@ -26,7 +26,7 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
 
 
 def is_shortage(error: Exception) -> bool:
-    """Tell whether a sync failed for want of descriptors or memory, and not by its disk."""
+    """Return whether a sync failed for want of descriptors or memory, and not by its disk."""
     return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
@@ -94,7 +94,7 @@ class Storage(Protocol):
         ...
 
     def has(self, path: str) -> bool:
-        """Tell whether there is a file or directory of this path."""
+        """Return whether there is a file or directory of this path."""
         ...
 
     def create(self, path: str, *, size: int, pinned: bool = False) -> StorageFile:

@@ -53,7 +53,7 @@ class GroupStrategy(AllocateMessageQueueStrategy, Protocol):
 
 
 def is_group_strategy(strategy: AllocateMessageQueueStrategy) -> TypeGuard[GroupStrategy]:
-    """Tell whether a strategy wants to see all topics at once."""
+    """Return whether a strategy wants to see all topics at once."""
     return isinstance(strategy, GroupStrategy)
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from sparrowmq.calling.effects import Call, Operation, Sleep, Spawn
 from sparrowmq.client.arguments import refuse_awaitable
 from sparrowmq.client.subscriber import RebalanceListenerFailed, Subscriber
-from sparrowmq.membership.actions import QueueLost, TellAssigned, TellRevoked
+from sparrowmq.membership.actions import CallOnAssign, CallOnRevoke, QueueLost
 from sparrowmq.model.queue import queue_order
 
 
 def tell_user(
-    subscriber: Subscriber, change: TellAssigned | TellRevoked | QueueLost
+    subscriber: Subscriber, change: CallOnAssign | CallOnRevoke | QueueLost
 ) -> Operation[None]:
-    """Carry out `TellAssigned` or `TellRevoked`, or tell of a queue that is lost."""
+    """Carry out `CallOnAssign` or `CallOnRevoke`, or tell of a queue that is lost."""
     subscriber.calls.append(change)
     if subscriber.telling is None or subscriber.telling.done:
         subscriber.telling = yield Spawn(_tell_in_order(subscriber), "callbacks")
@@ -41,5 +41,5 @@ def _tell_in_order(subscriber: Subscriber) -> Operation[None]:
                 subscriber.tell(RebalanceListenerFailed(error))
         for change in changes:
             if not isinstance(change, QueueLost):
-                member.told(change.queue, change.epoch)
+                member.callback_returned(change.queue, change.epoch)
         subscriber.wake.set()

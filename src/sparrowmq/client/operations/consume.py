@@ -64,6 +64,8 @@ from sparrowmq.membership.actions import (
     AbandonPull,
     Acquire,
     AskMembers,
+    CallOnAssign,
+    CallOnRevoke,
     Commit,
     Deliver,
     DuplicateClientId,
@@ -75,8 +77,6 @@ from sparrowmq.membership.actions import (
     RefreshRoutes,
     RenewLocks,
     SendBack,
-    TellAssigned,
-    TellRevoked,
     Unlock,
 )
 from sparrowmq.model import (
@@ -457,8 +457,8 @@ _OPERATIONS: Mapping[type, Carrier] = MappingProxyType(
         RenewLocks: renew_locks,
         AskMembers: ask_members,
         Unlock: unlock,
-        TellAssigned: tell_user,
-        TellRevoked: tell_user,
+        CallOnAssign: tell_user,
+        CallOnRevoke: tell_user,
         Pull: _pull,
         SendBack: _send_back,
         Commit: _commit,
