@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from sparrowmq import Admin, Message, MessageQueue, Producer
 from sparrowmq.spark import cluster as connections
@@ -47,7 +47,13 @@ def test_a_topic_is_read_whole_and_offsets_are_committed(cluster: Any) -> None:
     batch = RocketMQReader(parse_options({**given, "profile": "full"}, scope="batch"))
     stream = RocketMQStreamReader(
         parse_options(
-            {**given, "startingOffsets": "earliest", "group": group, "commitOffsets": "true"},
+            {
+                **given,
+                "startingOffsets": "earliest",
+                "group": group,
+                "commitOffsets": "true",
+                "maxOffsetsPerTrigger": "150",
+            },
             scope="stream",
         )
     )
@@ -55,7 +61,7 @@ def test_a_topic_is_read_whole_and_offsets_are_committed(cluster: Any) -> None:
     rows = rows_of(batch, batch.partitions())
     stream.prepareForTriggerAvailableNow()
     start = stream.initialOffset()
-    middle = stream.latestOffset(start, ReadMaxRows(150))
+    middle = stream.latestOffset(start, stream.getDefaultReadLimit())
     end = stream.latestOffset(middle, ReadAllAvailable())
     parts = [rows_of(stream, stream.partitions(*each)) for each in [(start, middle), (middle, end)]]
     rest = stream.latestOffset(end, ReadAllAvailable())

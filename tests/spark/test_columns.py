@@ -29,6 +29,7 @@ from sparrowmq.spark.columns import (
     find_starts,
     queue_offsets,
 )
+from sparrowmq.spark.row_encoding import NO_USER_PROPERTIES
 from sparrowmq.spark.schema import COLUMNS, PROFILES
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,7 +39,7 @@ hosts = st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_
     lambda ip: st.integers(0, 65_535).map(lambda port: ip + port.to_bytes(4, "big"))
 )
 words = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=6)
-property_names = st.one_of(st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "KEYX"]), words)
+property_names = st.one_of(st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "WRITE_ID", "KEYX"]), words)
 # Whatever a foreign client may have written: separators too many, parts missing, names twice.
 property_texts = st.one_of(
     st.lists(st.tuples(property_names, words), max_size=5).map(
@@ -95,6 +96,7 @@ def _to_v2(record: bytes) -> bytearray:
 
 def expected_row(message: MessageExt, partition: int) -> dict[str, Any]:
     keys = message.properties.get("KEYS")
+    own = {n: text for n, text in message.properties.items() if n not in NO_USER_PROPERTIES}
     born = EPOCH + timedelta(milliseconds=message.born_timestamp_ms)
     return {
         "topic": message.topic,
@@ -116,12 +118,14 @@ def expected_row(message: MessageExt, partition: int) -> dict[str, Any]:
         "reconsumeTimes": message.reconsume_times,
         "storeSize": message.store_size,
         "properties": dict(message.properties),
+        "userProperties": own,
         "key": None if keys is None else keys.encode(),
         "value": message.body,
         "partition": partition,
         "offset": message.queue_offset,
         "timestamp": born,
         "timestampType": 0,
+        "headers": [{"key": n, "value": text.encode()} for n, text in own.items()] or None,
     }
 
 
@@ -158,7 +162,8 @@ def decode_all(buffer: bytes) -> list[dict[str, Any]]:
     (batch,) = decode(buffer, find_starts(buffer), schema, broker_name="broker-ß", partition=3)
     batch.validate(full=True)
     assert schema.equals(batch.schema)
-    return [{**row, "properties": dict(row["properties"])} for row in batch.to_pylist()]
+    maps = ("properties", "userProperties")
+    return [{**row, **{name: dict(row[name]) for name in maps}} for row in batch.to_pylist()]
 
 
 @settings(max_examples=200, deadline=None)

@@ -146,16 +146,37 @@ def test_a_pattern_that_is_none_is_refused() -> None:
 
 
 def test_limits_of_a_stream_go_together() -> None:
-    both = {"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "5"}
     crossed = {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}
 
-    assert "either option 'maxOffsetsPerTrigger'" in error_of({**GOOD, **both}, "stream")
     assert "6 is more than maxOffsetsPerTrigger 5" in error_of({**GOOD, **crossed}, "stream")
     assert "such as 15m" in error_of({**GOOD, "maxTriggerDelay": "5 weeks"}, "stream")
     assert (
         90_000
         == parse_options({**GOOD, "maxTriggerDelay": "90s"}, scope="stream").max_trigger_delay_ms
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("subscribe", "'subscribe' is Kafka's; it is 'topic' here"),
+        ("subscribepattern", "'subscribePattern' is Kafka's; it is 'topicPattern' here"),
+        ("kafka.bootstrap.servers", "it is 'nameServer' here"),
+        ("startingOffsetsByTimestampStrategy", "begins at its end, as with 'latest'"),
+    ],
+)
+def test_kafkas_names_are_answered_with_ours(name: str, words: str) -> None:
+    assert words in error_of({"nameServer": "a:1", name: "x"})
+
+
+def test_headers_are_one_more_column() -> None:
+    def columns_of(**given: str) -> tuple[str, ...]:
+        return parse_options({**GOOD, **given}, scope="batch").columns
+
+    kafka = (*PROFILES["kafka"], "headers")
+    assert kafka == columns_of(profile="kafka", includeHeaders="true")
+    assert PROFILES["kafka"] == columns_of(profile="kafka", includeHeaders="false")
+    assert ("headers", "body") == columns_of(columns="headers,body", includeHeaders="true")
 
 
 def test_times_are_milliseconds_or_iso() -> None:

@@ -156,6 +156,42 @@ def test_a_wrong_write_is_one_clear_line(spark: SparkSession, cluster: EmbeddedC
         assert "Traceback" not in str(caught.value)
 
 
+def test_a_view_of_sql_is_read_and_inserted_into(
+    spark: SparkSession, cluster: EmbeddedCluster
+) -> None:
+    cluster.create_topic("sql", queues=1)
+    spark.sql(
+        f"CREATE TEMPORARY VIEW orders (body BINARY, tags STRING) USING rocketmq "
+        f"OPTIONS (nameServer '{cluster.name_server}', topic 'sql')"
+    )
+    spark.sql("INSERT INTO orders SELECT CAST('a' AS BINARY), 'first'")
+    spark.sql("INSERT INTO orders (body) VALUES (CAST('b' AS BINARY))")
+
+    rows = spark.sql("SELECT CAST(body AS STRING), tags FROM orders ORDER BY body").collect()
+    assert [("a", "first"), ("b", None)] == [tuple(row) for row in rows]
+    with pytest.raises(PySparkException, match="a topic cannot be overwritten"):
+        spark.sql("INSERT OVERWRITE orders SELECT CAST('a' AS BINARY), 'first'")
+
+
+def test_a_table_of_the_catalog_says_that_spark_drops_its_options(
+    spark: SparkSession, cluster: EmbeddedCluster
+) -> None:
+    cluster.create_topic("catalog", queues=1)
+    place = f"nameServer '{cluster.name_server}', topic 'catalog'"
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW name USING rocketmq"):
+        spark.sql(f"CREATE TABLE inferred USING rocketmq OPTIONS ({place})")
+    spark.sql(f"CREATE TABLE declared (body STRING) USING rocketmq OPTIONS ({place})")
+    try:
+        with pytest.raises(PySparkException, match="tables of Spark's catalog lose their options"):
+            spark.sql("INSERT INTO declared VALUES ('a')")
+        given = place.replace("nameServer ", "nameServer=").replace("topic ", "topic=")
+        spark.sql(f"INSERT INTO declared WITH ({given}) VALUES ('a')")
+    finally:
+        spark.sql("DROP TABLE declared")
+
+    assert 1 == read(spark, cluster, "catalog").count()
+
+
 def test_dead_letters_keep_what_they_were_and_say_where_they_come_from(
     spark: SparkSession, cluster: EmbeddedCluster
 ) -> None:

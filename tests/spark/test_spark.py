@@ -218,12 +218,25 @@ def test_an_error_within_a_task_is_one_clear_line(spark: SparkSession, filled: F
     assert "Traceback" not in text
 
 
-def test_a_schema_of_the_users_own_is_refused(spark: SparkSession, filled: FakeCluster) -> None:
-    reader = spark.read.format("rocketmq").options(**options_of(filled, {})).schema("body binary")
+def test_columns_that_are_declared_are_columns_that_are_chosen(
+    spark: SparkSession, filled: FakeCluster
+) -> None:
+    def declare(ddl: str, **changes: str) -> DataFrame:
+        options = options_of(filled, changes)
+        return spark.read.format("rocketmq").options(**options).schema(ddl).load()
 
-    assert "sparrowmq: the schema has the columns body; leave .schema(...) out" in error_of(
-        lambda: reader.load().collect()
-    )
+    rows = declare("tags string, body binary").collect()
+    assert [("tags", "body")] == [tuple(row.asDict()) for row in rows[:1]]
+    refused: list[tuple[str, dict[str, str], str]] = [
+        ("body string", {}, "column 'body' is declared as string; write `body` binary, and cast"),
+        ("BODY binary", {}, "column 'BODY' is declared as binary; write `body` binary"),
+        ("bodi binary", {}, "there is no column 'bodi'; did you mean 'body'?"),
+        ("body binary not null", {}, "a column is declared NOT NULL"),
+        ("body binary", {"profile": "kafka"}, "the options choose key, value"),
+    ]
+    for ddl, changes, words in refused:
+        text = error_of(declare(ddl, **changes).collect)
+        assert words in text.splitlines()[0]
 
 
 JOB = """

@@ -33,8 +33,8 @@ ALL = ReadAllAvailable()
 @pytest.fixture(autouse=True)
 def connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # What a query may know from its last trigger, a test asks again.
-    monkeypatch.setattr("sparrowmq.spark.stream_reader.BOUNDS_AGE_MS_MAX", 0)
-    monkeypatch.setattr("sparrowmq.spark.stream_reader.ROUTE_AGE_MS_MAX", -1)
+    monkeypatch.setattr("sparrowmq.spark.queue_watch.BOUNDS_AGE_MS_MAX", 0)
+    monkeypatch.setattr("sparrowmq.spark.queue_watch.ROUTE_AGE_MS_MAX", -1)
     yield
     cluster.disconnect()
 
@@ -435,6 +435,21 @@ def test_a_limit_in_bytes_is_about_kept(fake_cluster: FakeCluster) -> None:
     total = sum(size * count for size, count in zip(sizes, counts, strict=True))
     assert 20_000 <= total <= 20_000 + sum(sizes)
     assert all(0 < count < 50 for count in counts)
+
+
+@pytest.mark.parametrize(("rows", "is_in_bytes"), [("9", False), ("90", True)])
+def test_of_a_limit_in_rows_and_one_in_bytes_both_hold(
+    fake_cluster: FakeCluster, rows: str, is_in_bytes: bool
+) -> None:
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 100, size=1_000)
+    given = {"maxOffsetsPerTrigger": rows, "maxBytesPerTrigger": "20000"}
+    stream = make_stream(fake_cluster, **given)
+
+    end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+
+    size = len(fake_cluster.topics["T"]["broker-a", 0].records[0])
+    assert offsets_of(-(-20_000 // size) if is_in_bytes else 9) == end
 
 
 def test_large_queues_are_split_by_rows(fake_cluster: FakeCluster) -> None:

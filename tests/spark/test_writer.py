@@ -11,14 +11,21 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from sparrowmq.errors import ConfigError, SendFailed, SparrowError, UsageError
+from sparrowmq import Admin
+from sparrowmq.errors import (
+    ConfigError,
+    SendFailed,
+    SparrowError,
+    TopicRouteNotFound,
+    UsageError,
+)
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import decode_batch
 from sparrowmq.spark import writer
 from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.cluster import connect, disconnect
 from sparrowmq.spark.options import parse_options
-from sparrowmq.spark.row_encoding import encode_rows
+from sparrowmq.spark.row_encoding import NO_USER_PROPERTIES, encode_rows
 from sparrowmq.spark.sink_options import (
     SINK_COLUMNS,
     SINK_OPTIONS,
@@ -167,6 +174,8 @@ def test_delayed_rows_wait(cluster: EmbeddedCluster) -> None:
         ({"body": [b"x"], "topic": [None]}, "the topic of row 0 is null"),
         ({"body": [b"x"], "topic": ["SCHEDULE_TOPIC_XXXX"]}, "nobody may send to it"),
         ({"body": [b"x"], "topic": ["a b"]}, "'a b'"),
+        ({"body": [b"x"], "topic": ["missing"]}, "'missing'; create the topic, or check its name"),
+        ({"body": [b"x"], "topic": ["missing"]}, "option 'createTopic' creates it"),
         ({"body": [b"x"], "delayTimeLevel": [19], "topic": ["out"]}, "delay_level is 19"),
         ({"body": [b"x"], "topic": ["out"], "brokerName": ["nope"], "queueId": [0]}, "'nope'"),
     ],
@@ -179,8 +188,41 @@ def test_a_row_that_cannot_be_sent_is_one_clear_error(
     with pytest.raises(SparrowError) as caught:
         write(cluster, rows_of(**columns), **given)
 
-    assert isinstance(caught.value, UsageError | ConfigError | SendFailed)
+    expected = UsageError | ConfigError | SendFailed | TopicRouteNotFound
+    assert isinstance(caught.value, expected)
     assert words in str(caught.value)
+
+
+def test_a_topic_is_created_only_if_asked_for(cluster: EmbeddedCluster) -> None:
+    rows = rows_of(body=[b"a", b"b"], topic=["made", "made"])
+    with pytest.raises(TopicRouteNotFound):
+        write(cluster, rows, retryTimes="0")
+
+    assert 2 == write(cluster, rows, createTopic="true")
+    with Admin(name_server=cluster.name_server) as admin:
+        queues = admin.route("made").publish_queues
+
+    assert 8 == len(queues)
+    assert 2 == len(read(cluster, "made"))
+
+
+def test_a_copy_of_a_topic_takes_the_users_properties(cluster: EmbeddedCluster) -> None:
+    for topic in ("original", "copy"):
+        cluster.create_topic(topic, queues=1)
+    given = rows_of(body=[b"x"], tags=["t"], keys=["k"], properties=[[("p", "1"), ("q", "2")]])
+    write(cluster, given, topic="original", exactlyOnce="true")
+    names = ("body", "tags", "keys", "userProperties")
+    options = {"nameServer": cluster.name_server, "columns": ",".join(names)}
+    reader = RocketMQReader(parse_options({**options, "topic": "original"}, scope="batch"))
+
+    (batch,) = [each for part in reader.partitions() for each in reader.read(part)]
+    write(cluster, batch.rename_columns([*names[:3], "properties"]), topic="copy")
+
+    (row,) = read(cluster, "copy")
+    found = dict(row["properties"])
+    assert {"p": "1", "q": "2"} == {n: found[n] for n in found if n not in NO_USER_PROPERTIES}
+    assert "WRITE_ID" not in found
+    assert ("t", "k", b"x") == (row["tags"], row["keys"], row["body"])
 
 
 def test_a_rows_number_counts_in_the_input_and_not_in_an_arrow_batch(
@@ -227,7 +269,8 @@ def test_encoded_rows_are_what_the_protocol_reads() -> None:
 @pytest.mark.parametrize(
     ("types", "words"),
     [
-        ({"value": "binary"}, "takes no column 'value'"),
+        ({"value": "binary"}, "takes no column 'value'; did you mean 'body'?"),
+        ({"headers": "array<binary>"}, "did you mean 'properties'?"),
         ({"boddy": "binary"}, "did you mean 'body'?"),
         ({"tags": "string"}, "column 'body' is missing; the rows have tags"),
         ({"body": "int"}, "column 'body' is int, but binary or string is needed"),
@@ -245,6 +288,7 @@ def test_wrong_columns_are_one_clear_error(types: dict[str, str], words: str) ->
     ("change", "words"),
     [
         ({"topik": "T"}, "did you mean 'topic'?"),
+        ({"kafka.bootstrap.servers": "a:1"}, "it is 'nameServer' here"),
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, "nobody may send to it"),
         ({"maxInFlight": "0"}, "it must be from 1 to 256"),
         ({"secretKey": "hush"}, "both options 'accessKey' and 'secretKey'"),

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from sparrowmq.errors import ConfigError
@@ -131,7 +132,8 @@ def choose_end(
     frozen: Offsets | None,
     rows_max: int | None,
     rows_min: int = 0,
-    row_sizes: Mapping[MessageQueue, int] | None = None,
+    bytes_max: int | None = None,
+    row_sizes: Offsets = MappingProxyType({}),
 ) -> Answer:
     """Choose how far the next micro-batch reads.
 
@@ -140,9 +142,10 @@ def choose_end(
         bounds: what the queues hold now.
         frozen: where the query must end (Trigger.AvailableNow); queues it does not name are left
             for the next run. None while there is no end.
-        rows_max: the most offsets of the batch, or bytes if `row_sizes` is given; None for all.
+        rows_max: the most offsets of the batch; None for all.
         rows_min: with fewer offsets to read there is no batch yet.
-        row_sizes: about how many bytes a message has, by queue.
+        bytes_max: about the most bytes of the batch; None for all.
+        row_sizes: about how many bytes a message has, by queue, where `bytes_max` is given.
 
     Returns: the ends; equal to `start` if there is nothing to read.
     """
@@ -177,7 +180,9 @@ def choose_end(
     if sum(each.rows for each in ranges) < rows_min:
         return answer
     if rows_max is not None:
-        ranges = limit_ranges(ranges, rows_max, row_sizes=row_sizes or {})
+        ranges = limit_ranges(ranges, rows_max)
+    if bytes_max is not None:
+        ranges = limit_ranges(ranges, bytes_max, row_sizes=row_sizes)
     answer.offsets.update((each.queue, each.end) for each in ranges)
     return answer
 

@@ -61,6 +61,7 @@ from sparrowmq.protocol.record import (
     TOPIC_BYTES_MAX,
     decode_host,
 )
+from sparrowmq.spark.row_encoding import NO_USER_PROPERTIES
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -82,6 +83,9 @@ _NAME_VALUE_SEPARATOR = 1
 _PROPERTY_SEPARATOR = 2
 
 _TEXT_MAP = pa.map_(pa.string(), pa.string())
+# Kafka's, with the name that Spark gives to elements.
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_HEADERS = pa.list_(pa.field("element", _HEADER))
 _INSTANT = pa.timestamp("us", tz="UTC")
 _TYPES: dict[str, pa.DataType] = {
     "topic": pa.string(),
@@ -103,12 +107,14 @@ _TYPES: dict[str, pa.DataType] = {
     "reconsumeTimes": pa.int32(),
     "storeSize": pa.int32(),
     "properties": _TEXT_MAP,
+    "userProperties": _TEXT_MAP,
     "key": pa.binary(),
     "value": pa.binary(),
     "partition": pa.int32(),
     "offset": pa.int64(),
     "timestamp": _INSTANT,
     "timestampType": pa.int32(),
+    "headers": _HEADERS,
 }
 
 
@@ -598,6 +604,28 @@ def _decode_properties(context: _Context) -> pa.Array:
     return pa.array(maps, type=_TEXT_MAP)
 
 
+def _decode_user_properties(context: _Context) -> pa.MapArray:
+    """Return the properties without those that are RocketMQ's own, or a write's."""
+    maps = _decode_properties(context)
+    reserved = pa.array(sorted(NO_USER_PROPERTIES), type=pa.string())
+    is_own = pc.call_function("is_in", [maps.keys], options=pc.SetLookupOptions(reserved))
+    kept = np.flatnonzero(~np.asarray(is_own))
+    cuts = np.searchsorted(kept, np.asarray(maps.offsets)).astype(np.int32)
+    return pa.MapArray.from_arrays(pa.array(cuts), maps.keys.take(kept), maps.items.take(kept))
+
+
+def _decode_headers(context: _Context) -> pa.Array:
+    """Return the user's properties as Kafka's headers; null where there are none, as there."""
+    maps = _decode_user_properties(context)
+    pairs = pa.StructArray.from_arrays(
+        [maps.keys, maps.items.cast(pa.binary())], names=_HEADER.names
+    )
+    cuts = np.asarray(maps.offsets)
+    # An offset that is null makes its list null.
+    is_empty = np.append(cuts[1:] == cuts[:-1], False)
+    return pa.ListArray.from_arrays(pa.array(cuts, mask=is_empty), pairs, type=_HEADERS)
+
+
 def _is_utf8(texts: pa.Array) -> bool:
     try:
         texts.validate(full=True)
@@ -635,10 +663,12 @@ _COLUMN_DECODERS: dict[str, Callable[[_Context], pa.Array]] = {
     "reconsumeTimes": lambda c: _numbers(c, c.layout.reconsume_times_at, ">i4", pa.int32()),
     "storeSize": lambda c: _numbers(c, c.starts, ">i4", pa.int32()),
     "properties": _decode_properties,
+    "userProperties": _decode_user_properties,
     "key": _decode_keys_as_bytes,
     "value": _decode_body,
     "partition": _decode_partition,
     "offset": lambda c: _numbers(c, c.starts + QUEUE_OFFSET_AT, ">i8", pa.int64()),
     "timestamp": lambda c: _instants(c, c.starts + 40),
     "timestampType": lambda c: _constant(c, 0, pa.int32()),
+    "headers": _decode_headers,
 }

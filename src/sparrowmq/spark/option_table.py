@@ -16,6 +16,27 @@ from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import check_topic
 
 BATCH, STREAM, STORE = "batch", "stream", "store"
+# What Spark's source and sink for Kafka call what is called otherwise here, or is not there.
+_KAFKA_OPTIONS = {
+    "kafka.bootstrap.servers": "it is 'nameServer' here, the address of a name server",
+    "kafka.group.id": "it is 'group' here",
+    "groupIdPrefix": "it is 'group' here, the group's whole name",
+    "subscribe": "it is 'topic' here",
+    "subscribePattern": "it is 'topicPattern' here, matched with whole names",
+    "startingOffsetsByTimestampStrategy": "leave it out: a queue without a message at or after "
+    "the time begins at its end, as with 'latest'",
+    "kafkaConsumer.pollTimeoutMs": "it is 'requestTimeoutMs' here",
+    "fetchOffset.numRetries": "it is 'fetchRetries' here",
+    "fetchOffset.retryIntervalMs": "it is 'retryIntervalMs' here",
+    "kafka.acks": "leave it out: how safely messages are stored is a setting of the brokers",
+    "kafka.security.protocol": "it is 'useTLS' here",
+}
+# How a table of Spark's catalog names its options when it is created.
+_TABLE_PREFIX = "option."
+_NO_TABLES = (
+    "Spark's catalog hands no options of a table to a source in Python; make a view instead: "
+    "CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (...)"
+)
 # What each of them is, in errors.
 _NAMES = {
     BATCH: "a batch from brokers",
@@ -70,6 +91,16 @@ def parse_given(
     return given
 
 
+def require(given: Mapping[str, Any], name: str, example: str) -> None:
+    """Raise a ConfigError unless an option is given."""
+    if name not in given:
+        raise ConfigError(
+            f"option {name!r} is missing; write .option({name!r}, {example!r}); in SQL, "
+            f"CREATE TEMPORARY VIEW name USING rocketmq OPTIONS ({name} {example!r}, ...), for "
+            f"tables of Spark's catalog lose their options"
+        )
+
+
 def with_defaults(table: Sequence[Option], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a value for each option, by its name in Python: `topicPattern` is `topic_pattern`."""
     values: dict[str, Any] = {}
@@ -82,6 +113,11 @@ def with_defaults(table: Sequence[Option], given: Mapping[str, Any]) -> dict[str
 
 
 def _unknown(name: str, by_lower_name: Mapping[str, Option]) -> str:
+    if name.lower().startswith(_TABLE_PREFIX):
+        return _NO_TABLES
+    for kafka_name, answer in _KAFKA_OPTIONS.items():
+        if name.lower() == kafka_name.lower():
+            return f"option {kafka_name!r} is Kafka's; {answer}"
     near = difflib.get_close_matches(name.lower(), by_lower_name, n=1, cutoff=0.5)
     hint = f"did you mean {by_lower_name[near[0]].name!r}? " if near else ""
     known = ", ".join(each.name for each in by_lower_name.values())

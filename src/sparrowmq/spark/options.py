@@ -45,6 +45,7 @@ from sparrowmq.spark.option_table import (
     parse_timestamp_ms,
     parse_topics,
     parse_whole,
+    require,
     with_defaults,
 )
 from sparrowmq.spark.tls_options import TLS_OPTIONS, TlsFiles, take_tls
@@ -289,7 +290,7 @@ OPTIONS: tuple[Option, ...] = (
         None,
         parse_whole(1, _COUNT_MAX),
         "about so many bytes of messages in one micro-batch, judged by the next messages of each "
-        "queue; at least one message",
+        "queue; at least one message; with maxOffsetsPerTrigger both hold",
         _STREAM,
     ),
     Option(
@@ -339,6 +340,13 @@ OPTIONS: tuple[Option, ...] = (
         None,
         schema.parse_columns,
         "the columns by name, joined by ','; instead of profile",
+        _EVERYWHERE,
+    ),
+    Option(
+        "includeHeaders",
+        "false",
+        parse_bool,
+        "read the column headers too, behind the others, as Spark's source for Kafka does",
         _EVERYWHERE,
     ),
     Option(
@@ -436,12 +444,21 @@ def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
         topics=topics,
         starting=starting,
         ending=ending or OffsetChoice(LATEST),
-        columns=values.pop("columns") or values["profile"],
+        columns=_columns(values),
         max_trigger_delay_ms=values.pop("max_trigger_delay"),
         tls=take_tls(values, given),
         namespace=values.pop("namespace") or NO_NAMESPACE,
-        **{name: value for name, value in values.items() if name != "profile"},
+        **values,
     )
+
+
+def _columns(values: dict[str, Any]) -> tuple[str, ...]:
+    """Take the columns out of the options that say which."""
+    profile, names, has_headers = (
+        values.pop(name) for name in ("profile", "columns", "include_headers")
+    )
+    columns: tuple[str, ...] = names or profile
+    return (*columns, "headers") if has_headers and "headers" not in columns else columns
 
 
 def _take_choice(values: dict[str, Any], edge: str) -> StartChoice | None:
@@ -453,10 +470,7 @@ def _take_choice(values: dict[str, Any], edge: str) -> StartChoice | None:
 
 def _check_place(given: Mapping[str, Any]) -> None:
     if "storePath" not in given:
-        if "nameServer" not in given:
-            raise ConfigError(
-                'option \'nameServer\' is missing; write .option("nameServer", "host:9876")'
-            )
+        require(given, "nameServer", "host:9876")
         return
     if given.get("filterType") == EXPRESSION_TYPE_SQL92:
         raise ConfigError("option 'filterType' is 'SQL92', which needs a broker; leave it out")
@@ -495,8 +509,6 @@ def _check_together(given: Mapping[str, Any]) -> None:
         )
     if ("accessKey" in given) != ("secretKey" in given):
         raise ConfigError("give both options 'accessKey' and 'secretKey', or neither")
-    if "maxOffsetsPerTrigger" in given and "maxBytesPerTrigger" in given:
-        raise ConfigError("give either option 'maxOffsetsPerTrigger' or 'maxBytesPerTrigger'")
     low, high = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
     if low is not None and high is not None and low > high:
         raise ConfigError(f"minOffsetsPerTrigger {low} is more than maxOffsetsPerTrigger {high}")

@@ -36,9 +36,12 @@ from sparrowmq.model.message import (
 )
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX
 from sparrowmq.spark.write_ids import WriteIds
+from sparrowmq.store.record_check import CRC_PROPERTY
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 PROPERTY_WRITE_ID = "WRITE_ID"
+# What no row may bring along as a property of its user.
+NO_USER_PROPERTIES = RESERVED_PROPERTIES | {PROPERTY_WRITE_ID, CRC_PROPERTY}
 _HEAD_SIZE = 20
 _SEPARATORS = "[\x01\x02]"
 _PROPERTY_OF = {
@@ -173,13 +176,14 @@ def _join_map(maps: pa.MapArray, first_row: int) -> pa.Array:
 
     _refuse_separators(names, "a property's name", row_of)
     _refuse_separators(values, "a property", row_of)
-    reserved = pa.array(sorted({*RESERVED_PROPERTIES, PROPERTY_WRITE_ID}), type=pa.string())
+    reserved = pa.array(sorted(NO_USER_PROPERTIES), type=pa.string())
     found = pc.call_function("is_in", [names], options=pc.SetLookupOptions(reserved))
     if pc.call_function("any", [found]).as_py():
         at = int(np.flatnonzero(np.asarray(found.fill_null(False)))[0])
         raise UsageError(
             f"property {names[at].as_py()!r} of row {row_of(at)} is RocketMQ's own; leave it out "
-            f"of column 'properties', and give tags and keys as columns"
+            f"of column 'properties' (a read's column userProperties has none of these), and give "
+            f"tags and keys as columns"
         )
     blank = pa.scalar(b"", pa.binary())
     pairs = pc.call_function(

@@ -7,6 +7,7 @@ profile, or by a list of names. A column that is not asked for costs nothing.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from sparrowmq.errors import ConfigError
@@ -40,6 +41,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("reconsumeTimes", "int", "how often it was sent back by a consumer"),
     Column("storeSize", "int", "bytes of the whole record in the commit log"),
     Column("properties", "map<string,string>", "all properties, keys and tags among them"),
+    Column(
+        "userProperties",
+        "map<string,string>",
+        "the properties without RocketMQ's own, as a write takes them",
+    ),
     # The columns of Spark's source for Kafka, by its names.
     Column("key", "binary", "the keys, as bytes"),
     Column("value", "binary", "the payload, as body"),
@@ -47,6 +53,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("offset", "bigint", "as queueOffset"),
     Column("timestamp", "timestamp", "as bornTimestamp"),
     Column("timestampType", "int", "0: the time when the message was made"),
+    Column(
+        "headers",
+        "array<struct<key:string,value:binary>>",
+        "userProperties as Kafka's headers; null where there are none",
+    ),
 )
 
 PROFILES: dict[str, tuple[str, ...]] = {
@@ -102,6 +113,23 @@ def parse_columns(text: str) -> tuple[str, ...]:
             raise ConfigError(f"column {name!r} is named twice")
         names.append(name)
     return tuple(names)
+
+
+def check_declared(types: Mapping[str, str]) -> None:
+    """Check the columns of a schema that a user has written.
+
+    Args:
+        types: by column name, as Spark's `simpleString` has them.
+
+    Raises: ConfigError naming the column and what it must be.
+    """
+    for name, kind in types.items():
+        (known,) = parse_columns(name)
+        if (name, kind) != (known, _BY_NAME[known].ddl):
+            raise ConfigError(
+                f"column {name!r} is declared as {kind}; write `{known}` {_BY_NAME[known].ddl}, "
+                f"and cast it in the query"
+            )
 
 
 def columns_ddl(names: tuple[str, ...]) -> str:

@@ -17,6 +17,7 @@ from sparrowmq.spark.option_table import (
     parse_given,
     parse_text,
     parse_whole,
+    require,
     with_defaults,
 )
 from sparrowmq.spark.tls_options import TLS_OPTIONS, TlsFiles, take_tls
@@ -28,6 +29,7 @@ class SinkOptions:
 
     name_servers: tuple[str, ...]
     topic: str | None
+    create_topic: bool
     group: str
     exactly_once: bool
     max_in_flight: int
@@ -57,6 +59,12 @@ SINK_OPTIONS: tuple[Option, ...] = (
         "nameServer", None, parse_name_servers, "name servers, host:port joined by ';'; required"
     ),
     Option("topic", None, _parse_topic, "the topic of rows that have none in a column topic"),
+    Option(
+        "createTopic",
+        "false",
+        parse_bool,
+        "create a topic that does not exist, with 8 queues on each broker; else the write fails",
+    ),
     Option("group", "GID_SPARK_SINK", check_group, "the producer group"),
     Option(
         "exactlyOnce",
@@ -122,10 +130,7 @@ def parse_sink_options(options: Mapping[str, str], *, scope: str) -> SinkOptions
     Raises: ConfigError naming the option, its value and what is allowed.
     """
     given = parse_given(SINK_OPTIONS, options, scope=scope)
-    if "nameServer" not in given:
-        raise ConfigError(
-            'option \'nameServer\' is missing; write .option("nameServer", "host:9876")'
-        )
+    require(given, "nameServer", "host:9876")
     if ("accessKey" in given) != ("secretKey" in given):
         raise ConfigError("give both options 'accessKey' and 'secretKey', or neither")
     values = with_defaults(SINK_OPTIONS, given)
@@ -135,6 +140,10 @@ def parse_sink_options(options: Mapping[str, str], *, scope: str) -> SinkOptions
         namespace=values.pop("namespace") or NO_NAMESPACE,
         **values,
     )
+
+
+# What Spark's sink for Kafka calls what is called otherwise here.
+_KAFKA_COLUMNS = {"value": "body", "key": "keys", "headers": "properties", "partition": "queueId"}
 
 
 def check_columns(types: Mapping[str, str], *, topic: str | None) -> None:
@@ -170,7 +179,8 @@ def check_columns(types: Mapping[str, str], *, topic: str | None) -> None:
 def _unknown(name: str, by_name: Mapping[str, SinkColumn]) -> str:
     lowered = {each.lower(): each for each in by_name}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
-    hint = f"did you mean {lowered[near[0]]!r}? " if near else ""
+    meant = _KAFKA_COLUMNS.get(name) or (lowered[near[0]] if near else None)
+    hint = f"did you mean {meant!r}? " if meant else ""
     return (
         f"a write takes no column {name!r}; {hint}Drop or rename it; the columns are "
         f"{', '.join(by_name)}"

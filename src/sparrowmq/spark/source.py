@@ -6,6 +6,11 @@ spark.readStream.format("rocketmq").option("nameServer", "127.0.0.1:9876")
 
 from __future__ import annotations
 
+import importlib.util
+from dataclasses import replace
+
+import pyspark
+from pyspark.sql import datasource
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -16,11 +21,19 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.spark.cluster import connect
 from sparrowmq.spark.failures import clear
 from sparrowmq.spark.options import SourceOptions, parse_options
-from sparrowmq.spark.schema import columns_ddl
+from sparrowmq.spark.schema import check_declared, columns_ddl
 from sparrowmq.spark.shipping import Packed, pack
 from sparrowmq.spark.sink_options import SinkOptions, check_columns, parse_sink_options
+
+# Options of a stream that PySpark 4.1 cannot keep, in lower case.
+_LIMITS = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "maxbytespertrigger")
+
+
+# Options that choose columns, in lower case.
+_CHOICES = frozenset({"columns", "profile", "includeheaders"})
 
 
 class RocketMQDataSource(DataSource):
@@ -54,23 +67,40 @@ class RocketMQDataSource(DataSource):
     @clear
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Make the reader of a stream."""
-        from sparrowmq.spark.stream_reader import RocketMQStreamReader
+        options = self._options(schema, scope="stream")
+        if _has_limits():
+            from sparrowmq.spark.stream_reader import RocketMQStreamReader
 
-        return RocketMQStreamReader(self._options(schema, scope="stream"))
+            return RocketMQStreamReader(options)
+        _check_streams()
+        limits = [name for name in self.options if name.lower() in _LIMITS]
+        if limits:
+            raise ConfigError(
+                f"option {limits[0]!r} needs PySpark 4.2 or newer; this is {pyspark.__version__}"
+            )
+        from sparrowmq.spark.unlimited_stream_reader import UnlimitedStreamReader
+
+        return UnlimitedStreamReader(options)
 
     @clear
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Make the writer of a batch."""
-        from sparrowmq.spark.writer import RocketMQWriter
+        from sparrowmq.client.route_cache import RouteCache
+        from sparrowmq.spark.writer import RocketMQWriter, see_to_topic
 
-        return RocketMQWriter(self._sink_options(schema, overwrite=overwrite, scope="batch"))
+        options = self._sink_options(schema, overwrite=overwrite, scope="batch")
+        if options.topic is not None:
+            # At once, for a name is most likely wrong; the tasks of a stream are patient.
+            connect(options).run(see_to_topic(options, options.topic, routes=RouteCache()))
+        return RocketMQWriter(options)
 
     @clear
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """Make the writer of a stream."""
-        from sparrowmq.spark.writer import RocketMQStreamWriter
+        _check_streams()
+        from sparrowmq.spark.stream_writer import RocketMQStreamWriter
 
         return RocketMQStreamWriter(self._sink_options(schema, overwrite=overwrite, scope="stream"))
 
@@ -89,10 +119,29 @@ class RocketMQDataSource(DataSource):
         return options
 
     def _options(self, schema: StructType, *, scope: str) -> SourceOptions:
+        """Check options and schema; columns that are declared are columns that are chosen."""
         options = parse_options(self.options, scope=scope)
-        if tuple(schema.fieldNames()) != options.columns:
+        declared = {each.name: each.dataType.simpleString() for each in schema.fields}
+        is_chosen = not _CHOICES.isdisjoint(map(str.lower, self.options))
+        if is_chosen and tuple(declared) != options.columns:
             raise ConfigError(
-                f"the schema has the columns {', '.join(schema.fieldNames())}; leave .schema(...) "
-                f"out and choose columns by option 'columns' or 'profile'"
+                f"the schema has the columns {', '.join(declared)}, and the options choose "
+                f"{', '.join(options.columns)}; leave the schema or the options out"
             )
-        return options
+        check_declared(declared)
+        if not all(each.nullable for each in schema.fields):
+            raise ConfigError("a column is declared NOT NULL; leave that out, here any may be null")
+        return replace(options, columns=tuple(declared))
+
+
+def _has_limits() -> bool:
+    """Tell whether Spark limits micro-batches and says where they begin: from PySpark 4.2 on."""
+    return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
+
+
+def _check_streams() -> None:
+    if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+        raise ConfigError(
+            f"a stream needs PySpark 4.1 or newer; this is {pyspark.__version__}; read and "
+            f"write batches, or install a newer one"
+        )

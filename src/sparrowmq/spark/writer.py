@@ -23,30 +23,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.effects import Operation, Task, cancel, join, spawn
 from sparrowmq.client.assembly import make_publisher
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.administer import create_topic
+from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.operations.send import (
     fetch_publish_queues,
     leave,
     send,
     send_encoded_batch,
 )
-from sparrowmq.client.outgoing import BATCH_COUNT_MAX
+from sparrowmq.client.outgoing import BATCH_COUNT_MAX, check_sendable_topic
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import select_queue_by_key
-from sparrowmq.errors import SendFailed, SparrowError, UsageError
+from sparrowmq.client.route_cache import RouteCache
+from sparrowmq.errors import SendFailed, SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model import Message, MessageQueue, SendStatus
 from sparrowmq.model.message import SendResult
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from sparrowmq.protocol.properties import parse_properties
-from sparrowmq.spark.cluster import Cluster, connect
+from sparrowmq.spark.cluster import Cluster, Patience, connect, persist
 from sparrowmq.spark.failures import as_clear
 from sparrowmq.spark.row_encoding import EncodedRows, encode_rows
 from sparrowmq.spark.shipping import Packed, pack
@@ -59,6 +60,8 @@ _LOG = logging.getLogger("sparrowmq.spark")
 REQUEST_BYTES_MAX = 512 * 1024
 # Rows that are encoded at once; ids of messages repeat beyond 65,536 of a millisecond.
 _ROWS_MAX = 10_000
+# The pause before a missing topic is asked for again; it doubles each time, up to 3 s.
+TOPIC_RETRY_MS = 200
 # The broker stored the message, but not yet where its settings demand: it may be lost.
 _UNSAFE = frozenset({SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT})
 # Brokers take no batch for these topics.
@@ -91,50 +94,31 @@ class RocketMQWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task, in an executor."""
-        return _write_task(self._options, iterator, job=self._job)
+        return write_task(self._options, iterator, job=self._job)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing: the brokers have acknowledged every message."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Say that messages stay."""
-        _warn_of_abort(messages)
+        warn_of_abort(messages)
 
 
-class RocketMQStreamWriter(DataSourceStreamArrowWriter):
-    """Writes a stream.
-
-    Args:
-        options: of the write.
-    """
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-
-    def __reduce__(self) -> Packed:
-        return pack(RocketMQStreamWriter, self._options)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the rows of one task of a micro-batch, in an executor."""
-        return _write_task(self._options, iterator, job=None)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: the brokers have acknowledged every message."""
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Say that messages stay."""
-        _warn_of_abort(messages)
-
-
-def _warn_of_abort(messages: Sequence[WriterCommitMessage | None]) -> None:
+def warn_of_abort(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Say how many messages of a write that failed stay in the topic."""
     count = sum(each.count for each in messages if isinstance(each, SentMessages))
     if count:
         _LOG.warning("the write failed; %d messages that tasks have sent stay in the topic", count)
 
 
-def _write_task(
+def write_task(
     options: SinkOptions, batches: Iterator[pa.RecordBatch], *, job: str | None
 ) -> SentMessages:
+    """Send the rows of one task.
+
+    Args:
+        job: what the ids of a batch begin with; None for a micro-batch, whose query is asked.
+    """
     context: Any = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     if job is None and context is not None:
@@ -194,6 +178,28 @@ class _Sender:
     options: SinkOptions
     write_ids: WriteIds | None
     queues: dict[str, list[MessageQueue]] = field(default_factory=dict)
+    # Those that are known to exist.
+    topics: set[str] = field(default_factory=set)
+
+
+def see_to_topic(options: SinkOptions, topic: str, *, routes: RouteCache) -> Operation[None]:
+    """Ask for the route of a topic, and create the topic if it is missing and may be created.
+
+    Raises: ConfigError or UsageError for a name that nobody may send to; TopicRouteNotFound for a
+        missing topic; ConnectFailed, BrokerError, InvokeTimeout.
+    """
+    check_sendable_topic(topic)
+    if topic.startswith(_SINGLE_PREFIXES):
+        return  # A broker makes the retry and dead letter topics of a group by itself.
+    servers, timeout_ms = NameServers(options.name_servers), options.request_timeout_ms
+    name = options.namespace.wrap(topic)
+    try:
+        yield from refresh_route(routes, servers, name, timeout_ms=timeout_ms)
+    except TopicRouteNotFound as error:
+        if not options.create_topic:
+            raise TopicRouteNotFound(f"{error}; option 'createTopic' creates it") from None
+        directory = Directory(name_servers=servers, routes=routes, timeout_ms=timeout_ms)
+        yield from create_topic(directory, name)
 
 
 class _Request(NamedTuple):
@@ -307,6 +313,8 @@ def _targets(
     if topics.null_count:
         row = first_row + int(np.flatnonzero(np.asarray(topics.is_null()))[0])
         raise UsageError(f"the topic of row {row} is null, and option 'topic' is not given")
+    for topic in topics.unique().to_pylist():
+        _see_to_topic(sender, topic)
     names = ("shardingKey", "brokerName", "queueId")
     others = [_column(batch, name) for name in names]
     if all(column is None for column in others) and len(topics.unique()) == 1:
@@ -318,6 +326,16 @@ def _targets(
         groups.setdefault((target[0], _queue_of(sender, *target)), []).append(row)
     for (topic, queue), rows in groups.items():
         yield topic, queue, np.array(rows)
+
+
+def _see_to_topic(sender: _Sender, topic: str) -> None:
+    """Have a topic that no row has named yet exist; one whose broker restarts is waited for."""
+    if topic in sender.topics:
+        return
+    options, routes = sender.options, sender.publisher.routes
+    patience = Patience(options.retry_times, TOPIC_RETRY_MS)
+    sender.cluster.run(persist(patience, lambda: see_to_topic(options, topic, routes=routes)))
+    sender.topics.add(topic)
 
 
 def _queue_of(

@@ -38,8 +38,9 @@ from sparrowmq.pipeline.ingest.counts import DATE, QUEUE_COLUMNS, Counts, Ledger
 from sparrowmq.pipeline.parquet import write_batch_parquet
 from sparrowmq.pipeline.running_query import never, run_query
 from sparrowmq.spark.dead_letters import to_dlq
+from sparrowmq.spark.offsets import encode_offsets
 from sparrowmq.spark.options import SourceOptions, parse_options
-from sparrowmq.spark.stream_reader import RocketMQStreamReader
+from sparrowmq.spark.queue_watch import QueueWatch
 
 METADATA = (
     *QUEUE_COLUMNS,
@@ -339,6 +340,6 @@ def _claim(files: Files, settings: IngestSettings, schema: BodySchema | None) ->
     if "start" in before and files.list(f"{settings.checkpoint}/offsets"):
         start: Mapping[str, Any] = before["start"]
         return start
-    start = RocketMQStreamReader(settings.parse_options()).initialOffset()
+    start = encode_offsets(QueueWatch(settings.parse_options()).first_offsets())
     files.write_text(path, json.dumps({**claim, "start": start}, indent=2))
     return start

@@ -1,0 +1,88 @@
+"""What a stream knows of its queues between micro-batches, in the process beside the driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from sparrowmq.calling import clock
+from sparrowmq.errors import SparrowError
+from sparrowmq.model import MessageQueue
+from sparrowmq.spark.bounds import Bounds, Offsets
+from sparrowmq.spark.cluster import BOUNDS_AGE_MS_MAX, ROUTE_AGE_MS_MAX, Patience, connect
+from sparrowmq.spark.discovery import NO_PATIENCE, Discovery, discover
+from sparrowmq.spark.failures import settle
+from sparrowmq.spark.options import SourceOptions
+from sparrowmq.spark.positions import find_offsets
+
+_LOG = logging.getLogger("sparrowmq.spark")
+
+
+class QueueWatch:
+    """Asks what the queues hold, and keeps the answer for a moment.
+
+    Args:
+        options: of the read.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._found_ms = 0
+        self._committed: dict[MessageQueue, int] = {}
+        # The last answer.
+        self.found: Discovery | None = None
+
+    def look(self, expected: Offsets, *, afresh: bool = False) -> Discovery:
+        """Ask what the queues hold, unless that was asked just now.
+
+        Args:
+            expected: the queues that were there before; a missing one is waited for.
+        """
+        now_ms = clock.monotonic_ms()
+        is_fresh = now_ms - self._found_ms < BOUNDS_AGE_MS_MAX and not afresh
+        if self.found is not None and is_fresh:
+            return self.found
+        options = self._options
+        cluster = connect(options)
+        # A query that begins fails at once: most likely an address or a name is wrong.
+        is_known = self.found is not None or len(expected) > 0
+        patience = Patience(options.fetch_retries, options.retry_interval_ms)
+        found = cluster.run(
+            discover(
+                cluster,
+                options,
+                expected=expected,
+                patience=patience if is_known else NO_PATIENCE,
+                route_age_ms_max=ROUTE_AGE_MS_MAX,
+            )
+        )
+        self.found, self._found_ms = found, clock.monotonic_ms()
+        return found
+
+    def first_offsets(self) -> dict[MessageQueue, int]:
+        """Resolve where a query without a checkpoint begins."""
+        options = self._options
+        cluster, bounds = connect(options), self.look({}).bounds
+        choice = cluster.run(find_offsets(cluster, options.starting, bounds, group=options.group))
+        (offsets,) = settle([choice], bounds, fail=options.fail_on_data_loss)
+        return offsets
+
+    def commit(self, offsets: Mapping[MessageQueue, int], bounds: Bounds) -> None:
+        """Commit under the group what is new since the last time; a failure waits for the next."""
+        options = self._options
+        if options.group is None or not options.commit_offsets:
+            return
+        fresh = {
+            queue: offset
+            for queue, offset in offsets.items()
+            if queue in bounds and self._committed.get(queue) != offset
+        }
+        if not fresh:
+            return
+        cluster = connect(options)
+        try:
+            cluster.run(cluster.commit(options.group, fresh))
+        except SparrowError as error:
+            _LOG.warning("offsets of group %s are not committed: %s", options.group, error)
+        else:
+            self._committed.update(fresh)

@@ -1,0 +1,37 @@
+"""The writer of a stream; apart from the batch's, for PySpark 4.0 has no base for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from sparrowmq.spark.shipping import Packed, pack
+from sparrowmq.spark.sink_options import SinkOptions
+from sparrowmq.spark.writer import warn_of_abort, write_task
+
+
+class RocketMQStreamWriter(DataSourceStreamArrowWriter):
+    """Writes a stream.
+
+    Args:
+        options: of the write.
+    """
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def __reduce__(self) -> Packed:
+        return pack(RocketMQStreamWriter, self._options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task of a micro-batch, in an executor."""
+        return write_task(self._options, iterator, job=None)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing: the brokers have acknowledged every message."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Say that messages stay."""
+        warn_of_abort(messages)

@@ -1,0 +1,78 @@
+"""The reader of a stream for PySpark 4.1, which neither limits micro-batches nor says their start.
+
+Spark asks per micro-batch: `latestOffset()`, `partitions(start, end)`, then `read` in the tasks. So
+a batch is all that there is, and what is lost between its start and its end is found only when it
+is dealt out. `stream_reader.py` is for newer ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from sparrowmq.model import MessageQueue
+from sparrowmq.spark.bounds import choose_end, ranges_between
+from sparrowmq.spark.failures import RocketMQError, clear, report_losses
+from sparrowmq.spark.offsets import OffsetsJson, decode_offsets, encode_offsets
+from sparrowmq.spark.options import SourceOptions
+from sparrowmq.spark.partition import make_partitions, read_partition
+from sparrowmq.spark.queue_watch import QueueWatch
+from sparrowmq.spark.shipping import Packed, pack
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class UnlimitedStreamReader(DataSourceStreamReader):
+    """Reads a stream.
+
+    Args:
+        options: of the read, none of which limits a micro-batch.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._watch = QueueWatch(options)
+        # The end of the last micro-batch; a queue that is not there for a while keeps its offset.
+        self._end: dict[MessageQueue, int] = {}
+
+    def __reduce__(self) -> Packed:
+        return pack(UnlimitedStreamReader, self._options)
+
+    @clear
+    def initialOffset(self) -> OffsetsJson:  # noqa: N802
+        """Resolve where to begin; asked only for a query without a checkpoint."""
+        self._end = self._watch.first_offsets()
+        return encode_offsets(self._end)
+
+    @clear
+    def latestOffset(self) -> OffsetsJson:  # type: ignore[override]  # noqa: N802
+        """Return where the queues end."""
+        bounds = self._watch.look(self._end).bounds
+        self._end |= {queue: found.max_offset for queue, found in bounds.items()}
+        return encode_offsets(self._end)
+
+    @clear
+    def partitions(
+        self, start: Mapping[str, Any], end: Mapping[str, Any]
+    ) -> Sequence[InputPartition]:
+        """Deal a micro-batch out. It may be one that an earlier run of the query planned."""
+        begin, finish = decode_offsets(start), decode_offsets(end)
+        if missing := sorted(begin.keys() - finish.keys()):
+            topic, broker_name, queue_id = missing[0]
+            raise RocketMQError(
+                f"sparrowmq: queue {topic}/{broker_name}/{queue_id} was not there when this batch "
+                f"was planned, and PySpark before 4.2 would have it begin anew; once its broker "
+                f"is back, remove the last file of 'offsets' in the checkpoint and start again"
+            )
+        found = self._watch.look(begin)
+        losses = choose_end(begin, found.bounds, frozen=None, rows_max=None).losses
+        report_losses(losses, fail=self._options.fail_on_data_loss)
+        self._watch.commit(begin, found.bounds)
+        return make_partitions(self._options, ranges_between(begin, finish), found.queues)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition, in an executor."""
+        return read_partition(self._options, partition)

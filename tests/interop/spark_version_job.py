@@ -1,0 +1,97 @@
+"""A user's first steps with one version of PySpark. Run by a Python that has it.
+
+Arguments: the session ("classic" or "connect"), name server, output directory. Prints one JSON
+object: what was read and written, and what was refused with which line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+
+from sparrowmq.pipeline import parquet_writer
+from sparrowmq.spark import spark_session
+from sparrowmq.spark.exactly_once import exactly_once
+from sparrowmq.spark.java import prepare_environment
+
+
+def main(kind: str, name_server: str, out: str) -> None:
+    place = {"nameServer": name_server}
+    if kind == "classic":
+        spark = spark_session("versions", master="local[2]", short_lived=True)
+    else:
+        prepare_environment()
+        spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    topic = f"T-{pyspark.__version__}-{kind}".replace(".", "-")
+    rows = spark.range(300).selectExpr("CAST(id AS STRING) AS body", "CONCAT('k', id) AS keys")
+    sink = rows.write.format("rocketmq").options(**place, topic=topic, createTopic="true")
+    sink.option("exactlyOnce", "true").mode("append").save()
+    found = spark.read.format("rocketmq").options(**place, topic=topic).load()
+    limited = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "100"}
+    result = {
+        "version": pyspark.__version__,
+        "bodies": sorted(int(bytes(row.body)) for row in found.select("body").collect()),
+        "distinct": exactly_once(found).count(),
+        "no topic": error_of(
+            lambda: (
+                rows.write.format("rocketmq")
+                .options(**place, topic="nowhere")
+                .mode("append")
+                .save()
+            )
+        ),
+        "copied": error_of(lambda: copy(spark, place, topic, Path(out), {})),
+        "limited": error_of(lambda: copy(spark, place, topic, Path(out), limited)),
+        "parquet": error_of(lambda: parquet_writer(f"{out}/table")(found, 0)),
+    }
+    result["copies"] = count(spark, place, f"{topic}-copy")
+    print(json.dumps(result))
+    spark.stop()
+
+
+def copy(
+    spark: SparkSession, place: dict[str, str], topic: str, out: Path, given: dict[str, str]
+) -> None:
+    """Copy the topic by a stream that begins anew, twice, the second time from its checkpoint."""
+    checkpoint = str(out / "-".join(["checkpoint", *given]))
+    for _ in range(2):
+        stream = spark.readStream.format("rocketmq").options(
+            **place, **({"startingOffsets": "earliest"} | given), topic=topic
+        )
+        query = (
+            stream.load()
+            .select("body", "keys")
+            .writeStream.format("rocketmq")
+            .options(**place, topic=f"{topic}-copy", createTopic="true")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+
+def count(spark: SparkSession, place: dict[str, str], topic: str) -> int | str:
+    def read() -> DataFrame:
+        return spark.read.format("rocketmq").options(**place, topic=topic).load()
+
+    try:
+        return read().count()
+    except Exception as error:
+        return str(error)
+
+
+def error_of(call: Callable[[], None]) -> str | None:
+    try:
+        call()
+    except Exception as error:
+        return str(error)
+    return None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

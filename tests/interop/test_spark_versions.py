@@ -1,0 +1,94 @@
+"""The versions of PySpark beside the one of the lock, each in an environment of its own.
+
+pip makes it once, in `.cache`: some 450 MB, of which PySpark's archive is most.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from sparrowmq.testing import EmbeddedCluster
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = Path(__file__).with_name("spark_version_job.py")
+# What the source needs, and what Spark Connect does.
+_LIBRARIES = (
+    *("pyarrow>=18", "numpy>=2", "pandas>=2.2,<3", "msgspec>=0.19", "uvloop>=0.21"),
+    *("grpcio>=1.67", "grpcio-status>=1.67", "googleapis-common-protos>=1.65", "zstandard>=0.22"),
+)
+ALL = list(range(300))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(tmp_path_factory.mktemp("data")) as found:
+        yield found
+
+
+def python_with(version: str) -> Path:
+    """Return a Python that has this version of PySpark and not this package; made once."""
+    place = ROOT / ".cache" / f"pyspark-{version}"
+    if not place.exists():
+        fresh = place.with_suffix(".part")
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(fresh)], check=True)
+        pip = [str(fresh / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+        subprocess.run([*pip, f"pyspark=={version}.*", *_LIBRARIES], check=True)
+        fresh.rename(place)
+    return place / "bin" / "python"
+
+
+def run_job(python: Path, kind: str, cluster: EmbeddedCluster, out: Path) -> dict[str, Any]:
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYSPARK", "SPARK", "PYTHON"))
+    }
+    done = subprocess.run(
+        [str(python), str(JOB), kind, cluster.name_server, str(out)],
+        env={**environ, "PYTHONPATH": str(ROOT / "src")},
+        cwd=out,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert 0 == done.returncode, done.stderr[-4_000:]
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [("4.0", "classic"), ("4.1", "classic"), ("4.1", "connect")],
+)
+def test_a_version_reads_and_writes_and_says_what_it_cannot(
+    cluster: EmbeddedCluster, tmp_path: Path, version: str, kind: str
+) -> None:
+    found = run_job(python_with(version), kind, cluster, tmp_path)
+
+    assert found["version"].startswith(f"{version}.")
+    assert ALL == found["bodies"]
+    assert 300 == found["distinct"]
+    assert "option 'createTopic' creates it" in found["no topic"]
+    if version == "4.0":
+        assert "sparrowmq: a stream needs PySpark 4.1 or newer; this is 4.0" in found["copied"]
+    else:
+        assert (None, 300) == (found["copied"], found["copies"])
+        needs = "sparrowmq: option 'maxOffsetsPerTrigger' needs PySpark 4.2 or newer; this is 4.1"
+        assert needs in found["limited"]
+    if kind == "connect":
+        assert "the jobs need a classic Spark session" in found["parquet"]
+    else:
+        assert found["parquet"] is None
