@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.failures import DataLossError, RocketMQError
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.partition import RangesPartition
-from sparrowmq.spark.store_files import StoreFiles
+from sparrowmq.spark.store_files import TOPICS_PATH, StoreFiles
 from sparrowmq.spark.store_reader import StoreReader
 from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.file_storage import FileStorage
@@ -49,8 +50,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
                         properties={"p": "é"},
                     )
                     producer.send(message, queue=queue)
-        # A broker that runs writes the file of its topics now and then; one that stops does.
-        found.restart()
         yield found
         connections.disconnect()
 
@@ -114,6 +113,27 @@ def test_the_rows_are_those_of_the_running_broker(
 
     assert expected == rows_of(files)
     assert len(expected) >= 23
+
+
+def test_topics_of_a_running_broker_are_read_before_it_has_filed_them(tmp_path: Path) -> None:
+    with EmbeddedCluster(tmp_path) as cluster:
+        cluster.create_topic("filed", queues=2)
+        with Producer("GID_filed", name_server=cluster.name_server) as producer:
+            producer.send(Message("filed", b"x"))
+        cluster.restart()
+        cluster.create_topic("fresh", queues=5)
+        store = store_of(cluster)
+        assert b"fresh" not in (store / TOPICS_PATH).read_bytes()
+        files = StoreFiles(str(store))
+
+        assert [range(2), range(5)] == [files.queue_ids(name) for name in ("filed", "fresh")]
+        assert {"filed", "fresh"} <= set(files.topics())
+        # Another broker has written the file since.
+        table = json.loads((store / TOPICS_PATH).read_bytes())
+        table["dataVersion"]["counter"] += 1_000
+        (store / TOPICS_PATH).write_text(json.dumps(table))
+        assert "fresh" not in files.topics()
+        connections.disconnect()
 
 
 def test_times_find_the_same_messages(cluster: EmbeddedCluster) -> None:

@@ -12,23 +12,33 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import convert
 
 from sparrowmq.errors import ProtocolError, StoreError
-from sparrowmq.protocol.bodies import PERM_READ
+from sparrowmq.protocol.bodies import (
+    PERM_READ,
+    DataVersion,
+    TopicConfig,
+    TopicConfigTable,
+    decode_file,
+)
 from sparrowmq.protocol.fastjson import loads
 from sparrowmq.spark.bounds import QueueBounds
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 from sparrowmq.store.config import ENTRY_SIZE
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY, ENTRY, FILLER_SIZE
+from sparrowmq.store.journal import find_batches
 
 ENTRY_TYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert ENTRY_TYPE.itemsize == ENTRY_SIZE
-TOPICS_PATH = "config/topics.json"
+CONFIG_PATH = "config"
+TOPICS_PATH = f"{CONFIG_PATH}/topics.json"
 
 
 class Entry(NamedTuple):
@@ -203,14 +213,33 @@ class StoreFiles:
         return StoredQueue(directory, log_begin=self.log.bases[0] if self.log.bases else 0)
 
     def _queue_counts(self) -> dict[str, int]:
+        # The journal first: if the file is written meanwhile, it has what the journal had.
+        changes = self._journal()
         try:
-            table = loads((self.root / TOPICS_PATH).read_bytes(), marks_max=None)[
-                "topicConfigTable"
-            ]
-        except (OSError, ProtocolError, KeyError, TypeError):
+            table = decode_file(TopicConfigTable, (self.root / TOPICS_PATH).read_bytes())
+        except (OSError, ProtocolError):
             # Without it, as in a copy of the log and the queues alone, the directories tell.
-            return {}
+            table = TopicConfigTable()
+        topics: dict[str, TopicConfig | None] = dict(table.topic_config_table)
+        filed = [each["topics"] for each in changes if each["what"] == "files"]
+        # Otherwise another broker has written the file since, and the changes are void.
+        if table.data_version in convert(filed, list[DataVersion]):
+            topics.update(
+                (each["name"], convert(each["config"], TopicConfig | None))
+                for each in changes
+                if each["what"] == "topic"
+            )
         return {
-            topic: each["readQueueNums"] if each["perm"] & PERM_READ else 0
-            for topic, each in table.items()
+            name: topic.read_queue_nums if topic.perm & PERM_READ else 0
+            for name, topic in topics.items()
+            if topic is not None
         }
+
+    def _journal(self) -> list[dict[str, Any]]:
+        """Return the changes of configuration that a running broker of ours has yet to file."""
+        batches: list[bytes] = []
+        for path in sorted((self.root / CONFIG_PATH).glob("journal.*")):
+            # One that goes meanwhile is in the file that is read next.
+            with suppress(FileNotFoundError):
+                batches += [batch for _, batch in find_batches(path.read_bytes())]
+        return [change for batch in batches for change in loads(batch, marks_max=None)]

@@ -114,7 +114,7 @@ def read_journal(storage: Storage, directory: str) -> JournalContent:
         finally:
             file.close()
         at = 0
-        for position, batch in _find_batches(data):
+        for position, batch in find_batches(data):
             if position != at:
                 damages.append(f"{position - at} bytes at byte {at} of {path} are damaged")
             batches.append(batch)
@@ -148,8 +148,8 @@ def _path(directory: str, segment: int) -> str:
     return f"{directory}/{_PREFIX}{segment:08d}"
 
 
-def _find_batches(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield where each whole batch begins, and the batch; also those behind damage."""
+def find_batches(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield where each whole batch of a segment begins, and the batch; also those behind damage."""
     at = data.find(_MAGIC)
     while at >= 0:
         batch = _batch_at(data, at)
