@@ -38,7 +38,7 @@ def test_balance_prints_its_summary_and_writes_table_and_page(
     assert 0 == code, stderr
     printed = json.loads(stdout)["strategies"]
     assert [("AVG", 20)] == [(each["strategy"], each["groups"]) for each in printed]
-    assert "<svg" in (out / "report.html").read_text()
+    assert 'class="bars"' in (out / "report.html").read_text()
     assert 20 == spark.read.parquet(f"{out}/groups").count()
 
 

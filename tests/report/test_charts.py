@@ -3,8 +3,6 @@ from __future__ import annotations
 import itertools
 from xml.etree import ElementTree
 
-import pytest
-
 from sparrowmq.report import Band, BandRow, Bar, Markup, PlotMark, Series
 from sparrowmq.report import band_chart as draw_bands
 from sparrowmq.report import bar_chart as draw_bars
@@ -114,14 +112,23 @@ def test_crowded_marks_take_several_rows_and_stay_inside() -> None:
     assert all(0 <= float(name.get("x") or 0) <= WIDTH for name in names)
 
 
+def test_no_line_strikes_the_name_of_a_mark_through() -> None:
+    root = lines(Series("s", [(0, 0), (100, 5)]), marks=[PlotMark(8, "both"), PlotMark(9, "b leaves")])
+
+    classes = [element.get("class") or "" for element in root.iter()]
+    marks = [name for name in classes if name.startswith("mark")]
+    assert ["mark", "mark", "mark-name", "mark-name"] == marks
+
+
 def test_chart_without_points_is_still_a_chart() -> None:
     assert "t" == lines(Series("s", [])).findtext("title")
-    assert "t" == parse(draw_bars([], title="t", description="d")).findtext("title")
+    assert "ul" == parse(draw_bars([])).tag
 
 
 def test_bars_are_as_long_as_their_values() -> None:
-    root = parse(draw_bars([Bar("x", 100), Bar("y", 50, "note")], title="t", description="d"))
+    root = parse(draw_bars([Bar("x", 150), Bar("y", 50, "note"), Bar("z", 0)]))
 
-    first, second = (float(bar.get("width") or 0) for bar in with_class(root, "band"))
-    assert pytest.approx(first / 2, abs=0.02) == second
-    assert ["100", "50"] == [element.text for element in with_class(root, "value")]
+    assert ["width:100%", "width:33.33%", "width:0%"] == [
+        bar.get("style") for bar in with_class(root, "band")
+    ]
+    assert ["150", "50", "0"] == [element.text for element in with_class(root, "value")]

@@ -142,14 +142,21 @@ def _balance(outcome: DemoOutcome) -> Markup:
     marks = [PlotMark(outcome.seconds(event.at_ms), event.name) for event in events]
     return section(
         "The group keeps its balance",
-        f"Group {group.group} divides the queues by {group.strategy}. While messages flow, one "
-        "member leaves gracefully, one joins, and one is killed with kill -9.",
+        f"Group {group.group} divides the queues by {_explain(group.strategy)}. While messages "
+        "flow, one member leaves gracefully, one joins, and one is killed with kill -9.",
         _ownership(outcome, group, marks=marks, caption="Who owned which queue"),
         table(header, rows, caption="Each event, until the next one", numeric=range(1, 9)),
         "Delivered twice counts every delivery of a message after its first. It was counted from "
         f"the members' logbooks twice, here and by Spark: {agreement}",
         _consumption(outcome),
     )
+
+
+def _explain(strategy: str) -> str:
+    """Return a strategy's name, and for RocketMQ's default what it does."""
+    if strategy != "AVG":
+        return strategy
+    return "strategy AVG: members in the order of their ids take neighbouring queues, equally many"
 
 
 def _consumption(outcome: DemoOutcome) -> Markup:
@@ -189,7 +196,11 @@ def _twins(outcome: DemoOutcome) -> Markup:
         "RocketMQ 4.7 made it from the address and the process number. Each member finds itself "
         "at the first place of the sorted list, so both take the first share, and nobody the "
         "second.",
-        tag("p", "The broker's list of the group (cidAll): ", *_code_list(twins.cid_all)),
+        tag(
+            "p",
+            "The client ids that the broker lists for the group (cidAll in RocketMQ's source): ",
+            *_code_list(twins.cid_all),
+        ),
         _ownership(outcome, group, marks=marks, caption="Two owners, or none: until the remedy"),
         value_table(
             Table(
@@ -290,7 +301,8 @@ def _pipeline(outcome: DemoOutcome) -> Markup:
         "The pipeline: exactly once for any Parquet reader",
         f"The job ingest read the topic in {len({b.batch_id for b in ingest.batches})} "
         "micro-batches. "
-        f"{count_of(ingest.runs, 'run')} came to the end, which each freezes when it begins. "
+        f"A run reads up to where the queues end when it begins; {count_of(ingest.runs, 'run')} "
+        "got there. "
         f"{kill}",
         f"A reader that knows nothing of Spark (Arrow) finds {found.rows:,} rows, "
         f"{found.distinct:,} distinct by broker, queue and offset, in "

@@ -1,15 +1,15 @@
-"""Amounts by name as horizontal bars, each with its value at its end."""
+"""Amounts by name as horizontal bars, each with its value at its end.
+
+Made of HTML, not of SVG: on a narrow screen a name stands above its bar, and nothing is cut off.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparrowmq.report.markup import Markup, tag
-from sparrowmq.report.plot import WIDTH, svg, text, text_width
-from sparrowmq.report.scale import Scale, format_number
-
-_ROW_HEIGHT, _BAR_HEIGHT = 26.0, 18.0
+from sparrowmq.report.markup import Markup, number, tag
+from sparrowmq.report.scale import format_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,25 +22,24 @@ class Bar:
     tone: str | None = None
 
 
-def bar_chart(bars: Sequence[Bar], *, title: str, description: str, tone: str = "c1") -> Markup:
-    """Plot the bars below one another, in the order given."""
-    left = max((text_width(bar.label) for bar in bars), default=0.0) + 14
-    ends = [" ".join(filter(None, (format_number(bar.value), bar.note))) for bar in bars]
-    right = WIDTH - max((text_width(end) for end in ends), default=0.0) - 12
-    scale = Scale(0.0, max((bar.value for bar in bars), default=0.0) or 1.0, left, right)
+def bar_chart(bars: Sequence[Bar], *, tone: str = "c1") -> Markup:
+    """Plot the bars below one another, in the order given; the largest value is the whole width."""
+    largest = max((bar.value for bar in bars), default=0.0) or 1.0
     rows = []
-    for index, bar in enumerate(bars):
-        y, x = index * _ROW_HEIGHT + 4, scale(bar.value)
-        baseline = y + 13.5
-        note = [tag("tspan", f"  {bar.note}", class_="note")] if bar.note else []
+    for bar in bars:
+        note = [tag("span", f" {bar.note}", class_="note")] if bar.note else []
+        width = f"width:{number(100.0 * max(bar.value, 0.0) / largest)}%"
         rows.append(
             tag(
-                "g",
-                text(left - 10, baseline, bar.label, anchor="end", class_="row-name"),
-                tag("rect", x=left, y=y, width=x - left, height=_BAR_HEIGHT, rx=2, class_="band"),
-                tag("text", format_number(bar.value), *note, x=x + 8, y=baseline, class_="value"),
+                "li",
+                tag("span", bar.label, class_="row-name"),
+                tag(
+                    "span",
+                    tag("span", class_="band", style=width),
+                    tag("span", format_number(bar.value), *note, class_="value"),
+                    class_="track",
+                ),
                 class_=f"tone-{bar.tone or tone}",
             )
         )
-    height = len(bars) * _ROW_HEIGHT + 6
-    return svg(*rows, height=height, title=title, description=description)
+    return tag("ul", *rows, class_="bars")

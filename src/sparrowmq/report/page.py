@@ -103,17 +103,22 @@ def page(title: str, *parts: str, lead: str, language: str = "en") -> str:
     return f"<!doctype html>\n{tag('html', head, body, lang=language)}\n"
 
 
-def section(title: str, *parts: str) -> Markup:
-    """Make a section; a part that is not markup becomes a paragraph."""
-    blocks = [part if isinstance(part, Markup) else tag("p", part) for part in parts]
-    return tag("section", tag("h2", title), *blocks)
+def section(title: str, *parts: str | Table) -> Markup:
+    """Make a section; a text becomes a paragraph, a table stands without its caption."""
+    return tag("section", tag("h2", title), *map(_block, parts))
+
+
+def _block(part: str | Table) -> Markup:
+    if isinstance(part, Table):
+        return value_table(part._replace(caption=""))
+    return part if isinstance(part, Markup) else tag("p", part)
 
 
 def figure(plot: Markup, *, caption: str, legend: Sequence[tuple[str, str]] = ()) -> Markup:
     """Put a plot into a box that scrolls on narrow screens, with its caption and legend.
 
     Args:
-        plot: the SVG.
+        plot: an SVG, or bars.
         caption: what to see in it.
         legend: `(name, tone)`; the tones `none` and `both` stand for the two hatches.
     """
@@ -133,8 +138,7 @@ def bar_figure(
     caption: str, bars: Sequence[Bar], *, tone: str = "c1", legend: Sequence[tuple[str, str]] = ()
 ) -> Markup:
     """Plot amounts by name."""
-    plot = bar_chart(bars, title=caption, description="A bar for each name.", tone=tone)
-    return figure(plot, caption=caption, legend=legend)
+    return figure(bar_chart(bars, tone=tone), caption=caption, legend=legend)
 
 
 def value_table(values: Table) -> Markup:

@@ -11,7 +11,7 @@ from sparrowmq.report.scale import Scale, choose_ticks, format_compact, format_n
 
 WIDTH = 960.0
 _MARK_ROW_HEIGHT = 18.0
-_MARK_ROWS_MAX = 4
+_MARK_ROWS_MAX = 8
 # Generous mean widths of characters of the 12 px labels, for no font can be measured here.
 _CHARACTER_WIDTH, _CAPITAL_WIDTH = 7.3, 8.6
 
@@ -90,13 +90,14 @@ def marks_height(marks: Sequence[PlotMark], scale: Scale) -> float:
 
 def draw_marks(marks: Sequence[PlotMark], scale: Scale, area: Area, *, top: float) -> Markup:
     """Draw a dashed line for each mark from its name, which is at or below `top`, downwards."""
-    parts = []
+    lines, names = [], []
     for mark, row, grows_left in _place(marks, scale):
         x, baseline = scale(mark.x), top + row * _MARK_ROW_HEIGHT + 12
         shift, anchor = (-5, "end") if grows_left else (5, "start")
-        parts.append(_line(x, baseline - 10, x, area.bottom, class_="mark"))
-        parts.append(text(x + shift, baseline, mark.label, anchor=anchor, class_="mark-name"))
-    return tag("g", *parts)
+        lines.append(_line(x, baseline - 10, x, area.bottom, class_="mark"))
+        names.append(text(x + shift, baseline, mark.label, anchor=anchor, class_="mark-name"))
+    # Names last: none is struck through by the line of another.
+    return tag("g", *lines, *names)
 
 
 def text(

@@ -87,6 +87,15 @@ td:first-child { white-space: nowrap; }
 th:last-child, td:last-child { padding-right: 0; }
 td:last-child:not(.number) { overflow-wrap: anywhere; min-width: 7rem; }
 .number { text-align: right; }
+.bars { list-style: none; margin: 0; padding: 0; display: grid; gap: .3rem .7rem;
+  grid-template-columns: fit-content(22rem) 1fr; font-size: .82rem; align-items: center; }
+.bars li { display: contents; }
+.bars .row-name { text-align: right; overflow-wrap: anywhere; }
+.bars .track { display: flex; align-items: center; gap: .5rem; padding-right: 6rem; }
+.bars li { --bar: 1.1rem; }
+.bars .band { flex: none; height: var(--bar); border-radius: 2px; background: var(--tone); }
+.bars .value { white-space: nowrap; font-variant-numeric: tabular-nums; }
+.bars .note { color: var(--soft); }
 .plot { display: block; width: 100%; min-width: 44rem; height: auto;
   font: 12px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
 .plot text { fill: var(--soft); font-variant-numeric: tabular-nums; }
@@ -96,7 +105,8 @@ td:last-child:not(.number) { overflow-wrap: anywhere; min-width: 7rem; }
 .plot .axis { stroke: var(--quiet); stroke-width: 1; }
 .plot .grid { stroke: var(--rule); stroke-width: 1; }
 .plot .mark { stroke: var(--ink); stroke-width: 1; stroke-dasharray: 3 3; opacity: .75; }
-.plot .mark-name { fill: var(--ink); font-weight: 560; }
+.plot .mark-name { fill: var(--ink); font-weight: 560;
+  stroke: var(--paper); stroke-width: 5px; paint-order: stroke; }
 .plot .line { fill: none; stroke: var(--tone); stroke-width: 2; stroke-linejoin: round; }
 .plot .line.dashed { stroke-dasharray: 6 4; }
 .plot .under { fill: var(--tone); opacity: .12; }
@@ -118,6 +128,8 @@ td:last-child:not(.number) { overflow-wrap: anywhere; min-width: 7rem; }
   .checks li { grid-template-columns: 1.5rem 1fr; } .checks .found { grid-column: 2;
     text-align: left; }
   table { min-width: 0; }
+  .bars { grid-template-columns: 1fr; row-gap: .1rem; font-size: .9rem; }
+  .bars .row-name { text-align: left; margin-top: .35rem; }
   td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 8rem; }
 }
 @media print { body { max-width: none; padding: 0; } section { break-inside: avoid; } }

@@ -23,7 +23,6 @@ from sparrowmq.report import (
     list_tiles,
     page,
     section,
-    value_table,
 )
 from sparrowmq.report.plot import text_width
 from sparrowmq.report.scale import format_compact, format_duration_ms
@@ -102,11 +101,7 @@ def _causes(result: BacklogResult) -> Markup:
     return section(
         "Backlog by cause",
         bar_figure("Messages behind at the newest look, by cause", bars),
-        value_table(
-            Table(
-                ["cause", "what helps"], [(cause, REMEDIES[cause]) for cause in result.lag_by_cause]
-            )
-        ),
+        Table(["cause", "what helps"], [(cause, REMEDIES[cause]) for cause in result.lag_by_cause]),
     )
 
 
@@ -190,7 +185,7 @@ def _accumulations(result: BacklogResult) -> Markup:
     left_out = result.accumulation_count - len(found.rows)
     return section(
         "Accumulations",
-        value_table(found._replace(caption="")),
+        found,
         *([f"{left_out:,} more are in the table accumulations."] if left_out else []),
     )
 

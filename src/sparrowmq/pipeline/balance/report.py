@@ -16,7 +16,6 @@ from sparrowmq.report import (
     list_tiles,
     page,
     section,
-    value_table,
 )
 from sparrowmq.report.scale import format_compact
 
@@ -131,7 +130,7 @@ def _all_figures(result: BalanceResult) -> Markup:
         "All figures",
         "Sums over all groups, one event in each. Moved queues leave a member that stays; those "
         "of a member that leaves must move in any case and are not counted.",
-        value_table(main_table(result)._replace(caption="")),
+        main_table(result),
         *(
             f"{each.strategy} refused {each.failed:,} of {each.groups:,} groups: {each.failure}."
             for each in result.strategies
@@ -152,7 +151,7 @@ def _suffering(result: BalanceResult) -> Markup:
         title,
         f"Under {current}. Give every member a client id of its own where queues are unowned; "
         "choose another strategy, or fewer members, where members are idle or skew is large.",
-        value_table(Table(header, [astuple(each) for each in result.worst])),
+        Table(header, [astuple(each) for each in result.worst]),
     )
 
 

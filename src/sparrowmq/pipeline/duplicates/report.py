@@ -18,7 +18,6 @@ from sparrowmq.report import (
     list_tiles,
     page,
     section,
-    value_table,
 )
 
 _EVENTS_PLOTTED = 30
@@ -81,7 +80,7 @@ def _groups(result: DuplicatesResult) -> Markup:
         if result.knows_produced
         else "What was produced is not known, so losses were not looked for."
     )
-    return section("Groups", value_table(main_table(result)._replace(caption="")), note)
+    return section("Groups", main_table(result), note)
 
 
 def _place(lost: LostMessage) -> str:
@@ -97,7 +96,7 @@ def _lost(result: DuplicatesResult) -> Markup:
     more = "" if count == len(rows) else f"All {count:,} are in the table missing."
     return section(
         "Lost messages",
-        value_table(Table(["group", "message", "msgId"], rows)),
+        Table(["group", "message", "msgId"], rows),
         *([more] if more else []),
     )
 
@@ -136,7 +135,7 @@ def _events(result: DuplicatesResult) -> Markup:
     return section(
         "Events",
         bar_figure("Duplicates from each event to the next", bars),
-        value_table(Table(header, rows)),
+        Table(header, rows),
         "Same member: it had the message before itself, so nothing moved, or it moved away and "
         "back. Queues: those that duplicates are of.",
     )
@@ -148,4 +147,4 @@ def _strategies(result: DuplicatesResult) -> Markup:
         for each in result.strategies
     ]
     header = ["strategy", "events", "deliveries", "duplicates", "an event"]
-    return section("Strategies", value_table(Table(header, rows)))
+    return section("Strategies", Table(header, rows))

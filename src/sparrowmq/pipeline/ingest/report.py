@@ -18,7 +18,6 @@ from sparrowmq.report import (
     list_tiles,
     page,
     section,
-    value_table,
 )
 from sparrowmq.report.scale import format_compact, format_number
 
@@ -116,12 +115,10 @@ def _gaps(result: IngestResult) -> Markup:
         "Queues that did not come whole",
         "The broker had removed messages before they were read, and option failOnDataLoss is "
         "false; or messages cannot be read, and option unreadablePolicy is skip or dead-letter.",
-        value_table(
-            Table(
-                ["queue", "batch", "from offset", "to before", "messages", "of which came"],
-                rows,
-                rows_max=_GAPS_SHOWN,
-            )
+        Table(
+            ["queue", "batch", "from offset", "to before", "messages", "of which came"],
+            rows,
+            rows_max=_GAPS_SHOWN,
         ),
     )
 
@@ -149,7 +146,7 @@ def _put_aside(result: IngestResult) -> Markup:
     return section(
         title,
         f"These messages do not fit the schema. {where}; the offsets are behind them.",
-        value_table(main_table(result)._replace(caption="")),
+        main_table(result),
     )
 
 
