@@ -1,7 +1,8 @@
 """A user's first steps with one version of PySpark. Run by a Python that has it.
 
-Arguments: the session ("classic" or "connect"), name server, output directory. Prints one JSON
-object: what was read and written, and what was refused with which line.
+Arguments: the session ("classic" or "connect"), name server, output directory; or "delta", name
+server, output directory, jars. Prints one JSON object: what was read and written, and what was
+refused with which line.
 """
 
 from __future__ import annotations
@@ -54,6 +55,39 @@ def main(kind: str, name_server: str, out: str) -> None:
     spark.stop()
 
 
+def ingest_into_delta(name_server: str, out: str, jars: str) -> None:
+    """Have Delta Lake drop the micro-batch that a replay writes again, by its number."""
+    settings = {
+        "spark.jars": jars,
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+    spark = spark_session("delta", master="local[2]", short_lived=True, conf=settings)
+    place = {"nameServer": name_server, "topic": "delta"}
+    rows = spark.range(300).selectExpr("CAST(id AS STRING) AS body")
+    rows.write.format("rocketmq").options(**place, createTopic="true").mode("append").save()
+    table = f"{out}/table"
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        writer = batch.write.format("delta").mode("append").option("txnAppId", "ingest")
+        writer.option("txnVersion", batch_id).save(table)
+
+    stream = spark.readStream.format("rocketmq").options(**place, startingOffsets="earliest")
+    query = (
+        stream.load()
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", f"{out}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    counts = [spark.read.format("delta").load(table).count()]
+    write(spark.read.format("rocketmq").options(**place).load(), 0)
+    counts.append(spark.read.format("delta").load(table).count())
+    print(json.dumps({"version": pyspark.__version__, "counts": counts}))
+    spark.stop()
+
+
 def copy(
     spark: SparkSession, place: dict[str, str], topic: str, out: Path, given: dict[str, str]
 ) -> None:
@@ -94,4 +128,7 @@ def error_of(call: Callable[[], None]) -> str | None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == "delta":
+        ingest_into_delta(*sys.argv[2:])
+    else:
+        main(*sys.argv[1:])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ _LIBRARIES = (
     *("grpcio>=1.67", "grpcio-status>=1.67", "googleapis-common-protos>=1.65", "zstandard>=0.22"),
 )
 ALL = list(range(300))
+DELTA = "4.1.0"
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +51,30 @@ def python_with(version: str) -> Path:
     return place / "bin" / "python"
 
 
-def run_job(python: Path, kind: str, cluster: EmbeddedCluster, out: Path) -> dict[str, Any]:
+def delta_jars() -> str:
+    """Return the jars of Delta Lake, from Maven Central; skips where there is no Maven."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        pytest.skip("no Maven, which gets the jars of Delta Lake")
+    place = ROOT / ".cache" / f"delta-{DELTA}"
+    for artifact in ("delta-spark_4.1_2.13", "delta-storage"):
+        if not (place / f"{artifact}-{DELTA}.jar").exists():
+            copy = "org.apache.maven.plugins:maven-dependency-plugin:copy"
+            options = [f"-Dartifact=io.delta:{artifact}:{DELTA}", f"-DoutputDirectory={place}"]
+            subprocess.run([maven, "-q", "-B", copy, *options], check=True, timeout=300)
+    return ",".join(map(str, sorted(place.glob("*.jar"))))
+
+
+def run_job(
+    python: Path, kind: str, cluster: EmbeddedCluster, out: Path, *more: str
+) -> dict[str, Any]:
     environ = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PYSPARK", "SPARK", "PYTHON"))
     }
     done = subprocess.run(
-        [str(python), str(JOB), kind, cluster.name_server, str(out)],
+        [str(python), str(JOB), kind, cluster.name_server, str(out), *more],
         env={**environ, "PYTHONPATH": str(ROOT / "src")},
         cwd=out,
         capture_output=True,
@@ -92,3 +110,11 @@ def test_a_version_reads_and_writes_and_says_what_it_cannot(
         assert "the jobs need a classic Spark session" in found["parquet"]
     else:
         assert found["parquet"] is None
+
+
+def test_delta_lake_has_each_message_once_also_after_a_replay(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    found = run_job(python_with("4.1"), "delta", cluster, tmp_path, delta_jars())
+
+    assert [300, 300] == found["counts"]

@@ -94,13 +94,16 @@ def test_counter_wraps_after_65536_ids() -> None:
     assert ids[0] == ids[-1]
 
 
-def test_ids_made_together_are_those_made_singly() -> None:
+def test_ids_reserved_together_are_those_made_singly() -> None:
     singly, together = make_generator(counter=65_530), make_generator(counter=65_530)
 
     expected = [singly.next_id(NOON_MS) for _ in range(20)]
 
-    assert expected[:9] == together.next_ids(NOON_MS, 9)
-    assert expected[9:] == together.next_ids(NOON_MS, 11)
+    found = []
+    for count in (9, 11):
+        head, first = together.reserve(NOON_MS, count)
+        found += [f"{head}{(first + index) & 0xFFFF:04X}" for index in range(count)]
+    assert expected == found
 
 
 def test_month_begins_anew_when_it_is_over() -> None:

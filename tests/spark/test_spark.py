@@ -209,6 +209,18 @@ def test_a_wrong_read_is_one_clear_line(
     assert "Traceback" not in text
 
 
+def test_a_wrong_option_of_a_stream_is_one_clear_line(
+    spark: SparkSession, filled: FakeCluster, tmp_path: Path
+) -> None:
+    write = parquet_writer(str(tmp_path / "table"))
+    text = error_of(
+        lambda: run_stream(spark, filled, tmp_path / "checkpoint", write, endingOffsets="latest")
+    )
+
+    assert "sparrowmq: option 'endingOffsets' is for a batch" in text.splitlines()[0]
+    assert "Traceback" not in text
+
+
 def test_an_error_within_a_task_is_one_clear_line(spark: SparkSession, filled: FakeCluster) -> None:
     filled.answers = [(16, 0)] * 9
 

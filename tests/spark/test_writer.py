@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from sparrowmq import Admin
+from sparrowmq import Admin, MessageQueue
 from sparrowmq.errors import (
     ConfigError,
     SendFailed,
@@ -33,6 +33,7 @@ from sparrowmq.spark.sink_options import (
     parse_sink_options,
 )
 from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -191,6 +192,25 @@ def test_a_row_that_cannot_be_sent_is_one_clear_error(
     expected = UsageError | ConfigError | SendFailed | TopicRouteNotFound
     assert isinstance(caught.value, expected)
     assert words in str(caught.value)
+
+
+def test_rows_are_on_their_way_while_the_next_are_waited_for(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("slowly", queues=1)
+    options = parse_sink_options(
+        {"nameServer": cluster.name_server, "topic": "slowly"}, scope="batch"
+    )
+    arrived: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows_of(body=[b"a"] * 3)
+        with Admin(name_server=cluster.name_server) as admin:
+            queue = MessageQueue("slowly", "broker-a", 0)
+            wait_until("the first rows are there", lambda: admin.max_offset(queue) == 3)
+            arrived.append(admin.max_offset(queue))
+        yield rows_of(body=[b"b"] * 2)
+
+    assert 5 == writer.write_rows(connect(options), options, batches())
+    assert [3] == arrived
 
 
 def test_a_topic_is_created_only_if_asked_for(cluster: EmbeddedCluster) -> None:

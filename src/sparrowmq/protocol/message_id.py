@@ -109,12 +109,16 @@ class UniqIdGenerator:
         self._counter = (counter + 1) & 0xFFFF
         return f"{start}{counter:04X}"
 
-    def next_ids(self, timestamp_ms: int, count: int) -> list[str]:
-        """Return new ids, at most 65,536."""
+    def reserve(self, timestamp_ms: int, count: int) -> tuple[str, int]:
+        """Take the next ids, at most 65,536, for who writes them out many at once.
+
+        Returns: what all of them begin with, and the number of the first. Each ends with its
+            number, modulo 65,536, as four digits of hex.
+        """
         assert count <= 1 << 16
-        start, counter = self._start(timestamp_ms), self._counter
+        counter = self._counter
         self._counter = (counter + count) & 0xFFFF
-        return [f"{start}{number & 0xFFFF:04X}" for number in range(counter, counter + count)]
+        return self._start(timestamp_ms), counter
 
     def _start(self, timestamp_ms: int) -> str:
         if not self._month_start_ms <= timestamp_ms < self._month_end_ms:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -43,6 +44,7 @@ PROPERTY_WRITE_ID = "WRITE_ID"
 # What no row may bring along as a property of its user.
 NO_USER_PROPERTIES = RESERVED_PROPERTIES | {PROPERTY_WRITE_ID, CRC_PROPERTY}
 _HEAD_SIZE = 20
+_HEX = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 _SEPARATORS = "[\x01\x02]"
 _PROPERTY_OF = {
     "tags": PROPERTY_TAGS,
@@ -104,18 +106,27 @@ def encode_rows(
         head[:, 3] = np.asarray(columns["flag"].fill_null(0))
     head[:, 4] = body_sizes
     parts = [
-        _fixed(head.tobytes(), _HEAD_SIZE),
+        fixed_size(head.view(np.uint8)),
         bodies,
-        _fixed(property_sizes.astype(">i2").tobytes(), 2),
+        fixed_size(property_sizes.astype(">i2").view(np.uint8).reshape(-1, 2)),
         properties,
     ]
     return EncodedRows(_join(*parts), bodies, properties)
 
 
-def _fixed(data: bytes, width: int) -> pa.Array:
-    count = len(data) // width
-    cuts = np.arange(0, len(data) + 1, width, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(cuts), pa.py_buffer(data)])
+def fixed_size(values: npt.NDArray[np.uint8]) -> pa.Array:
+    """Return the rows of a matrix of bytes as a binary array."""
+    count, width = values.shape
+    cuts = np.arange(0, count * width + 1, max(width, 1), dtype=np.int32)
+    buffers = [None, pa.py_buffer(cuts), pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def hex_digits(numbers: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.uint8]:
+    """Return the last digits of numbers, in hex, as a matrix with a row for each number."""
+    shifts = np.arange(4 * (count - 1), -1, -4)
+    digits: npt.NDArray[np.uint8] = _HEX[(numbers[:, None] >> shifts) & 15]
+    return digits
 
 
 def _join(*parts: pa.Array | pa.Scalar) -> pa.Array:

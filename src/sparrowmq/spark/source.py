@@ -7,7 +7,9 @@ spark.readStream.format("rocketmq").option("nameServer", "127.0.0.1:9876")
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyspark
 from pyspark.sql import datasource
@@ -17,19 +19,20 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    InputPartition,
 )
 from pyspark.sql.types import StructType
 
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.spark.cluster import connect
-from sparrowmq.spark.failures import clear
+from sparrowmq.spark.failures import as_clear, clear
 from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.schema import check_declared, columns_ddl
 from sparrowmq.spark.shipping import Packed, pack
 from sparrowmq.spark.sink_options import SinkOptions, check_columns, parse_sink_options
 
-# Options of a stream that PySpark 4.1 cannot keep, in lower case.
-_LIMITS = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "maxbytespertrigger")
+# Options of a stream that PySpark 4.1 cannot keep.
+_LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
 
 
 # Options that choose columns, in lower case.
@@ -64,23 +67,12 @@ class RocketMQDataSource(DataSource):
 
         return RocketMQReader(options)
 
-    @clear
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Make the reader of a stream."""
-        options = self._options(schema, scope="stream")
-        if _has_limits():
-            from sparrowmq.spark.stream_reader import RocketMQStreamReader
-
-            return RocketMQStreamReader(options)
-        _check_streams()
-        limits = [name for name in self.options if name.lower() in _LIMITS]
-        if limits:
-            raise ConfigError(
-                f"option {limits[0]!r} needs PySpark 4.2 or newer; this is {pyspark.__version__}"
-            )
-        from sparrowmq.spark.unlimited_stream_reader import UnlimitedStreamReader
-
-        return UnlimitedStreamReader(options)
+        """Make the reader of a stream; one that cannot be made says so when it is asked."""
+        try:
+            return self._stream_reader(schema)
+        except SparrowError as error:
+            return _RefusedStream(error)
 
     @clear
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -103,6 +95,23 @@ class RocketMQDataSource(DataSource):
         from sparrowmq.spark.stream_writer import RocketMQStreamWriter
 
         return RocketMQStreamWriter(self._sink_options(schema, overwrite=overwrite, scope="stream"))
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+        options = self._options(schema, scope="stream")
+        if _has_limits():
+            from sparrowmq.spark.stream_reader import RocketMQStreamReader
+
+            return RocketMQStreamReader(options)
+        _check_streams()
+        given = {name.lower() for name in self.options}
+        limits = [name for name in _LIMITS if name.lower() in given]
+        if limits:
+            raise ConfigError(
+                f"option {limits[0]!r} needs PySpark 4.2 or newer; this is {pyspark.__version__}"
+            )
+        from sparrowmq.spark.unlimited_stream_reader import UnlimitedStreamReader
+
+        return UnlimitedStreamReader(options)
 
     def _sink_options(self, schema: StructType, *, overwrite: bool, scope: str) -> SinkOptions:
         if overwrite:
@@ -132,6 +141,33 @@ class RocketMQDataSource(DataSource):
         if not all(each.nullable for each in schema.fields):
             raise ConfigError("a column is declared NOT NULL; leave that out, here any may be null")
         return replace(options, columns=tuple(declared))
+
+
+class _RefusedStream(DataSourceStreamReader):
+    """Raises an error at whatever it is asked.
+
+    Spark's process that plans a stream hides an error of `streamReader` itself behind one of its
+    own: UnboundLocalError, no local variable 'reader'.
+    """
+
+    def __init__(self, error: SparrowError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Raise the error."""
+        raise as_clear(self._error)
+
+    def latestOffset(self, *_: Any) -> dict[str, Any]:  # noqa: N802
+        """Raise the error."""
+        raise as_clear(self._error)
+
+    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
+        """Raise the error."""
+        raise as_clear(self._error)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Raise the error."""
+        raise as_clear(self._error)
 
 
 def _has_limits() -> bool:

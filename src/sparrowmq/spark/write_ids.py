@@ -9,8 +9,7 @@ depend on which rows a partition holds and not on their order, which differs aft
 
 from __future__ import annotations
 
-import hashlib
-from itertools import pairwise
+from hashlib import sha1
 from typing import Any
 
 import numpy as np
@@ -76,16 +75,12 @@ def _contents(columns: dict[str, pa.Array], properties: pa.Array, bodies: pa.Arr
 
 
 def _digests(contents: pa.Array) -> bytes:
-    _, cuts_buffer, data = contents.buffers()
-    cuts = np.frombuffer(cuts_buffer, dtype=np.int32, count=len(contents) + 1).tolist()
-    view, sha1 = memoryview(b"" if data is None else data), hashlib.sha1
-    # The fastest of hashlib's that has 128 bits; nothing here is secret.
-    return b"".join(
-        [
-            sha1(view[begin:end], usedforsecurity=False).digest()[:HASH_BYTES]
-            for begin, end in pairwise(cuts)
-        ]
-    )
+    # Of hashlib's that have 128 bits, the fastest from 1 KiB on; nothing here is secret. A hash of
+    # whole columns made with NumPy gains a quarter of a microsecond a row of 128 bytes and nothing
+    # at 1 KiB; that of pandas takes a second of a core to import.
+    wholes = b"".join([sha1(content).digest() for content in contents.to_pylist()])
+    digests = np.frombuffer(wholes, dtype=np.uint8).reshape(len(contents), -1)
+    return digests[:, :HASH_BYTES].tobytes()
 
 
 def _texts(text: str, width: int) -> pa.Array:

@@ -17,6 +17,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from sparrowmq.calling import clock
-from sparrowmq.calling.effects import Operation, Task, cancel, join, spawn
+from sparrowmq.calling.effects import Operation, Task, cancel, join, sleep, spawn
 from sparrowmq.client.assembly import make_publisher
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.name_servers import NameServers
@@ -49,7 +50,7 @@ from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREF
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.spark.cluster import Cluster, Patience, connect, persist
 from sparrowmq.spark.failures import as_clear
-from sparrowmq.spark.row_encoding import EncodedRows, encode_rows
+from sparrowmq.spark.row_encoding import EncodedRows, encode_rows, fixed_size, hex_digits
 from sparrowmq.spark.shipping import Packed, pack
 from sparrowmq.spark.sink_options import SinkOptions
 from sparrowmq.spark.write_ids import WriteIds
@@ -155,25 +156,17 @@ def write_rows(
         namespace=options.namespace.name,
     )
     write_ids = WriteIds(write_id) if options.exactly_once else None
-    sender = _Sender(cluster, publisher, options, write_ids)
-    count = 0
+    sender = _Sender(publisher, options, write_ids)
     try:
-        for whole in batches:
-            for begin in range(0, len(whole), _ROWS_MAX):
-                batch = whole.slice(begin, _ROWS_MAX)
-                requests = list(_requests(sender, batch, first_row=count))
-                cluster.run(_send_all(requests, in_flight_max=options.max_in_flight))
-                count += len(batch)
+        return cluster.run(_send_rows(sender, batches))
     finally:
         cluster.run(leave(publisher))
-    return count
 
 
 @dataclass(slots=True)
 class _Sender:
     """What one task sends by; `queues` are those of topics whose rows have sharding keys."""
 
-    cluster: Cluster
     publisher: Publisher
     options: SinkOptions
     write_ids: WriteIds | None
@@ -209,23 +202,44 @@ class _Request(NamedTuple):
     operation: Operation[SendResult]
 
 
-def _send_all(requests: Iterable[_Request], *, in_flight_max: int) -> Operation[None]:
-    """Send requests side by side, those of one named queue one after the other."""
+def _send_rows(sender: _Sender, batches: Iterable[pa.RecordBatch]) -> Operation[int]:
+    """Send rows, and return how many once all are acknowledged.
+
+    Up to `maxInFlight` requests are under way, those of one named queue one after the other. While
+    the next batch is waited for, and encoded, they go on: brokers work meanwhile, and their answers
+    lie in the sockets.
+    """
     under_way: deque[tuple[MessageQueue | None, Task]] = deque()
+    count = 0
     try:
-        for request in requests:
-            is_ordered = request.queue is not None
-            while len(under_way) >= in_flight_max or (
-                is_ordered and any(queue == request.queue for queue, _ in under_way)
-            ):
-                yield from _await_first(under_way)
-            under_way.append((request.queue, (yield from spawn(request.operation, name="send"))))
+        for whole in batches:
+            for begin in range(0, len(whole), _ROWS_MAX):
+                batch = whole.slice(begin, _ROWS_MAX)
+                topics = _topics(sender.options, batch, first_row=count)
+                yield from _find_topics(sender, batch, topics)
+                for request in _requests(sender, batch, topics, first_row=count):
+                    yield from _begin(sender, request, under_way)
+                count += len(batch)
+            # Have what was begun written, before the next batch is waited for.
+            yield from sleep(0)
         while under_way:
             yield from _await_first(under_way)
-    except SparrowError:
+    except Exception:  # of Spark too, whose batches come from its socket
         for _, task in under_way:
             yield from cancel(task)
         raise
+    return count
+
+
+def _begin(
+    sender: _Sender, request: _Request, under_way: deque[tuple[MessageQueue | None, Task]]
+) -> Operation[None]:
+    queue, operation = request
+    while len(under_way) >= sender.options.max_in_flight or (
+        queue is not None and any(queue == other for other, _ in under_way)
+    ):
+        yield from _await_first(under_way)
+    under_way.append((queue, (yield from spawn(operation, name="send"))))
 
 
 def _await_first(under_way: deque[tuple[MessageQueue | None, Task]]) -> Operation[None]:
@@ -238,18 +252,19 @@ def _await_first(under_way: deque[tuple[MessageQueue | None, Task]]) -> Operatio
         )
 
 
-def _requests(sender: _Sender, batch: pa.RecordBatch, *, first_row: int) -> Iterator[_Request]:
+def _requests(
+    sender: _Sender, batch: pa.RecordBatch, topics: pa.Array, *, first_row: int
+) -> Iterator[_Request]:
     """Yield what is to be sent of a batch, whose first row has this number in the task's input."""
     publisher = sender.publisher
-    timestamp_ms = clock.timestamp_ms()
-    msg_ids = pa.array(publisher.ids.next_ids(timestamp_ms, len(batch)))
+    msg_ids = _message_ids(publisher, len(batch))
     encoded = encode_rows(batch, msg_ids, write_ids=sender.write_ids, first_row=first_row)
     sizes = np.asarray(pc.call_function("binary_length", [encoded.entries]))
     is_single = sizes > REQUEST_BYTES_MAX
     delays = _column(batch, "delayTimeLevel")
     if delays is not None:
         is_single |= np.asarray(delays.fill_null(0)) != 0
-    for topic, queue, indices in _targets(sender, batch, first_row=first_row):
+    for topic, queue, indices in _targets(sender, batch, topics):
         alone = is_single[indices] | topic.startswith(_SINGLE_PREFIXES)
         for run in np.split(indices, np.flatnonzero(alone[1:] != alone[:-1]) + 1):
             if alone[np.searchsorted(indices, run[0])]:
@@ -260,6 +275,12 @@ def _requests(sender: _Sender, batch: pa.RecordBatch, *, first_row: int) -> Iter
                 for body in _bodies(encoded.entries, sizes, run):
                     operation = send_encoded_batch(publisher, topic, body, queue=queue)
                     yield _Request(queue, operation)
+
+
+def _message_ids(publisher: Publisher, count: int) -> pa.Array:
+    head, first = publisher.ids.reserve(clock.timestamp_ms(), count)
+    begins = np.tile(np.frombuffer(head.encode(), dtype=np.uint8), (count, 1))
+    return fixed_size(np.hstack([begins, hex_digits(first + np.arange(count), 4)]))
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
@@ -303,18 +324,34 @@ def _message(batch: pa.RecordBatch, encoded: EncodedRows, row: int, topic: str) 
     )
 
 
-def _targets(
-    sender: _Sender, batch: pa.RecordBatch, *, first_row: int
-) -> Iterator[tuple[str, MessageQueue | None, Any]]:
-    """Yield topic, queue and row numbers of the rows that go to one queue, or to any."""
+def _topics(options: SinkOptions, batch: pa.RecordBatch, *, first_row: int) -> pa.Array:
+    """Return the topic of each row."""
     topics = _column(batch, "topic")
-    default = pa.scalar(sender.options.topic, pa.string())
+    default = pa.scalar(options.topic, pa.string())
     topics = pa.repeat(default, len(batch)) if topics is None else topics.fill_null(default)
     if topics.null_count:
         row = first_row + int(np.flatnonzero(np.asarray(topics.is_null()))[0])
         raise UsageError(f"the topic of row {row} is null, and option 'topic' is not given")
+    return topics
+
+
+def _find_topics(sender: _Sender, batch: pa.RecordBatch, topics: pa.Array) -> Operation[None]:
+    """Have topics that no row has named yet exist; one whose broker restarts is waited for."""
+    options, publisher = sender.options, sender.publisher
+    patience = Patience(options.retry_times, TOPIC_RETRY_MS)
     for topic in topics.unique().to_pylist():
-        _see_to_topic(sender, topic)
+        if topic not in sender.topics:
+            look = partial(see_to_topic, options, topic, routes=publisher.routes)
+            yield from persist(patience, look)
+            sender.topics.add(topic)
+        if "shardingKey" in batch.schema.names and topic not in sender.queues:
+            sender.queues[topic] = yield from fetch_publish_queues(publisher, topic)
+
+
+def _targets(
+    sender: _Sender, batch: pa.RecordBatch, topics: pa.Array
+) -> Iterator[tuple[str, MessageQueue | None, Any]]:
+    """Yield topic, queue and row numbers of the rows that go to one queue, or to any."""
     names = ("shardingKey", "brokerName", "queueId")
     others = [_column(batch, name) for name in names]
     if all(column is None for column in others) and len(topics.unique()) == 1:
@@ -328,16 +365,6 @@ def _targets(
         yield topic, queue, np.array(rows)
 
 
-def _see_to_topic(sender: _Sender, topic: str) -> None:
-    """Have a topic that no row has named yet exist; one whose broker restarts is waited for."""
-    if topic in sender.topics:
-        return
-    options, routes = sender.options, sender.publisher.routes
-    patience = Patience(options.retry_times, TOPIC_RETRY_MS)
-    sender.cluster.run(persist(patience, lambda: see_to_topic(options, topic, routes=routes)))
-    sender.topics.add(topic)
-
-
 def _queue_of(
     sender: _Sender,
     topic: str,
@@ -349,7 +376,4 @@ def _queue_of(
         return MessageQueue(topic, broker_name, queue_id)
     if not sharding_key:
         return None
-    if topic not in sender.queues:
-        fetch = fetch_publish_queues(sender.publisher, topic)
-        sender.queues[topic] = sender.cluster.run(fetch)
     return select_queue_by_key(sender.queues[topic], sharding_key)
