@@ -27,6 +27,7 @@ def name_of(path: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", WITH_BLOCKS, ids=name_of)
 def test_code_blocks_run_as_printed(path: Path) -> None:
     names: dict[str, object] = {}

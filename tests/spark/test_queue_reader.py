@@ -79,6 +79,28 @@ def test_small_answers_are_joined(fake_cluster: FakeCluster, cluster: Cluster) -
     assert [4096, 4096, 808] == [batch.num_rows for batch in batches]
 
 
+def test_small_queues_of_a_broker_are_one_batch_and_damage_names_its_queue(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    fake_cluster.create_topic("T", queues=4)
+    wanted = []
+    for queue_id in range(4):
+        fake_cluster.append("T", queue_id, 3)
+        queue = MessageQueue("T", "broker-a", queue_id)
+        wanted.append((QueueRange(queue, 0, 3), queue_id))
+    options = options_of(fake_cluster)
+
+    (batch,) = read_ranges(cluster, options, wanted)
+
+    assert [number for number in range(4) for _ in range(3)] == batch["partition"].to_pylist()
+    queue_2 = fake_cluster.topics["T"]["broker-a", 2]
+    damaged = bytearray(queue_2.records[1])
+    damaged[84] = 0x7F  # the body's size, behind two hosts of IPv4
+    queue_2.records[1] = bytes(damaged)
+    with pytest.raises(RemoteProtocolError, match="damaged records of queue 2 of 'T'"):
+        list(read_ranges(cluster, options, wanted))
+
+
 def test_several_small_pulls_are_under_way_at_once(
     fake_cluster: FakeCluster, cluster: Cluster
 ) -> None:

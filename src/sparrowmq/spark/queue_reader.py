@@ -17,11 +17,11 @@ it are dropped. Each answer is held against the range: what is read is every off
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -82,6 +82,11 @@ class QueueReader:
     def is_done(self) -> bool:
         """Whether everything is read, or lost."""
         return self._offset >= self._end
+
+    @property
+    def rows_left(self) -> int:
+        """How many offsets are still to be read."""
+        return self._end - self._offset
 
     def begin(self) -> Operation[None]:
         """Send the next pulls, unless enough are under way or nothing is left to read."""
@@ -248,24 +253,24 @@ def read_ranges(
     schema = arrow_schema(options.columns)
     unreadable = UnreadableMessages(options, cluster)
     readers = [QueueReader(cluster, options, each) for each, _ in ranges]
+    numbers = [number for _, number in ranges]
     patience = Patience(options.fetch_retries, options.retry_interval_ms)
     topics = frozenset(reader.queue.topic for reader in readers)
     try:
         cluster.run(persist(patience, lambda: _begin(cluster, topics, readers)))
-        following: Iterator[QueueReader | None] = chain(readers[1:], [None])
-        for reader, (_, number), after in zip(readers, ranges, following, strict=True):
-            for records, starts in _join_answers(cluster, reader, after):
-                batches = decode_columns(
-                    records,
-                    starts,
-                    schema=schema,
-                    broker_name=reader.queue.broker_name,
-                    partition=number,
-                    on_unreadable=partial(unreadable.pass_over, reader.queue.broker_name, records),
-                )
-                with _naming(reader.queue):
-                    for batch in batches:
-                        yield plain_topics(batch, options.namespace)
+        for joined in _join_answers(cluster, readers, numbers):
+            records = joined.records
+            batches = decode_columns(
+                records,
+                np.concatenate(joined.starts),
+                schema=schema,
+                broker_name=joined.broker_name,
+                partition=np.repeat(joined.numbers, [len(each) for each in joined.starts]),
+                on_unreadable=partial(unreadable.pass_over, joined.broker_name, records),
+            )
+            with joined.naming():
+                for batch in batches:
+                    yield plain_topics(batch, options.namespace)
     finally:
         unreadable.report()
         for reader in readers:
@@ -282,33 +287,90 @@ def _begin(
         except SparrowError:
             yield from cluster.refresh(topics)
             cluster.address(reader.queue.broker_name)
-    yield from readers[0].begin()
+    yield from _begin_from(readers)
+
+
+def _begin_from(readers: Sequence[QueueReader]) -> Operation[None]:
+    """Send the pulls of a reader, and of those behind it that together make no batch."""
+    rows = 0
+    for reader in readers:
+        if rows >= BATCH_ROWS_MIN:
+            return
+        rows += reader.rows_left
+        yield from reader.begin()
+
+
+class _Joined:
+    """Answers of one broker, back to back; Arrow and Spark take a millisecond for any batch."""
+
+    def __init__(self, broker_name: str) -> None:
+        self.broker_name = broker_name
+        # Of each answer.
+        self.starts: list[Ints] = []
+        self.numbers: list[int] = []
+        self._queues: list[MessageQueue] = []
+        self._parts: list[bytes] = []
+        self._begins: list[int] = []
+        self._rows = self._size = 0
+
+    def add(self, queue: MessageQueue, number: int, records: bytes, starts: Ints) -> None:
+        """Add the records of an answer that are wanted."""
+        self.starts.append(starts + self._size)
+        self.numbers.append(number)
+        self._queues.append(queue)
+        self._parts.append(records)
+        self._begins.append(self._size)
+        self._rows += len(starts)
+        self._size += len(records)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether they are worth a batch."""
+        return self._rows >= BATCH_ROWS_MIN or self._size >= BATCH_BYTES_MIN
+
+    @property
+    def records(self) -> bytes:
+        """All of them as one buffer."""
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Say of which queue a record is that is damaged."""
+        try:
+            yield
+        except UnreadableMessage:
+            raise
+        except RemoteProtocolError as error:
+            place = bisect_right(self._begins, error.position or 0) - 1
+            with _naming(self._queues[place]):
+                raise
 
 
 def _join_answers(
-    cluster: Cluster, reader: QueueReader, after: QueueReader | None
-) -> Iterator[tuple[bytes, Ints]]:
-    """Yield the answers of a range, small ones joined."""
-    parts: list[bytes] = []
-    starts: list[Ints] = []
-    rows = size = 0
-    while not reader.is_done:
-        records, found = cluster.run(_advance(reader, after))
-        if len(found):
-            parts.append(records)
-            starts.append(found + size)
-            rows += len(found)
-            size += len(records)
-        if rows and (reader.is_done or rows >= BATCH_ROWS_MIN or size >= BATCH_BYTES_MIN):
-            yield (
-                parts[0] if len(parts) == 1 else b"".join(parts),
-                np.concatenate(starts),
-            )
-            parts, starts, rows, size = [], [], 0, 0
+    cluster: Cluster, readers: Sequence[QueueReader], numbers: Sequence[int]
+) -> Iterator[_Joined]:
+    """Yield the answers of all ranges in order, small ones of one broker joined."""
+    joined = _Joined("")
+    for place, (reader, number) in enumerate(zip(readers, numbers, strict=True)):
+        queue = reader.queue
+        if joined.starts and joined.broker_name != queue.broker_name:
+            yield joined
+            joined = _Joined("")
+        while not reader.is_done:
+            records, found = cluster.run(_advance(readers[place:]))
+            if len(found):
+                joined.broker_name = queue.broker_name
+                joined.add(queue, number, records, found)
+            if joined.is_enough:
+                yield joined
+                joined = _Joined("")
+    if joined.starts:
+        yield joined
 
 
-def _advance(reader: QueueReader, after: QueueReader | None) -> Operation[tuple[bytes, Ints]]:
-    answer = yield from reader.advance()
-    if reader.is_done and after is not None:
-        yield from after.begin()
+def _advance(readers: Sequence[QueueReader]) -> Operation[tuple[bytes, Ints]]:
+    """Return the next records of the first reader; at its end the next ones begin."""
+    answer = yield from readers[0].advance()
+    if readers[0].is_done:
+        yield from _begin_from(readers[1:])
     return answer
