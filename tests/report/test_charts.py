@@ -113,7 +113,9 @@ def test_crowded_marks_take_several_rows_and_stay_inside() -> None:
 
 
 def test_no_line_strikes_the_name_of_a_mark_through() -> None:
-    root = lines(Series("s", [(0, 0), (100, 5)]), marks=[PlotMark(8, "both"), PlotMark(9, "b leaves")])
+    root = lines(
+        Series("s", [(0, 0), (100, 5)]), marks=[PlotMark(8, "both"), PlotMark(9, "b leaves")]
+    )
 
     classes = [element.get("class") or "" for element in root.iter()]
     marks = [name for name in classes if name.startswith("mark")]
