@@ -200,6 +200,24 @@ SETTINGS: tuple[Setting, ...] = (
         "the IP address under which clients reach the broker, if it is not --host",
     ),
     Setting(
+        "acl",
+        str,
+        "",
+        "",
+        "aclEnable and conf/plain_acl.yml",
+        "the file of access control, as plain_acl.yml: only its accounts may do anything; changes "
+        "are taken while servers run",
+    ),
+    Setting(
+        "acl-credentials",
+        str,
+        "",
+        "",
+        "conf/tools.yml",
+        "a file with the accessKey and secretKey by which a broker registers at name servers that "
+        "have access control",
+    ),
+    Setting(
         "insecure",
         bool,
         False,

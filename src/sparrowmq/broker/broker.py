@@ -22,6 +22,9 @@ from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import ConfigSaving, JournalWork, SavedTables, SaveWork
 from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.processors import (
+    access as access_processors,
+)
+from sparrowmq.broker.processors import (
     admin,
     clients,
     group_offsets,
@@ -35,7 +38,7 @@ from sparrowmq.broker.processors import (
     transaction,
 )
 from sparrowmq.broker.registration import RegistrationWork
-from sparrowmq.broker.state import BrokerState
+from sparrowmq.broker.state import BrokerState, Refused
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
 from sparrowmq.broker.transaction_checks import TransactionChecks
@@ -43,8 +46,9 @@ from sparrowmq.model.names import SCHEDULE_TOPIC, is_system_topic
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import encode_host
+from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.connections import Close, Connection, Fact, Output
-from sparrowmq.serving.requests import Processor, Request, answer, serve
+from sparrowmq.serving.requests import Processor, Request, answer, deny, serve
 from sparrowmq.store.expiry import ExpiryWork
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.message_store import MessageStore
@@ -100,6 +104,11 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.UPDATE_BROKER_CONFIG: admin.refuse_config_update,
         RequestCode.GET_BROKER_CONFIG: admin.get_broker_config,
         RequestCode.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: access_processors.update_account,
+        RequestCode.DELETE_ACL_CONFIG: access_processors.delete_account,
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO: access_processors.access_version,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: access_processors.update_global_addresses,
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: access_processors.access_rules,
         RequestCode.VIEW_MESSAGE_BY_ID: admin.view_message,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_and_create_group,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
@@ -125,6 +134,7 @@ class Broker:
         store: loaded; the broker is its only user.
         random_below: picks a number from 0 to one less than its argument.
         saved: what the config files say.
+        access: who may do what; None lets everybody do everything.
     """
 
     def __init__(
@@ -136,6 +146,7 @@ class Broker:
         saved: SavedTables,
         now_ms: int,
         timestamp_ms: int,
+        access: AccessControl | None = None,
     ) -> None:
         self.state = BrokerState(
             config=config,
@@ -147,6 +158,7 @@ class Broker:
             groups=SubscriptionGroups(auto_create=config.auto_create_groups),
             delays=DelaySchedule(store),
             transactions=TransactionChecks(store, config),
+            access=access,
         )
         self._saving = ConfigSaving(self.state, saved)
         self._saving.load(saved, now_ms=now_ms, timestamp_ms=timestamp_ms)
@@ -175,7 +187,15 @@ class Broker:
                 remark=f"a body of {len(body)} bytes; "
                 f"{self.state.config.message_bytes_max} are the most",
             )
-        return serve(PROCESSORS, self.state, Request(command, connection, now_ms, timestamp_ms))
+        request = Request(command, connection, now_ms, timestamp_ms)
+        access = self.state.access
+        if access is not None:
+            reason = access.find_refusal(command, connection.address)
+            if reason is not None:
+                text = f"refused {connection.address}: {reason}"
+                facts = self.state.refusals.note(Refused.ACCESS, text, now_ms=now_ms)
+                return [*deny(request, reason), *facts]
+        return serve(PROCESSORS, self.state, request)
 
     def connection_closed(
         self, connection: Connection, *, now_ms: int, timestamp_ms: int

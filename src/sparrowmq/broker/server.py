@@ -22,6 +22,8 @@ from sparrowmq.broker.host import BrokerHost, Lane, Round, attempt
 from sparrowmq.calling import clock
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.effects import Operation
+from sparrowmq.protocol.acl import Credentials
+from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.remoting_server import RemotingServer
@@ -47,6 +49,8 @@ class BrokerServer:
         name_server_tls: the context of a client of name servers that speak TLS; None for none.
         salvage: whether a log that is damaged in the middle is cut there, rather than refused.
         log_file_size: bytes of each file of the commit log.
+        access: who may do what; None lets everybody do everything.
+        credentials: by which the broker signs what it asks name servers; None for no signatures.
     """
 
     def __init__(
@@ -60,6 +64,8 @@ class BrokerServer:
         name_server_tls: ssl.SSLContext | None = None,
         salvage: bool = False,
         log_file_size: int = COMMIT_LOG_FILE_SIZE,
+        access: AccessControl | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._storage = FileStorage(root)
         mode = FlushMode.SYNC if config.sync_flush else FlushMode.ASYNC
@@ -85,6 +91,7 @@ class BrokerServer:
                 saved=self._read_tables().tables,
                 now_ms=clock.monotonic_ms(),
                 timestamp_ms=clock.timestamp_ms(),
+                access=access,
             )
         except BaseException:
             self._store.close()
@@ -92,7 +99,9 @@ class BrokerServer:
         self._host = BrokerHost(self._broker, self._storage, self, name_servers=name_servers)
         self._server = RemotingServer(self._broker, limits=limits, tls=tls, on_turn=self.end_turn)
         self._driver = AsyncDriver(
-            on_connection_lost=self._host.connection_lost, tls=name_server_tls
+            on_connection_lost=self._host.connection_lost,
+            tls=name_server_tls,
+            credentials=credentials,
         )
         if config.retention.reserved_hours is None and not self._store.is_expiring:
             LOG.warning(

@@ -28,6 +28,7 @@ from sparrowmq.model.message import PROPERTY_CLUSTER, PROPERTY_MSG_REGION
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
+from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.connections import Connection, Output, Push
 from sparrowmq.serving.refusals import Refusals
 from sparrowmq.serving.requests import Refusal, Request
@@ -46,6 +47,7 @@ class Refused(Enum):
     GROUP_NAME = "groupNamesRefused"
     COMMIT_BEYOND_END = "commitsBeyondEndRefused"
     LOCK = "locksRefused"
+    ACCESS = "requestsDenied"
 
 
 @dataclass(slots=True)
@@ -80,6 +82,7 @@ class BrokerState:
     groups: SubscriptionGroups
     delays: DelaySchedule
     transactions: TransactionChecks
+    access: AccessControl | None = None
     offsets: ConsumerOffsets = field(default_factory=ConsumerOffsets)
     consumers: ConsumerGroups = field(default_factory=ConsumerGroups)
     producers: ProducerGroups = field(default_factory=ProducerGroups)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -35,6 +36,8 @@ DiskExpirePercent = Annotated[int, _option("disk-expire-percent", min=0, max=100
 DiskForcePercent = Annotated[int, _option("disk-force-percent", min=0, max=100)]
 DiskFullPercent = Annotated[int, _option("disk-full-percent", min=0, max=100)]
 Insecure = Annotated[bool, typer.Option("--insecure", help=find_setting("insecure").help)]
+Acl = Annotated[str, _option("acl")]
+AclCredentials = Annotated[str, _option("acl-credentials")]
 Advertise = Annotated[str, _option("advertise")]
 BrokerName = Annotated[str, _option("broker-name")]
 ClusterName = Annotated[str, _option("cluster-name")]
@@ -94,6 +97,7 @@ def up(
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
     tls_client_ca: TlsClientCa = "",
+    acl: Acl = "",
     insecure: Insecure = False,
     salvage: Salvage = False,
     dashboard: Dashboard = False,
@@ -102,40 +106,17 @@ def up(
     verbose: Verbose = False,
 ) -> None:
     """Run a name server and a broker in one process, in the foreground."""
+    settings = _settings(locals())
     page = _PageProcess(data, dashboard_port, tls_ca=tls_cert) if dashboard else None
     with page or nullcontext():
-        code = run_both(
-            HostSettings(
-                host=host,
-                nameserver_port=nameserver_port,
-                broker_port=broker_port,
-                data=data,
-                flush=flush,
-                log_file_mib=log_file_mib,
-                retention_hours=retention_hours,
-                delete_when=delete_when,
-                disk_expire_percent=disk_expire_percent,
-                disk_force_percent=disk_force_percent,
-                disk_full_percent=disk_full_percent,
-                broker_name=broker_name,
-                cluster_name=cluster_name,
-                auto_create_topics=auto_create_topics,
-                duplicate_client_id=duplicate_client_id,
-                transaction_timeout_ms=transaction_timeout_ms,
-                transaction_check_interval_ms=transaction_check_interval_ms,
-                transaction_check_max=transaction_check_max,
-                advertise=advertise,
-                tls_cert=tls_cert,
-                tls_key=tls_key,
-                tls_client_ca=tls_client_ca,
-                insecure=insecure,
-                salvage=salvage,
-                stop_with_stdin=stop_with_stdin,
-                verbose=verbose,
-            ),
-            on_ready=page.start if page else None,
-        )
+        code = run_both(settings, on_ready=page.start if page else None)
     raise typer.Exit(code)
+
+
+def _settings(given: dict[str, Any], **renamed: Any) -> HostSettings:
+    """Return the settings among the arguments of a command; all are named as in HostSettings."""
+    names = {field.name for field in fields(HostSettings)}
+    return HostSettings(**{n: v for n, v in {**given, **renamed}.items() if n in names})
 
 
 class _PageProcess:
@@ -175,26 +156,13 @@ def nameserver(
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
     tls_client_ca: TlsClientCa = "",
+    acl: Acl = "",
     insecure: Insecure = False,
     stop_with_stdin: StopWithStdin = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a name server in the foreground."""
-    raise typer.Exit(
-        run_name_server(
-            HostSettings(
-                host=host,
-                nameserver_port=port,
-                data=data,
-                tls_cert=tls_cert,
-                tls_key=tls_key,
-                tls_client_ca=tls_client_ca,
-                insecure=insecure,
-                stop_with_stdin=stop_with_stdin,
-                verbose=verbose,
-            )
-        )
-    )
+    raise typer.Exit(run_name_server(_settings(locals(), nameserver_port=port)))
 
 
 broker = typer.Typer(
@@ -231,6 +199,8 @@ def serve_broker(
     tls_key: TlsKey = "",
     tls_client_ca: TlsClientCa = "",
     tls_ca: Annotated[str, _option("tls-ca")] = "",
+    acl: Acl = "",
+    acl_credentials: AclCredentials = "",
     insecure: Insecure = False,
     salvage: Salvage = False,
     stop_with_stdin: StopWithStdin = False,
@@ -239,36 +209,4 @@ def serve_broker(
     """Run a broker in the foreground; with a subcommand, look at the brokers of a cluster."""
     if context.invoked_subcommand is not None:
         return
-    raise typer.Exit(
-        run_broker(
-            HostSettings(
-                host=host,
-                broker_port=port,
-                nameserver=nameserver,
-                data=data,
-                flush=flush,
-                log_file_mib=log_file_mib,
-                retention_hours=retention_hours,
-                delete_when=delete_when,
-                disk_expire_percent=disk_expire_percent,
-                disk_force_percent=disk_force_percent,
-                disk_full_percent=disk_full_percent,
-                broker_name=broker_name,
-                cluster_name=cluster_name,
-                auto_create_topics=auto_create_topics,
-                duplicate_client_id=duplicate_client_id,
-                transaction_timeout_ms=transaction_timeout_ms,
-                transaction_check_interval_ms=transaction_check_interval_ms,
-                transaction_check_max=transaction_check_max,
-                advertise=advertise,
-                tls_cert=tls_cert,
-                tls_key=tls_key,
-                tls_client_ca=tls_client_ca,
-                tls_ca=tls_ca,
-                insecure=insecure,
-                salvage=salvage,
-                stop_with_stdin=stop_with_stdin,
-                verbose=verbose,
-            )
-        )
-    )
+    raise typer.Exit(run_broker(_settings(locals(), broker_port=port)))

@@ -12,6 +12,7 @@ import contextlib
 import gc
 import ipaddress
 import logging
+import secrets
 import signal
 import socket
 import ssl
@@ -28,11 +29,16 @@ from sparrowmq.calling.tls import client_context, own_server_context, server_con
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.nameserver.server import NameServerServer
+from sparrowmq.protocol.acl import Credentials
+from sparrowmq.serving.access import AccessControl
+from sparrowmq.serving.access_file import AccessFile, read_credentials
 from sparrowmq.serving.descriptors import raise_descriptor_limit
 from sparrowmq.serving.remoting_server import bind
 from sparrowmq.store.retention import RetentionConfig
 
 EXIT_FAILURE = 1
+# How often the file of access control is looked at.
+ACL_LOOK_S = 1.0
 EXIT_USAGE = 2
 
 
@@ -74,6 +80,8 @@ class HostSettings:
     tls_key: str = ""
     tls_client_ca: str = ""
     tls_ca: str = ""
+    acl: str = ""
+    acl_credentials: str = ""
     insecure: bool = False
     salvage: bool = False
     stop_with_stdin: bool = False
@@ -91,8 +99,13 @@ def run_both(settings: HostSettings, *, on_ready: Callable[[str], None] | None =
         ip, tls = _check_host(settings), _server_tls(settings)
         own_tls = own_server_context(settings.tls_cert, settings.tls_key or None) if tls else None
         data = settings.data
+        # The one server signs what it asks the other.
+        own = Credentials(access_key=secrets.token_hex(16), secret_key=secrets.token_hex(32))
         async with (
-            _name_server(ip, settings.nameserver_port, data / "nameserver", tls=tls) as port,
+            _access(settings, own=own) as access,
+            _name_server(
+                ip, settings.nameserver_port, data / "nameserver", tls=tls, access=access
+            ) as port,
             _broker(
                 ip,
                 settings,
@@ -100,6 +113,8 @@ def run_both(settings: HostSettings, *, on_ready: Callable[[str], None] | None =
                 name_servers=[_join(_reachable(ip), port)],
                 tls=tls,
                 name_server_tls=own_tls,
+                access=access,
+                credentials=own if settings.acl else None,
             ) as broker_address,
         ):
             shown = _join(_advertised(ip, settings.advertise), port)
@@ -116,7 +131,12 @@ def run_name_server(settings: HostSettings) -> int:
 
     async def serve(stop: asyncio.Event) -> None:
         ip, tls = _check_host(settings), _server_tls(settings)
-        async with _name_server(ip, settings.nameserver_port, settings.data, tls=tls) as port:
+        async with (
+            _access(settings) as access,
+            _name_server(
+                ip, settings.nameserver_port, settings.data, tls=tls, access=access
+            ) as port,
+        ):
             _print_ready(f"nameserver={_join(_advertised(ip, ''), port)}")
             await stop.wait()
 
@@ -135,14 +155,22 @@ def run_broker(settings: HostSettings) -> int:
                 certificate_file=settings.tls_cert or None,
                 key_file=settings.tls_key or None,
             )
-        async with _broker(
-            ip,
-            settings,
-            settings.data,
-            name_servers=list(parse_name_servers(settings.nameserver)),
-            tls=tls,
-            name_server_tls=name_server_tls,
-        ) as address:
+        credentials = None
+        if settings.acl_credentials:
+            credentials = read_credentials(Path(settings.acl_credentials))
+        async with (
+            _access(settings) as access,
+            _broker(
+                ip,
+                settings,
+                settings.data,
+                name_servers=list(parse_name_servers(settings.nameserver)),
+                tls=tls,
+                name_server_tls=name_server_tls,
+                access=access,
+                credentials=credentials,
+            ) as address,
+        ):
             _print_ready(f"broker={address}")
             await stop.wait()
 
@@ -150,13 +178,42 @@ def run_broker(settings: HostSettings) -> int:
 
 
 @asynccontextmanager
+async def _access(
+    settings: HostSettings, *, own: Credentials | None = None
+) -> AsyncIterator[AccessControl | None]:
+    """Give the rules of access control, which follow their file; None without a file."""
+    if not settings.acl:
+        yield None
+        return
+    file = AccessFile(Path(settings.acl), own=own)
+
+    async def follow() -> None:
+        while True:
+            await asyncio.sleep(ACL_LOOK_S)
+            file.reload()
+
+    follower = asyncio.create_task(follow())
+    try:
+        yield file.control
+    finally:
+        follower.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await follower
+
+
+@asynccontextmanager
 async def _name_server(
-    ip: str, port: int, root: Path, *, tls: ssl.SSLContext | None
+    ip: str,
+    port: int,
+    root: Path,
+    *,
+    tls: ssl.SSLContext | None,
+    access: AccessControl | None,
 ) -> AsyncIterator[int]:
     """Serve; gives the port."""
     listening = bind(ip, port)
     with contextlib.closing(listening):
-        server = NameServerServer(root, tls=tls)
+        server = NameServerServer(root, tls=tls, access=access)
         try:
             bound_port: int = listening.getsockname()[1]
             await server.start(listening)
@@ -174,6 +231,8 @@ async def _broker(
     name_servers: list[str],
     tls: ssl.SSLContext | None,
     name_server_tls: ssl.SSLContext | None,
+    access: AccessControl | None,
+    credentials: Credentials | None,
 ) -> AsyncIterator[str]:
     """Serve; gives the address that clients are told."""
     retention = RetentionConfig(
@@ -206,6 +265,8 @@ async def _broker(
             name_server_tls=name_server_tls,
             salvage=settings.salvage,
             log_file_size=settings.log_file_mib << 20,
+            access=access,
+            credentials=credentials,
         )
         try:
             await server.start(listening)
@@ -296,12 +357,12 @@ def _check_host(settings: HostSettings) -> str:
             ip = str(ipaddress.ip_address(host))
         except ValueError:
             raise ConfigError(f"--host {host!r} is no address of this machine") from None
-    is_guarded = settings.insecure or bool(settings.tls_client_ca)
+    is_guarded = settings.insecure or bool(settings.tls_client_ca) or bool(settings.acl)
     if not ipaddress.ip_address(ip).is_loopback and not is_guarded:
         raise ConfigError(
-            f"--host {host} can be reached from other machines, and nothing checks who connects "
-            "(there is no access control yet); use 127.0.0.1, let only clients with a certificate "
-            "connect (--tls-client-ca), or add --insecure if the network is trusted"
+            f"--host {host} can be reached from other machines, and nothing checks who "
+            "connects; use 127.0.0.1, let only clients with a key (--acl) or a certificate "
+            "(--tls-client-ca) connect, or add --insecure if the network is trusted"
         )
     return str(ip)
 

@@ -45,9 +45,10 @@ from sparrowmq.protocol.headers import (
     encode_header,
 )
 from sparrowmq.protocol.register_body import compute_body_crc, decode_register_body
+from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.connections import Close, Connection, Fact, Output
 from sparrowmq.serving.refusals import Refusals
-from sparrowmq.serving.requests import FAQ, Processor, Refusal, Request, answer, serve
+from sparrowmq.serving.requests import FAQ, Processor, Refusal, Request, answer, deny, serve
 
 # NamesrvUtil.NAMESPACE_ORDER_TOPIC_CONFIG.
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
@@ -65,6 +66,7 @@ class Refused(Enum):
     REGISTRATION = "registrations"
     UNREGISTRATION = "unregistrations"
     TOPIC = "topics"
+    ACCESS = "requests denied"
 
 
 class KVConfig:
@@ -120,9 +122,13 @@ class NameServer:
 
     Args:
         kv_config: what its file says, None if there is none.
+        access: who may do what; None lets everybody do everything.
     """
 
-    def __init__(self, kv_config: KVConfig | None = None) -> None:
+    def __init__(
+        self, kv_config: KVConfig | None = None, *, access: AccessControl | None = None
+    ) -> None:
+        self._access = access
         self.routes = RouteTable()
         self.kv_config = kv_config or KVConfig()
         self.refusals = Refusals(Refused)
@@ -134,7 +140,14 @@ class NameServer:
         """Take one command and return what to do."""
         if command.is_response:
             return ()
-        return serve(PROCESSORS, self, Request(command, connection, now_ms, timestamp_ms))
+        request = Request(command, connection, now_ms, timestamp_ms)
+        if self._access is not None:
+            reason = self._access.find_refusal(command, connection.address)
+            if reason is not None:
+                text = f"refused {connection.address}: {reason}"
+                facts = self.refusals.note(Refused.ACCESS, text, now_ms=now_ms)
+                return [*deny(request, reason), *facts]
+        return serve(PROCESSORS, self, request)
 
     def connection_closed(
         self, connection: Connection, *, now_ms: int, timestamp_ms: int

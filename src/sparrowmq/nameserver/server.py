@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sparrowmq.calling import clock
 from sparrowmq.nameserver.name_server import KVConfig, NameServer
+from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.remoting_server import RemotingServer
 from sparrowmq.store.config_file import read_config, write_config
@@ -29,6 +30,7 @@ class NameServerServer:
         root: its directory.
         limits: bounds on peers.
         tls: the context of a server that speaks TLS; None for none.
+        access: who may do what; None lets everybody do everything.
 
     Raises: StoreError if the directory is in use or its file is damaged.
     """
@@ -39,6 +41,7 @@ class NameServerServer:
         *,
         limits: ServerLimits | None = None,
         tls: ssl.SSLContext | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         self._storage = FileStorage(root)
         self._storage.lock()
@@ -49,7 +52,7 @@ class NameServerServer:
         except BaseException:
             self._storage.unlock()
             raise
-        self._machine = NameServer(kv_config.value)
+        self._machine = NameServer(kv_config.value, access=access)
         self._server = RemotingServer(self._machine, limits=limits, tls=tls, on_turn=self._turn)
         self._ticker: asyncio.TimerHandle | None = None
 

@@ -285,6 +285,26 @@ class UnlockBatchRequestBody(Struct, frozen=True, kw_only=True, rename=wire_name
     mq_set: list[MessageQueue] = []
 
 
+class PlainAccessConfig(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """An account of access control, as administrators see it."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: list[str] | None = None
+    group_perms: list[str] | None = None
+
+
+class AclConfigBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GetBrokerClusterAclConfigResponseBody: all rules of access control."""
+
+    global_white_addrs: list[str] = []
+    plain_access_configs: list[PlainAccessConfig] = []
+
+
 class SubscriptionGroupConfig(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """A consumer group as its broker keeps it."""
 

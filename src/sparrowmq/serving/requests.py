@@ -72,6 +72,12 @@ def answer(
     )
 
 
+def deny(request: Request, reason: str) -> Sequence[Output]:
+    """Answer a request that access control does not let pass, as RocketMQ does."""
+    remark = f"org.apache.rocketmq.acl.common.AclException: {reason}"
+    return answer(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+
 def serve(
     processors: Mapping[int, Processor[State]], state: State, request: Request
 ) -> Sequence[Output]:

@@ -1,0 +1,426 @@
+"""Access control, as RocketMQ 4.x has it: who may come, and what accounts may do. Pure.
+
+The rules come from a document as plain_acl.yml is one: accounts with keys, permissions on topics
+and groups, and lists of addresses. Every request must be signed by an account (`protocol/acl.py`),
+and the account must have what the request's code needs:
+
+- codes that change what others have, and those that register brokers: an administrator;
+- codes about a topic or a group: the permission for it, SUB for groups;
+- all others: nothing more.
+
+Differs from RocketMQ: its lists of addresses let in whoever comes from there, without a signature.
+Here they only narrow who may come. More codes need an administrator or a permission than there, and
+name servers check as well. Source: PlainPermissionManager, PlainAccessValidator, Permission, 4.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Flag
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+from sparrowmq.errors import ProtocolError, SparrowError
+from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX, TRACE_TOPIC
+from sparrowmq.protocol.acl import ACCESS_KEY, Credentials, is_signature_valid
+from sparrowmq.protocol.bodies import HeartbeatData, LockBatchRequestBody, decode_body
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.serving.addresses import AddressFault, AddressPattern, parse_addresses
+
+# AclConstants.ACCESS_KEY_MIN_LENGTH, SECRET_KEY_MIN_LENGTH: keys are longer.
+KEY_LENGTH_MIN = 7
+ACCOUNTS_MAX = 10_000
+_ACCOUNTS, _GLOBAL_ADDRESSES = "accounts", "globalWhiteRemoteAddresses"
+_TOP_KEYS = {_ACCOUNTS, _GLOBAL_ADDRESSES, "dataVersion"}
+_ACCOUNT_KEYS = {
+    "accessKey",
+    "secretKey",
+    "whiteRemoteAddress",
+    "admin",
+    "defaultTopicPerm",
+    "defaultGroupPerm",
+    "topicPerms",
+    "groupPerms",
+}
+
+# What a file says: texts, lists and mappings of them.
+Document: TypeAlias = dict[str, Any]
+Path: TypeAlias = tuple[str | int, ...]
+
+
+class AccessFault(SparrowError):
+    """Rules that make no sense; `path` leads to the place in the document."""
+
+    def __init__(self, text: str, path: Path = ()) -> None:
+        super().__init__(text)
+        self.path = path
+
+
+class _Denied(Exception):
+    """A request that may not be served."""
+
+
+class Permission(Flag):
+    """What an account may do with a topic or group; nothing is DENY."""
+
+    DENY = 0
+    PUB = 1
+    SUB = 2
+    ANY = 3
+
+
+_PERMISSIONS: Mapping[str, Permission] = MappingProxyType(
+    {
+        "DENY": Permission.DENY,
+        "PUB": Permission.PUB,
+        "SUB": Permission.SUB,
+        "PUB|SUB": Permission.ANY,
+        "SUB|PUB": Permission.ANY,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One account. The secret never shows in a `repr`."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    is_admin: bool = False
+    addresses: tuple[AddressPattern, ...] = ()
+    default_topic: Permission = Permission.DENY
+    default_group: Permission = Permission.DENY
+    topics: Mapping[str, Permission] = field(default_factory=dict)
+    groups: Mapping[str, Permission] = field(default_factory=dict)
+
+    def may(self, need: Need) -> bool:
+        """Tell whether the account has a permission."""
+        if self.is_admin and not self.topics and not self.groups:
+            return True
+        if need.is_group:
+            owned = self.groups.get(need.name, self.default_group)
+        else:
+            owned = self.topics.get(need.name, self.default_topic)
+        return bool(owned & need.permission)
+
+
+class Need(NamedTuple):
+    """A permission that a request needs: on a topic, or a group; one of those in the flag."""
+
+    name: str
+    is_group: bool
+    permission: Permission
+
+
+class AccessTable(NamedTuple):
+    """The rules of a document."""
+
+    accounts: Mapping[str, Account]
+    addresses: tuple[AddressPattern, ...]
+
+
+def parse_access(document: object) -> AccessTable:
+    """Return the rules that a document gives.
+
+    Raises: AccessFault.
+    """
+    top = _mapping({} if document in ("", None) else document, _TOP_KEYS, ())
+    addresses: list[AddressPattern] = []
+    for number, text in enumerate(_list(top.get(_GLOBAL_ADDRESSES), (_GLOBAL_ADDRESSES,))):
+        addresses += _addresses(text, (_GLOBAL_ADDRESSES, number))
+    accounts: dict[str, Account] = {}
+    for number, given in enumerate(_list(top.get(_ACCOUNTS), (_ACCOUNTS,))):
+        if number >= ACCOUNTS_MAX:
+            raise AccessFault(f"there are more than {ACCOUNTS_MAX} accounts", (_ACCOUNTS, number))
+        account = _parse_account(given, (_ACCOUNTS, number))
+        if account.access_key in accounts:
+            text = f"accessKey {account.access_key!r} is there twice"
+            raise AccessFault(text, (_ACCOUNTS, number, "accessKey"))
+        accounts[account.access_key] = account
+    return AccessTable(accounts, tuple(addresses))
+
+
+def _parse_account(given: object, path: Path) -> Account:
+    fields = _mapping(given, _ACCOUNT_KEYS, path)
+    for name in ("accessKey", "secretKey"):
+        if len(_text(fields.get(name), (*path, name))) < KEY_LENGTH_MIN:
+            raise AccessFault(
+                f"{name} must be given and have {KEY_LENGTH_MIN} characters or more", (*path, name)
+            )
+    admin = _text(fields.get("admin"), (*path, "admin")).lower()
+    if admin not in ("", "true", "false"):
+        raise AccessFault(f"admin is {admin!r}; give true or false", (*path, "admin"))
+    address = _text(fields.get("whiteRemoteAddress"), (*path, "whiteRemoteAddress"))
+    return Account(
+        access_key=fields["accessKey"],
+        secret_key=fields["secretKey"],
+        is_admin=admin == "true",
+        addresses=_addresses(address, (*path, "whiteRemoteAddress")),
+        default_topic=_permission(fields, "defaultTopicPerm", path),
+        default_group=_permission(fields, "defaultGroupPerm", path),
+        topics=_permissions(fields, "topicPerms", path),
+        groups=_permissions(fields, "groupPerms", path),
+    )
+
+
+def _mapping(given: object, allowed: set[str], path: Path) -> Mapping[str, Any]:
+    if not isinstance(given, dict):
+        raise AccessFault(f"here must be a mapping with {', '.join(sorted(allowed))}", path)
+    for name in given:
+        if name not in allowed:
+            raise AccessFault(
+                f"unknown key {name!r}; there are {', '.join(sorted(allowed))}", (*path, name)
+            )
+    return given
+
+
+def _list(given: object, path: Path) -> Sequence[object]:
+    if given in (None, ""):
+        return ()
+    if not isinstance(given, list):
+        raise AccessFault(f"{path[-1]} is no list", path)
+    return given
+
+
+def _text(given: object, path: Path) -> str:
+    if given is None:
+        return ""
+    if not isinstance(given, str):
+        raise AccessFault(f"{path[-1]} is no text", path)
+    return given.strip()
+
+
+def _addresses(given: object, path: Path) -> tuple[AddressPattern, ...]:
+    try:
+        return parse_addresses(_text(given, path))
+    except AddressFault as error:
+        raise AccessFault(str(error), path) from error
+
+
+def _permission(fields: Mapping[str, Any], name: str, path: Path) -> Permission:
+    text = _text(fields.get(name), (*path, name)) or "DENY"
+    found = _PERMISSIONS.get(text)
+    if found is None:
+        raise AccessFault(f"{name} is {text!r}; give DENY, PUB, SUB or PUB|SUB", (*path, name))
+    return found
+
+
+def _permissions(fields: Mapping[str, Any], name: str, path: Path) -> dict[str, Permission]:
+    found: dict[str, Permission] = {}
+    for number, given in enumerate(_list(fields.get(name), (*path, name))):
+        at = (*path, name, number)
+        resource, equals, text = _text(given, at).partition("=")
+        permission = _PERMISSIONS.get(text.strip())
+        if not equals or not resource.strip() or permission is None:
+            raise AccessFault(
+                f"{given!r} in {name} is no NAME=PERMISSION with DENY, PUB, SUB or PUB|SUB", at
+            )
+        found[resource.strip()] = permission
+    return found
+
+
+class AccessControl:
+    """The rules in force.
+
+    Args:
+        document: what the file says.
+        save: writes a changed document to the file.
+        own: with which this process's own broker signs, which no rule narrows; None for no such.
+
+    Raises: AccessFault if the document makes no sense.
+    """
+
+    def __init__(
+        self,
+        document: Document,
+        save: Callable[[Document], None],
+        *,
+        own: Credentials | None = None,
+    ) -> None:
+        self._save = save
+        self._own: Account | None = None
+        if own is not None:
+            self._own = Account(access_key=own.access_key, secret_key=own.secret_key, is_admin=True)
+        self.document = document
+        self.table = parse_access(document)
+
+    def replace(self, document: Document) -> None:
+        """Take other rules. Raises: AccessFault; the old ones then hold."""
+        self.table = parse_access(document)
+        self.document = document
+
+    def change(self, document: Document) -> None:
+        """Take other rules and write them to the file. Raises: AccessFault, OSError."""
+        table = parse_access(document)
+        self._save(document)
+        self.table, self.document = table, document
+
+    def find_refusal(self, command: RemotingCommand, address: str) -> str | None:
+        """Return why a request may not be served, None if it may.
+
+        Args:
+            command: the request.
+            address: where it came from, as `ip:port`.
+        """
+        try:
+            self._check(command, address)
+        except (_Denied, ProtocolError) as error:
+            return str(error)
+        return None
+
+    def _check(self, command: RemotingCommand, address: str) -> None:
+        fields = command.ext_fields or {}
+        account = self._authenticate(fields, command.body, address.rpartition(":")[0].strip("[]"))
+        if account is self._own:
+            return
+        code = command.code
+        if code in ADMIN_CODES and not account.is_admin:
+            raise _Denied(
+                f"Need admin permission for request code={code}, but "
+                f"accessKey={account.access_key} is not"
+            )
+        find_needs = _NEEDS.get(code)
+        needs = () if find_needs is None else find_needs(fields, command.body)
+        if any(need == _TRACE for need in needs):
+            return
+        for need in needs:
+            if not account.may(need):
+                kind = "group" if need.is_group else "topic"
+                raise _Denied(f"No default permission for {kind}: {need.name}")
+
+    def _authenticate(self, fields: Mapping[str, str], body: bytes | None, ip: str) -> Account:
+        access_key = fields.get(ACCESS_KEY)
+        if access_key is None:
+            raise _Denied("No accessKey is configured")
+        own = self._own
+        if own is not None and access_key == own.access_key:
+            account = own
+        else:
+            found = self.table.accounts.get(access_key)
+            if found is None:
+                raise _Denied(f"No acl config for {access_key[:64]}")
+            account = found
+            for patterns in (self.table.addresses, account.addresses):
+                if patterns and not any(pattern.matches(ip) for pattern in patterns):
+                    raise _Denied(f"accessKey={access_key} may not come from {ip}")
+        if not is_signature_valid(fields, body, secret_key=account.secret_key):
+            raise _Denied(f"Check signature failed for accessKey={access_key[:64]}")
+        return account
+
+
+# --- what codes need ----------------------------------------------------------------------------
+
+Fields: TypeAlias = Mapping[str, str]
+_FindNeeds: TypeAlias = Callable[[Fields, bytes | None], Sequence[Need]]
+_TRACE = Need(TRACE_TOPIC, is_group=False, permission=Permission.PUB)
+
+
+def _group(name: str | None) -> list[Need]:
+    return [Need(name, is_group=True, permission=Permission.SUB)] if name else []
+
+
+def _topic(name: str | None, permission: Permission) -> list[Need]:
+    if not name:
+        return []
+    if name.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        return _group(name[len(RETRY_GROUP_TOPIC_PREFIX) :])
+    return [Need(name, is_group=False, permission=permission)]
+
+
+def _of_topic(
+    permission: Permission, *, topic: str = "topic", group: str | None = None
+) -> _FindNeeds:
+    def find(fields: Fields, body: bytes | None) -> Sequence[Need]:
+        del body
+        found = _topic(fields.get(topic), permission)
+        return found if group is None else found + _group(fields.get(group))
+
+    return find
+
+
+def _of_group(name: str) -> _FindNeeds:
+    return lambda fields, body: _group(fields.get(name))
+
+
+def _of_locks(fields: Fields, body: bytes | None) -> Sequence[Need]:
+    del fields
+    return _group(decode_body(LockBatchRequestBody, body).consumer_group)
+
+
+def _of_heartbeat(fields: Fields, body: bytes | None) -> Sequence[Need]:
+    del fields
+    needs: list[Need] = []
+    for consumer in decode_body(HeartbeatData, body).consumer_data_set:
+        needs += _group(consumer.group_name)
+        for subscription in consumer.subscription_data_set:
+            needs += _topic(subscription.topic, Permission.SUB)
+    return needs
+
+
+_PULL = _of_topic(Permission.SUB, group="consumerGroup")
+_LOOK = _of_topic(Permission.ANY)
+_OF_CONSUMER_GROUP = _of_group("consumerGroup")
+_NEEDS: Mapping[int, _FindNeeds] = MappingProxyType(
+    {
+        RequestCode.SEND_MESSAGE: _of_topic(Permission.PUB),
+        RequestCode.SEND_MESSAGE_V2: _of_topic(Permission.PUB, topic="b"),
+        RequestCode.SEND_BATCH_MESSAGE: _of_topic(Permission.PUB, topic="b"),
+        RequestCode.CONSUMER_SEND_MSG_BACK: _of_group("group"),
+        RequestCode.PULL_MESSAGE: _PULL,
+        RequestCode.LITE_PULL_MESSAGE: _PULL,
+        RequestCode.QUERY_MESSAGE: _of_topic(Permission.SUB),
+        RequestCode.QUERY_CONSUMER_OFFSET: _PULL,
+        RequestCode.UPDATE_CONSUMER_OFFSET: _PULL,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _LOOK,
+        RequestCode.GET_MAX_OFFSET: _LOOK,
+        RequestCode.GET_MIN_OFFSET: _LOOK,
+        RequestCode.GET_EARLIEST_MSG_STORETIME: _LOOK,
+        RequestCode.GET_TOPIC_STATS_INFO: _LOOK,
+        RequestCode.GET_TOPIC_CONFIG: _LOOK,
+        RequestCode.QUERY_CONSUME_QUEUE: _of_topic(Permission.SUB),
+        RequestCode.HEART_BEAT: _of_heartbeat,
+        RequestCode.UNREGISTER_CLIENT: _OF_CONSUMER_GROUP,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: _OF_CONSUMER_GROUP,
+        RequestCode.GET_CONSUMER_RUNNING_INFO: _OF_CONSUMER_GROUP,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: _OF_CONSUMER_GROUP,
+        RequestCode.GET_CONSUME_STATS: _OF_CONSUMER_GROUP,
+        RequestCode.LOCK_BATCH_MQ: _of_locks,
+        RequestCode.UNLOCK_BATCH_MQ: _of_locks,
+    }
+)
+# The first five are RocketMQ's.
+ADMIN_CODES = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
+        # Its request says nothing of the topic.
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+        RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.QUERY_DATA_VERSION,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.GET_NAMESRV_CONFIG,
+    }
+)
+assert ADMIN_CODES.isdisjoint(_NEEDS)

@@ -1,0 +1,240 @@
+"""Access control on a running cluster: who may do what, and administrators who change that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparrowmq import Admin, ConsumeFromWhere, LitePullConsumer, Message, Producer
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.effects import invoke
+from sparrowmq.errors import BrokerError, SparrowError
+from sparrowmq.protocol.acl import Credentials
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+ADMIN: dict[str, Any] = {"access_key": "administrator", "secret_key": "secret-of-the-administrator"}
+USER: dict[str, Any] = {"access_key": "orders-user", "secret_key": "secret-of-the-user"}
+RULES = f"""\
+accounts:
+  - accessKey: {ADMIN["access_key"]}
+    secretKey: {ADMIN["secret_key"]}
+    admin: true
+  - accessKey: {USER["access_key"]}
+    secretKey: {USER["secret_key"]}
+    topicPerms:
+      - orders=PUB|SUB
+    groupPerms:
+      - GID_orders=SUB
+"""
+
+
+class Operator:
+    """Sends single requests to one address, signed by an account."""
+
+    def __init__(self, address: str, keys: dict[str, Any]) -> None:
+        self._address = address
+        self._driver = BlockingDriver(credentials=Credentials(**keys))
+
+    def call(self, code: int, **fields: str) -> RemotingCommand:
+        request = RemotingCommand(code=code, ext_fields=fields)
+        return self._driver.run(invoke(self._address, request, timeout_ms=5_000))
+
+    def close(self) -> None:
+        self._driver.close()
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("acl") / "plain_acl.yml"
+    path.write_text(RULES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cluster(rules: Path) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(options=("--acl", str(rules))) as found:
+        with Admin(name_server=found.name_server, **ADMIN) as admin:
+            admin.create_topic("orders", 1)
+            admin.create_topic("secret", 1)
+        yield found
+
+
+@pytest.fixture
+def operator(cluster: EmbeddedCluster) -> Iterator[Operator]:
+    found = Operator(cluster.broker, ADMIN)
+    yield found
+    found.close()
+
+
+def test_an_account_does_what_it_may_and_no_more(cluster: EmbeddedCluster) -> None:
+    with Producer("GID_p", name_server=cluster.name_server, **USER) as producer:
+        assert 0 == producer.send(Message("orders", b"1")).queue_offset
+        with pytest.raises(SparrowError, match="No default permission for topic: secret"):
+            producer.send(Message("secret", b"1"))
+    with LitePullConsumer(
+        "GID_orders",
+        name_server=cluster.name_server,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        **USER,
+    ) as consumer:
+        consumer.subscribe("orders")
+        consumer.start()
+        got: list[bytes] = []
+
+        def has_come() -> bool:
+            got.extend(message.body for message in consumer.poll(500))
+            return bool(got)
+
+        wait_until("the message is there", has_come)
+    assert [b"1"] == got
+    with (
+        Admin(name_server=cluster.name_server, **USER) as admin,
+        pytest.raises(BrokerError, match="Need admin permission for request code=17"),
+    ):
+        admin.create_topic("more", 1)
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, {**USER, "secret_key": "another-secret"}, {**USER, "access_key": "nobody-known"}]
+)
+def test_whoever_signs_wrongly_learns_nothing(
+    cluster: EmbeddedCluster, keys: dict[str, Any]
+) -> None:
+    with (
+        Producer("GID_p", name_server=cluster.name_server, **keys) as producer,
+        pytest.raises(SparrowError, match="AclException"),
+    ):
+        producer.send(Message("orders", b"1"))
+
+
+def test_brokers_without_keys_cannot_register(cluster: EmbeddedCluster) -> None:
+    operator = Operator(cluster.name_server, USER)
+    reply = operator.call(RequestCode.REGISTER_BROKER, brokerName="intruder")
+    operator.close()
+
+    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert "Need admin permission for request code=103" in (reply.remark or "")
+
+
+def test_administrators_change_the_rules(
+    cluster: EmbeddedCluster, operator: Operator, rules: Path
+) -> None:
+    made = operator.call(
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        accessKey="newcomer",
+        secretKey="secret-of-the-newcomer",
+        whiteRemoteAddress="",
+        admin="false",
+        defaultTopicPerm="DENY",
+        defaultGroupPerm="SUB",
+        topicPerms="orders=PUB,secret=SUB",
+    )
+    keys: dict[str, Any] = {"access_key": "newcomer", "secret_key": "secret-of-the-newcomer"}
+    with Producer("GID_p", name_server=cluster.name_server, **keys) as producer:
+        producer.send(Message("orders", b"2"))
+    shown = json.loads(operator.call(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG).body or b"")
+    version = operator.call(RequestCode.GET_BROKER_CLUSTER_ACL_INFO).ext_fields or {}
+    wrong = operator.call(
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        accessKey="newcomer",
+        secretKey="secret-of-the-newcomer",
+        topicPerms="orders",
+    )
+    gone = operator.call(RequestCode.DELETE_ACL_CONFIG, accessKey="newcomer")
+    again = operator.call(RequestCode.DELETE_ACL_CONFIG, accessKey="newcomer")
+    narrowed = operator.call(
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, globalWhiteAddrs="127.0.0.*,10.0.0.1"
+    )
+    elsewhere = operator.call(
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        globalWhiteAddrs="*",
+        aclFileFullPath="/etc/passwd",
+    )
+
+    assert 0 == made.code, made.remark
+    account = shown["plainAccessConfigs"][-1]
+    assert ("newcomer", "***", ["orders=PUB", "secret=SUB"]) == (
+        account["accessKey"],
+        account["secretKey"],
+        account["topicPerms"],
+    )
+    assert b"secret-of" not in json.dumps(shown).encode()
+    assert 1 == json.loads(version["version"])["counter"]
+    assert cluster.broker == version["brokerAddr"]
+    assert ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED == wrong.code
+    assert "'orders' in topicPerms is no NAME=PERMISSION" in (wrong.remark or "")
+    assert [0, ResponseCode.DELETE_ACL_CONFIG_FAILED] == [gone.code, again.code]
+    assert [0, ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED] == [
+        narrowed.code,
+        elsewhere.code,
+    ]
+    text = rules.read_text()
+    assert "newcomer" not in text
+    assert "- 10.0.0.1\n" in text
+    assert "secret-of" not in cluster.log_path.read_text()
+
+
+def test_rules_follow_their_file(cluster: EmbeddedCluster, rules: Path) -> None:
+    text = rules.read_text()
+    rules.write_text(text.replace("orders=PUB|SUB", "secret=PUB"))
+
+    with Producer("GID_p", name_server=cluster.name_server, **USER) as producer:
+
+        def is_taken() -> bool:
+            try:
+                producer.send(Message("secret", b"1"))
+            except SparrowError:
+                return False
+            return True
+
+        wait_until("the rules are taken", is_taken)
+    rules.write_text("accounts: [")
+    wait_until("the mistake is logged", lambda: "stay as they were" in cluster.log_path.read_text())
+    with Producer("GID_p", name_server=cluster.name_server, **USER) as producer:
+        producer.send(Message("secret", b"1"))
+
+
+def test_a_broker_of_another_process_signs_by_a_file(tmp_path: Path) -> None:
+    rules, keys = tmp_path / "plain_acl.yml", tmp_path / "tools.yml"
+    rules.write_text(RULES)
+    keys.write_text(f"accessKey: {ADMIN['access_key']}\nsecretKey: {ADMIN['secret_key']}\n")
+    names = _start("nameserver", "--port", "0", "--data", tmp_path / "n", "--acl", rules)
+    address = _ready(names)["nameserver"]
+    options = ("--port", "0", "--nameserver", address, "--acl", rules)
+    broker = _start("broker", "--data", tmp_path / "b", *options, "--acl-credentials", keys)
+    try:
+        _ready(broker)
+        with Admin(name_server=address, **ADMIN) as admin:
+            admin.create_topic("T", 1)
+    finally:
+        for process in (broker, names):
+            process.terminate()
+            process.wait(20)
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def _start(command: str, *options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "sparrowmq.cli.main", command, *map(str, options)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _ready(process: subprocess.Popen[str]) -> dict[str, str]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("ready "), line
+    return dict(part.split("=", 1) for part in line.split() if "=" in part)

@@ -1,0 +1,240 @@
+"""Who may come, and what accounts may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from golden import each_case
+from sparrowmq.broker.broker import PROCESSORS as BROKER_CODES
+from sparrowmq.nameserver.name_server import PROCESSORS as NAME_SERVER_CODES
+from sparrowmq.protocol.acl import Credentials, sign_request
+from sparrowmq.protocol.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    LockBatchRequestBody,
+    SubscriptionData,
+    encode_body,
+)
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.serving.access import ADMIN_CODES, AccessControl, AccessFault, Document
+from sparrowmq.serving.addresses import AddressFault, parse_addresses
+
+OWN = Credentials(access_key="own-broker", secret_key="own-secret")
+RULES: Document = {
+    "globalWhiteRemoteAddresses": ["10.0.*.*", "192.168.1.{1,2}"],
+    "accounts": [
+        {
+            "accessKey": "RocketMQ",
+            "secretKey": "12345678",
+            "defaultTopicPerm": "DENY",
+            "defaultGroupPerm": "SUB",
+            "topicPerms": ["A=DENY", "B=PUB|SUB", "C=SUB"],
+            "groupPerms": ["g=DENY", "h=PUB|SUB"],
+        },
+        {
+            "accessKey": "rocketmq2",
+            "secretKey": "12345678",
+            "whiteRemoteAddress": "10.0.0.*",
+            "admin": "true",
+        },
+    ],
+}
+ADDRESS = "10.0.0.7:40000"
+
+
+def control(rules: Document = RULES) -> AccessControl:
+    return AccessControl(rules, lambda _: None, own=OWN)
+
+
+def refusal(
+    code: int,
+    fields: dict[str, str] | None = None,
+    body: bytes | None = None,
+    *,
+    key: str | None = "RocketMQ",
+    secret: str = "12345678",
+    address: str = ADDRESS,
+) -> str | None:
+    if key is not None:
+        credentials = Credentials(access_key=key, secret_key=secret)
+        fields = sign_request(fields, body, credentials=credentials)
+    command = RemotingCommand(code=code, ext_fields=fields, body=body)
+    return control().find_refusal(command, address)
+
+
+@each_case("acl.jsonl", "acl-")
+def test_what_java_signs_is_let_in(case: dict[str, Any]) -> None:
+    keys = {"accessKey": case["accessKey"], "secretKey": case["secretKey"], "admin": "true"}
+    if min(len(keys["accessKey"]), len(keys["secretKey"])) < 7:
+        return
+    access = control({"accounts": [keys]})
+    body = None if case["bodyHex"] is None else bytes.fromhex(case["bodyHex"])
+    command = RemotingCommand(code=9999, ext_fields=case["allExtFieldsOnWire"], body=body)
+
+    is_valid = case["serverSideSignature"] == case["signature"]
+    assert is_valid is (access.find_refusal(command, ADDRESS) is None)
+
+
+def test_only_a_right_signature_lets_in() -> None:
+    code = RequestCode.GET_BROKER_CONFIG
+
+    assert refusal(code) is None
+    assert "No accessKey is configured" == refusal(code, key=None)
+    assert "No acl config for nobody" == refusal(code, key="nobody")
+    assert "Check signature failed for accessKey=RocketMQ" == refusal(code, secret="12345679")
+    signed = sign_request(
+        {}, b"x", credentials=Credentials(access_key="RocketMQ", secret_key="12345678")
+    )
+    changed = RemotingCommand(code=code, ext_fields=signed, body=b"y")
+    assert "Check signature failed" in str(control().find_refusal(changed, ADDRESS))
+
+
+def test_addresses_narrow_who_may_come_and_let_nobody_in_unsigned() -> None:
+    code = RequestCode.GET_BROKER_CONFIG
+
+    assert refusal(code, address="192.168.1.2:1") is None
+    assert "may not come from 192.168.1.3" in str(refusal(code, address="192.168.1.3:1"))
+    assert "may not come from 10.0.1.7" in str(refusal(code, key="rocketmq2", address="10.0.1.7:1"))
+    assert "No accessKey" in str(refusal(code, key=None, address="10.0.0.1:1"))
+    own = refusal(code, key=OWN.access_key, secret=OWN.secret_key, address="127.0.0.1:1")
+    assert own is None
+    assert "Check signature" in str(refusal(code, key=OWN.access_key, address="127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "denied"),
+    [
+        (RequestCode.SEND_MESSAGE, {"topic": "B"}, None),
+        (RequestCode.SEND_MESSAGE, {"topic": "C"}, "topic: C"),
+        (RequestCode.SEND_MESSAGE_V2, {"b": "A"}, "topic: A"),
+        (RequestCode.SEND_BATCH_MESSAGE, {"b": "other"}, "topic: other"),
+        (RequestCode.SEND_MESSAGE_V2, {"b": "RMQ_SYS_TRACE_TOPIC"}, None),
+        (RequestCode.SEND_MESSAGE_V2, {"b": "%RETRY%h"}, None),
+        (RequestCode.SEND_MESSAGE_V2, {"b": "%RETRY%g"}, "group: g"),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "g"}, "group: g"),
+        (RequestCode.PULL_MESSAGE, {"topic": "C", "consumerGroup": "any"}, None),
+        (RequestCode.PULL_MESSAGE, {"topic": "C", "consumerGroup": "g"}, "group: g"),
+        (RequestCode.LITE_PULL_MESSAGE, {"topic": "A", "consumerGroup": "h"}, "topic: A"),
+        (RequestCode.UPDATE_CONSUMER_OFFSET, {"topic": "A", "consumerGroup": "h"}, "topic: A"),
+        (RequestCode.GET_MAX_OFFSET, {"topic": "C"}, None),
+        (RequestCode.GET_MAX_OFFSET, {"topic": "A"}, "topic: A"),
+        (RequestCode.QUERY_MESSAGE, {"topic": "A"}, "topic: A"),
+        (RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"}, "group: g"),
+        (RequestCode.UNREGISTER_CLIENT, {"producerGroup": "g"}, None),
+        (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "A"}, None),
+    ],
+)
+def test_a_code_needs_what_it_is_about(
+    code: int, fields: dict[str, str], denied: str | None
+) -> None:
+    assert (denied and f"No default permission for {denied}") == refusal(code, fields)
+
+
+def test_bodies_say_what_heartbeats_and_locks_are_about() -> None:
+    def beat(group: str, topic: str) -> bytes:
+        data = ConsumerData(
+            group_name=group, subscription_data_set=[SubscriptionData(topic=topic, sub_string="*")]
+        )
+        return encode_body(HeartbeatData(client_id="c", consumer_data_set=[data]))
+
+    lock = encode_body(LockBatchRequestBody(client_id="c", consumer_group="g"))
+
+    assert refusal(RequestCode.HEART_BEAT, body=beat("h", "C")) is None
+    assert "topic: A" in str(refusal(RequestCode.HEART_BEAT, body=beat("h", "A")))
+    assert "group: g" in str(refusal(RequestCode.HEART_BEAT, body=beat("g", "C")))
+    assert "group: g" in str(refusal(RequestCode.LOCK_BATCH_MQ, body=lock))
+    assert refusal(RequestCode.HEART_BEAT, body=b"{") is not None
+
+
+@pytest.mark.parametrize("code", sorted(ADMIN_CODES))
+def test_only_administrators_change_what_others_have(code: int) -> None:
+    assert f"Need admin permission for request code={code}" in str(refusal(code))
+    assert refusal(code, key="rocketmq2") is None
+
+
+def test_every_code_is_checked() -> None:
+    for code in {*BROKER_CODES, *NAME_SERVER_CODES, 4711}:
+        assert "No accessKey is configured" == refusal(code, key=None)
+
+
+@pytest.mark.parametrize(
+    ("rules", "path", "words"),
+    [
+        ({"acounts": []}, ("acounts",), "unknown key 'acounts'; there are accounts"),
+        ({"accounts": "x"}, ("accounts",), "accounts is no list"),
+        ({"accounts": ["x"]}, ("accounts", 0), "must be a mapping with accessKey"),
+        (
+            {"accounts": [{"accessKey": "1234567", "secretKey": "123456"}]},
+            ("accounts", 0, "secretKey"),
+            "secretKey must be given and have 7",
+        ),
+        (
+            {"accounts": [{"accessKey": "1234567", "secretKey": "1234567", "admin": "y"}]},
+            ("accounts", 0, "admin"),
+            "admin is 'y'; give true or false",
+        ),
+        (
+            {"accounts": [{"accessKey": "1234567", "secretKey": "1234567", "topicPerms": ["A"]}]},
+            ("accounts", 0, "topicPerms", 0),
+            "'A' in topicPerms is no NAME=PERMISSION",
+        ),
+        (
+            {"accounts": 2 * [{"accessKey": "1234567", "secretKey": "1234567"}]},
+            ("accounts", 1, "accessKey"),
+            "'1234567' is there twice",
+        ),
+        ({"globalWhiteRemoteAddresses": ["1.2.3"]}, ("globalWhiteRemoteAddresses", 0), "'1.2.3'"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused_with_their_place(
+    rules: Document, path: tuple[str | int, ...], words: str
+) -> None:
+    with pytest.raises(AccessFault) as caught:
+        control(rules)
+
+    assert path == caught.value.path
+    assert words in str(caught.value)
+    assert "secret" not in str(caught.value) or "must be" in str(caught.value)
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "12345678" not in repr(control().table)
+
+
+@pytest.mark.parametrize(
+    ("text", "ip", "matches"),
+    [
+        ("*", "8.8.8.8", True),
+        ("*", "::1", True),
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("10.0.*.*", "10.0.9.9", True),
+        ("10.0.*.*", "10.1.9.9", False),
+        ("10.0.0-3.*", "10.0.3.200", True),
+        ("10.0.0-3.*", "10.0.4.0", False),
+        ("10.0.0.{1,5}", "10.0.0.5", True),
+        ("10.0.0.{1,5}", "10.0.0.3", False),
+        ("10.0.0.1,10.0.0.{2,3}", "10.0.0.3", True),
+        ("10.0.0.1", "::ffff:10.0.0.1", True),
+        ("1050::5:600:300c:*", "1050:0:0:0:5:600:300c:1", True),
+        ("1050::5:600:300c:1-3", "1050::5:600:300c:4", False),
+        ("::1", "::1", True),
+    ],
+)
+def test_patterns_match_addresses(text: str, ip: str, matches: bool) -> None:
+    assert matches is any(pattern.matches(ip) for pattern in parse_addresses(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["10.0.0", "10.0.0.256", "10.0.0.9-1", "10.0.0.a", "10.0.0.-1", "1:2:3", "10.0.0.{1"]
+)
+def test_what_is_no_pattern_is_refused(text: str) -> None:
+    with pytest.raises(AddressFault, match="is no pattern of addresses"):
+        parse_addresses(text)
+
+
+def test_a_blank_text_is_no_pattern() -> None:
+    assert () == parse_addresses("  ")

@@ -1,0 +1,128 @@
+"""The file of access control: read, watched, written."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.serving.access_file import AccessFile, read_credentials
+
+# As RocketMQ ships it, with a key whose zeros count.
+TEXT = """\
+globalWhiteRemoteAddresses:
+  - 10.10.103.*
+
+accounts:
+  - accessKey: RocketMQ
+    secretKey: 0123456
+    whiteRemoteAddress:
+    admin: false
+    defaultTopicPerm: DENY
+    defaultGroupPerm: SUB
+    topicPerms:
+      - topicA=DENY
+  - accessKey: rocketmq2
+    secretKey: 12345678
+    admin: true
+"""
+
+
+def file_of(tmp_path: Path, text: str) -> AccessFile:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(text)
+    return AccessFile(path, own=None)
+
+
+def test_the_file_of_rocketmq_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        table = file_of(tmp_path, TEXT).control.table
+
+    assert "0123456" == table.accounts["RocketMQ"].secret_key
+    assert [False, True] == [account.is_admin for account in table.accounts.values()]
+    assert "2 accounts; white lists narrow who may come, and replace no signature" in caplog.text
+    assert "0123456" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("- topicA=DENY", "- topicA=DENYED"), "line 12: 'topicA=DENYED' in topicPerms"),
+        (("admin: true", "adnim: true"), "line 15: unknown key 'adnim'"),
+        (("secretKey: 12345678", "secretKey: 1"), "line 14: secretKey must be given"),
+        (("accounts:", "accounts"), "line 5: could not find expected"),
+        (
+            ("admin: true", "admin: true\n    admin: true"),
+            "line 16: the key 'admin' is there twice",
+        ),
+        (("10.10.103.*", "&a [*a]"), "line "),
+    ],
+)
+def test_a_wrong_file_is_one_error_with_its_line(
+    tmp_path: Path, change: tuple[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        file_of(tmp_path, TEXT.replace(*change))
+
+    assert f"plain_acl.yml, {words}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        AccessFile(tmp_path / "nothing.yml", own=None)
+
+
+def test_changes_are_taken_and_a_wrong_one_leaves_the_old_rules(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = file_of(tmp_path, TEXT)
+    path = tmp_path / "plain_acl.yml"
+
+    path.write_text(TEXT.replace("rocketmq2", "rocketmq3"))
+    file.reload()
+    assert ["RocketMQ", "rocketmq3"] == list(file.control.table.accounts)
+    for wrong in ("accounts: [", TEXT.replace("DENY", "NO")):
+        path.write_text(wrong)
+        caplog.clear()
+        file.reload()
+        file.reload()
+        assert ["RocketMQ", "rocketmq3"] == list(file.control.table.accounts)
+        assert 1 == len(caplog.records)
+        assert "stay as they were" in caplog.text
+    path.unlink()
+    file.reload()
+    assert "stay as they were" in caplog.text
+    path.write_text(TEXT)
+    file.reload()
+    assert ["RocketMQ", "rocketmq2"] == list(file.control.table.accounts)
+
+
+def test_what_is_written_is_read_again_and_is_for_its_owner_alone(tmp_path: Path) -> None:
+    file = file_of(tmp_path, TEXT)
+    before = file.control.document
+
+    file.control.change({**before, "dataVersion": [{"counter": "3", "timestamp": "17"}]})
+
+    path = tmp_path / "plain_acl.yml"
+    assert 0o600 == path.stat().st_mode & 0o777
+    assert "- counter: 3\n  timestamp: 17\n" in path.read_text()
+    assert "admin: true" in path.read_text()
+    again = AccessFile(path, own=None).control
+    assert again.table == file.control.table
+    assert ["plain_acl.yml"] == os.listdir(tmp_path)
+
+
+def test_credentials_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "tools.yml"
+    path.write_text("accessKey: RocketMQ\nsecretKey: 012345678\n")
+
+    found = read_credentials(path)
+
+    assert ("RocketMQ", "012345678") == (found.access_key, found.secret_key)
+    path.write_text("accessKey: RocketMQ\n")
+    with pytest.raises(ConfigError, match="must say accessKey and secretKey"):
+        read_credentials(path)
