@@ -11,17 +11,21 @@ its end, and then decides on each half message:
   CHECK_TRANSACTION_STATE names this new place;
 - one that was asked often enough, or is too old, goes into TRANS_CHECK_MAX_TIME_TOPIC.
 
+A message in line again names the offset that it had at first. The end of any of its places is the
+end of the first, so no later place is asked for.
+
 The round commits its two offsets once all that it wrote is on the disk, so a crash repeats a round
-and loses nothing. An outcome that comes while its message is put in line again may be asked for
-once more, and a commit that comes twice is delivered twice, as in RocketMQ.
+and loses nothing. A commit that comes twice is delivered twice, as in RocketMQ: from the producer,
+and as its answer to a question that was on its way.
 
 Source: TransactionalMessageServiceImpl.java of 4.9.7. Differs from RocketMQ: a message that waits
-for its producer's own time does not count as asked, and what became of it meanwhile is not missed.
+for its producer's own time does not count as asked; and where a message is in line again, the end
+of its first place counts: there it is asked for all the same, and delivered twice.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -79,6 +83,7 @@ class _Round:
 
     half_offset: int
     half_end: int
+    op_begin: int
     op_offset: int
     # Of each half message that was ended, its first entry in the op topic; in that topic's order.
     ended: dict[int, int] = field(default_factory=dict)
@@ -100,10 +105,13 @@ class TransactionChecks:
         self._config = config
         self._due_ms: int | None = None
         self._round: _Round | None = None
-        # Messages that stand in line again, by the offset under which their producers know them.
+        # By the first offset of a message: where, at the latest, it stands in line again.
         self._again: dict[int, int] = {}
-        # To be asked once they can be read.
-        self._to_ask: deque[int] = deque()
+        # Where the line ended at first. Before that offset a message may be in line again, and
+        # after a crash even twice, which `_again` does not know.
+        self._first_end: int | None = None
+        # To be asked for once they can be read: their places, by their first offsets.
+        self._to_ask: dict[int, int] = {}
 
     def step(self, offsets: ConsumerOffsets, *, now_ms: int, timestamp_ms: int) -> Step:
         """Go on with the round, or begin one if it is time; to be called with every tick."""
@@ -122,6 +130,10 @@ class TransactionChecks:
                 self._round = None
         return Step(self._take_readable(), put_away)
 
+    def note_end(self, first: int) -> None:
+        """Take note that a message, by its first offset, is ended: it is not asked for now."""
+        self._to_ask.pop(first, None)
+
     def read(self, half_offset: int) -> Record | None:
         """Return the half message at an offset, None if there is none that can be read."""
         entry = self._store.consume_queue_entry(TRANS_HALF_TOPIC, 0, half_offset)
@@ -132,11 +144,11 @@ class TransactionChecks:
             return None
 
     def _begin(self, offsets: ConsumerOffsets) -> _Round:
-        return _Round(
-            self._begin_of(offsets, TRANS_HALF_TOPIC),
-            self._store.max_offset(TRANS_HALF_TOPIC, 0),
-            self._begin_of(offsets, TRANS_OP_HALF_TOPIC),
-        )
+        half_end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
+        if self._first_end is None:
+            self._first_end = half_end
+        op_offset = self._begin_of(offsets, TRANS_OP_HALF_TOPIC)
+        return _Round(self._begin_of(offsets, TRANS_HALF_TOPIC), half_end, op_offset, op_offset)
 
     def _begin_of(self, offsets: ConsumerOffsets, topic: str) -> int:
         """Return the committed offset, or the nearest one that the topic has."""
@@ -155,7 +167,7 @@ class TransactionChecks:
                 return
             if unended == UNENDED_PER_STEP:
                 return
-            if current.ended.pop(current.half_offset, None) is None:
+            if current.half_offset not in current.ended:
                 unended += 1
                 if not self._decide(current, timestamp_ms):
                     current.half_end = current.half_offset
@@ -196,12 +208,10 @@ class TransactionChecks:
         if record is None:
             return True
         properties = parse_properties(record.properties)
-        known = _number(properties.get(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET))
-        if known is not None and current.ended.pop(known, None) is not None:
+        first = first_offset(half_offset, properties)
+        if first in current.ended:
             return True
         times = _number(properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)) or 0
-        if known is None or times > 0:
-            known = half_offset
         age_ms = timestamp_ms - record.born_timestamp_ms
         if 0 <= age_ms < self._immunity_ms(properties):
             if PROPERTY_CHECK_IMMUNITY_TIME not in properties:
@@ -212,7 +222,7 @@ class TransactionChecks:
         else:
             is_asked = True
             properties[PROPERTY_TRANSACTION_CHECK_TIMES] = str(times + 1)
-        properties[PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET] = str(known)
+        properties[PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET] = str(first)
         again = replace(record, properties=encode_properties(properties))
         result = self._store.put(again, timestamp_ms=timestamp_ms)
         if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
@@ -221,9 +231,9 @@ class TransactionChecks:
             # Its properties leave no room for these two.
             return self._put_away(current, record, timestamp_ms)
         if len(self._again) < AGAIN_MAX:
-            self._again[known] = result.queue_offset
+            self._again[first] = result.queue_offset
         if is_asked:
-            self._to_ask.append(result.queue_offset)
+            self._to_ask[first] = result.queue_offset
         return True
 
     def _put_away(self, current: _Round, record: Record, timestamp_ms: int) -> bool:
@@ -241,11 +251,13 @@ class TransactionChecks:
     def _commit(self, current: _Round, offsets: ConsumerOffsets) -> None:
         """Commit how far both topics are done: the op topic up to the first end still needed."""
         half_offset = current.half_offset
-        self._again = {known: at for known, at in self._again.items() if at >= half_offset}
+        self._again = {first: at for first, at in self._again.items() if at >= half_offset}
         op_offset = current.op_offset
+        if self._first_end is not None and half_offset < self._first_end:
+            op_offset = current.op_begin
         for ended, at in current.ended.items():
             if ended >= half_offset or ended in self._again:
-                op_offset = at
+                op_offset = min(op_offset, at)
                 break
         for topic, offset in ((TRANS_HALF_TOPIC, half_offset), (TRANS_OP_HALF_TOPIC, op_offset)):
             if offset != (offsets.find(TRANSACTION_GROUP, topic, 0) or 0):
@@ -254,10 +266,14 @@ class TransactionChecks:
     def _take_readable(self) -> list[int]:
         """Take those to be asked that can be read by now: an outcome refers to what is stored."""
         end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
-        asked: list[int] = []
-        while self._to_ask and self._to_ask[0] < end and len(asked) < UNENDED_PER_STEP:
-            asked.append(self._to_ask.popleft())
-        return asked
+        ready = [first for first, offset in self._to_ask.items() if offset < end]
+        return [self._to_ask.pop(first) for first in ready[:UNENDED_PER_STEP]]
+
+
+def first_offset(half_offset: int, properties: Mapping[str, str]) -> int:
+    """Return the offset that a half message had before it stood in line again."""
+    first = _number(properties.get(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET))
+    return half_offset if first is None else first
 
 
 def _number(text: str | None) -> int | None:

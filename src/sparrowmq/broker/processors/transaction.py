@@ -11,6 +11,7 @@ from functools import partial
 
 from sparrowmq.broker.processors.send import confirm, delay_level, schedule
 from sparrowmq.broker.state import BrokerState
+from sparrowmq.broker.transaction_checks import first_offset
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model.message import (
     PROPERTY_PRODUCER_GROUP,
@@ -75,20 +76,24 @@ def end_transaction(state: BrokerState, request: Request) -> Sequence[Output]:
     if half.queue_offset != header.tran_state_table_offset:
         raise Refusal(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
     half_offset = half.queue_offset
+    first = first_offset(half_offset, properties)
     if outcome == TRANSACTION_COMMIT:
         result = _put_committed(state, half, properties, request.timestamp_ms)
         if result.status is not PutStatus.PUT_OK:
             return confirm(state, request, result)
-    op = Record(
-        topic=TRANS_OP_HALF_TOPIC,
-        queue_id=0,
-        body=str(half_offset).encode(),
-        properties=encode_properties({PROPERTY_TAGS: _ENDED_TAG}),
-        born_timestamp_ms=request.timestamp_ms,
-        born_host=state.store_host,
-        store_host=state.store_host,
-    )
-    return confirm(state, request, state.store.append(op, timestamp_ms=request.timestamp_ms))
+    state.transactions.note_end(first)
+    for ended in sorted({half_offset, first}):
+        op = Record(
+            topic=TRANS_OP_HALF_TOPIC,
+            queue_id=0,
+            body=str(ended).encode(),
+            properties=encode_properties({PROPERTY_TAGS: _ENDED_TAG}),
+            born_timestamp_ms=request.timestamp_ms,
+            born_host=state.store_host,
+            store_host=state.store_host,
+        )
+        result = state.store.append(op, timestamp_ms=request.timestamp_ms)
+    return confirm(state, request, result)
 
 
 def _put_committed(

@@ -1,0 +1,241 @@
+"""Transactions over power cuts and kills at random moments: each ends as its producer says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from sparrowmq.broker.broker import Broker
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables, write_files
+from sparrowmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC
+from sparrowmq.protocol.bodies import TopicConfig
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.message_id import decode_offset_msg_id
+from sparrowmq.protocol.properties import find_property
+from sparrowmq.protocol.record import decode_record, encode_host
+from sparrowmq.serving.connections import Connection, Output, Produce, Push, Reply
+from sparrowmq.simulation.storage import PowerCut, SimulatedStorage
+from sparrowmq.store import FlushMode, MessageStore, StoreConfig
+from sparrowmq.store.journal import Journal
+
+SEEDS = 5
+LIVES = 6
+GROUP = "GID_p"
+COMMIT, ROLLBACK = 8, 12
+ADDRESS = "10.0.0.1:1"
+
+
+@dataclass
+class Transaction:
+    """What a producer knows of one transaction: `end` is None until it has decided."""
+
+    key: str
+    half: dict[str, str]
+    end: int | None = None
+    is_confirmed: bool = False
+
+
+@dataclass
+class Producer:
+    """A producer group that outlives its brokers."""
+
+    rng: Random
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    asked_late: list[str] = field(default_factory=list)
+    is_patient: bool = True
+
+    def outcome_of(self, key: str) -> int | None:
+        """Give the outcome of a half message, also of one whose send was never answered."""
+        known = self.transactions.get(key)
+        if known is None:
+            return ROLLBACK
+        if known.is_confirmed:
+            self.asked_late.append(key)
+        if known.end is None and not self.is_patient:
+            known.end = self.rng.choice((COMMIT, ROLLBACK))
+        return known.end
+
+
+class Life:
+    """A broker from its start to its end; the producer is connected to it."""
+
+    def __init__(self, storage: SimulatedStorage, producer: Producer, now_ms: int) -> None:
+        self.storage = storage
+        self.producer = producer
+        self.now_ms = now_ms
+        self.count = 0
+        config = BrokerConfig(
+            address="127.0.0.1:10911",
+            transaction_timeout_ms=300,
+            transaction_check_interval_ms=700,
+            transaction_check_max=1_000,
+        )
+        store_config = StoreConfig(
+            flush=FlushMode.SYNC,
+            commit_log_file_size=16_384,
+            consume_queue_file_size=200,
+            index_slot_count=7,
+            index_entry_count=50,
+            checkpoint_interval_ms=500,
+        )
+        self.store = MessageStore(storage, store_config)
+        self.store.load(timestamp_ms=now_ms)
+        saved = read_tables(storage).tables
+        self.broker = Broker(
+            config,
+            self.store,
+            random_below=lambda count: 0,
+            saved=saved,
+            now_ms=now_ms,
+            timestamp_ms=now_ms,
+        )
+        self.journal = Journal(storage, CONFIG_DIRECTORY)
+        self.connection = Connection(1, ADDRESS, encode_host(ADDRESS))
+        topic = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
+        self.broker.state.put_topic(topic, timestamp_ms=now_ms)
+        body = {"clientID": "p", "producerDataSet": [{"groupName": GROUP}]}
+        self.call(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+
+    def call(self, code: int, fields: dict[str, str], body: bytes | None = None) -> int:
+        """Serve a request and wait for its answer; returns the answer's code."""
+        answer, _ = self.ask(code, fields, body)
+        return answer
+
+    def ask(
+        self, code: int, fields: dict[str, str], body: bytes | None = None
+    ) -> tuple[int, dict[str, str]]:
+        self.count += 1
+        request = RemotingCommand(code=code, ext_fields=fields, body=body, opaque=self.count)
+        outputs = list(
+            self.broker.handle(
+                request, self.connection, now_ms=self.now_ms, timestamp_ms=self.now_ms
+            )
+        )
+        outputs += self.work()
+        for output in outputs:
+            if isinstance(output, Reply) and output.command.opaque == self.count:
+                return output.command.code, dict(output.command.ext_fields or {})
+        raise AssertionError("no answer")
+
+    def work(self) -> list[Output]:
+        """Bring everything to the disk."""
+        broker = self.broker
+        outputs = broker.settle()
+        flush = broker.flush_work(now_ms=self.now_ms)
+        if flush is not None:
+            flush.run()
+            outputs += broker.flushed(flush, None)
+        journal = broker.journal_work(now_ms=self.now_ms)
+        if journal is not None:
+            if journal.changes:
+                self.journal.append(journal.segment, journal.encode())
+            outputs += broker.journaled(journal, None)
+        save = broker.save_work(now_ms=self.now_ms)
+        if save is not None:
+            write_files(self.storage, save)
+            broker.saved(save, None)
+        if broker.registration_work() is not None:
+            outputs += broker.registered(is_complete=True, now_ms=self.now_ms)
+        return outputs
+
+    def pass_time(self) -> None:
+        """Let a tick pass, and answer what the broker asks."""
+        self.now_ms += 100
+        outputs = self.broker.tick(now_ms=self.now_ms, timestamp_ms=self.now_ms) + self.work()
+        for output in outputs:
+            for push in output.make() if isinstance(output, Produce) else ():
+                self.answer(push)
+
+    def answer(self, push: Output) -> None:
+        assert isinstance(push, Push)
+        assert RequestCode.CHECK_TRANSACTION_STATE == push.command.code
+        fields = dict(push.command.ext_fields or {})
+        assert fields["msgId"].encode() == decode_record(push.command.body or b"").body
+        outcome = self.producer.outcome_of(fields["msgId"])
+        if outcome is not None:
+            self.end(fields["msgId"], {**fields, "producerGroup": GROUP}, outcome)
+
+    def send_half(self, key: str) -> None:
+        properties = f"UNIQ_KEY\x01{key}\x02TRAN_MSG\x01true\x02PGROUP\x01{GROUP}"
+        fields = dict(zip("abcdefghi", (GROUP, "T", "TBW102", "4", "0", "4"), strict=False))
+        fields |= {"g": str(self.now_ms), "h": "0", "i": properties}
+        code, answered = self.ask(RequestCode.SEND_MESSAGE_V2, fields, key.encode())
+        assert ResponseCode.SUCCESS == code
+        half = {
+            "producerGroup": GROUP,
+            "tranStateTableOffset": answered["queueOffset"],
+            "commitLogOffset": str(decode_offset_msg_id(answered["msgId"])[1]),
+            "msgId": key,
+        }
+        self.producer.transactions[key] = Transaction(key, half)
+
+    def end(self, key: str, half: dict[str, str], outcome: int) -> None:
+        fields = {**half, "commitOrRollback": str(outcome)}
+        code = self.call(RequestCode.END_TRANSACTION, fields)
+        assert ResponseCode.SUCCESS == code
+        if key in self.producer.transactions:
+            self.producer.transactions[key].is_confirmed = True
+
+    def keys_in(self, topic: str) -> list[str]:
+        keys = []
+        for offset in range(self.store.max_offset(topic, 0)):
+            entry = self.store.consume_queue_entry(topic, 0, offset)
+            assert entry is not None
+            record = decode_record(self.store.read_record(*entry[:2]) or b"")
+            keys.append(find_property(record.properties, "UNIQ_KEY"))
+        return keys
+
+
+def live(life: Life, rng: Random, numbers: list[int]) -> None:
+    """Send, end and wait until the power goes."""
+    producer = life.producer
+    while True:
+        step = rng.randrange(6)
+        undecided = [t for t in producer.transactions.values() if t.end is None]
+        if step <= 1:
+            numbers[0] += 1
+            life.send_half(f"k{numbers[0]}")
+        elif step == 2 and undecided:
+            chosen = rng.choice(undecided)
+            chosen.end = rng.choice((COMMIT, ROLLBACK))
+            life.end(chosen.key, chosen.half, chosen.end)
+        else:
+            life.pass_time()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_power_cut", [True, False], ids=["power cut", "kill"])
+def test_every_transaction_ends_as_its_producer_says(is_power_cut: bool) -> None:
+    for seed in range(SEEDS):
+        rng = Random(seed)
+        storage, producer, numbers = SimulatedStorage(rng), Producer(rng), [0]
+        now_ms = 1_700_000_000_000
+        for _ in range(LIVES):
+            life = Life(storage, producer, now_ms)
+            storage.changes_left = rng.randrange(20, 700)
+            with pytest.raises(PowerCut):
+                live(life, rng, numbers)
+            now_ms = life.now_ms + 1_000
+            if is_power_cut:
+                storage.lose_power()
+            else:
+                storage.kill()
+        producer.is_patient = False
+        life = Life(storage, producer, now_ms)
+        for _ in range(60):
+            life.pass_time()
+
+        committed = {t.key for t in producer.transactions.values() if t.end == COMMIT}
+        undecided = {t.key for t in producer.transactions.values() if t.end is None}
+        assert set() == undecided, f"seed {seed}"
+        assert committed == set(life.keys_in("T")), f"seed {seed}"
+        assert [] == life.keys_in(TRANS_CHECK_MAX_TIME_TOPIC), f"seed {seed}"
+        assert [] == producer.asked_late, f"seed {seed}"
+        assert len(producer.transactions) > LIVES, f"seed {seed}"
+        life.journal.close()
+        life.store.close()
