@@ -39,6 +39,7 @@ FACES = {
     "aio.py": "blocking.py",
     "aio_pull.py": "blocking_pull.py",
     "aio_member.py": "blocking_member.py",
+    "aio_batches.py": "blocking_batches.py",
     "aio_transaction.py": "blocking_transaction.py",
 }
 # Tried in this order; each must be found in some face.
@@ -66,6 +67,7 @@ WORDS = (
     ("another task polls", "another thread polls"),
     ("in a task of its own", "in a thread of its own"),
     (r"async_driver\b", "blocking_driver"),
+    (r"\bAsyncDriver\b", "BlockingDriver"),
     (r"\btask_host\b", "thread_host"),
     (r"\bTaskHost\b", "ThreadHost"),
     (r"\baio(_\w+)? import", r"blocking\1 import"),

@@ -63,6 +63,12 @@ class UsageError(SparrowError):
     """A method was called in the wrong state or with the wrong argument."""
 
 
+class BufferFull(SparrowError):
+    """Too many bytes of messages wait to be sent; the message was not taken."""
+
+    retriable = True
+
+
 class ProtocolError(SparrowError):
     """Bytes and the RocketMQ remoting protocol do not agree."""
 

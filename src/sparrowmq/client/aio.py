@@ -14,7 +14,9 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from sparrowmq.calling.effects import Operation, bounded
+from sparrowmq.client.aio_batches import AsyncBatches
 from sparrowmq.client.aio_member import AsyncMember
+from sparrowmq.client.arguments import check_message
 from sparrowmq.client.assembly import (
     LEAVE_TIMEOUT_MS,
     add_subscription,
@@ -41,7 +43,7 @@ from sparrowmq.client.subscriber import (
     ConsumeCounters,
     RebalanceCallbacks,
 )
-from sparrowmq.client.task_host import TAKES_COROUTINES, open_driver, open_instance
+from sparrowmq.client.task_host import TAKES_COROUTINES, Future, open_driver, open_instance
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import (
     Message,
@@ -80,6 +82,7 @@ class AsyncProducer:
             config.client_id, self._publisher.name_servers, config.client
         )
         self._driver = self._instance.driver
+        self._batches = AsyncBatches(self._publisher, self._driver)
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -124,6 +127,31 @@ class AsyncProducer:
         """Write a message to the connection and hear nothing of it: it may be lost."""
         await self._run(send.send_oneway(self._publisher, message, queue=queue))
 
+    def send_nowait(
+        self, message: Message, *, queue: MessageQueue | None = None
+    ) -> Future[SendResult]:
+        """Hand a message over to be sent soon, with others of its queue as one request.
+
+        Messages of one sharding key, or of one `queue`, keep their order. A batch goes once it is
+        full (`batch_bytes_max`, `batch_count_max`) or its first message has waited for `linger_ms`;
+        while a queue's batch is under way, the next collects.
+
+        Args:
+            queue: where to send it; None for the sharding key's queue, or else any.
+
+        Returns: a future of where the message was stored, or of its error, as of `send`.
+        Raises: UsageError for what is no message, and after `close`; BufferFull if bodies of
+        `buffer_bytes_max` wait already.
+        """
+        check_message(message)
+        self._check_open()
+        return self._batches.add(message, queue)
+
+    async def flush(self) -> None:
+        """Have what `send_nowait` took sent at once, and wait until all of it is answered."""
+        self._check_open()
+        await self._batches.flush()
+
     async def fetch_publish_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that take messages of a topic, in round robin's order.
 
@@ -139,16 +167,24 @@ class AsyncProducer:
         return await self._run(send.select_queue(self._publisher, message))
 
     async def _run(self, operation: Operation[T]) -> T:
+        self._check_open()
+        return await self._driver.run(operation)
+
+    def _check_open(self) -> None:
         if self._is_closed:
             # The driver may live on, of other clients of the same id.
             raise UsageError(f"producer {self.client_id} is closed; make a new one")
-        return await self._driver.run(operation)
 
     async def close(self) -> None:
-        """Tell the brokers and close the connections. A second call does nothing."""
+        """Tell the brokers and close the connections. A second call does nothing.
+
+        What `send_nowait` took is sent before, for `send_timeout_ms` and 1 s at most; the rest
+        gets an error.
+        """
         if self._is_closed:
             return
         self._is_closed = True
+        await self._batches.close()
         try:
             await self._driver.run(
                 bounded(send.leave(self._publisher), timeout_ms=LEAVE_TIMEOUT_MS, name="leave")

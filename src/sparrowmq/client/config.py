@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from sparrowmq.strategies.registry import StrategyChoice
 
 PUSH, LITE_PULL = "PushConsumer", "LitePullConsumer"
+# The answer to a batch names every message, with up to 57 characters, in one field of its header;
+# a field of more than 32 KiB is refused.
+BATCH_COUNT_MAX = 512
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 
 
@@ -233,6 +236,37 @@ class ProducerConfig:
         "report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside the "
         "traffic, and what finds no room or no broker is dropped",
         source="enableMsgTrace",
+    )
+    linger_ms: int = setting(
+        10,
+        "how long a message of `send_nowait` waits for others to go with it",
+        low=0,
+        high=30_000,
+        unit="ms",
+        source="batchMaxDelayMs",
+    )
+    batch_bytes_max: int = setting(
+        32 * 1024,
+        "bodies in one batch of `send_nowait`, at most, unless one is larger",
+        low=1,
+        high=4 * 1024 * 1024,
+        unit="bytes",
+        source="batchMaxBytes",
+    )
+    batch_count_max: int = setting(
+        BATCH_COUNT_MAX,
+        "messages in one batch of `send_nowait`, at most",
+        low=1,
+        high=BATCH_COUNT_MAX,
+        unit="messages",
+    )
+    buffer_bytes_max: int = setting(
+        32 * 1024 * 1024,
+        "bodies that may wait to be sent after `send_nowait`",
+        low=1,
+        high=2**31 - 1,
+        unit="bytes",
+        source="totalBatchMaxBytes",
     )
     namespace: Namespace = NO_NAMESPACE
     client: ClientConfig = field(default_factory=ClientConfig)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sparrowmq.client.config import ProducerConfig
+from sparrowmq.client.config import BATCH_COUNT_MAX, ProducerConfig
 from sparrowmq.errors import UsageError
 from sparrowmq.model import Message
 from sparrowmq.model.message import (
@@ -46,9 +46,6 @@ _RESERVED = """
 RESERVED_PROPERTIES = frozenset(_RESERVED.split())
 # MessageStoreConfig.messageDelayLevel has 18 levels by default; brokers cut a higher one down.
 DELAY_LEVEL_MAX = 18
-# The answer to a batch names every message, with up to 57 characters, in one field of its header;
-# a field of more than 32 KiB is refused.
-BATCH_COUNT_MAX = 512
 
 
 class OutgoingMessage(NamedTuple):

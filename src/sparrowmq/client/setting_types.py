@@ -50,6 +50,24 @@ class ProducerSettings(TypedDict, total=False):
     traffic, and what finds no room or no broker is dropped. Default: `False`.
     """
 
+    linger_ms: int
+    """How long a message of `send_nowait` waits for others to go with it. From 0 to 30,000 ms.
+    Default: 10.
+    """
+
+    batch_bytes_max: int
+    """Bodies in one batch of `send_nowait`, at most, unless one is larger. From 1 to 4,194,304
+    bytes. Default: 32,768.
+    """
+
+    batch_count_max: int
+    """Messages in one batch of `send_nowait`, at most. From 1 to 512 messages. Default: 512."""
+
+    buffer_bytes_max: int
+    """Bodies that may wait to be sent after `send_nowait`. From 1 to 2,147,483,647 bytes.
+    Default: 33,554,432.
+    """
+
     namespace: str | None
     """A prefix that keeps topics and groups apart from those of others, on the wire:
     `ns%orders`; None for none.

@@ -15,7 +15,9 @@ from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.instances import INSTANCES, ClientInstance
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.model import SendResult
 
+Future = asyncio.Future
 # Whether users' functions may be coroutine functions.
 TAKES_COROUTINES = True
 
@@ -40,6 +42,11 @@ def _scope() -> Hashable:
         return asyncio.get_running_loop()
     except RuntimeError:
         return object()
+
+
+def make_future() -> asyncio.Future[SendResult]:
+    """Make what stands for a result to come."""
+    return asyncio.get_running_loop().create_future()
 
 
 class TaskHost:
@@ -74,5 +81,6 @@ class TaskHost:
         self._ending.set()
         _, left = await asyncio.wait({self._task}, timeout=timeout_s)
         for task in left:
+            give_up()
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)

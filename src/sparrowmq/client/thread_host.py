@@ -6,6 +6,7 @@ driver: one of their threads leads, the others follow.
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 from collections.abc import Callable
 
@@ -13,7 +14,9 @@ from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.instances import INSTANCES, ClientInstance
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.model import SendResult
 
+Future = concurrent.futures.Future
 TAKES_COROUTINES = False
 
 # All clients of the synchronous face may share an instance.
@@ -32,6 +35,13 @@ def open_instance(
     return INSTANCES.open(
         BlockingDriver, client_id, addresses=name_servers.addresses, scope=_SCOPE, client=client
     )
+
+
+def make_future() -> concurrent.futures.Future[SendResult]:
+    """Make what stands for a result to come; it cannot be cancelled."""
+    future: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()
+    return future
 
 
 class ThreadHost:

@@ -29,6 +29,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from sparrowmq.calling import clock
 from sparrowmq.calling.effects import Operation, Task, cancel, join, sleep, spawn
 from sparrowmq.client.assembly import make_publisher
+from sparrowmq.client.config import BATCH_COUNT_MAX
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.administer import create_topic
@@ -39,7 +40,7 @@ from sparrowmq.client.operations.send import (
     send,
     send_encoded_batch,
 )
-from sparrowmq.client.outgoing import BATCH_COUNT_MAX, check_sendable_topic
+from sparrowmq.client.outgoing import check_sendable_topic
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import select_queue_by_key
 from sparrowmq.client.route_cache import RouteCache

@@ -359,6 +359,18 @@ def fetch_publish_queues(publisher: Publisher, topic: str) -> Operation[list[Mes
     return [publisher.config.namespace.unwrap_queue(queue) for queue in route.publish_queues]
 
 
+def get_publish_queues(publisher: Publisher, topic: str) -> Operation[list[MessageQueue]]:
+    """Return the queues that take messages of a topic, by the route known if it is fresh.
+
+    Raises: as `fetch_publish_queues`.
+    """
+    topic, _ = _target_of(publisher, topic, None)
+    now_ms: int = yield Now()
+    deadline_ms = now_ms + publisher.config.send_timeout_ms
+    route, _ = yield from _get_route(publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms)
+    return [publisher.config.namespace.unwrap_queue(queue) for queue in route.publish_queues]
+
+
 def leave(publisher: Publisher) -> Operation[None]:
     """Tell every broker that heard of this producer that it is gone; failures do not matter."""
     if publisher.heartbeat_due_ms is None:

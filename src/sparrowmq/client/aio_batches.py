@@ -1,0 +1,111 @@
+"""A producer's share of a driver that sends messages in batches, from the first to `close`."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from threading import Lock
+
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.client.assembly import DRIVER_CLOSE_MS, RESTART_S
+from sparrowmq.client.batcher import Batcher, Pending
+from sparrowmq.client.operations import batches
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.task_host import Future, TaskHost, make_future
+from sparrowmq.errors import BufferFull
+from sparrowmq.model import Message, MessageQueue, SendResult
+
+LOG = logging.getLogger("sparrowmq.client")
+
+
+class AsyncBatches:
+    """Messages handed over, and what serves them.
+
+    Args:
+        publisher: the producer's state.
+        driver: of the producer.
+    """
+
+    def __init__(self, publisher: Publisher, driver: AsyncDriver) -> None:
+        self._publisher = publisher
+        self._driver = driver
+        self._batcher = Batcher(publisher.config)
+        self._host = TaskHost(driver)
+        # Guards what follows: any thread may hand messages over.
+        self._lock = Lock()
+        self._waiting_bytes = 0
+        self._is_closing = False
+
+    def add(self, message: Message, queue: MessageQueue | None) -> Future[SendResult]:
+        """Hand a message over. Raises: BufferFull; UsageError after `close`."""
+        size, config = len(message.body), self._publisher.config
+        future = make_future()
+        with self._lock:
+            if self._is_closing:
+                raise batches.closed_error()
+            if self._waiting_bytes + size > config.buffer_bytes_max:
+                raise BufferFull(
+                    f"{self._waiting_bytes} bytes of messages wait to be sent, and "
+                    f"{config.buffer_bytes_max} may; wait for results of earlier messages, or for "
+                    f"flush"
+                )
+            self._waiting_bytes += size
+            self._batcher.incoming.append(Pending(message, queue, partial(self._end, future, size)))
+            if not self._host.is_started:
+                self._host.start(self._loop, name=f"sparrowmq-batches-{config.group}")
+        self._host.call(self._batcher.wake.set)
+        return future
+
+    def _end(
+        self,
+        future: Future[SendResult],
+        size: int,
+        result: SendResult | None,
+        error: Exception | None,
+    ) -> None:
+        with self._lock:
+            self._waiting_bytes -= size
+        if future.done():
+            # Cancelled.
+            return
+        if error is not None:
+            future.set_exception(error)
+        elif result is not None:
+            future.set_result(result)
+
+    async def flush(self) -> None:
+        """Wait until everything that was handed over is answered."""
+        if self._host.is_started:
+            await self._driver.run(batches.flush(self._batcher))
+
+    async def close(self) -> None:
+        """Send what waits, for as long as one send may take; fail the rest."""
+        with self._lock:
+            self._is_closing = True
+        if not self._host.is_started:
+            return
+        self._host.call(self._begin_closing)
+        timeout_ms = self._publisher.config.send_timeout_ms + DRIVER_CLOSE_MS
+        await self._host.end(timeout_ms / 1000, give_up=self._give_up)
+
+    def _begin_closing(self) -> None:
+        self._batcher.is_closing = True
+        self._batcher.wake.set()
+
+    def _give_up(self) -> None:
+        for pending in self._batcher.abandon():
+            pending.done(None, batches.closed_error())
+        self._batcher.wake.set()
+
+    async def _loop(self) -> None:
+        while not (self._batcher.is_closing and self._batcher.is_empty):
+            try:
+                await self._driver.run(
+                    batches.serve(self._publisher, self._batcher), name="batches"
+                )
+            except Exception:
+                if self._batcher.is_closing:
+                    return
+                # Outermost: what is handed over must not wait for ever.
+                LOG.exception("batches of %s failed and go on", self._publisher.config.client_id)
+                await self._host.pause(RESTART_S)

@@ -1,0 +1,189 @@
+"""Messages that wait to be sent together: which go in one request, and when. Pure.
+
+Each queue has a lane, in which messages keep their order: a lane sends one batch at a time, and the
+next when that one is answered. Messages that may go to any queue fill one of a few lanes of their
+topic after the other.
+
+Source: ProduceAccumulator.java of 5.x, for the bounds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from sparrowmq.calling.effects import Event
+from sparrowmq.client.config import ProducerConfig
+from sparrowmq.client.queue_selector import select_queue_by_key
+from sparrowmq.model import Message, MessageQueue, SendResult
+
+# Batches of one topic that may be under way at once where messages may go to any queue.
+FREE_LANES = 4
+
+# Hands a result or an error over to whoever waits for it.
+Done: TypeAlias = Callable[[SendResult | None, Exception | None], None]
+# A topic with one of its queues, or with the number of a free lane.
+LaneKey: TypeAlias = tuple[str, MessageQueue | int]
+
+
+class Pending(NamedTuple):
+    """A message that waits, and who waits for what becomes of it."""
+
+    message: Message
+    queue: MessageQueue | None
+    done: Done
+
+
+@dataclass(slots=True)
+class Lane:
+    """What waits for one queue, or, with None, for any."""
+
+    queue: MessageQueue | None
+    begun_ms: int
+    waiting: deque[Pending] = field(default_factory=deque)
+    body_bytes: int = 0
+    is_sending: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Batcher:
+    """See the module's text.
+
+    Args:
+        config: has the bounds of a batch, and how long a message waits for others.
+        incoming: messages that were handed over; any thread may append.
+        wake: set whenever something has happened.
+        settled: set whenever a batch has ended.
+    """
+
+    config: ProducerConfig
+    incoming: deque[Pending] = field(default_factory=deque)
+    wake: Event = field(default_factory=Event)
+    settled: Event = field(default_factory=Event)
+    # No batch waits for more messages: somebody waits for all, so many times.
+    flush_count: int = 0
+    is_closing: bool = False
+    # By topic: messages whose queue is not chosen yet, while its queues are looked up.
+    _unplaced: dict[str, deque[Pending]] = field(default_factory=dict)
+    _lanes: dict[LaneKey, Lane] = field(default_factory=dict)
+    # The free lane that is being filled, by topic.
+    _open: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits and nothing is under way."""
+        return not (self.incoming or self._unplaced or self._lanes)
+
+    def take_in(self) -> list[str]:
+        """Take what was handed over; return the topics whose queues are to be looked up now."""
+        topics: list[str] = []
+        while self.incoming:
+            pending = self.incoming.popleft()
+            topic = pending.message.topic
+            if topic not in self._unplaced:
+                self._unplaced[topic] = deque()
+                topics.append(topic)
+            self._unplaced[topic].append(pending)
+        return topics
+
+    def take_unplaced(self, topic: str) -> list[Pending]:
+        """Take a topic's messages whose queue is not chosen; after [] its queues are asked anew."""
+        unplaced = self._unplaced[topic]
+        if not unplaced:
+            del self._unplaced[topic]
+            return []
+        taken = list(unplaced)
+        unplaced.clear()
+        return taken
+
+    def place(
+        self, pendings: Sequence[Pending], queues: Sequence[MessageQueue], now_ms: int
+    ) -> None:
+        """Put messages of one topic into their lanes.
+
+        Args:
+            queues: of the topic, those that take messages.
+        """
+        for pending in pendings:
+            key, queue = self._lane_of(pending, queues)
+            lane = self._lanes.get(key)
+            if lane is None:
+                lane = self._lanes[key] = Lane(queue, now_ms)
+            elif not lane.waiting:
+                lane.begun_ms = now_ms
+            lane.waiting.append(pending)
+            lane.body_bytes += len(pending.message.body)
+            if isinstance(key[1], int) and self._is_full(lane):
+                self._open[key[0]] = (key[1] + 1) % FREE_LANES
+
+    def _lane_of(
+        self, pending: Pending, queues: Sequence[MessageQueue]
+    ) -> tuple[LaneKey, MessageQueue | None]:
+        topic, key, queue = pending.message.topic, pending.message.sharding_key, pending.queue
+        if queue is None and key:
+            queue = select_queue_by_key(queues, key)
+        if queue is None:
+            return (topic, self._open.setdefault(topic, 0)), None
+        return (topic, queue), queue
+
+    def begin(self, now_ms: int) -> Iterator[tuple[LaneKey, MessageQueue | None, list[Pending]]]:
+        """Return the batches to send now; each lane waits until `end` is called for it."""
+        for key, lane in list(self._lanes.items()):
+            if not lane.is_sending and lane.waiting and self._due_ms(lane) <= now_ms:
+                lane.is_sending = True
+                yield key, lane.queue, self._take(lane, now_ms)
+
+    def _take(self, lane: Lane, now_ms: int) -> list[Pending]:
+        batch: list[Pending] = []
+        room = self.config.batch_bytes_max
+        while lane.waiting and len(batch) < self.config.batch_count_max:
+            message = lane.waiting[0].message
+            room -= len(message.body)
+            # A batch cannot be delayed.
+            if batch and (room < 0 or message.delay_level or batch[0].message.delay_level):
+                break
+            batch.append(lane.waiting.popleft())
+            lane.body_bytes -= len(message.body)
+        lane.begun_ms = now_ms
+        return batch
+
+    def end(self, key: LaneKey) -> None:
+        """Take note that a lane's batch has ended."""
+        lane = self._lanes[key]
+        lane.is_sending = False
+        if not lane.waiting:
+            del self._lanes[key]
+        self.wake.set()
+        self.settled.set()
+
+    def next_due_ms(self) -> int | None:
+        """Return when a batch is to be sent; None if that waits for something else."""
+        return min(
+            (
+                self._due_ms(lane)
+                for lane in self._lanes.values()
+                if lane.waiting and not lane.is_sending
+            ),
+            default=None,
+        )
+
+    def _due_ms(self, lane: Lane) -> int:
+        is_wanted = self.is_closing or self.flush_count > 0 or self._is_full(lane)
+        return 0 if is_wanted else lane.begun_ms + self.config.linger_ms
+
+    def _is_full(self, lane: Lane) -> bool:
+        config = self.config
+        return (
+            len(lane.waiting) >= config.batch_count_max or lane.body_bytes >= config.batch_bytes_max
+        )
+
+    def abandon(self) -> list[Pending]:
+        """Take all that is not under way: nobody sends it any more."""
+        waiting = [*self.incoming]
+        for queue in (*self._unplaced.values(), *(lane.waiting for lane in self._lanes.values())):
+            waiting += queue
+            queue.clear()
+        self.incoming.clear()
+        return waiting

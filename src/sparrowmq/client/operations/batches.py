@@ -1,0 +1,110 @@
+"""Send messages that were handed over, in batches; see `client/batcher.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparrowmq.calling.effects import Now, Operation, Spawn, Wait
+from sparrowmq.client.batcher import Batcher, LaneKey, Pending
+from sparrowmq.client.operations.send import get_publish_queues
+from sparrowmq.client.operations.trace import send_batch_traced, send_traced
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.model import MessageQueue, SendResult
+
+
+def serve(publisher: Publisher, batcher: Batcher) -> Operation[None]:
+    """Send what comes until the batcher is closed and empty."""
+    while not (batcher.is_closing and batcher.is_empty):
+        batcher.wake.clear()
+        for topic in batcher.take_in():
+            yield Spawn(_place(publisher, batcher, topic), "queues of a batch")
+        now_ms: int = yield Now()
+        for key, queue, batch in batcher.begin(now_ms):
+            yield Spawn(_send(publisher, batcher, key, queue, batch), "batch")
+        due_ms = batcher.next_due_ms()
+        yield Wait(batcher.wake, None if due_ms is None else max(0, due_ms - now_ms))
+
+
+def flush(batcher: Batcher) -> Operation[None]:
+    """Wait until everything that was handed over is answered, without lingering."""
+    batcher.flush_count += 1
+    batcher.wake.set()
+    try:
+        while not batcher.is_empty:
+            batcher.settled.clear()
+            yield Wait(batcher.settled, None)
+    finally:
+        batcher.flush_count -= 1
+
+
+def _place(publisher: Publisher, batcher: Batcher, topic: str) -> Operation[None]:
+    """Choose queues for a topic's messages, as long as there are some."""
+    while pendings := batcher.take_unplaced(topic):
+        try:
+            queues = yield from get_publish_queues(publisher, topic)
+        except SparrowError as error:
+            _fail(pendings, error)
+        else:
+            now_ms: int = yield Now()
+            batcher.place(pendings, queues, now_ms)
+        batcher.wake.set()
+    batcher.settled.set()
+
+
+def _send(
+    publisher: Publisher,
+    batcher: Batcher,
+    key: LaneKey,
+    queue: MessageQueue | None,
+    batch: list[Pending],
+) -> Operation[None]:
+    messages = [pending.message for pending in batch]
+    try:
+        if len(batch) > 1:
+            result = yield from send_batch_traced(publisher, messages, queue=queue)
+            for pending, own in zip(batch, _results_of(result, len(batch)), strict=True):
+                pending.done(own, None)
+            batch = []
+    except UsageError:
+        # One message is wrong, and nothing was sent: it alone gets the error.
+        pass
+    except SparrowError as error:
+        _fail(batch, error)
+        batch = []
+    try:
+        while batch:
+            try:
+                result = yield from send_traced(publisher, batch[0].message, queue=queue)
+                batch.pop(0).done(result, None)
+            except SparrowError as error:
+                batch.pop(0).done(None, error)
+    finally:
+        # Where the driver is closed meanwhile.
+        _fail(batch, closed_error())
+        batcher.end(key)
+
+
+def closed_error() -> UsageError:
+    """Return the error for messages that nobody sends any more."""
+    return UsageError("the producer was closed before the message was sent")
+
+
+def _fail(pendings: Sequence[Pending], error: Exception) -> None:
+    for pending in pendings:
+        pending.done(None, error)
+
+
+def _results_of(result: SendResult, count: int) -> list[SendResult]:
+    """Return the result of each message of a batch."""
+    msg_ids, offset_ids = result.msg_id.split(","), result.offset_msg_id.split(",")
+    # A broker that stores a batch as one record names one.
+    offset_ids += [""] * (count - len(offset_ids))
+    return [
+        result._replace(
+            msg_id=msg_ids[index],
+            offset_msg_id=offset_ids[index],
+            queue_offset=result.queue_offset + index,
+        )
+        for index in range(count)
+    ]

@@ -1,0 +1,106 @@
+"""Which messages go in one batch, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparrowmq import Message, MessageQueue
+from sparrowmq.client.batcher import FREE_LANES, Batcher, Pending
+from sparrowmq.client.config import ProducerConfig
+
+QUEUES = [MessageQueue("T", "b", number) for number in range(4)]
+
+
+def batcher_of(**settings: Any) -> Batcher:
+    return Batcher(ProducerConfig(group="G", client_id="c", **settings))
+
+
+def pending(body: bytes, queue: MessageQueue | None = None, **fields: Any) -> Pending:
+    return Pending(Message("T", body, **fields), queue, lambda result, error: None)
+
+
+def bodies(batcher: Batcher, now_ms: int) -> list[list[bytes]]:
+    return [[p.message.body for p in batch] for _, _, batch in batcher.begin(now_ms)]
+
+
+def test_batch_goes_when_its_first_message_has_lingered() -> None:
+    batcher = batcher_of(linger_ms=10)
+    batcher.place([pending(b"1")], QUEUES, 0)
+    batcher.place([pending(b"2")], QUEUES, 9)
+
+    assert [] == bodies(batcher, 9)
+    assert 10 == batcher.next_due_ms()
+    assert [[b"1", b"2"]] == bodies(batcher, 10)
+
+
+@pytest.mark.parametrize("bound", [{"batch_count_max": 3}, {"batch_bytes_max": 3}], ids=str)
+def test_full_batch_goes_at_once_and_the_next_fills_another_lane(bound: dict[str, int]) -> None:
+    batcher = batcher_of(linger_ms=1_000, **bound)
+    batcher.place([pending(b"%d" % number) for number in range(7)], QUEUES, 0)
+
+    assert [[b"0", b"1", b"2"], [b"3", b"4", b"5"]] == bodies(batcher, 0)
+    assert [[b"6"]] == bodies(batcher, 1_000)
+
+
+def test_free_lanes_are_bounded() -> None:
+    batcher = batcher_of(linger_ms=0, batch_count_max=1)
+    batcher.place([pending(b"%d" % number) for number in range(10)], QUEUES, 0)
+
+    assert FREE_LANES == len(bodies(batcher, 0))
+    assert [] == bodies(batcher, 0)
+
+
+def test_queue_has_one_batch_under_way_and_keeps_its_order() -> None:
+    batcher = batcher_of(linger_ms=0, batch_count_max=2)
+    batcher.place([pending(b"%d" % number, QUEUES[1]) for number in range(5)], QUEUES, 0)
+
+    sent = []
+    while found := list(batcher.begin(0)):
+        ((key, queue, batch),) = found
+        assert (QUEUES[1], []) == (queue, list(batcher.begin(0)))
+        sent.append([p.message.body for p in batch])
+        batcher.end(key)
+
+    assert [[b"0", b"1"], [b"2", b"3"], [b"4"]] == sent
+    assert batcher.is_empty
+
+
+def test_messages_of_one_sharding_key_go_to_its_queue() -> None:
+    batcher = batcher_of(linger_ms=0)
+    batcher.place(
+        [pending(b"%d" % number, sharding_key=f"k{number % 8}") for number in range(32)], QUEUES, 0
+    )
+
+    by_queue = {queue: [p.message for p in batch] for _, queue, batch in batcher.begin(0)}
+
+    assert set(by_queue) <= set(QUEUES)
+    assert 1 < len(by_queue)
+    for key in (f"k{number}" for number in range(8)):
+        homes = [q for q, found in by_queue.items() if any(m.sharding_key == key for m in found)]
+        assert 1 == len(homes)
+
+
+def test_delayed_message_and_one_beyond_the_bound_go_alone() -> None:
+    batcher = batcher_of(linger_ms=0, batch_bytes_max=4)
+    queue = QUEUES[0]
+    for message in (pending(b"1", queue), pending(b"2", queue, delay_level=3)):
+        batcher.place([message], QUEUES, 0)
+    batcher.place([pending(b"large", queue), pending(b"3", queue)], QUEUES, 0)
+
+    sent = []
+    while found := list(batcher.begin(0)):
+        sent.append([p.message.body for p in found[0][2]])
+        batcher.end(found[0][0])
+
+    assert [[b"1"], [b"2"], [b"large"], [b"3"]] == sent
+
+
+def test_nothing_lingers_while_somebody_flushes_or_closes() -> None:
+    for name in ("flush_count", "is_closing"):
+        batcher = batcher_of(linger_ms=1_000)
+        batcher.place([pending(b"1")], QUEUES, 0)
+        setattr(batcher, name, 1)
+
+        assert [[b"1"]] == bodies(batcher, 0)
