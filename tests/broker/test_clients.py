@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.broker import lock_file
+from sparrowmq.broker import queue_lock_file
 from sparrowmq.broker.changes import LockChange, decode_changes
 from sparrowmq.broker.config import DuplicateClientId
 from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS
-from sparrowmq.broker.lock_file import LockTable
+from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.broker.state import Refused
 from sparrowmq.coordination.member_marker import EXPIRY_FIELD, MARKED_EXPIRY_MS, mark_version
 from sparrowmq.coordination.queue_lock_table import (
@@ -107,7 +107,7 @@ def test_new_member_is_told_to_every_member_itself_included(rig: Any) -> None:
     assert ["a", "b"] == client_ids(rig)
 
 
-def owners_told(rig: Any) -> dict[str, list[int]]:
+def owners_claimed(rig: Any) -> dict[str, list[int]]:
     fields = {"consumerGroup": "GID_c", "sparrowmqOwners": "true"}
     reply = rig.call(rig.connect(), RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields)
     owners = decode_body(OwnersListBody, reply.body).sparrowmq_owners or {}
@@ -125,7 +125,7 @@ def test_owners_of_queues_are_told_to_who_asks_and_to_nobody_else(rig: Any) -> N
         rig.connect(), RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "GID_c"}
     )
 
-    assert {"a": [1, 3], "b": [2]} == owners_told(rig)
+    assert {"a": [1, 3], "b": [2]} == owners_claimed(rig)
     assert {"consumerIdList": ["a", "b"]} == json.loads(plain.body)
 
 
@@ -135,11 +135,11 @@ def test_who_waits_for_the_lock_of_one_that_is_gone_counts_as_owner(rig: Any) ->
     beat(rig, second, "b")
     lock(rig, first, "a", 0, 1)
 
-    while_listed = ([] == lock(rig, second, "b", 0), owners_told(rig))
+    while_listed = ([] == lock(rig, second, "b", 0), owners_claimed(rig))
     rig.broker.connection_closed(first, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
 
     assert (True, {"a": [0, 1]}) == while_listed
-    assert {"b": [0], "a": [1]} == owners_told(rig)
+    assert {"b": [0], "a": [1]} == owners_claimed(rig)
 
 
 def test_heartbeat_makes_the_groups_retry_topic(rig: Any) -> None:
@@ -460,7 +460,7 @@ def test_locks_outlive_a_restart_in_the_journal_and_in_their_file(rig: Any) -> N
     (change,) = (c for c in decode_changes(journal.encode()) if isinstance(c, LockChange))
     held = SavedLock(change.group, change.queue, change.client_id, change.remaining_ms)
     from_journal.restore([held], now_ms=5)
-    lock_file.restore(from_file, table, now_ms=5)
+    queue_lock_file.restore(from_file, table, now_ms=5)
 
     for restored in (from_journal, from_file):
         assert "a" == restored.find_owner("GID_c", QUEUE, now_ms=5)

@@ -24,7 +24,7 @@ from sparrowmq.broker.config_saving import (
     SavedTables,
     SaveWork,
 )
-from sparrowmq.broker.lock_file import LockTable
+from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.protocol.bodies import (
     ConsumerOffsetTable,
     DataVersion,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from sparrowmq.broker import lock_file
+from sparrowmq.broker import queue_lock_file
 from sparrowmq.broker.changes import (
     Change,
     FiledVersions,
@@ -25,7 +25,7 @@ from sparrowmq.broker.changes import (
     TopicChange,
     encode_changes,
 )
-from sparrowmq.broker.lock_file import LockTable
+from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.coordination.queue_lock_table import SavedLock
 from sparrowmq.protocol.bodies import (
@@ -105,7 +105,7 @@ class SaveWork(NamedTuple):
         for name, table in self.tables.items():
             yield name, encode_body(table, pretty=True)
         if self.locks is not None:
-            yield LOCKS_FILE, lock_file.encode(self.locks)
+            yield LOCKS_FILE, queue_lock_file.encode(self.locks)
 
 
 class ConfigSaving:
@@ -140,7 +140,7 @@ class ConfigSaving:
         state.offsets.load(saved.offsets or ConsumerOffsetTable())
         state.delays.load(saved.delays or DelayOffsetTable())
         if saved.locks is not None:
-            lock_file.restore(state.locks, saved.locks, now_ms=now_ms)
+            queue_lock_file.restore(state.locks, saved.locks, now_ms=now_ms)
         for change in saved.changes:
             if isinstance(change, TopicChange):
                 state.topics.replay(change)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sparrowmq.coordination.told_owners import Claim, owners_told
+from sparrowmq.coordination.owner_claims import Claim, owners_claimed
 from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, Seat, TopicView
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
@@ -132,7 +132,7 @@ def _share(
 
 def holders_of(snapshot: GroupSnapshot) -> Owners:
     """Return who has which queue, as members told it."""
-    return owners_told(
+    return owners_claimed(
         Claim(report.client_id, held.queue, held.is_locked, held.is_dropped)
         for report in snapshot.reports
         for held in report.held

@@ -46,7 +46,7 @@ from sparrowmq.membership.lock_rounds import LockRounds
 from sparrowmq.membership.member_config import MemberConfig
 from sparrowmq.membership.owned_queue import OwnedQueue, commit_wait_ms
 from sparrowmq.membership.process_queue import ProcessQueueState
-from sparrowmq.membership.queue_calls import QueueCalls
+from sparrowmq.membership.queue_callbacks import QueueCallbacks
 from sparrowmq.membership.queue_lease import QueueLease
 from sparrowmq.membership.reconcile import RebalancePlan, reconcile
 from sparrowmq.membership.repeated_job import LOST_MS, RepeatedJob
@@ -384,7 +384,7 @@ class GroupMember:
             queue,
             epoch=self._epoch,
             lease=lease if former is None else former.lease,
-            calls=QueueCalls(is_wanted=config.tells_user) if former is None else former.calls,
+            calls=QueueCallbacks(is_wanted=config.tells_user) if former is None else former.calls,
             now_ms=now_ms,
             in_order=order if config.is_orderly else None,
         )

@@ -43,7 +43,7 @@ from sparrowmq.membership.process_queue import (
     ProcessQueue,
     ProcessQueueState,
 )
-from sparrowmq.membership.queue_calls import QueueCalls
+from sparrowmq.membership.queue_callbacks import QueueCallbacks
 from sparrowmq.membership.queue_lease import QueueLease
 from sparrowmq.membership.repeated_job import (
     LOST_MS,
@@ -112,7 +112,7 @@ class OwnedQueue:
         *,
         epoch: int,
         lease: QueueLease,
-        calls: QueueCalls,
+        calls: QueueCallbacks,
         now_ms: int,
         in_order: InOrder | None = None,
     ) -> None:

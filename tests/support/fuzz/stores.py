@@ -14,7 +14,7 @@ from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.changes import decode_changes
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import SavedTables
-from sparrowmq.broker.lock_file import LockTable
+from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.errors import StoreError
 from sparrowmq.nameserver.name_server import KVConfig
 from sparrowmq.protocol.bodies import (

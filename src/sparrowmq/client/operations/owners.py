@@ -15,7 +15,7 @@ from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.membership import consumer_owners, running_info
 from sparrowmq.client.running_info import holding_of
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
-from sparrowmq.coordination.told_owners import Claim, owners_told
+from sparrowmq.coordination.owner_claims import Claim, owners_claimed
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import OwnersListBody
@@ -94,4 +94,4 @@ def _ask_members(subscriber: Subscriber, address: str, cid_all: Sequence[str]) -
     for owned in subscriber.member.owned_queues():
         is_locked, is_dropped = holding_of(owned)
         claims.append(Claim(config.client_id, owned.queue, is_locked, is_dropped))
-    return owners_told(claims)
+    return owners_claimed(claims)

@@ -1,6 +1,6 @@
-"""Who holds which queue, from what members tell of themselves. Pure.
+"""Who holds which queue, by what members claim of themselves. Pure.
 
-Members tell of queues that they hold with the lock, that they ask for or consume without it, and
+Members claim queues that they hold with the lock, that they ask for or consume without it, and
 that they are giving up. The lock says who has a queue; where nobody has it, the member that wants
 it counts.
 """
@@ -14,7 +14,7 @@ from sparrowmq.model import MessageQueue
 
 
 class Claim(NamedTuple):
-    """What a member tells of a queue.
+    """What a member says of a queue.
 
     Args:
         is_locked: it has the queue's lock.
@@ -27,7 +27,7 @@ class Claim(NamedTuple):
     is_dropped: bool
 
 
-def owners_told(claims: Iterable[Claim]) -> dict[MessageQueue, str]:
+def owners_claimed(claims: Iterable[Claim]) -> dict[MessageQueue, str]:
     """Return the owner of each queue that somebody claims; of equal claims, the lowest id's."""
     owners: dict[MessageQueue, str] = {}
     for claim in sorted(claims, key=lambda claim: (not claim.is_locked, claim.client_id)):

@@ -11,7 +11,7 @@ from __future__ import annotations
 CALL_WAIT_MAX_MS = 10_000
 
 
-class QueueCalls:
+class QueueCallbacks:
     """Whether the user's `on_assign` and `on_revoke` were called for one queue.
 
     Args:

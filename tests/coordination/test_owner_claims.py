@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from sparrowmq.coordination.told_owners import Claim, owners_told
+from sparrowmq.coordination.owner_claims import Claim, owners_claimed
 from sparrowmq.model import MessageQueue
 
 QUEUES = [MessageQueue("T", "b", number) for number in range(4)]
@@ -23,7 +23,7 @@ def test_lock_says_who_has_a_queue_and_else_who_wants_it() -> None:
         Claim("a", QUEUES[2], is_locked=False, is_dropped=True),
     ]
 
-    told = [owners_told(order) for order in permutations(claims)]
+    told = [owners_claimed(order) for order in permutations(claims)]
 
     assert {QUEUES[0]: "b", QUEUES[1]: "b"} == told[0]
     assert all(told[0] == owners for owners in told)
