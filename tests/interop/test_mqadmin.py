@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import sparrowmq
 from sparrowmq import Message, Producer, PushConsumer, SendResult
 from waiting import wait_until
 
@@ -233,12 +234,15 @@ def listener(stage: Any) -> Iterator[Listener]:
         yield found
 
 
-def committed(mqadmin: Admin, group: str = RESET_GROUP) -> int:
-    return sum(int(row[4]) for row in rows(mqadmin(f"consumerProgress -g {group}"), RESET_TOPIC))
+def committed(cluster: Any, group: str = RESET_GROUP) -> int:
+    with sparrowmq.Admin(name_server=cluster.name_server) as admin:
+        return sum(each.consumer_offset or 0 for each in admin.group_lag(group, RESET_TOPIC))
 
 
-def test_a_group_is_reset_through_its_members(mqadmin: Admin, listener: Listener) -> None:
-    wait_until("its commits", lambda: 10 == committed(mqadmin), timeout_s=60)
+def test_a_group_is_reset_through_its_members(
+    mqadmin: Admin, stage: Any, listener: Listener
+) -> None:
+    wait_until("its commits", lambda: 10 == committed(stage), timeout_s=60)
     before = len(listener.bodies)
 
     printed = mqadmin(f"resetOffsetByTime -g {RESET_GROUP} -t {RESET_TOPIC} -s 0")
@@ -257,11 +261,11 @@ def test_what_has_piled_up_is_skipped(mqadmin: Admin, listener: Listener) -> Non
 def test_a_group_without_members_is_reset_at_the_broker(mqadmin: Admin, listener: Listener) -> None:
     group = "GID_mqadmin_offline"
     mqadmin(f"cloneGroupOffset -s {RESET_GROUP} -d {group} -t {RESET_TOPIC}")
-    wait_until("its offsets", lambda: 10 == committed(mqadmin, group), timeout_s=60)
+    wait_until("its offsets", lambda: 10 == committed(stage, group), timeout_s=60)
 
     mqadmin(f"resetOffsetByTime -g {group} -t {RESET_TOPIC} -s 0")
 
-    assert 0 == committed(mqadmin, group)
+    assert 0 == committed(stage, group)
 
 
 def test_entries_of_a_consume_queue(mqadmin: Admin) -> None:
