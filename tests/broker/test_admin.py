@@ -14,7 +14,6 @@ from sparrowmq.protocol.bodies import (
     ConsumeStats,
     ConsumeStatsList,
     GroupList,
-    KVTable,
     ProducerConnection,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
@@ -369,28 +368,6 @@ def test_message_is_found_by_its_position(rig: Any) -> None:
 
     assert b"two" == decode_record(found.body).body
     assert (1, "can not find message by the offset, 987654321") == (absent.code, absent.remark)
-
-
-def test_runtime_info_counts(rig: Any) -> None:
-    rig.send(rig.connect())
-    rig.pull(rig.connect())
-
-    table = decode_body(KVTable, ask(rig, RequestCode.GET_BROKER_RUNTIME_INFO).body).table
-
-    assert ("1", "1") == (table["putMessageTimesTotal"], table["msgGetTotalTodayNow"])
-    # Apache's clusterList divides the first of three numbers.
-    assert [3, 3] == [len(table[name].split(" ")) for name in ("putTps", "getTransferedTps")]
-    assert all(isinstance(value, str) for value in table.values())
-
-
-def test_settings_are_readable_without_paths_and_cannot_be_changed(rig: Any) -> None:
-    config = ask(rig, RequestCode.GET_BROKER_CONFIG)
-    update = rig.call(rig.connect(), RequestCode.UPDATE_BROKER_CONFIG, None, b"brokerName=x")
-
-    assert b"flushDiskType=SYNC_FLUSH\n" in config.body
-    assert b"/" not in config.body
-    assert ResponseCode.NO_PERMISSION == update.code
-    assert "broker-a" == rig.broker.state.config.broker_name
 
 
 @pytest.mark.parametrize("code", [9999, 0, -1, 39, 200_050])

@@ -156,13 +156,16 @@ class Java:
         self._home = home
         self._count = 0
 
-    def start(self, main: str, *arguments: str) -> Lines:
+    def start(self, main: str, *arguments: str, tools: str = "") -> Lines:
+        """Start a main class; `tools` is what mqadmin finds as its file of keys, tools.yml."""
         self._count += 1
         home = self._home / f"{self._count}-{main.rpartition('.')[2]}"
         (home / "conf").mkdir(parents=True)
         for name in ("namesrv", "broker", "tools"):
             text = LOGBACK.format(path=home / "peer.log")
             (home / "conf" / f"logback_{name}.xml").write_text(text)
+        if tools:
+            (home / "conf" / "tools.yml").write_text(tools)
         command = [
             self._java,
             *JAVA_OPTIONS,

@@ -35,6 +35,7 @@ from sparrowmq.broker.processors import (
     reply,
     send,
     send_back,
+    status,
     transaction,
 )
 from sparrowmq.broker.registration import RegistrationWork
@@ -101,9 +102,9 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
         RequestCode.GET_ALL_TOPIC_CONFIG: admin.all_topic_configs,
         RequestCode.GET_TOPIC_CONFIG: admin.topic_config,
-        RequestCode.UPDATE_BROKER_CONFIG: admin.refuse_config_update,
-        RequestCode.GET_BROKER_CONFIG: admin.get_broker_config,
-        RequestCode.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
+        RequestCode.UPDATE_BROKER_CONFIG: status.update_broker_config,
+        RequestCode.GET_BROKER_CONFIG: status.broker_config,
+        RequestCode.GET_BROKER_RUNTIME_INFO: status.runtime_info,
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: access_processors.update_account,
         RequestCode.DELETE_ACL_CONFIG: access_processors.delete_account,
         RequestCode.GET_BROKER_CLUSTER_ACL_INFO: access_processors.access_version,

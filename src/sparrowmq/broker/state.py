@@ -114,6 +114,13 @@ class BrokerState:
             f"{PROPERTY_MSG_REGION}\x01{region}\x02{PROPERTY_CLUSTER}\x01{cluster}"
         )
 
+    def change_config(self, config: BrokerConfig) -> None:
+        """Take other settings, of which those change something that may be changed."""
+        self.config = config
+        self.retention.config = config.retention
+        self.transactions.config = config
+        self.groups.auto_create = config.auto_create_groups
+
     def put_topic(self, topic: TopicConfig, *, timestamp_ms: int) -> None:
         """Make or change a topic; `journal.asked` and `registrations.asked` then cover it."""
         self.topics.put(topic, timestamp_ms=timestamp_ms)

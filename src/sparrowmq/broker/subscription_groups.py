@@ -35,12 +35,16 @@ def find_group_fault(group: str) -> str | None:
 
 
 class SubscriptionGroups:
-    """The table of consumer groups' settings."""
+    """The table of consumer groups' settings.
+
+    Args:
+        auto_create: whether a group is made at its first use; may change.
+    """
 
     def __init__(self, *, auto_create: bool) -> None:
         self._groups: dict[str, SubscriptionGroupConfig] = {}
         self._version = DataVersion()
-        self._auto_create = auto_create
+        self.auto_create = auto_create
         # Groups whose changes the journal has not.
         self._unwritten: dict[str, None] = {}
 
@@ -80,7 +84,7 @@ class SubscriptionGroups:
     def may_create(self, group: str) -> bool:
         """Tell whether a group's first use makes it."""
         return (
-            self._auto_create and len(self._groups) < GROUPS_MAX and find_group_fault(group) is None
+            self.auto_create and len(self._groups) < GROUPS_MAX and find_group_fault(group) is None
         )
 
     def put(self, group: SubscriptionGroupConfig, *, timestamp_ms: int) -> None:

@@ -97,12 +97,12 @@ class TransactionChecks:
 
     Args:
         store: its half messages and ops.
-        config: how long a message is left alone, how often it is asked for, and when.
+        config: how long a message is left alone, how often it is asked for, and when; may change.
     """
 
     def __init__(self, store: MessageStore, config: BrokerConfig) -> None:
         self._store = store
-        self._config = config
+        self.config = config
         self._due_ms: int | None = None
         self._round: _Round | None = None
         # By the first offset of a message: where, at the latest, it stands in line again.
@@ -116,9 +116,9 @@ class TransactionChecks:
     def step(self, offsets: ConsumerOffsets, *, now_ms: int, timestamp_ms: int) -> Step:
         """Go on with the round, or begin one if it is time; to be called with every tick."""
         if self._due_ms is None:
-            self._due_ms = now_ms + self._config.transaction_check_interval_ms
+            self._due_ms = now_ms + self.config.transaction_check_interval_ms
         if self._round is None and now_ms >= self._due_ms:
-            self._due_ms = now_ms + self._config.transaction_check_interval_ms
+            self._due_ms = now_ms + self.config.transaction_check_interval_ms
             self._round = self._begin(offsets)
         put_away = 0
         if self._round is not None:
@@ -217,7 +217,7 @@ class TransactionChecks:
             if PROPERTY_CHECK_IMMUNITY_TIME not in properties:
                 return False
             is_asked = False
-        elif times >= self._config.transaction_check_max or age_ms > HALF_AGE_MAX_MS:
+        elif times >= self.config.transaction_check_max or age_ms > HALF_AGE_MAX_MS:
             return self._put_away(current, record, timestamp_ms)
         else:
             is_asked = True
@@ -246,7 +246,7 @@ class TransactionChecks:
     def _immunity_ms(self, properties: dict[str, str]) -> int:
         """Return how long a message is left alone."""
         seconds = _number(properties.get(PROPERTY_CHECK_IMMUNITY_TIME))
-        return self._config.transaction_timeout_ms if seconds is None else seconds * 1_000
+        return self.config.transaction_timeout_ms if seconds is None else seconds * 1_000
 
     def _commit(self, current: _Round, offsets: ConsumerOffsets) -> None:
         """Commit how far both topics are done: the op topic up to the first end still needed."""

@@ -681,6 +681,21 @@ class MessageStore:
         self._dirty_queues.update(changed)
         self._dirty_queues.intersection_update(self._queues)
 
+    @property
+    def begin_position(self) -> int:
+        """Where the log begins."""
+        return self._log.files.begin
+
+    @property
+    def begin_timestamp_ms(self) -> int | None:
+        """When the first message that is kept was stored, None without any. Raises: OSError."""
+        return read_store_timestamp(self._log, self._log.files.begin) or None
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """How much of the log no reader sees yet."""
+        return self._log.end - self._indexable_position
+
     # -- reading -------------------------------------------------------------------------------
 
     def _find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:

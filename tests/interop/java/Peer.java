@@ -38,6 +38,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
@@ -104,11 +105,23 @@ public final class Peer {
         tell("created", "topic", options.get("topic"));
     }
 
+    /** Signs requests if keys are given; the class has another module in each version. */
+    private static RPCHook hook(Map<String, String> options) throws Exception {
+        if (!options.containsKey("accessKey")) {
+            return null;
+        }
+        String base = "org.apache.rocketmq.acl.common.";
+        Class<?> credentials = Class.forName(base + "SessionCredentials");
+        Object keys = credentials.getConstructor(String.class, String.class)
+            .newInstance(options.get("accessKey"), options.get("secretKey"));
+        return (RPCHook) Class.forName(base + "AclClientRPCHook")
+            .getConstructor(credentials).newInstance(keys);
+    }
+
     /** Sends `count` messages `<prefix><number>`, keys `k<number>`, tags by turns from `tags`. */
     private static void produce(Map<String, String> options) throws Exception {
-        DefaultMQProducer producer = isTraced(options)
-            ? new DefaultMQProducer(options.get("group"), true, null)
-            : new DefaultMQProducer(options.get("group"));
+        DefaultMQProducer producer =
+            new DefaultMQProducer(options.get("group"), hook(options), isTraced(options), null);
         producer.setNamesrvAddr(options.get("nameServer"));
         if (options.containsKey("namespace")) {
             producer.setNamespace(options.get("namespace"));
@@ -236,9 +249,9 @@ public final class Peer {
     /** Runs a push consumer until standard input says `stop` or ends. */
     private static void consume(Map<String, String> options) throws Exception {
         String topic = options.get("topic");
-        DefaultMQPushConsumer consumer = isTraced(options)
-            ? new DefaultMQPushConsumer(options.get("group"), true, null)
-            : new DefaultMQPushConsumer(options.get("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            options.get("group"), hook(options), new AllocateMessageQueueAveragely(),
+            isTraced(options), null);
         consumer.setNamesrvAddr(options.get("nameServer"));
         consumer.setAllocateMessageQueueStrategy(strategy(options));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

@@ -21,7 +21,6 @@ from sparrowmq.protocol.bodies import (
     ConsumeStats,
     ConsumeStatsList,
     GroupList,
-    KVTable,
     OffsetWrapper,
     ProducerConnection,
     SubscriptionGroupConfig,
@@ -32,7 +31,7 @@ from sparrowmq.protocol.bodies import (
     decode_body,
     encode_body,
 )
-from sparrowmq.protocol.codes import MQ_VERSION, ResponseCode
+from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import response_to
 from sparrowmq.protocol.headers import (
     CreateTopicRequestHeader,
@@ -350,83 +349,3 @@ def view_message(state: BrokerState, request: Request) -> Sequence[Output]:
             f"can not find message by the offset, {header.position}",
         )
     return answer(request, body=data)
-
-
-def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with what the broker has done, under the names RocketMQ's tools print.
-
-    Some of these a tool of theirs cannot do without, though here is no pool of threads and no
-    page cache to wait for. Totals of the morning are 0, as of a broker that started today.
-    """
-    counters, store = state.counters, state.store
-    table = {
-        "brokerVersion": str(MQ_VERSION),
-        "brokerVersionDesc": "V4_9_3",
-        "bootTimestamp": str(state.boot_timestamp_ms),
-        "runtime": _runtime_text((request.timestamp_ms - state.boot_timestamp_ms) // 1000),
-        "commitLogMinOffset": "0",
-        "commitLogMaxOffset": str(store.appended_position),
-        "remainHowManyDataToFlush": f"{store.appended_position - store.flushed_position} B",
-        "putMessageTimesTotal": str(counters.puts),
-        "putMessageSizeTotal": str(counters.put_bytes),
-        "putMessageAverageSize": str(counters.put_bytes / max(1, counters.puts)),
-        "putTps": state.rates.puts_per_second(request.now_ms, puts=counters.puts),
-        "getTransferedTps": state.rates.gets_per_second(request.now_ms, gets=counters.gets),
-        "msgPutTotalYesterdayMorning": "0",
-        "msgPutTotalTodayMorning": "0",
-        "msgPutTotalTodayNow": str(counters.puts),
-        "msgGetTotalYesterdayMorning": "0",
-        "msgGetTotalTodayMorning": "0",
-        "msgGetTotalTodayNow": str(counters.gets),
-        "duplicateClientIdTotal": str(counters.duplicate_client_ids),
-        **{kind.value: str(count) for kind, count in state.refusals.counts.items()},
-        "sendThreadPoolQueueSize": "0",
-        "sendThreadPoolQueueHeadWaitTimeMills": "0",
-        "pullThreadPoolQueueSize": "0",
-        "pullThreadPoolQueueHeadWaitTimeMills": "0",
-        "pageCacheLockTimeMills": "0",
-        "pullHeldCount": str(len(state.holds)),
-        "pendingReplyCount": str(len(state.pending)),
-    }
-    return answer(request, body=encode_body(KVTable(table=table)))
-
-
-def _runtime_text(seconds: int) -> str:
-    minutes, seconds = divmod(max(0, seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
-
-
-def get_broker_config(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with the settings that tools read, as Java properties; paths are left out."""
-    config = state.config
-    lines = {
-        "brokerName": config.broker_name,
-        "brokerClusterName": config.cluster_name,
-        "brokerId": "0",
-        "brokerRole": "ASYNC_MASTER",
-        "flushDiskType": "SYNC_FLUSH" if config.sync_flush else "ASYNC_FLUSH",
-        "autoCreateTopicEnable": _java(config.auto_create_topics),
-        "autoCreateSubscriptionGroup": _java(config.auto_create_groups),
-        "defaultTopicQueueNums": str(config.default_topic_queue_count),
-        "maxMessageSize": str(config.message_bytes_max),
-    }
-    text = "".join(f"{name}={value}\n" for name, value in lines.items())
-    return answer(request, ext_fields={}, body=text.encode())
-
-
-def refuse_config_update(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Refuse: no setting of a broker can be changed from afar.
-
-    Differs from RocketMQ, whose open door here led to CVE-2023-33246 and CVE-2023-37582.
-    """
-    del state, request
-    raise Refusal(
-        ResponseCode.NO_PERMISSION,
-        "settings cannot be changed remotely; restart the broker with the new ones",
-    )
-
-
-def _java(value: bool) -> str:
-    return "true" if value else "false"

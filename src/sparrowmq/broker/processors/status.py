@@ -1,0 +1,211 @@
+"""How the broker is and how it is set: what tools print, and the settings that they may change.
+
+A change holds until the broker stops. Only settings of the table below can be changed, within their
+ranges: none names a path, a command or an address.
+
+Differs from RocketMQ, whose open door here led to CVE-2023-33246 and CVE-2023-37582, and which
+writes changes to its file. Source: AdminBrokerProcessor.java, 4.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.state import BrokerState
+from sparrowmq.errors import ConfigError
+from sparrowmq.model.names import TRACE_TOPIC
+from sparrowmq.protocol.bodies import KVTable, encode_body
+from sparrowmq.protocol.codes import MQ_VERSION, ResponseCode
+from sparrowmq.serving.connections import Fact, Output
+from sparrowmq.serving.requests import Refusal, Request, answer
+from sparrowmq.store.retention import RESERVED_HOURS_MAX, RetentionConfig
+
+# MessageStoreConfig.messageDelayLevel.
+_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_BODY_BYTES_MAX = 16_384
+
+
+class Changeable(NamedTuple):
+    """A setting that may be changed: its field, of the broker or its retention, and its range.
+
+    `low` is None for a text that the field's own check reads, and `high` for a yes or no.
+    """
+
+    field: str
+    of_retention: bool = False
+    low: int | None = None
+    high: int | None = None
+
+
+CHANGEABLE: Mapping[str, Changeable] = MappingProxyType(
+    {
+        "fileReservedTime": Changeable("reserved_hours", True, 1, RESERVED_HOURS_MAX),
+        "deleteWhen": Changeable("delete_when", True),
+        "diskMaxUsedSpaceRatio": Changeable("expire_percent", True, 10, 100),
+        "diskSpaceCleanForciblyRatio": Changeable("force_percent", True, 50, 100),
+        "diskSpaceWarningLevelRatio": Changeable("full_percent", True, 50, 100),
+        "transactionTimeOut": Changeable("transaction_timeout_ms", False, 1, 3_600_000),
+        "transactionCheckMax": Changeable("transaction_check_max", False, 1, 1_000),
+        "transactionCheckInterval": Changeable(
+            "transaction_check_interval_ms", False, 100, 86_400_000
+        ),
+        "autoCreateSubscriptionGroup": Changeable("auto_create_groups", False, 0),
+    }
+)
+
+
+def update_broker_config(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Change settings, all of those given or none."""
+    config, retention = state.config, state.retention.config
+    said: list[str] = []
+    for name, text in _parse_properties(request.command.body or b"").items():
+        change = CHANGEABLE.get(name)
+        if change is None:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"{name!r} cannot be changed remotely; these can: {', '.join(CHANGEABLE)}",
+            )
+        value = _parse_value(name, text, change)
+        try:
+            if change.of_retention:
+                retention = replace(retention, **{change.field: value})
+            else:
+                config = replace(config, **{change.field: value})
+        except ConfigError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{name}: {error}") from error
+        said.append(f"{name} is {text}")
+    state.change_config(replace(config, retention=retention))
+    if not said:
+        return answer(request)
+    text = f"{request.connection.address} changed settings until the broker stops: "
+    return [*answer(request), Fact(text + ", ".join(said), warning=True)]
+
+
+def _parse_properties(body: bytes) -> dict[str, str]:
+    """Return what lines of `name=value` say, as Java's properties without escapes."""
+    if len(body) > _BODY_BYTES_MAX:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"settings of {len(body)} bytes")
+    found: dict[str, str] = {}
+    for line in body.decode("utf-8", "replace").splitlines():
+        name, equals, value = line.partition("=")
+        if not line.strip() or line.lstrip().startswith(("#", "!")):
+            continue
+        if not equals or not name.strip():
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{line[:80]!r} is no NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _parse_value(name: str, text: str, change: Changeable) -> Any:
+    if change.low is None:
+        return text
+    if change.high is None:
+        if text not in ("true", "false"):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{name} is {text!r}; give true or false")
+        return text == "true"
+    if not (text.isascii() and text.isdigit() and change.low <= int(text) <= change.high):
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"{name} is {text[:40]!r}; it must be from {change.low} to {change.high}",
+        )
+    return int(text)
+
+
+def broker_config(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the settings that tools read, as Java properties; paths are left out."""
+    lines = _settings(state.config, state.retention.config, state.retention.reserved_hours)
+    text = "".join(f"{name}={value}\n" for name, value in lines.items())
+    return answer(request, ext_fields={}, body=text.encode())
+
+
+def _settings(
+    config: BrokerConfig, retention: RetentionConfig, reserved_hours: int
+) -> dict[str, str]:
+    return {
+        "brokerName": config.broker_name,
+        "brokerClusterName": config.cluster_name,
+        "brokerId": "0",
+        "brokerRole": "ASYNC_MASTER",
+        "flushDiskType": "SYNC_FLUSH" if config.sync_flush else "ASYNC_FLUSH",
+        "autoCreateTopicEnable": _java(config.auto_create_topics),
+        "autoCreateSubscriptionGroup": _java(config.auto_create_groups),
+        "defaultTopicQueueNums": str(config.default_topic_queue_count),
+        "maxMessageSize": str(config.message_bytes_max),
+        "messageDelayLevel": _DELAY_LEVELS,
+        "fileReservedTime": str(reserved_hours),
+        "deleteWhen": retention.delete_when,
+        "diskMaxUsedSpaceRatio": str(retention.expire_percent),
+        "diskSpaceCleanForciblyRatio": str(retention.force_percent),
+        "diskSpaceWarningLevelRatio": str(retention.full_percent),
+        "transactionTimeOut": str(config.transaction_timeout_ms),
+        "transactionCheckMax": str(config.transaction_check_max),
+        "transactionCheckInterval": str(config.transaction_check_interval_ms),
+        "msgTraceTopicName": TRACE_TOPIC,
+        "traceTopicEnable": "true",
+        "traceOn": "true",
+        "filterServerNums": "0",
+        "slaveReadEnable": "false",
+        "useTLS": "false",
+        "clientCallbackExecutorThreads": "1",
+    }
+
+
+def _java(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with what the broker has done, under the names RocketMQ's tools print.
+
+    Some of these a tool of theirs cannot do without, though here is no pool of threads and no
+    page cache to wait for. Totals of the morning are 0, as of a broker that started today.
+    """
+    counters, store = state.counters, state.store
+    disk_ratio = str(store.disk_used_percent() / 100)
+    earliest_ms = store.begin_timestamp_ms
+    table = {
+        "brokerVersion": str(MQ_VERSION),
+        "brokerVersionDesc": "V4_9_3",
+        "bootTimestamp": str(state.boot_timestamp_ms),
+        "startAcceptSendRequestTimeStamp": str(state.boot_timestamp_ms),
+        "runtime": _runtime_text((request.timestamp_ms - state.boot_timestamp_ms) // 1000),
+        "commitLogDiskRatio": disk_ratio,
+        "consumeQueueDiskRatio": disk_ratio,
+        "commitLogMinOffset": str(store.begin_position),
+        "commitLogMaxOffset": str(store.appended_position),
+        "earliestMessageTimeStamp": str(-1 if earliest_ms is None else earliest_ms),
+        "dispatchBehindBytes": str(store.dispatch_behind_bytes),
+        "remainHowManyDataToFlush": f"{store.appended_position - store.flushed_position} B",
+        "putMessageTimesTotal": str(counters.puts),
+        "putMessageSizeTotal": str(counters.put_bytes),
+        "putMessageAverageSize": str(counters.put_bytes / max(1, counters.puts)),
+        "putTps": state.rates.puts_per_second(request.now_ms, puts=counters.puts),
+        "getTransferedTps": state.rates.gets_per_second(request.now_ms, gets=counters.gets),
+        "msgPutTotalYesterdayMorning": "0",
+        "msgPutTotalTodayMorning": "0",
+        "msgPutTotalTodayNow": str(counters.puts),
+        "msgGetTotalYesterdayMorning": "0",
+        "msgGetTotalTodayMorning": "0",
+        "msgGetTotalTodayNow": str(counters.gets),
+        "duplicateClientIdTotal": str(counters.duplicate_client_ids),
+        **{kind.value: str(count) for kind, count in state.refusals.counts.items()},
+        "sendThreadPoolQueueSize": "0",
+        "sendThreadPoolQueueHeadWaitTimeMills": "0",
+        "pullThreadPoolQueueSize": "0",
+        "pullThreadPoolQueueHeadWaitTimeMills": "0",
+        "pageCacheLockTimeMills": "0",
+        "pullHeldCount": str(len(state.holds)),
+        "pendingReplyCount": str(len(state.pending)),
+    }
+    return answer(request, body=encode_body(KVTable(table=table)))
+
+
+def _runtime_text(seconds: int) -> str:
+    minutes, seconds = divmod(max(0, seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"

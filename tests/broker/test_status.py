@@ -1,0 +1,115 @@
+"""How the broker is and how it is set, and what of that can be changed from afar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparrowmq.broker.processors.status import CHANGEABLE
+from sparrowmq.protocol.bodies import KVTable, decode_body
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.serving.connections import Fact
+
+# ExportConfigsCommand.needBrokerProprties takes no null.
+EXPORTED = {
+    *("brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime"),
+    *("filterServerNums", "flushDiskType", "maxMessageSize", "messageDelayLevel"),
+    *("msgTraceTopicName", "slaveReadEnable", "traceOn", "traceTopicEnable", "useTLS"),
+    *("autoCreateTopicEnable", "autoCreateSubscriptionGroup"),
+}
+
+
+def settings(rig: Any) -> dict[str, str]:
+    reply = rig.call(rig.connect(), RequestCode.GET_BROKER_CONFIG)
+    return dict(line.split("=", 1) for line in reply.body.decode().splitlines())
+
+
+def change(rig: Any, body: bytes) -> RemotingCommand:
+    reply = rig.call(rig.connect(), RequestCode.UPDATE_BROKER_CONFIG, None, body)
+    assert isinstance(reply, RemotingCommand)
+    return reply
+
+
+def test_runtime_info_counts(rig: Any) -> None:
+    rig.send(rig.connect())
+    rig.pull(rig.connect())
+
+    reply = rig.call(rig.connect(), RequestCode.GET_BROKER_RUNTIME_INFO)
+    table = decode_body(KVTable, reply.body).table
+
+    assert ("1", "1") == (table["putMessageTimesTotal"], table["msgGetTotalTodayNow"])
+    # Apache's clusterList divides the first of three numbers.
+    assert [3, 3] == [len(table[name].split(" ")) for name in ("putTps", "getTransferedTps")]
+    assert all(isinstance(value, str) for value in table.values())
+    assert 0 < float(table["commitLogDiskRatio"]) <= 1
+    assert str(rig.timestamp_ms) == table["earliestMessageTimeStamp"]
+    assert ("0", "0") == (table["commitLogMinOffset"], table["dispatchBehindBytes"])
+
+
+def test_an_empty_broker_has_no_earliest_message(rig: Any) -> None:
+    reply = rig.call(rig.connect(), RequestCode.GET_BROKER_RUNTIME_INFO)
+
+    assert "-1" == decode_body(KVTable, reply.body).table["earliestMessageTimeStamp"]
+
+
+def test_settings_are_readable_without_paths(rig: Any) -> None:
+    found = settings(rig)
+
+    assert EXPORTED | CHANGEABLE.keys() <= found.keys()
+    assert "/" not in "".join(found.values())
+
+
+def test_listed_settings_change_what_the_broker_does(rig: Any) -> None:
+    reply = change(
+        rig,
+        b"#comment\nfileReservedTime=48\ndeleteWhen=03;15\ndiskSpaceWarningLevelRatio=95\n"
+        b"transactionCheckMax=7\nautoCreateSubscriptionGroup=false\n",
+    )
+    pulled = rig.replies(rig.pull(rig.connect(), consumerGroup="GID_unknown"))
+
+    assert 0 == reply.code
+    assert ("48", "03;15", "95", "7", "false") == tuple(
+        settings(rig)[name]
+        for name in (
+            "fileReservedTime",
+            "deleteWhen",
+            "diskSpaceWarningLevelRatio",
+            "transactionCheckMax",
+            "autoCreateSubscriptionGroup",
+        )
+    )
+    assert 48 == rig.broker.state.retention.reserved_hours
+    assert 7 == rig.broker.state.transactions.config.transaction_check_max
+    assert [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST] == [each.code for each in pulled]
+    (fact,) = [each for each in rig.outputs if isinstance(each, Fact)]
+    assert fact.warning
+    assert "changed settings until the broker stops: fileReservedTime is 48, " in fact.text
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        (b"brokerName=x", ResponseCode.NO_PERMISSION, "'brokerName' cannot be changed remotely"),
+        (b"storePathRootDir=/", ResponseCode.NO_PERMISSION, "these can: fileReservedTime, "),
+        (b"rocketmqHome=;touch x", ResponseCode.NO_PERMISSION, "cannot be changed"),
+        (b"fileReservedTime=0", ResponseCode.SYSTEM_ERROR, "must be from 1 to 876000"),
+        (b"fileReservedTime=-1", ResponseCode.SYSTEM_ERROR, "is '-1'"),
+        (b"diskSpaceCleanForciblyRatio=1", ResponseCode.SYSTEM_ERROR, "from 50 to 100"),
+        (b"deleteWhen=25", ResponseCode.SYSTEM_ERROR, "deleteWhen: the hours to delete at"),
+        (b"autoCreateSubscriptionGroup=1", ResponseCode.SYSTEM_ERROR, "give true or false"),
+        (b"nothing", ResponseCode.SYSTEM_ERROR, "'nothing' is no NAME=VALUE"),
+        (b"x=" + b"1" * 20_000, ResponseCode.SYSTEM_ERROR, "settings of 20002 bytes"),
+    ],
+)
+def test_whatever_else_is_refused_and_changes_nothing(
+    rig: Any, body: bytes, code: int, words: str
+) -> None:
+    before = settings(rig)
+
+    reply = change(rig, b"transactionCheckMax=3\n" + body if len(body) < 100 else body)
+
+    assert code == reply.code
+    assert words in (reply.remark or "")
+    assert before == settings(rig)
