@@ -12,7 +12,7 @@ BIN := .venv/bin
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup demo test simulate fuzz check format generate docs bench interop interop-smoke soak soak-spark lock clean
+.PHONY: help setup demo test simulate fuzz check format generate docs bench interop interop-smoke soak soak-spark lock try-wheel clean
 
 setup: .venv/ready ## make .venv with everything that is used here
 
@@ -87,6 +87,10 @@ docs: setup ## the documentation as a site, in build/site
 
 bench: setup ## all benchmarks
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+# Takes dependencies from the package index, as users do; about a minute.
+try-wheel: setup ## build the wheel, install it into a fresh environment, and use it
+	$(BIN)/python tools/try_wheel.py
 
 # The locks hold names, versions and hashes, no addresses.
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

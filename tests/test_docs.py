@@ -1,18 +1,24 @@
 """Every Python block of the README and the documentation runs, in order, file by file.
 
-Where a block of text follows a Python block, each of its lines but "..." was printed.
+Where a block of text follows a Python block, each of its lines but "..." was printed. A block that
+says "# until Ctrl-C" gets its Ctrl-C once all of them but the last are.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from contextlib import redirect_stdout
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -36,10 +42,29 @@ def test_code_blocks_run_as_printed(path: Path) -> None:
             line = path.read_text()[: match.start()].count("\n") + 1
             code = match.group(1).replace("127.0.0.1:9876", cluster.name_server)
             printed = StringIO()
-            with redirect_stdout(printed):
+            lines = [each for each in (match.group(2) or "").splitlines() if each != "..."]
+            with redirect_stdout(printed), interrupting(code, printed, lines[:-1]):
                 exec(compile("\n" * line + code, str(path), "exec"), names)
-            promised = set((match.group(2) or "").splitlines()) - {"..."}
-            assert set() == promised - set(printed.getvalue().splitlines())
+            assert set() == set(lines) - set(printed.getvalue().splitlines())
+
+
+@contextmanager
+def interrupting(code: str, printed: StringIO, lines: list[str]) -> Iterator[None]:
+    """Send the process a Ctrl-C once these lines are printed, if the code waits for one."""
+    if "# until Ctrl-C" not in code:
+        yield
+        return
+
+    def interrupt() -> None:
+        wait_until("printed", lambda: set(lines) <= set(printed.getvalue().splitlines()))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)

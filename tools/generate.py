@@ -3,12 +3,14 @@
 - The synchronous face is the asyncio face without `async` and `await` and in other words. What the
   two do differently stands in `client/task_host.py` and `client/thread_host.py`, under the same
   names.
+- The reference page of commands is made of the command line itself.
 - The types of settings (for editors and type checkers) and the reference page of settings are made
   of the rows in `client/config.py` and `config.py`.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -17,7 +19,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
+import typer.main
+from typer.core import TyperGroup
+
+from sparrowmq.cli import connecting
+from sparrowmq.cli.main import build_app
 from sparrowmq.client.config import (
     KINDS,
     AdminConfig,
@@ -33,6 +41,7 @@ from sparrowmq.config import SETTINGS, Setting
 ROOT = Path(__file__).parent.parent
 CLIENT = ROOT / "src/sparrowmq/client"
 PAGE = ROOT / "docs/reference/settings.md"
+COMMANDS_PAGE = ROOT / "docs/reference/command-line.md"
 RUFF = Path(sys.executable).with_name("ruff")
 
 FACES = {
@@ -201,6 +210,70 @@ def markdown(rows: Iterable[Setting]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def make_commands_page() -> tuple[Path, str]:
+    """Return the reference page of commands."""
+    parts = [
+        """# Commands
+
+<!-- Made of the command line by `make generate`; change that. -->
+
+`sparrowmq`, short `smq`. [How to use them](../howto/command-line.md) has the conventions: which
+cluster a command talks to, what it prints, its exit codes. Options are given after the command's
+name. What most commands take, is said once, here:
+"""
+    ]
+    app = typer.main.get_command(build_app())
+    assert isinstance(app, TyperGroup)
+    shared = {name for name, _, _ in connecting.CLUSTER_OPTIONS}
+    ls = app.commands["ls"]
+    parts.append(options_table([each for each in ls.params if each.name in shared]))
+    for name in app.commands:
+        parts.append(describe_command(f"sparrowmq {name}", app.commands[name], shared))
+    return COMMANDS_PAGE, "\n".join(parts)
+
+
+def describe_command(path: str, command: Any, shared: set[str], level: int = 2) -> str:
+    """Write a command's section, and those of its subcommands."""
+    shown = [p for p in command.params if p.name != "help" and not p.hidden]
+    takes_shared = shared <= {p.name for p in shown}
+    own = [p for p in shown if not (takes_shared and p.name in shared)]
+    arguments = [p for p in own if p.param_type_name == "argument"]
+    options = [p for p in own if p.param_type_name == "option"]
+    usage = " ".join([path, *(argument_name(p) for p in arguments)])
+    text, _, examples = inspect.cleandoc(command.help or "").partition("\b\nExamples:\n")
+    parts = [f"{'#' * level} `{path}`\n", text.strip() + "\n"]
+    commands = getattr(command, "commands", {})
+    if not commands or options:
+        parts.append(f"```text\n{usage}{' [OPTIONS]' if options else ''}\n```\n")
+    if arguments or options:
+        parts.append(options_table([*arguments, *options]))
+    if takes_shared:
+        parts.append("Takes the options of most commands, too.\n")
+    if examples:
+        parts.append(f"```sh\n{textwrap.dedent(examples).strip()}\n```\n")
+    for name in commands:
+        parts.append(describe_command(f"{path} {name}", commands[name], shared, level + 1))
+    return "\n".join(parts)
+
+
+def argument_name(argument: Any) -> str:
+    """Return what stands for an argument in its command's usage."""
+    return str(argument.metavar or argument.name.upper())
+
+
+def options_table(parameters: Iterable[Any]) -> str:
+    """Write the table of arguments and options."""
+    lines = ["| | Default | Meaning |", "|---|---|---|"]
+    for each in parameters:
+        is_argument = each.param_type_name == "argument"
+        names = [*each.opts, *each.secondary_opts]
+        name = argument_name(each) if is_argument else ", ".join(names)
+        default = "" if each.default in (None, False, "", ()) else str(each.default)
+        text = (each.help or "").replace("|", "\\|")
+        lines.append(f"| `{name}` | {f'`{default}`' if default else ''} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
 def tidy(text: str, path: Path) -> str:
     """Sort a module's imports, drop those it does not use, and format it."""
     for command in (["check", "--quiet", "--fix", "--select", "I,F401"], ["format", "--quiet"]):
@@ -217,7 +290,7 @@ def tidy(text: str, path: Path) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the files, or compare them."""
-    made = dict([*make_faces(), make_types(), make_page()])
+    made = dict([*make_faces(), make_types(), make_page(), make_commands_page()])
     changed = [path for path, text in made.items() if not same(path, text)]
     for path in changed:
         print(path.relative_to(ROOT))

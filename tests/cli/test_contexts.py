@@ -94,3 +94,36 @@ def test_no_cluster_says_which_address_and_who_named_it(home: Path) -> None:
     assert (3, "") == (result.exit_code, result.stdout)
     assert "the address is that of context far" in result.stderr
     assert 1 == len(result.stderr.splitlines())
+
+
+def test_secret_comes_from_a_variable_or_a_file_and_never_from_the_file_of_contexts(
+    tmp_path: Path,
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("from-file\n")
+    by_file = Context(access_key="ak", secret_key_file=str(secret))
+    by_variable = Context(access_key="ak", secret_key_env="MQ_SECRET")
+
+    assert None is Context().read_secret({})
+    assert "from-file" == by_file.read_secret({})
+    assert "from-variable" == by_variable.read_secret({"MQ_SECRET": "from-variable"})
+    for context, words in [
+        (Context(access_key="ak"), "has no secret"),
+        (by_variable, r"not in \$MQ_SECRET"),
+        (Context(access_key="ak", secret_key_file="/nowhere"), "cannot read the secret of ak"),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            context.read_secret({})
+
+
+def test_key_of_the_environment_goes_with_any_address(tmp_path: Path) -> None:
+    environ = {
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "SPARROWMQ_ACCESS_KEY": "ak",
+        "SPARROWMQ_SECRET_KEY": "sk",
+    }
+
+    chosen = choose(environ, name_server="a:1")
+
+    assert ("ak", "sk") == (chosen.access_key, chosen.read_secret(environ))
+    assert "sk" not in repr(chosen)

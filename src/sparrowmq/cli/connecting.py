@@ -26,6 +26,7 @@ from sparrowmq.cli.failures import reporting_errors
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.topics import list_topics
+from sparrowmq.client.thread_host import open_driver
 from sparrowmq.config import find_setting
 from sparrowmq.errors import ConnectFailed, TopicRouteNotFound, UsageError
 from sparrowmq.model.names import find_nearest
@@ -45,7 +46,8 @@ Timeout = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON on stdout")]
 
-_OPTIONS: tuple[tuple[str, Any, object], ...] = (
+# What every command of `on_cluster` takes: the parameter, its option, its default.
+CLUSTER_OPTIONS: tuple[tuple[str, Any, object], ...] = (
     ("nameserver", NameServer, None),
     ("context", ContextName, None),
     ("tls_ca", TlsCa, None),
@@ -76,12 +78,20 @@ class Cluster:
     @property
     def client_settings(self) -> dict[str, Any]:
         """What a client's face takes to connect as this command does."""
-        context = self.context
-        return {
-            "name_server": context.name_server,
-            "namespace": context.namespace or None,
-            "tls": make_tls(context),
-        }
+        return {"name_server": self.context.name_server, **client_settings(self.context)}
+
+
+def client_settings(context: Context) -> dict[str, Any]:
+    """Return the settings by which clients connect to a context's cluster.
+
+    Raises: ConfigError that names the file or variable that is missing.
+    """
+    return {
+        "namespace": context.namespace or None,
+        "tls": make_tls(context),
+        "access_key": context.access_key or None,
+        "secret_key": context.read_secret(os.environ),
+    }
 
 
 def make_tls(context: Context) -> ssl.SSLContext | None:
@@ -111,9 +121,9 @@ def open_cluster(
     chosen = choose_context(name_server=nameserver, name=context, tls_ca=tls_ca, environ=os.environ)
     where = chosen.context
     directory = make_directory(
-        where.name_server, timeout_ms=round(timeout * 1000), namespace=where.namespace or None
+        where.name_server, timeout_ms=round(timeout * 1000), **client_settings(where)
     )
-    driver = BlockingDriver(tls=make_tls(where))
+    driver = open_driver(directory.client)
     try:
         yield Cluster(where, directory, driver, as_json)
     except ConnectFailed as error:
@@ -141,7 +151,7 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def connected(**arguments: Any) -> None:
-        settings = {name: arguments.pop(name) for name, _, _ in _OPTIONS}
+        settings = {name: arguments.pop(name) for name, _, _ in CLUSTER_OPTIONS}
         with reporting_errors(), open_cluster(**settings) as cluster:
             command(cluster, **arguments)
 
@@ -149,7 +159,7 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
         )
-        for name, annotation, default in _OPTIONS
+        for name, annotation, default in CLUSTER_OPTIONS
     ]
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + shared
     del connected.__wrapped__

@@ -94,6 +94,17 @@ def set_context(
     tls_key: Annotated[
         str | None, typer.Option("--tls-key", help="a PEM file with its key")
     ] = None,
+    access_key: Annotated[
+        str | None, typer.Option("--access-key", help="for brokers with access control")
+    ] = None,
+    secret_key_env: Annotated[
+        str | None,
+        typer.Option("--secret-key-env", help="the variable that holds the access key's secret"),
+    ] = None,
+    secret_key_file: Annotated[
+        str | None,
+        typer.Option("--secret-key-file", help="the file that holds the access key's secret"),
+    ] = None,
 ) -> None:
     """Name a cluster, or change what a name stands for; the first one is used at once.
 
@@ -111,6 +122,9 @@ def set_context(
             "tls_ca": tls_ca,
             "tls_cert": tls_cert,
             "tls_key": tls_key,
+            "access_key": access_key,
+            "secret_key_env": secret_key_env,
+            "secret_key_file": secret_key_file,
         }
         changed = structs.replace(
             found.contexts.get(name, Context()),

@@ -13,6 +13,10 @@ tls-ca = "/etc/sparrowmq/ca.pem"
 Which cluster a command talks to, in this order: `--nameserver`, `--context` or
 `$SPARROWMQ_CONTEXT`, `$NAMESRV_ADDR` as RocketMQ's tools read it, the current context,
 `127.0.0.1:9876`.
+
+No secret stands in the file: `access-key` goes with `secret-key-env`, the name of a variable, or
+`secret-key-file`, the path of a file that holds the secret alone. Where no context names a key,
+`$SPARROWMQ_ACCESS_KEY` and `$SPARROWMQ_SECRET_KEY` do.
 """
 
 from __future__ import annotations
@@ -41,6 +45,32 @@ class Context(Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_
     tls_ca: str = ""
     tls_cert: str = ""
     tls_key: str = ""
+    access_key: str = ""
+    secret_key_env: str = ""
+    secret_key_file: str = ""
+
+    def read_secret(self, environ: Mapping[str, str]) -> str | None:
+        """Return the access key's secret from where the context says it is; None without a key.
+
+        Raises: ConfigError if it is not there.
+        """
+        if not self.access_key:
+            return None
+        if self.secret_key_env:
+            if not environ.get(self.secret_key_env):
+                raise ConfigError(
+                    f"the secret of {self.access_key} is not in ${self.secret_key_env}"
+                )
+            return environ[self.secret_key_env]
+        if self.secret_key_file:
+            try:
+                return Path(self.secret_key_file).expanduser().read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"cannot read the secret of {self.access_key}: {error}") from None
+        raise ConfigError(
+            f"access key {self.access_key} has no secret; say where it is by secret-key-env or "
+            f"secret-key-file"
+        )
 
 
 class Contexts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -148,9 +178,16 @@ def choose_context(
         chosen = Chosen(Context(name_server=name_server), "--nameserver")
     else:
         chosen = _choose_by_name(name, environ)
+    context = chosen.context
     if tls_ca:
-        chosen = replace(chosen, context=structs.replace(chosen.context, tls_ca=tls_ca))
-    return chosen
+        context = structs.replace(context, tls_ca=tls_ca)
+    if not context.access_key and environ.get("SPARROWMQ_ACCESS_KEY"):
+        context = structs.replace(
+            context,
+            access_key=environ["SPARROWMQ_ACCESS_KEY"],
+            secret_key_env="SPARROWMQ_SECRET_KEY",
+        )
+    return replace(chosen, context=context)
 
 
 def _choose_by_name(name: str | None, environ: Mapping[str, str]) -> Chosen:

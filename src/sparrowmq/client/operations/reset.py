@@ -149,14 +149,17 @@ def plan_reset(
 
 def apply_reset(directory: Directory, plan: ResetPlan) -> Operation[None]:
     """Do what `plan_reset` planned. Raises: TransportError; BrokerError if a broker refuses."""
+    # Brokers of 4.x refuse to tell members while the group has committed nothing in some queue, and
+    # say 0 for nothing.
+    silent = [each for each in plan.queues if not (plan.members and each.before)]
+    yield from gather(
+        [
+            set_committed_offset(directory, plan.group, queue=each.queue, offset=each.after)
+            for each in silent
+        ],
+        name=f"reset of {plan.group}",
+    )
     if not plan.members:
-        yield from gather(
-            [
-                set_committed_offset(directory, plan.group, queue=each.queue, offset=each.after)
-                for each in plan.queues
-            ],
-            name=f"reset of {plan.group}",
-        )
         return
     timestamp_ms = plan.target.broker_timestamp
     assert timestamp_ms is not None

@@ -1,0 +1,129 @@
+"""The command line on Apache's brokers: what an operator types every day."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from commands import Commands
+from sparrowmq import ConsumeFromWhere, PushConsumer
+from sparrowmq.cli.mqadmin import translate
+from waiting import wait_until
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+TOPIC, GROUP = "cli-topic", "GID_cli"
+
+
+@pytest.fixture(scope="module")
+def smq(apache_cluster: Any) -> Iterator[Commands]:
+    """A cluster with a topic of 100 messages, of which a member has consumed all."""
+    smq = Commands(apache_cluster.name_server)
+    assert 0 == smq("topic", "create", TOPIC, "--queues", "4").exit_code
+    lines = "".join(f'{{"n": {number}}}\n' for number in range(99))
+    assert 0 == smq("send", TOPIC, "--tag", "many", stdin=lines).exit_code
+    with PushConsumer(
+        GROUP,
+        name_server=apache_cluster.name_server,
+        listener=lambda messages, context: None,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    ) as member:
+        member.subscribe(TOPIC)
+        member.start()
+        wait_until("all queues", lambda: len(member.assignment()) == 4, timeout_s=60)
+
+        def lag() -> list[int]:
+            return [row["lag"] for row in smq.json("group", "ls") if row["group"] == GROUP]
+
+        wait_until("all consumed", lambda: lag() == [0], timeout_s=60)
+        yield smq
+
+
+def test_ls_shows_topic_group_and_member(smq: Commands) -> None:
+    found = smq.json("ls")
+
+    topics = {row["topic"]: row for row in found["topics"]}
+    groups = {row["group"]: row for row in found["groups"]}
+    assert (4, 99, [GROUP]) == tuple(
+        topics[TOPIC][key] for key in ("queues", "end_offsets", "groups")
+    )
+    assert (0, 1) == tuple(groups[GROUP][key] for key in ("lag", "member_count"))
+    assert [] == [name for name in topics if name.startswith(("%", "TBW", "broker", "Default"))]
+    assert found["brokers"][0]["version"]
+    assert 0 == smq("check", "--group", GROUP).exit_code
+
+
+def test_topic_and_group_are_shown(smq: Commands) -> None:
+    topic, group = smq.json("topic", "show", TOPIC), smq.json("group", "show", GROUP)
+
+    assert ([99], [GROUP]) == ([sum(q["messages"] for q in topic["queues"])], topic["groups"])
+    assert ["PYTHON"] == [row["language"] for row in group["members"]]
+    assert [0] * 4 == [
+        row["lag"] for row in smq.json("group", "lag", GROUP) if row["topic"] == TOPIC
+    ]
+    assert {"queues", "groups"} <= smq.json("topic", "show", TOPIC).keys()
+
+
+def test_messages_are_sent_found_and_followed(smq: Commands) -> None:
+    sent = smq.json("send", TOPIC, "needle", "--tag", "one", "--key", "k-needle")
+
+    (by_id,) = smq.json("msg", "get", sent["msg_id"], "--topic", TOPIC)
+    (by_broker_id,) = smq.json("msg", "get", sent["offset_msg_id"], "--topic", TOPIC)
+    (by_key,) = smq.json("msg", "find", "k-needle", "--topic", TOPIC)
+    place = f"{sent['broker']}:{sent['queue']}"
+    (by_place,) = smq.json("msg", "at", TOPIC, place, str(sent["offset"]))
+    assert "needle" == by_id["body"]
+    assert by_id == by_broker_id == by_key == by_place
+    assert ["needle"] == smq("tail", TOPIC, "--tag", "one", "--body").stdout.splitlines()
+    assert 10 == len(smq("tail", TOPIC).stdout.splitlines())
+    lines = smq("tail", TOPIC, "--from", "earliest", "--json").stdout.splitlines()
+    assert {*range(99)} == {json.loads(json.loads(x)["body"])["n"] for x in lines if '"many"' in x}
+
+
+def test_a_group_is_moved_by_the_broker_and_goes_on_there(smq: Commands) -> None:
+    def committed() -> int:
+        rows = [row for row in smq.json("group", "lag", GROUP) if row["topic"] == TOPIC]
+        return sum(row["committed"] for row in rows)
+
+    before = committed()
+
+    told = smq("group", "reset", GROUP, "--to", "earliest", "--yes")
+
+    assert (0, True) == (told.exit_code, "the brokers will tell 1 member" in told.stderr)
+    # It consumes everything anew, so the offsets come back to where they were.
+    wait_until("all consumed again", lambda: committed() >= before, timeout_s=60)
+
+
+def test_doctor_looks_at_all_groups(smq: Commands) -> None:
+    groups = smq.json("rebalance", "doctor", "--interval", "0")["groups"]
+
+    (mine,) = [group for group in groups if group["group"] == GROUP]
+    assert [] == [f["title"] for f in mine["findings"] if f["severity"] == "error"]
+
+
+def test_mqadmins_words_do_here_too(smq: Commands) -> None:
+    assert TOPIC in smq(*translate(["topicRoute", "-t", TOPIC])).stdout
+    assert GROUP in smq(*translate(["consumerProgress"])).stdout
+
+
+def test_settings_of_topic_group_and_broker_are_changed(smq: Commands) -> None:
+    assert smq.json("topic", "update", TOPIC, "--queues", "6", "--yes")["applied"]
+    assert smq.json("group", "update", "GID_cli_new", "--retries", "3", "--yes")["applied"]
+    assert [3] == [
+        row["retry_times_max"] for row in smq.json("group", "show", "GID_cli_new")["settings"]
+    ]
+    assert 0 == smq("group", "delete", "GID_cli_new", "--yes").exit_code
+    # A broker of 5.x makes a group anew as soon as somebody asks for it.
+    gone = smq("group", "show", "GID_cli_new", "--json")
+    assert gone.exit_code == 2 or [16] == [
+        row["retry_times_max"] for row in json.loads(gone.stdout)["settings"]
+    ]
+    broker = smq.json("broker", "ls")[0]["broker"]
+    change = ("broker", "config", broker, "enablePropertyFilter=true", "--yes")
+    assert smq.json(*change)["applied"]
+    assert "true" == smq.json("broker", "config", broker)["enablePropertyFilter"]
+    assert 0 == smq("send", TOPIC, "cheap", "-p", "price=3").exit_code
+    assert ["cheap"] == smq("tail", TOPIC, "--sql", "price < 5", "--body").stdout.splitlines()

@@ -1,0 +1,62 @@
+"""Try the built wheel as a stranger would: a fresh environment, the extra `cli`, the first minute.
+
+`make try-wheel` runs it. It takes the dependencies from the package index, as users do.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(*command: str | Path, stdin: str | None = None) -> str:
+    """Run a command and return what it prints; its failure ends this program."""
+    return subprocess.run(
+        list(map(str, command)), check=True, text=True, stdout=subprocess.PIPE, input=stdin
+    ).stdout
+
+
+def main() -> None:
+    """Build, install, and send, find and consume a message."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", directory)
+        (wheel,) = directory.glob("*.whl")
+        venv.create(directory / "env", with_pip=True)
+        bin_ = directory / "env" / "bin"
+        run(bin_ / "pip", "install", "--quiet", f"{wheel}[cli]")
+        smq = bin_ / "smq"
+        print(run(smq, "--version").strip())
+        servers = subprocess.Popen(
+            [
+                *(smq, "up", "--data", directory / "data", "--stop-with-stdin"),
+                *("--nameserver-port", "0", "--broker-port", "0"),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert servers.stdout is not None
+            address = servers.stdout.readline().split()[1].removeprefix("nameserver=")
+            at = ("--nameserver", address)
+            run(smq, "topic", "create", "flights", *at)
+            run(smq, "send", "flights", *at, stdin="JFK-LAX\nLHR-CDG\n")
+            bodies = run(smq, "tail", "flights", "--body", *at).splitlines()
+            assert ["JFK-LAX", "LHR-CDG"] == sorted(bodies), bodies
+            found = json.loads(run(smq, "ls", "--json", *at))
+            assert ["flights"] == [topic["topic"] for topic in found["topics"]], found
+            print(run(smq, "ls", *at))
+        finally:
+            servers.communicate(timeout=30)
+    print("the wheel works")
+
+
+if __name__ == "__main__":
+    main()
