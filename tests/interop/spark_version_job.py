@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-from sparrowmq.pipeline import parquet_writer
+from sparrowmq.pipeline import balance, parquet_writer
 from sparrowmq.spark import spark_session
 from sparrowmq.spark.exactly_once import exactly_once
 from sparrowmq.spark.java import prepare_environment
@@ -49,6 +49,7 @@ def main(kind: str, name_server: str, out: str) -> None:
         "copied": error_of(lambda: copy(spark, place, topic, Path(out), {})),
         "limited": error_of(lambda: copy(spark, place, topic, Path(out), limited)),
         "parquet": error_of(lambda: parquet_writer(f"{out}/table")(found, 0)),
+        "balance": error_of(lambda: compare(spark, f"{out}/balance")),
     }
     result["copies"] = count(spark, place, f"{topic}-copy")
     print(json.dumps(result))
@@ -107,6 +108,10 @@ def copy(
             .start()
         )
         query.awaitTermination()
+
+
+def compare(spark: SparkSession, out: str) -> None:
+    balance.run(spark, balance.BalanceSettings(generate=2, strategies=["AVG"], out=out))
 
 
 def count(spark: SparkSession, place: dict[str, str], topic: str) -> int | str:

@@ -106,10 +106,11 @@ def test_a_version_reads_and_writes_and_says_what_it_cannot(
         assert (None, 300) == (found["copied"], found["copies"])
         needs = "sparrowmq: option 'maxOffsetsPerTrigger' needs PySpark 4.2 or newer; this is 4.1"
         assert needs in found["limited"]
-    if kind == "connect":
-        assert "the jobs need a classic Spark session" in found["parquet"]
-    else:
-        assert found["parquet"] is None
+    for name in ("parquet", "balance"):
+        if kind == "connect":
+            assert "the jobs need a classic Spark session" in found[name]
+        else:
+            assert found[name] is None
 
 
 def test_delta_lake_has_each_message_once_also_after_a_replay(

@@ -28,6 +28,12 @@ class Usage(NamedTuple):
     size: int
 
 
+def require_classic(session: SparkSession) -> None:
+    """Raise a UsageError where the session has no JVM to ask, as with Spark Connect."""
+    if not hasattr(session, "_jsc"):
+        raise UsageError("the jobs need a classic Spark session; Spark Connect has no JVM here")
+
+
 class Files:
     """The file system of a path.
 
@@ -35,8 +41,7 @@ class Files:
     """
 
     def __init__(self, session: SparkSession, path: str) -> None:
-        if not hasattr(session, "_jsc"):
-            raise UsageError("the jobs need a classic Spark session; Spark Connect has no JVM here")
+        require_classic(session)
         context: Any = session.sparkContext
         self._gateway: Any = context._gateway
         hadoop = self._gateway.jvm.org.apache.hadoop.fs

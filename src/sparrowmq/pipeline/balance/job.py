@@ -31,6 +31,7 @@ from sparrowmq.pipeline.balance.group import (
     known_strategies,
     make_places,
 )
+from sparrowmq.pipeline.files import require_classic
 from sparrowmq.pipeline.tables import collect_as, read_table
 
 TOPIC_COLUMNS = {
@@ -236,6 +237,7 @@ def balance(
     )
     clients = members.groupBy("consumerGroup").agg(F.collect_list("clientId").alias("clientIds"))
     session = topics.sparkSession
+    require_classic(session)
     tasks = session.sparkContext.defaultParallelism * _TASKS_PER_CORE
     groups = layouts.join(clients, "consumerGroup", "left").repartition(tasks, "consumerGroup")
     ddl = ", ".join(f"{name} {kind}" for name, kind in RESULT_COLUMNS.items())
