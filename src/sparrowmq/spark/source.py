@@ -24,7 +24,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from sparrowmq.errors import ConfigError, SparrowError
-from sparrowmq.spark.cluster import connect
 from sparrowmq.spark.failures import as_clear, clear
 from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.schema import check_declared, columns_ddl
@@ -78,6 +77,7 @@ class RocketMQDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Make the writer of a batch."""
         from sparrowmq.client.route_cache import RouteCache
+        from sparrowmq.spark.cluster import connect
         from sparrowmq.spark.writer import RocketMQWriter, see_to_topic
 
         options = self._sink_options(schema, overwrite=overwrite, scope="batch")

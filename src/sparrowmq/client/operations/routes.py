@@ -10,12 +10,11 @@ Source: MQClientInstance.updateTopicRouteInfoFromNameServer, MQClientAPIImpl.
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sparrowmq.calling.effects import Now, Operation, Task, join, now, spawn
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask_name_servers, decode_answer
-from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.route_cache import (
     RouteCache,
     TopicRoute,
@@ -38,6 +37,10 @@ from sparrowmq.protocol.bodies import ClusterInfo, TopicRouteData
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import GetRouteInfoRequestHeader
+
+if TYPE_CHECKING:
+    # Spark's processes that plan ask for routes, and need not import what producers do.
+    from sparrowmq.client.publisher import Publisher
 
 # A route that names as many brokers as it may takes a quarter of this.
 ROUTE_BYTES_MAX = 1024 * 1024
