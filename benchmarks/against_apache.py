@@ -1,0 +1,460 @@
+"""Our broker and our client beside Apache RocketMQ's: `python benchmarks/against_apache.py`.
+
+    python benchmarks/against_apache.py [--rounds N] [--seconds S] [--out DIRECTORY]
+    python benchmarks/against_apache.py --compare OLD.json NEW.json
+
+Both brokers run at once, each in a process of its own with asynchronous flush, and are loaded in
+turn by one JVM with Apache's client (`java/Load.java`); then our client loads Apache's broker. Both
+JVMs are warm: `WARM_UP_S` of load come first. Bodies have 128 bytes, topics eight queues.
+
+What is compared is processor time, of the broker's process for a broker and of the client's for a
+client: other load on the machine disturbs it least. Each figure is the median of the rounds.
+The results are written as `apache.json` and `apache.md`; `--compare` sets two of them side by side.
+
+Linux, Java 17 and the jars of Apache RocketMQ, which `make interop` fetches, are needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sparrowmq import AsyncProducer, ConsumeFromWhere, Message, MessageExt, Producer, PushConsumer
+from sparrowmq.testing import EmbeddedCluster
+
+ROOT = Path(__file__).resolve().parents[1]
+VERSION = "4.9.7"
+# Of Apache's broker and the JVM that loads; 20 s flatter us by nothing.
+WARM_UP_S = 24
+# Of each measurement, before it counts.
+SETTLE_S = 1
+DRAIN_COUNT = 200_000
+BODY = bytes(128)
+# As Apache's own scripts give them, but for sizes; the rig's are for tests that live for seconds.
+JAVA_OPTIONS = (
+    "-Xms1g",
+    "-Xmx1g",
+    "-XX:MaxDirectMemorySize=1g",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+
+
+class Row(NamedTuple):
+    """One kind of load.
+
+    Args:
+        mode: sync, async, batch or drain.
+        width: threads, sends under way, messages of a batch, messages of a listener's call.
+        with_client: whether our client is measured too.
+    """
+
+    name: str
+    mode: str
+    width: int
+    with_client: bool = False
+
+
+ROWS = (
+    Row("sync, 1 thread", "sync", 1, with_client=True),
+    Row("sync, 16 threads", "sync", 16),
+    Row("sync, 64 threads", "sync", 64),
+    Row("async, 1,000 under way", "async", 1_000, with_client=True),
+    Row("batches of 32", "batch", 32, with_client=True),
+    Row("batches of 100", "batch", 100),
+    Row("drain, a listener by 1", "drain", 1, with_client=True),
+    Row("drain, a listener by 32", "drain", 32, with_client=True),
+)
+
+
+class Sample(NamedTuple):
+    """What one run showed: messages a second, and processor seconds for a million of them."""
+
+    rate: float
+    client_cpu: float
+    broker_cpu: float
+
+
+class Target(NamedTuple):
+    """A broker under load."""
+
+    name_server: str
+    broker_pid: int
+
+
+def to_sample(told: dict[str, float]) -> Sample:
+    millions = told["count"] / 1e6
+    return Sample(
+        told["count"] / told["seconds"],
+        told["client_cpu_s"] / millions,
+        told["broker_cpu_s"] / millions,
+    )
+
+
+# --- our client, in a process of its own ----------------------------------------------------------
+
+
+class Window:
+    """Counts what is done, and what it takes, from `begin` on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._begin: tuple[int, float, float] | None = None
+
+    def begin(self) -> None:
+        self._begin = (self.count, time.perf_counter(), time.process_time())
+
+    def end(self) -> dict[str, float]:
+        assert self._begin is not None
+        count, wall, cpu = self._begin
+        return {
+            "count": self.count - count,
+            "seconds": time.perf_counter() - wall,
+            "client_cpu_s": time.process_time() - cpu,
+            "broker_cpu_s": 0.0,
+        }
+
+
+def repeat(step: Callable[[], int], seconds: float) -> dict[str, float]:
+    """Do a step, which returns how many messages it sent, again and again."""
+    window = Window()
+    start = time.perf_counter()
+    is_warm = False
+    while (elapsed := time.perf_counter() - start) < SETTLE_S + seconds:
+        if not is_warm and elapsed >= SETTLE_S:
+            is_warm = True
+            window.begin()
+        window.count += step()
+    return window.end()
+
+
+def send_singly(name_server: str, topic: str, seconds: float) -> dict[str, float]:
+    with Producer("GID_load", name_server=name_server) as producer:
+
+        def step() -> int:
+            producer.send(Message(topic, BODY))
+            return 1
+
+        return repeat(step, seconds)
+
+
+def send_batches(name_server: str, topic: str, size: int, seconds: float) -> dict[str, float]:
+    with Producer("GID_load", name_server=name_server) as producer:
+
+        def step() -> int:
+            producer.send_batch([Message(topic, BODY) for _ in range(size)])
+            return size
+
+        return repeat(step, seconds)
+
+
+async def send_beside(name_server: str, topic: str, width: int, seconds: float) -> dict[str, float]:
+    window = Window()
+    deadline = time.perf_counter() + SETTLE_S + seconds
+    async with AsyncProducer("GID_load", name_server=name_server) as producer:
+
+        async def sender() -> None:
+            while time.perf_counter() < deadline:
+                await producer.send(Message(topic, BODY))
+                window.count += 1
+
+        senders = asyncio.gather(*(sender() for _ in range(width)))
+        await asyncio.sleep(SETTLE_S)
+        window.begin()
+        await asyncio.sleep(seconds)
+        told = window.end()
+        await senders
+    return told
+
+
+def drain(name_server: str, topic: str, size: int, group: str) -> dict[str, float]:
+    window, lock = Window(), threading.Lock()
+    done = threading.Event()
+    told: dict[str, float] = {}
+
+    def listener(messages: list[MessageExt], _: object) -> None:
+        with lock:
+            before = window.count
+            window.count += len(messages)
+            if before < DRAIN_COUNT // 5 <= window.count:
+                window.begin()
+            if before < DRAIN_COUNT <= window.count:
+                told.update(window.end())
+                done.set()
+
+    with PushConsumer(
+        group,
+        name_server=name_server,
+        listener=listener,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        consume_message_batch_max_size=size,
+    ) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        assert done.wait(120)
+    return told
+
+
+def load(mode: str, name_server: str, topic: str, width: int, last: str) -> dict[str, float]:
+    """Load a broker by our client; `last` is the seconds, or the group of a drain."""
+    if mode == "sync":
+        return send_singly(name_server, topic, float(last))
+    if mode == "batch":
+        return send_batches(name_server, topic, width, float(last))
+    if mode == "async":
+        return asyncio.run(send_beside(name_server, topic, width, float(last)))
+    return drain(name_server, topic, width, last)
+
+
+# --- the comparison -------------------------------------------------------------------------------
+
+
+class JavaLoad:
+    """The JVM that loads brokers."""
+
+    def __init__(self, java: Any) -> None:
+        self._lines = java.start("Load")
+        self._count = 0
+
+    def run(self, row: Row, target: Target, topic: str, *last: object) -> Sample:
+        words = (row.mode, target.name_server, topic, target.broker_pid, row.width, *last)
+        stdin = self._lines.process.stdin
+        stdin.write(" ".join(map(str, words)) + "\n")
+        stdin.flush()
+        self._count += 1
+        self._lines.wait_for("answer", lambda: len(self._lines.events) >= self._count)
+        return to_sample(self._lines.events[-1])
+
+    def kill(self) -> None:
+        self._lines.kill()
+
+
+class Comparison:
+    """Both brokers, the loads, and what they showed."""
+
+    def __init__(self, java: JavaLoad, apache: Target, ours: Target, *, seconds: float) -> None:
+        self._java = java
+        self._targets = {"apache": apache, "ours": ours}
+        self._seconds = seconds
+        self._groups = 0
+        self.samples: dict[tuple[str, str], list[Sample]] = {}
+
+    def fill(self) -> None:
+        """Warm the JVMs, and have something to drain."""
+        for target in self._targets.values():
+            with Producer("GID_fill", name_server=target.name_server) as producer:
+                batch = [Message("drain", BODY) for _ in range(400)]
+                for _ in range(DRAIN_COUNT // 400):
+                    producer.send_batch(batch)
+        apache = self._targets["apache"]
+        for row in ROWS:
+            if row.mode != "drain":
+                self._java.run(row, apache, "bench", 0, WARM_UP_S / 6)
+        self._java.run(ROWS[0], self._targets["ours"], "bench", 0, 1)
+        for row in ROWS:
+            if row.mode == "drain":
+                self._run_java(row, apache)
+
+    def run_round(self) -> None:
+        for row in ROWS:
+            for name, target in self._targets.items():
+                self._note(row, name, self._run_java(row, target))
+            if row.with_client:
+                self._note(row, "our client", self._run_ours(row, self._targets["apache"]))
+
+    def _last(self, row: Row) -> str:
+        if row.mode != "drain":
+            return str(self._seconds)
+        self._groups += 1
+        return f"GID_drain_{self._groups}"
+
+    def _run_java(self, row: Row, target: Target) -> Sample:
+        if row.mode == "drain":
+            return self._java.run(row, target, "drain", DRAIN_COUNT, self._last(row))
+        return self._java.run(row, target, "bench", SETTLE_S, self._last(row))
+
+    def _run_ours(self, row: Row, target: Target) -> Sample:
+        topic = "drain" if row.mode == "drain" else "bench"
+        command = [sys.executable, __file__, "--load", row.mode, target.name_server, topic]
+        command += [str(row.width), self._last(row)]
+        told = subprocess.run(command, capture_output=True, text=True, check=True)
+        return to_sample(json.loads(told.stdout.splitlines()[-1]))
+
+    def _note(self, row: Row, who: str, sample: Sample) -> None:
+        self.samples.setdefault((row.name, who), []).append(sample)
+        print(f"{row.name:26}{who:12}{sample.rate:10,.0f}/s", end="")
+        print(f"{sample.broker_cpu:9.1f}{sample.client_cpu:9.1f}", flush=True)
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows of both tables, each figure a median."""
+        brokers, clients = [], []
+        for row in ROWS:
+            peer, ours = self._median(row, "apache"), self._median(row, "ours")
+            brokers.append(describe_row(row, peer, ours, peer.broker_cpu, ours.broker_cpu))
+            if row.with_client:
+                ours = self._median(row, "our client")
+                clients.append(describe_row(row, peer, ours, peer.client_cpu, ours.client_cpu))
+        return {"broker": brokers, "client": clients}
+
+    def _median(self, row: Row, who: str) -> Sample:
+        return Sample(*map(statistics.median, zip(*self.samples[row.name, who], strict=True)))
+
+
+def describe_row(
+    row: Row, peer: Sample, ours: Sample, peer_cpu: float, our_cpu: float
+) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "peer": round(peer_cpu, 2),
+        "ours": round(our_cpu, 2),
+        "ratio": round(our_cpu / peer_cpu, 2),
+        "peer_rate": round(peer.rate),
+        "our_rate": round(ours.rate),
+    }
+
+
+def describe_machine() -> dict[str, Any]:
+    model = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True)
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "commit": commit.stdout.strip(),
+        "processor": model,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "java": java.stderr.splitlines()[0],
+        "peer": f"Apache RocketMQ {VERSION}",
+    }
+
+
+def render(result: dict[str, Any]) -> str:
+    """Return the tables as Markdown."""
+    machine, rounds = result["machine"], result["rounds"]
+    lines = [
+        f"{machine['date']}, commit {machine['commit']}, {machine['processor']} with "
+        f"{machine['cores']} cores, Python {machine['python']}, {machine['java']}; "
+        f"medians of {rounds} rounds in turn.",
+    ]
+    for key, title in (("broker", "broker"), ("client", "client, on Apache's broker")):
+        lines += ["", f"| {title} | {machine['peer']} | SparrowMQ | ratio | rates, messages/s |"]
+        lines.append("|---|---|---|---|---|")
+        for row in result[key]:
+            rates = f"{row['peer_rate']:,} / {row['our_rate']:,}"
+            lines.append(
+                f"| {row['name']} | {row['peer']} | {row['ours']} | {row['ratio']} | {rates} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def compare(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """Return two results side by side: our processor seconds, and the ratios to the peer."""
+    lines = [f"{'':38}{'ours':>16}{'ratio to peer':>22}{'change':>9}"]
+    lines.append(f"{'':38}{old['machine']['commit']:>8}{new['machine']['commit']:>8}")
+    for key in ("broker", "client"):
+        before = {row["name"]: row for row in old[key]}
+        for row in new[key]:
+            if (was := before.get(row["name"])) is None:
+                continue
+            change = row["ratio"] / was["ratio"] - 1
+            lines.append(
+                f"{key + ': ' + row['name']:38}{was['ours']:8.1f}{row['ours']:8.1f}"
+                f"{was['ratio']:11.2f}{row['ratio']:11.2f}{change:+9.0%}"
+            )
+    return "\n".join(lines)
+
+
+def load_rig() -> Any:
+    """Return the module that starts Apache's servers for the interop tests."""
+    path = ROOT / "tests" / "interop" / "conftest.py"
+    spec = importlib.util.spec_from_file_location("rig", path)
+    assert spec is not None
+    assert spec.loader is not None
+    rig: Any = importlib.util.module_from_spec(spec)
+    sys.modules["rig"] = rig
+    spec.loader.exec_module(rig)
+    rig.JAVA_OPTIONS = JAVA_OPTIONS
+    return rig
+
+
+def measure(rounds: int, seconds: float) -> dict[str, Any]:
+    rig = load_rig()
+    cache = rig.cache_of(VERSION)
+    if not (cache / "jars" / "complete").exists():
+        raise SystemExit("Apache's jars are not there; `make interop` fetches them")
+    rig.compile_peer("javac", VERSION)
+    source = ROOT / "benchmarks" / "java" / "Load.java"
+    classes, jars = str(cache / "classes"), f"{cache / 'jars'}/*"
+    subprocess.run(["javac", "-nowarn", "-cp", jars, "-d", classes, str(source)], check=True)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        EmbeddedCluster(Path(directory, "ours"), flush="async") as ours,
+    ):
+        java = rig.Java("java", Path(directory, "java"), version=VERSION)
+        apache = rig.ApacheCluster(java, Path(directory, "apache", "store"))
+        apache.start()
+        load = JavaLoad(java)
+        try:
+            for cluster in (apache, ours):
+                for topic in ("bench", "drain"):
+                    cluster.create_topic(topic, queues=8)
+            broker_pid = apache._processes[-1].process.pid
+            comparison = Comparison(
+                load,
+                Target(apache.name_server, broker_pid),
+                Target(ours.name_server, ours.pid),
+                seconds=seconds,
+            )
+            comparison.fill()
+            for _ in range(rounds):
+                comparison.run_round()
+        finally:
+            load.kill()
+            apache.kill()
+    return {"machine": describe_machine(), "rounds": rounds, **comparison.tables()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"))
+    parser.add_argument("--load", nargs=5, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.load is not None:
+        mode, name_server, topic, width, last = arguments.load
+        print(json.dumps(load(mode, name_server, topic, int(width), last)))
+        return
+    if arguments.compare is not None:
+        old, new = (json.loads(path.read_text()) for path in arguments.compare)
+        print(compare(old, new))
+        return
+    result = measure(arguments.rounds, arguments.seconds)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "apache.json").write_text(json.dumps(result, indent=1) + "\n")
+    (arguments.out / "apache.md").write_text(render(result))
+    print(render(result), end="")
+
+
+if __name__ == "__main__":
+    main()
