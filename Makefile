@@ -12,7 +12,7 @@ BIN := .venv/bin
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup demo test simulate fuzz check format generate docs bench interop interop-smoke soak soak-spark lock try-wheel clean
+.PHONY: help setup demo test simulate fuzz check format generate docs bench bench-compare interop interop-smoke soak soak-spark lock try-wheel clean
 
 setup: .venv/ready ## make .venv with everything that is used here
 
@@ -85,8 +85,14 @@ generate: setup ## make the files that are made of others
 docs: setup ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: setup ## all benchmarks
+bench: setup ## all benchmarks; the comparison with Apache is written to benchmarks/results
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+# What a change did: `make bench-compare OLD=before.json`, where NEW is the last `make bench`.
+OLD ?=
+NEW ?= benchmarks/results/apache.json
+bench-compare: setup ## two results of the comparison with Apache side by side: OLD=file NEW=file
+	$(BIN)/python benchmarks/against_apache.py --compare $(OLD) $(NEW)
 
 # Takes dependencies from the package index, as users do; about a minute.
 try-wheel: setup ## build the wheel, install it into a fresh environment, and use it

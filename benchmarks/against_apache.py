@@ -22,6 +22,7 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -397,6 +398,8 @@ def load_rig() -> Any:
 
 
 def measure(rounds: int, seconds: float) -> dict[str, Any]:
+    if missing := [name for name in ("java", "javac") if shutil.which(name) is None]:
+        raise SystemExit(f"{' and '.join(missing)} must be on the PATH: Java 17 or newer")
     rig = load_rig()
     cache = rig.cache_of(VERSION)
     if not (cache / "jars" / "complete").exists():
@@ -446,6 +449,9 @@ def main() -> None:
         print(json.dumps(load(mode, name_server, topic, int(width), last)))
         return
     if arguments.compare is not None:
+        for path in arguments.compare:
+            if not path.is_file():
+                parser.error(f"there is no result {path}; this program writes one")
         old, new = (json.loads(path.read_text()) for path in arguments.compare)
         print(compare(old, new))
         return

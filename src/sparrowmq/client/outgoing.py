@@ -27,6 +27,7 @@ from sparrowmq.model.message import (
 from sparrowmq.model.names import NOT_ALLOWED_SEND_TOPICS, RETRY_GROUP_TOPIC_PREFIX, check_topic
 from sparrowmq.protocol.compression import compress_body
 from sparrowmq.protocol.properties import (
+    NAME_VALUE_SEPARATOR,
     PROPERTIES_BYTES_MAX,
     PROPERTY_SEPARATOR,
     encode_properties,
@@ -57,23 +58,15 @@ class OutgoingMessage(NamedTuple):
     properties: str
 
 
-def encode_message(
-    message: Message, msg_id: str, *, config: ProducerConfig, may_compress: bool = True
-) -> OutgoingMessage:
+def encode_message(message: Message, msg_id: str, *, config: ProducerConfig) -> OutgoingMessage:
     """Check a message and encode it.
 
     Raises: UsageError (ConfigError for a bad topic name) that says what is wrong with it;
     LocalProtocolError if a property holds a separator.
     """
-    body = message.body
-    if not 0 < len(body) <= config.body_bytes_max:
-        raise UsageError(
-            f"the body of a message to {message.topic!r} has {len(body)} bytes; it must have "
-            f"1 to {config.body_bytes_max}"
-        )
-    properties = _properties_of(message, msg_id, namespace=config.namespace.name)
+    body, properties = message.body, check_and_encode(message, msg_id, config=config)
     sys_flag = 0
-    if may_compress and len(body) >= config.compress_bytes_min:
+    if len(body) >= config.compress_bytes_min:
         body, sys_flag = compress_body(body, config.compress_type, level=config.compress_level)
     return OutgoingMessage(body, sys_flag, message.flag, properties)
 
@@ -85,6 +78,26 @@ def make_half(outgoing: OutgoingMessage, group: str) -> OutgoingMessage:
         sys_flag=outgoing.sys_flag | TRANSACTION_PREPARED,
         properties=f"{outgoing.properties}{PROPERTY_SEPARATOR}{encode_properties(marks)}",
     )
+
+
+def check_and_encode(message: Message, msg_id: str, *, config: ProducerConfig) -> str:
+    """Check a message and return its properties as a text, as `encode_message` does."""
+    if not 0 < len(message.body) <= config.body_bytes_max:
+        raise UsageError(
+            f"the body of a message to {message.topic!r} has {len(message.body)} bytes; it must "
+            f"have 1 to {config.body_bytes_max}"
+        )
+    namespace = config.namespace.name
+    if not (
+        message.tags
+        or message.keys
+        or message.properties
+        or message.sharding_key
+        or message.delay_level
+        or namespace
+    ):
+        return f"{PROPERTY_UNIQ_KEY}{NAME_VALUE_SEPARATOR}{msg_id}"
+    return _properties_of(message, msg_id, namespace=namespace)
 
 
 def check_sendable_topic(topic: str) -> None:

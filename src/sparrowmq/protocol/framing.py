@@ -282,8 +282,8 @@ def _find_send(header: bytes, body: bytes | None) -> RemotingCommand | None:
         + (send.bname is not None)
     )
     if (
-        # No key comes twice, none is unknown or null, and no value looks like one.
-        header.count(b'":') != key_count
+        # No key comes twice, none is unknown or null; a colon in a value costs a closer look.
+        (header.count(b":") != key_count and header.count(b'":') != key_count)
         or len(header) > EXT_VALUE_BYTES_MAX
         # What else msgspec takes for true, Java does not.
         or (send.batch and b'"m":"true"' not in header)

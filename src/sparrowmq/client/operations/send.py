@@ -21,6 +21,7 @@ from sparrowmq.client.operations.request import error_of
 from sparrowmq.client.operations.routes import get_publish_route, look_up_publish_route
 from sparrowmq.client.outgoing import (
     OutgoingMessage,
+    check_and_encode,
     check_batch,
     check_sendable_topic,
     encode_message,
@@ -126,13 +127,12 @@ def send_batch(
             "a batch goes to one queue, but its messages have several sharding keys; "
             "group them by `select_queue` and name the queue"
         )
-    entries: list[BatchEntry] = []
-    msg_ids: list[str] = []
-    for message in messages:
-        msg_id = publisher.ids.next_id(timestamp_ms)
-        part = encode_message(message, msg_id, config=config, may_compress=False)
-        entries.append(BatchEntry(part.flag, part.body, part.properties))
-        msg_ids.append(msg_id)
+    start, first = publisher.ids.reserve(timestamp_ms, len(messages))
+    msg_ids = [f"{start}{(first + n) & 0xFFFF:04X}" for n in range(len(messages))]
+    entries = [
+        BatchEntry(message.flag, message.body, check_and_encode(message, msg_id, config=config))
+        for message, msg_id in zip(messages, msg_ids, strict=True)
+    ]
     outgoing = OutgoingMessage(encode_batch(entries), 0, 0, "")
     code = RequestCode.SEND_BATCH_MESSAGE
     request = _make_request(publisher, topic, outgoing, code=code, timestamp_ms=timestamp_ms)
