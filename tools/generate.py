@@ -241,6 +241,7 @@ def describe_command(path: str, command: Any, shared: set[str], level: int = 2) 
     options = [p for p in own if p.param_type_name == "option"]
     usage = " ".join([path, *(argument_name(p) for p in arguments)])
     text, _, examples = inspect.cleandoc(command.help or "").partition("\b\nExamples:\n")
+    text, _, keys = text.partition("\b\nKeys:\n")
     parts = [f"{'#' * level} `{path}`\n", text.strip() + "\n"]
     commands = getattr(command, "commands", {})
     if not commands or options:
@@ -249,6 +250,8 @@ def describe_command(path: str, command: Any, shared: set[str], level: int = 2) 
         parts.append(options_table([*arguments, *options]))
     if takes_shared:
         parts.append("Takes the options of most commands, too.\n")
+    if keys:
+        parts.append(f"```text\n{textwrap.dedent(keys).strip()}\n```\n")
     if examples:
         parts.append(f"```sh\n{textwrap.dedent(examples).strip()}\n```\n")
     for name in commands:

@@ -31,6 +31,7 @@ _COMMANDS = {
     "broker": _Command("sparrowmq.cli.broker", "Run a broker, or look at those of a cluster."),
     "context": _Command("sparrowmq.cli.context", "Name clusters; choose which to talk to."),
     "ls": _Command("sparrowmq.cli.cluster", "List brokers, topics and groups, with their lag."),
+    "top": _Command("sparrowmq.cli.top", "Watch all consumer groups on a live screen."),
     "check": _Command("sparrowmq.cli.cluster", "Whether a cluster is well, as an exit code."),
     "topic": _Command("sparrowmq.cli.topic", "List, show, create, update and delete topics."),
     "group": _Command(

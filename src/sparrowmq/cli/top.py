@@ -1,0 +1,343 @@
+"""`sparrowmq top`: a live screen of consumer groups: lag, rates, members, and who owns what.
+
+The cluster is looked at by one thread, which has the connections to itself; the screen is drawn by
+another, from what it is handed.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, ClassVar, NamedTuple
+
+import typer
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer, Header, Static
+
+from sparrowmq.cli import rebalance_view
+from sparrowmq.cli.cluster import trouble_of
+from sparrowmq.cli.connecting import Cluster, on_cluster
+from sparrowmq.cli.output import format_value
+from sparrowmq.client.operations.overview import (
+    Flow,
+    GroupOverview,
+    Overview,
+    group_flows,
+    take_overview,
+)
+from sparrowmq.client.operations.snapshot import take_snapshot
+from sparrowmq.doctor import diagnose
+from sparrowmq.doctor.case import Case, examine
+from sparrowmq.doctor.finding import Finding, count_of
+from sparrowmq.errors import SparrowError, UsageError
+
+# Looks that a sparkline shows.
+HISTORY_MAX = 30
+_BARS = " ▁▂▃▄▅▆▇█"
+_COLUMNS = ("group", "lag", "lag before", "in/s", "out/s", "members", "topics", "trouble")
+
+
+class Row(NamedTuple):
+    """A group on the screen: what was seen of it, how it moves, its lag at the last looks."""
+
+    group: GroupOverview
+    flow: Flow | None
+    lags: Sequence[int]
+
+
+# By what rows are sorted, and the key that chooses it.
+ORDERS: dict[str, tuple[str, Callable[[Row], object]]] = {
+    "attention": ("a", lambda row: 0),
+    "lag": ("l", lambda row: -row.group.lag),
+    "in/s": ("i", lambda row: -(row.flow.produced_per_s if row.flow else 0)),
+    "out/s": ("o", lambda row: -(row.flow.consumed_per_s if row.flow else 0)),
+    "name": ("n", lambda row: row.group.group),
+}
+
+
+class History:
+    """The lag of every group at the last looks, and the look before."""
+
+    def __init__(self) -> None:
+        self._lags: dict[str, deque[int]] = {}
+        self._before: Overview | None = None
+
+    def add(self, seen: Overview) -> list[Row]:
+        """Take a look; return the rows, those that need attention first."""
+        flows = {} if self._before is None else group_flows(self._before, seen)
+        self._before = seen
+        # A group that is gone is forgotten.
+        known = {group.group for group in seen.groups}
+        self._lags = {name: lags for name, lags in self._lags.items() if name in known}
+        rows = []
+        for group in seen.groups:
+            lags = self._lags.setdefault(group.group, deque(maxlen=HISTORY_MAX))
+            lags.append(group.lag)
+            rows.append(Row(group, flows.get(group.group), tuple(lags)))
+        return rows
+
+
+def sparkline(values: Sequence[int]) -> str:
+    """Draw numbers as bars, the largest at full height; 0 is a blank."""
+    largest = max(values, default=0)
+    if not largest:
+        return ""
+    # The least number that is not 0 is seen.
+    return "".join(_BARS[-(-value * (len(_BARS) - 1) // largest)] for value in values)
+
+
+class GroupScreen(Screen[None]):
+    """One group: the queue × client matrix, and what the doctor finds."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "back"),
+        Binding("q", "app.quit", "quit"),
+    ]
+
+    def __init__(self, group: str) -> None:
+        super().__init__()
+        self.group = group
+
+    def compose(self) -> ComposeResult:
+        """Make the widgets."""
+        yield Header()
+        with VerticalScroll():
+            yield Static(f"looking at {self.group} …", id="matrix")
+            yield Static(id="findings")
+        yield Footer()
+
+    def update(self, case: Case, findings: list[Finding]) -> None:
+        """Show a look."""
+        console = self.app.console
+        matrix = rebalance_view.render_group(case, console)
+        self.query_one("#matrix", Static).update(matrix)
+        if findings:
+            shown = rebalance_view.render_findings(case, findings)
+            self.query_one("#findings", Static).update(shown)
+
+    def fail(self, problem: str) -> None:
+        """Say that a look failed."""
+        self.query_one("#findings", Static).update(Text(problem, "bold red"))
+
+
+class Seen(Message):
+    """The cluster was looked at."""
+
+    def __init__(self, overview: Overview) -> None:
+        super().__init__()
+        self.overview = overview
+
+
+class Examined(Message):
+    """A group was looked at."""
+
+    def __init__(self, case: Case, findings: list[Finding]) -> None:
+        super().__init__()
+        self.case = case
+        self.findings = findings
+
+
+class Failed(Message):
+    """A look failed; the next one may not."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__()
+        self.problem = problem
+
+
+class Lookout(threading.Thread):
+    """Looks at the cluster, or at one group, again and again, and posts what it sees.
+
+    Args:
+        post: hands a message to the screen, from any thread.
+    """
+
+    def __init__(
+        self, cluster: Cluster, interval_ms: int, post: Callable[[Message], object]
+    ) -> None:
+        super().__init__(name="lookout", daemon=True)
+        self._cluster = cluster
+        self._interval_ms = interval_ms
+        self._post = post
+        # Set by the screen: the group to look at, None for all; and whether to look at all.
+        self.group: str | None = None
+        self.is_paused = False
+        self.stopped = threading.Event()
+        self.hurried = threading.Event()
+
+    def run(self) -> None:
+        """Look until told to stop."""
+        while not self.stopped.is_set():
+            self.hurried.clear()
+            try:
+                if not self.is_paused:
+                    self._post(self._look(self.group))
+            except SparrowError as error:
+                self._post(Failed(str(error)))
+            self.hurried.wait(self._interval_ms / 1000)
+
+    def _look(self, group: str | None) -> Message:
+        directory = self._cluster.directory
+        if group is None:
+            return Seen(self._cluster.run(take_overview(directory)))
+        operation = take_snapshot(directory, group, interval_ms=self._interval_ms)
+        snapshot = self._cluster.run(operation)
+        return Examined(examine(snapshot), diagnose(snapshot))
+
+    def look_at(self, group: str | None) -> None:
+        """Look at a group from now on, or at the cluster."""
+        self.group = group
+        self.hurried.set()
+
+    def stop(self) -> None:
+        """End, once the look that is under way has."""
+        self.stopped.set()
+        self.hurried.set()
+        self.join()
+
+
+class TopApp(App[None]):
+    """The live screen."""
+
+    TITLE = "sparrowmq top"
+    CSS = "#status { dock: bottom; height: 1; margin-bottom: 1; color: $text-muted; }"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "quit"),
+        *(Binding(key, f"sort('{name}')", name) for name, (key, _) in ORDERS.items()),
+        Binding("space", "pause", "pause"),
+    ]
+
+    def __init__(self, cluster: Cluster, interval_ms: int) -> None:
+        super().__init__()
+        self._name_server = self.sub_title = cluster.context.name_server
+        self._lookout = Lookout(cluster, interval_ms, self.post_message)
+        self._history = History()
+        self._rows: list[Row] = []
+        self._order = "attention"
+
+    def compose(self) -> ComposeResult:
+        """Make the widgets."""
+        yield Header()
+        table: DataTable[Text] = DataTable(cursor_type="row")
+        for name in _COLUMNS:
+            table.add_column(name, key=name)
+        yield table
+        yield Static("looking …", id="status")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self._lookout.start()
+
+    def stop(self) -> None:
+        """End the thread that looks; called once the screen is gone."""
+        self._lookout.stop()
+
+    def on_seen(self, event: Seen) -> None:
+        """Show a look at the cluster."""
+        seen = event.overview
+        self._rows = self._history.add(seen)
+        failing = [broker.name for broker in seen.brokers if broker.failure]
+        lag = sum(group.lag for group in seen.groups)
+        text = (
+            f"{count_of(len(seen.brokers), 'broker')} · {count_of(len(seen.topics), 'topic')} · "
+            f"{count_of(len(seen.groups), 'group')} · {count_of(lag, 'message')} behind"
+        )
+        if failing:
+            text += f" · no answer from {', '.join(failing)}"
+        self._status.update(text)
+        self._draw()
+
+    def on_examined(self, event: Examined) -> None:
+        """Show a look at the group on the screen."""
+        screen = self.screen
+        if isinstance(screen, GroupScreen) and screen.group == event.case.snapshot.group:
+            screen.update(event.case, event.findings)
+
+    def on_failed(self, event: Failed) -> None:
+        """Say that a look failed."""
+        screen = self.screen
+        if isinstance(screen, GroupScreen):
+            screen.fail(event.problem)
+        else:
+            self._status.update(Text(event.problem, "bold red"))
+
+    @property
+    def _status(self) -> Static:
+        # The lowest screen's, whichever is on top.
+        return self.screen_stack[0].query_one("#status", Static)
+
+    def action_sort(self, order: str) -> None:
+        """Sort by another column."""
+        self._order = order
+        self._draw()
+
+    def action_pause(self) -> None:
+        """Stop to look, or go on."""
+        self._lookout.is_paused = not self._lookout.is_paused
+        self.sub_title = self._name_server + " (paused)" * self._lookout.is_paused
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Show the group of the row, until somebody leads back."""
+        if event.row_key.value is not None:
+            self._lookout.look_at(event.row_key.value)
+            self.push_screen(
+                GroupScreen(event.row_key.value), lambda _: self._lookout.look_at(None)
+            )
+
+    def _draw(self) -> None:
+        table = self.screen_stack[0].query_one(DataTable)
+        chosen = table.cursor_row
+        table.clear()
+        for row in sorted(self._rows, key=ORDERS[self._order][1]):  # type: ignore[arg-type]
+            table.add_row(*cells_of(row), key=row.group.group)
+        table.move_cursor(row=min(chosen, max(0, len(self._rows) - 1)))
+
+
+def cells_of(row: Row) -> Iterator[Text]:
+    """Return the cells of a group's row."""
+    group, flow, lags = row
+    trouble = trouble_of(group)
+    yield Text(group.group, "bold red" if trouble else "bold")
+    yield Text(f"{group.lag:,}", justify="right")
+    yield Text(sparkline(lags), "yellow")
+    yield Text(format_value(flow and flow.produced_per_s), justify="right")
+    yield Text(format_value(flow and flow.consumed_per_s), justify="right")
+    count = None if group.members is None else len(group.members)
+    yield Text(format_value(count), justify="right")
+    yield Text(format_value([topic.topic for topic in group.topics]))
+    yield Text(trouble, "bold red")
+
+
+@on_cluster
+def top(
+    cluster: Cluster,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.5, max=60.0, help="seconds between two looks")
+    ] = 2.0,
+) -> None:
+    """Watch all consumer groups on a live screen: lag, rates, members; Enter shows who owns what.
+
+    \b
+    Keys:
+      Enter   the queue × client matrix of a group, and what is wrong with it; Escape leads back
+      a l i o n   sort by attention, lag, messages in or out a second, or name
+      space   pause
+      q       quit
+    """
+    if cluster.as_json or not sys.stdout.isatty():
+        raise UsageError("top is for a terminal; programs read `sparrowmq ls --json --interval 2`")
+    # Before the screen is taken over, so that what is wrong with the address is read.
+    cluster.run(take_overview(cluster.directory))
+    app = TopApp(cluster, round(interval * 1000))
+    try:
+        app.run()
+    finally:
+        app.stop()

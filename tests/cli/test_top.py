@@ -1,0 +1,126 @@
+"""`sparrowmq top`: the live screen, driven by keys, on a real cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Static
+
+from commands import Commands
+from sparrowmq import ConsumeFromWhere, PushConsumer
+from sparrowmq.cli.connecting import open_cluster
+from sparrowmq.cli.top import GroupScreen, History, TopApp, sparkline
+from sparrowmq.client.operations.overview import GroupOverview, Overview
+from sparrowmq.testing import EmbeddedCluster
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """A cluster with a group that works and one that nobody is in, 20 messages behind."""
+    with EmbeddedCluster(flush="async") as running:
+        running.create_topic("T", queues=4)
+        smq = Commands(running.name_server)
+        smq("group", "update", "GID_gone", "--yes")
+        smq("send", "T", stdin="".join(f"{n}\n" for n in range(20)))
+        smq("group", "reset", "GID_gone", "--topic", "T", "--to", "earliest", "--yes")
+        with PushConsumer(
+            "GID_works",
+            name_server=running.name_server,
+            listener=lambda messages, context: None,
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        ) as consumer:
+            consumer.subscribe("T")
+            consumer.start()
+            assert consumer.wait_assigned()
+            assert consumer.wait_idle()
+            yield running
+
+
+@asynccontextmanager
+async def screen_of(cluster: EmbeddedCluster) -> AsyncIterator[tuple[TopApp, Pilot[None]]]:
+    with open_cluster(
+        nameserver=cluster.name_server, context=None, tls_ca=None, timeout=10.0
+    ) as opened:
+        app = TopApp(opened, 500)
+        try:
+            async with app.run_test(size=(160, 40)) as pilot:
+                yield app, pilot
+        finally:
+            await asyncio.to_thread(app.stop)
+
+
+async def until(what: str, pilot: Pilot[None], is_so: Callable[[], object]) -> None:
+    deadline = asyncio.get_running_loop().time() + 60
+    while not is_so():
+        if asyncio.get_running_loop().time() > deadline:
+            pytest.fail(f"not {what} within 60 s")
+        await pilot.pause(0.02)
+
+
+def names_of(app: TopApp) -> list[str]:
+    table = app.screen_stack[0].query_one(DataTable)
+    return [str(table.get_row_at(row)[0]) for row in range(table.row_count)]
+
+
+async def test_groups_are_shown_sorted_and_opened_by_keys(cluster: EmbeddedCluster) -> None:
+    async with screen_of(cluster) as (app, pilot):
+        await until("groups", pilot, lambda: len(names_of(app)) == 2)
+        # Who has messages and nobody to consume them comes first.
+        assert ["GID_gone", "GID_works"] == names_of(app)
+        table = app.query_one(DataTable)
+        assert ["GID_gone", "20"] == list(map(str, table.get_row_at(0)))[:2]
+        assert "nobody consumes" == str(table.get_row_at(0)[-1])
+
+        await pilot.press("n", "down", "enter")
+        await until("a group's screen", pilot, lambda: isinstance(app.screen, GroupScreen))
+        assert isinstance(app.screen, GroupScreen)
+        assert "GID_works" == app.screen.group
+        matrix = app.screen.query_one("#matrix", Static)
+        await until("its matrix", pilot, lambda: "looking" not in str(matrix.content))
+
+        await pilot.press("escape")
+        await until("all groups again", pilot, lambda: not isinstance(app.screen, GroupScreen))
+        await pilot.press("space")
+        assert "(paused)" in app.sub_title
+        await pilot.press("q")
+
+
+async def test_a_cluster_that_goes_is_said_and_the_screen_stays(tmp_path: object) -> None:
+    with EmbeddedCluster(flush="async") as cluster:
+        async with screen_of(cluster) as (app, pilot):
+            status = app.query_one("#status", Static)
+            await until("a look", pilot, lambda: "1 broker" in str(status.content))
+            await asyncio.to_thread(cluster.close)
+            await until("a problem", pilot, lambda: "no name server" in str(status.content))
+
+
+def test_top_is_for_a_terminal(cluster: EmbeddedCluster) -> None:
+    result = Commands(cluster.name_server)("top")
+
+    assert (2, True) == (result.exit_code, "ls --json" in result.stderr)
+
+
+def test_sparkline_shows_the_least_and_the_largest() -> None:
+    assert "" == sparkline([]) == sparkline([0, 0])
+    assert " ▁█" == sparkline([0, 1, 1_000])
+    assert "▄█" == sparkline([50, 100])
+
+
+def test_history_is_of_the_groups_that_are_there_and_bounded() -> None:
+    history = History()
+
+    def look(at_ms: int, *names: str) -> Overview:
+        groups = tuple(GroupOverview(group=name, retry_lag=at_ms) for name in names)
+        return Overview(at_ms=at_ms, timestamp_ms=at_ms, brokers=(), topics=(), groups=groups)
+
+    for at_ms in range(100):
+        rows = history.add(look(at_ms, "a", "b"))
+    assert [30, 30] == [len(row.lags) for row in rows]
+    assert ["a"] == [row.group.group for row in history.add(look(100, "a"))]
+    assert [(101,)] == [row.lags for row in history.add(look(101, "b"))]
