@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,9 @@ from sparrowmq.protocol.bodies import (
     ConsumeStatsList,
     GroupList,
     ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
+    QuerySubscriptionResponseBody,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
     TopicConfig,
@@ -403,3 +407,83 @@ def test_stray_response_is_ignored(rig: Any) -> None:
     command = RemotingCommand(code=0, flag=RESPONSE_FLAG)
 
     assert [] == rig.handle(rig.connect(), command)
+
+
+def test_many_topics_are_made_at_once_or_none(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig(topics_max=15)
+    topics = rig.broker.state.topics
+
+    def create(*names: str, queues: int = 2) -> Any:
+        configs = [
+            {"topicName": name, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
+            for name in names
+        ]
+        body = json.dumps({"topicConfigList": configs}).encode()
+        return rig.call(rig.connect(), RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, body)
+
+    assert 0 == create("A", "B").code
+    assert (2, 2) == (topics.find("A").read_queue_nums, topics.find("B").write_queue_nums)
+    for names in (("C", "no name!"), ("C", "TBW102"), ("C", "D")):
+        assert ResponseCode.SYSTEM_ERROR == create(*names).code
+    assert ResponseCode.SYSTEM_ERROR == create("A", queues=70_000).code
+    assert topics.find("C") is None
+    assert 2 == topics.find("A").read_queue_nums
+
+
+def test_many_groups_are_made_at_once_or_none(rig: Any) -> None:
+    def create(*names: str) -> Any:
+        configs = [{"groupName": name, "retryMaxTimes": 3} for name in names]
+        body = json.dumps({"groupConfigList": configs}).encode()
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+        return rig.call(rig.connect(), code, None, body)
+
+    assert 0 == create("GID_1", "GID_2").code
+    assert ResponseCode.SYSTEM_ERROR == create("GID_3", "no name!").code
+
+    known = ask(rig, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="GID_2")
+    unknown = ask(rig, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="GID_3")
+    assert 3 == decode_body(SubscriptionGroupConfig, known.body).retry_max_times
+    assert ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST == unknown.code
+    assert "No group in this broker. group: GID_3" == unknown.remark
+
+
+def test_all_producers_and_when_they_were_heard(rig: Any) -> None:
+    connection = rig.connect(5678)
+    groups = [{"groupName": "GID_p1"}, {"groupName": "GID_p2"}]
+    body = json.dumps({"clientID": "p", "producerDataSet": groups}).encode()
+    rig.call(connection, RequestCode.HEART_BEAT, None, body)
+    heard_ms = rig.timestamp_ms
+    rig.advance(3_000)
+
+    table = decode_body(ProducerTableInfo, ask(rig, RequestCode.GET_ALL_PRODUCER_INFO).body).data
+
+    expected = ProducerInfo(
+        client_id="p",
+        remote_ip="/10.0.0.1:5678",
+        language="PYTHON",
+        version=399,
+        last_update_timestamp_ms=heard_ms,
+    )
+    assert {"GID_p1": [expected], "GID_p2": [expected]} == table
+
+
+def test_what_a_group_has_and_subscribes(rig: Any) -> None:
+    rig.broker.state.offsets.commit("GID_c", "T", 0, offset=1)
+    data = {"topic": "T", "subString": "A || B", "subVersion": 1}
+    consumer = {"groupName": "GID_c", "subscriptionDataSet": [data]}
+    body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+    rig.call(rig.connect(), RequestCode.HEART_BEAT, None, body)
+
+    topics = ask(rig, RequestCode.QUERY_TOPICS_BY_CONSUMER, group="GID_c")
+    found, missing = (
+        decode_body(
+            QuerySubscriptionResponseBody,
+            ask(rig, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="GID_c", topic=name).body,
+        ).subscription_data
+        for name in ("T", "U")
+    )
+
+    assert ["T"] == decode_body(TopicList, topics.body).topic_list
+    assert found is not None
+    assert "A || B" == found.sub_string
+    assert missing is None

@@ -52,13 +52,19 @@ class Rig:
         name: str = "broker-a",
         broker_id: int = 0,
         topics: dict[str, int] | None = None,
+        flags: dict[str, int] | None = None,
         counter: int = 1,
         compressed: bool = False,
         connection: Connection | None = None,
         **header: str,
     ) -> RemotingCommand:
         table = {
-            topic: TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
+            topic: TopicConfig(
+                topic_name=topic,
+                read_queue_nums=count,
+                write_queue_nums=count,
+                topic_sys_flag=(flags or {}).get(topic, 0),
+            )
             for topic, count in ({"T": 4} if topics is None else topics).items()
         }
         wrapper = TopicConfigTable(

@@ -224,6 +224,21 @@ def test_silent_broker_is_gone_and_its_connection_closed(rig: Any) -> None:
     assert 17 == route(rig).code
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (RequestCode.GET_UNIT_TOPIC_LIST, ["both", "unit"]),
+        (RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, ["both", "consumed"]),
+        (RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, ["consumed"]),
+    ],
+)
+def test_topics_of_units_are_told_by_their_flags(rig: Any, code: int, expected: list[str]) -> None:
+    flags = {"plain": 0, "unit": 1, "consumed": 2, "both": 3}
+    rig.register(topics=dict.fromkeys(flags, 1), flags=flags)
+
+    assert expected == decode_body(TopicList, rig.call(code).body).topic_list
+
+
 def test_lists(rig: Any) -> None:
     rig.register(topics={"T": 4, "U": 4})
     rig.register("10.0.0.2:10911", name="broker-b", topics={"V": 1})

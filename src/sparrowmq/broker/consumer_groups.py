@@ -225,6 +225,10 @@ class ProducerGroups:
         self._chosen_count += 1
         return list(members)[self._chosen_count % len(members)]
 
+    def all(self) -> list[tuple[str, dict[Connection, Member]]]:
+        """Return all groups and their members, in the order of names."""
+        return sorted(self._groups.items())
+
     def find_client(self, client_id: str) -> Connection | None:
         """Return the connection of a client that is in some group, None if there is none."""
         return self._clients.get(client_id)

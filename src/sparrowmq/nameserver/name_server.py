@@ -56,6 +56,8 @@ ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 _VERSION_WITH_REGISTER_BODY = 37
 # From MQVersion.V4_9_4 on, clients read routes with quoted keys.
 _VERSION_WITH_STANDARD_JSON = 401
+# TopicSysFlag.FLAG_UNIT, FLAG_UNIT_SUB.
+_UNIT, _UNIT_SUB = 1, 2
 _KEYS_MAX = 10_000
 SCAN_INTERVAL_MS = 10_000
 
@@ -302,6 +304,15 @@ def topics_of_cluster(server: NameServer, request: Request) -> Sequence[Output]:
     return answer(request, body=encode_body(TopicList(topic_list=topics)))
 
 
+def unit_topics(server: NameServer, request: Request) -> Sequence[Output]:
+    """Answer with the topics of units, or those that units' groups consume, by the code."""
+    code = request.command.code
+    flag = _UNIT if code == RequestCode.GET_UNIT_TOPIC_LIST else _UNIT_SUB
+    without = _UNIT if code == RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST else 0
+    topics = server.routes.flagged_topics(flag, without=without)
+    return answer(request, body=encode_body(TopicList(topic_list=topics)))
+
+
 def system_topics(server: NameServer, request: Request) -> Sequence[Output]:
     """Answer with the names of clusters and brokers, which are topics too."""
     topics, address = server.routes.system_topics()
@@ -394,6 +405,9 @@ PROCESSORS: Mapping[int, Processor[NameServer]] = MappingProxyType(
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: all_topics,
         RequestCode.GET_TOPICS_BY_CLUSTER: topics_of_cluster,
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: system_topics,
+        RequestCode.GET_UNIT_TOPIC_LIST: unit_topics,
+        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: unit_topics,
+        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: unit_topics,
         RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
         RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_perm,
         RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_perm,

@@ -286,6 +286,14 @@ class RouteTable:
         """Return all topics, sorted."""
         return sorted(self._topics)
 
+    def flagged_topics(self, flag: int, *, without: int = 0) -> list[str]:
+        """Return the topics whose system flag has one bit and not another, sorted."""
+        return sorted(
+            topic
+            for topic, queues in self._topics.items()
+            if any(q.topic_sys_flag & (flag | without) == flag for q in queues.values())
+        )
+
     def topics_of_cluster(self, cluster_name: str) -> list[str]:
         """Return the topics that a cluster's brokers serve, sorted."""
         names = {n for n, group in self._brokers.items() if group.cluster_name == cluster_name}

@@ -319,6 +319,18 @@ class SubscriptionGroupConfig(Struct, frozen=True, kw_only=True, rename=wire_nam
     notify_consumer_ids_changed_enable: bool = True
 
 
+class CreateTopicListRequestBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """UPDATE_AND_CREATE_TOPIC_LIST."""
+
+    topic_config_list: list[TopicConfig]
+
+
+class SubscriptionGroupList(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
+
+    group_config_list: list[SubscriptionGroupConfig]
+
+
 class SubscriptionGroupTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """SubscriptionGroupWrapper: all groups of a broker; also config/subscriptionGroup.json."""
 
@@ -450,6 +462,30 @@ class ProducerConnection(Struct, frozen=True, kw_only=True, rename=wire_names())
     """Who is connected for a producer group."""
 
     connection_set: list[Connection] = []
+
+
+class ProducerInfo(Struct, frozen=True, kw_only=True, rename=wire_names(remote_ip="remoteIP")):
+    """One producer's connection; Java writes its address with a `/` before it."""
+
+    client_id: str
+    remote_ip: str = ""
+    language: str | None = None
+    version: Int32 = 0
+    last_update_timestamp_ms: Int64 = 0
+
+
+class ProducerTableInfo(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_ALL_PRODUCER_INFO: connections by producer group."""
+
+    data: dict[str, list[ProducerInfo]] = {}
+
+
+class QuerySubscriptionResponseBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    group: str
+    topic: str
+    subscription_data: SubscriptionData | None = None
 
 
 class GroupList(Struct, frozen=True, kw_only=True, rename=wire_names()):

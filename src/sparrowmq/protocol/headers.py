@@ -477,6 +477,29 @@ class GetTopicConfigRequestHeader(Struct, frozen=True, kw_only=True, rename=wire
     topic: str
 
 
+class GetSubscriptionGroupConfigRequestHeader(
+    Struct, frozen=True, kw_only=True, rename=wire_names()
+):
+    """GET_SUBSCRIPTIONGROUP_CONFIG."""
+
+    group: str
+
+
+class QueryTopicsByConsumerRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """QUERY_TOPICS_BY_CONSUMER."""
+
+    group: str
+
+
+class QuerySubscriptionByConsumerRequestHeader(
+    Struct, frozen=True, kw_only=True, rename=wire_names()
+):
+    """QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    group: str
+    topic: str
+
+
 class GetTopicStatsInfoRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """GET_TOPIC_STATS_INFO."""
 

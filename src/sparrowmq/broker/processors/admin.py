@@ -20,10 +20,15 @@ from sparrowmq.protocol.bodies import (
     ConsumerConnection,
     ConsumeStats,
     ConsumeStatsList,
+    CreateTopicListRequestBody,
     GroupList,
     OffsetWrapper,
     ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
+    QuerySubscriptionResponseBody,
     SubscriptionGroupConfig,
+    SubscriptionGroupList,
     TopicConfig,
     TopicList,
     TopicOffset,
@@ -41,9 +46,12 @@ from sparrowmq.protocol.headers import (
     GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
+    QuerySubscriptionByConsumerRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
+    QueryTopicsByConsumerRequestHeader,
     ViewBrokerStatsDataRequestHeader,
     ViewMessageRequestHeader,
     decode_header,
@@ -58,13 +66,6 @@ STATS_QUEUES_PER_STEP = 256
 def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Output]:
     """Make a topic or change it; the answer comes when it is written and registered."""
     header = decode_header(CreateTopicRequestHeader, request.command.ext_fields)
-    fault = find_name_fault(header.topic)
-    if fault is None and state.topics.is_system(header.topic):
-        fault = f"The topic[{header.topic}] is conflict with system topic."
-    if fault is None:
-        fault = _find_count_fault(state, header)
-    if fault is not None:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
     topic = TopicConfig(
         topic_name=header.topic,
         read_queue_nums=header.read_queue_nums,
@@ -74,16 +75,38 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Ou
         topic_sys_flag=header.topic_sys_flag or 0,
         order=header.order,
     )
+    fault = _find_topic_fault(state, topic)
+    if fault is not None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
     state.put_topic(topic, timestamp_ms=request.timestamp_ms)
     return _answer_when_safe(state, request, registers=True)
 
 
-def _find_count_fault(state: BrokerState, header: CreateTopicRequestHeader) -> str | None:
-    for count in (header.read_queue_nums, header.write_queue_nums):
+def create_topics(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Make topics or change them, all or none."""
+    topics = decode_body(CreateTopicListRequestBody, request.command.body).topic_config_list
+    for topic in topics:
+        fault = _find_topic_fault(state, topic, added=len(topics))
+        if fault is not None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
+    for topic in topics:
+        state.put_topic(topic, timestamp_ms=request.timestamp_ms)
+    return _answer_when_safe(state, request, registers=True)
+
+
+def _find_topic_fault(state: BrokerState, topic: TopicConfig, *, added: int = 1) -> str | None:
+    """Return what keeps a topic from being made or changed, or None."""
+    fault = find_name_fault(topic.topic_name)
+    if fault is not None:
+        return fault
+    if state.topics.is_system(topic.topic_name):
+        return f"The topic[{topic.topic_name}] is conflict with system topic."
+    for count in (topic.read_queue_nums, topic.write_queue_nums):
         if not 0 <= count <= QUEUE_COUNT_MAX:
             return f"a topic has from 0 to {QUEUE_COUNT_MAX} queues, not {count}"
-    if state.topics.find(header.topic) is None and len(state.topics) >= state.config.topics_max:
-        return f"the broker has {state.config.topics_max} topics, which is its limit"
+    count_max = state.config.topics_max
+    if state.topics.find(topic.topic_name) is None and len(state.topics) + added > count_max:
+        return f"the broker has {count_max} topics at most, which is its limit"
     return None
 
 
@@ -104,10 +127,24 @@ def delete_topic(state: BrokerState, request: Request) -> Sequence[Output]:
 def update_and_create_group(state: BrokerState, request: Request) -> Sequence[Output]:
     """Make a consumer group's settings or change them."""
     group = decode_body(SubscriptionGroupConfig, request.command.body)
-    fault = find_group_fault(group.group_name)
-    if fault is not None:
-        raise state.refusal(Refused.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
-    state.put_group(group, timestamp_ms=request.timestamp_ms)
+    return _put_groups(state, request, [group])
+
+
+def create_groups(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Make the settings of consumer groups or change them, all or none."""
+    groups = decode_body(SubscriptionGroupList, request.command.body).group_config_list
+    return _put_groups(state, request, groups)
+
+
+def _put_groups(
+    state: BrokerState, request: Request, groups: Sequence[SubscriptionGroupConfig]
+) -> Sequence[Output]:
+    for group in groups:
+        fault = find_group_fault(group.group_name)
+        if fault is not None:
+            raise state.refusal(Refused.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
+    for group in groups:
+        state.put_group(group, timestamp_ms=request.timestamp_ms)
     return _answer_when_safe(state, request, registers=False)
 
 
@@ -151,6 +188,18 @@ def topic_config(state: BrokerState, request: Request) -> Sequence[Output]:
 def all_groups(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the table of consumer groups' settings."""
     return answer(request, body=encode_body(state.groups.table()))
+
+
+def group_config(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with one consumer group's settings."""
+    header = decode_header(GetSubscriptionGroupConfigRequestHeader, request.command.ext_fields)
+    group = state.groups.find(header.group)
+    if group is None:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"No group in this broker. group: {header.group}",
+        )
+    return answer(request, body=encode_body(group))
 
 
 def system_topics(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -324,6 +373,45 @@ def producer_connections(state: BrokerState, request: Request) -> Sequence[Outpu
             f"the producer group[{header.producer_group}] not exist",
         )
     body = ProducerConnection(connection_set=_connection_set(members))
+    return answer(request, body=encode_body(body))
+
+
+def all_producers(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with who is connected for every producer group."""
+    table = {
+        group: [
+            ProducerInfo(
+                client_id=member.client_id,
+                remote_ip=f"/{connection.address}",
+                language=None if member.language is None else member.language.name,
+                version=member.version,
+                last_update_timestamp_ms=request.timestamp_ms - (request.now_ms - member.seen_ms),
+            )
+            for connection, member in members.items()
+        ]
+        for group, members in state.producers.all()
+    }
+    return answer(request, body=encode_body(ProducerTableInfo(data=table)))
+
+
+def topics_of_consumer(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with the topics in which a group has committed offsets."""
+    header = decode_header(QueryTopicsByConsumerRequestHeader, request.command.ext_fields)
+    topics = state.offsets.topics_of_group(header.group)
+    body = TopicList(topic_list=topics, broker_addr=state.config.address)
+    return answer(request, body=encode_body(body))
+
+
+def subscription_of_consumer(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with what a group's members subscribe of a topic, None if they do not."""
+    header = decode_header(QuerySubscriptionByConsumerRequestHeader, request.command.ext_fields)
+    group = state.consumers.find(header.group)
+    found = None if group is None else group.subscriptions.get(header.topic)
+    body = QuerySubscriptionResponseBody(
+        group=header.group,
+        topic=header.topic,
+        subscription_data=None if found is None else found.data,
+    )
     return answer(request, body=encode_body(body))
 
 
