@@ -41,6 +41,7 @@ _COMMANDS = {
     "send": _Command("sparrowmq.cli.send", "Send a message, or one for each line of a file."),
     "msg": _Command("sparrowmq.cli.messages", "Find messages: by id, key, place or time."),
     "dlq": _Command("sparrowmq.cli.messages", "Dead letters: list, show, send again."),
+    "acl": _Command("sparrowmq.cli.acl", "Accounts of access control: list, put, delete."),
     "rebalance": _Command(
         "sparrowmq.cli.rebalance",
         "Who owns which queue of a consumer group, why, and what is wrong.",

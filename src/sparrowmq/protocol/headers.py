@@ -431,6 +431,25 @@ class AddWritePermOfBrokerResponseHeader(Struct, frozen=True, kw_only=True, rena
     add_topic_count: Int32
 
 
+class UpdateAccessConfigRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """UPDATE_AND_CREATE_ACL_CONFIG; permissions are joined by commas. What is None stays."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool | None = None
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+class DeleteAccessConfigRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """DELETE_ACL_CONFIG."""
+
+    access_key: str
+
+
 class ViewMessageRequestHeader(
     Struct, frozen=True, kw_only=True, rename=wire_names(position="offset")
 ):

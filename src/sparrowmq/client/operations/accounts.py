@@ -1,0 +1,85 @@
+"""The accounts of access control: shown, made, changed and deleted at every broker.
+
+Source: AdminBrokerProcessor.updateAndCreateAccessConfig, deleteAccessConfig, of 4.x.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from sparrowmq.calling.effects import Operation
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.request import ask, decode_answer
+from sparrowmq.client.operations.routes import BrokerAt, find_brokers
+from sparrowmq.protocol.bodies import AclConfigBody
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.headers import (
+    DeleteAccessConfigRequestHeader,
+    UpdateAccessConfigRequestHeader,
+)
+
+# What is to become of an account; what is None stays as it is.
+AccountChange: TypeAlias = UpdateAccessConfigRequestHeader
+
+
+class Account(NamedTuple):
+    """An account at one broker; permissions as `NAME=PUB|SUB`, "" where none is told."""
+
+    broker_name: str
+    access_key: str
+    is_admin: bool
+    white_remote_address: str
+    default_topic_perm: str
+    default_group_perm: str
+    topic_perms: tuple[str, ...]
+    group_perms: tuple[str, ...]
+
+
+def list_accounts(directory: Directory) -> Operation[list[Account]]:
+    """Return the accounts of every broker, by broker and access key; no secret is among them.
+
+    Raises: RouteError if no broker is known; BrokerError where access control is off;
+    ConnectFailed; TransportError.
+    """
+    brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
+    found = yield from gather([_accounts_of(directory, b) for b in brokers], name="accounts")
+    return sorted(account for accounts in found for account in accounts)
+
+
+def _accounts_of(directory: Directory, broker: BrokerAt) -> Operation[list[Account]]:
+    code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
+    reply = yield from ask(broker.address, code, timeout_ms=directory.timeout_ms)
+    return [
+        Account(
+            broker.name,
+            each.access_key,
+            each.admin,
+            each.white_remote_address or "",
+            each.default_topic_perm or "",
+            each.default_group_perm or "",
+            tuple(each.topic_perms or ()),
+            tuple(each.group_perms or ()),
+        )
+        for each in decode_answer(AclConfigBody, reply, broker.address).plain_access_configs
+    ]
+
+
+def put_account(directory: Directory, change: AccountChange) -> Operation[None]:
+    """Make an account at every broker, or change what is given of it.
+
+    Raises: RouteError if no broker is known; BrokerError if one refuses; TransportError.
+    """
+    brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
+    code, timeout_ms = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, directory.timeout_ms
+    requests = [ask(b.address, code, change, timeout_ms=timeout_ms) for b in brokers]
+    yield from gather(requests, name=f"account {change.access_key}")
+
+
+def delete_account(directory: Directory, access_key: str) -> Operation[None]:
+    """Delete an account at every broker. Raises: as `put_account`."""
+    brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
+    header = DeleteAccessConfigRequestHeader(access_key=access_key)
+    code, timeout_ms = RequestCode.DELETE_ACL_CONFIG, directory.timeout_ms
+    requests = [ask(b.address, code, header, timeout_ms=timeout_ms) for b in brokers]
+    yield from gather(requests, name=f"account {access_key}")

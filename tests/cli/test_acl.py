@@ -1,0 +1,73 @@
+"""`sparrowmq acl`, and every command with the keys of a context."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from commands import Commands
+from sparrowmq.cli.contexts import Context, Contexts, write_contexts
+from sparrowmq.cli.main import build_app
+from sparrowmq.testing import EmbeddedCluster
+
+pytestmark = pytest.mark.slow
+
+RULES = """accounts:
+  - accessKey: administrator
+    secretKey: admin-secret
+    admin: true
+"""
+
+
+def test_accounts_are_made_changed_and_deleted_with_the_keys_of_a_context(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules, secret, service = (tmp_path / name for name in ("acl.yml", "secret", "service"))
+    rules.write_text(RULES)
+    secret.write_text("admin-secret\n")
+    service.write_text("service-secret\n")
+    with EmbeddedCluster(options=("--acl", str(rules))) as cluster:
+        context = Context(
+            name_server=cluster.name_server,
+            access_key="administrator",
+            secret_key_file=str(secret),
+        )
+        write_contexts(
+            home / "sparrowmq/contexts.toml", Contexts(current="a", contexts={"a": context})
+        )
+
+        def run(*arguments: str) -> str:
+            result = CliRunner().invoke(build_app(), [*arguments, "--timeout", "10"])
+            assert 0 == result.exit_code, result.stderr
+            assert "service-secret" not in result.stdout
+            return result.stdout
+
+        put = ("acl", "put", "orders-service", "--secret-key-file", str(service))
+        permissions = ("--topic", "orders=PUB|SUB", "--topics", "DENY")
+        run(*put, *permissions)
+        assert "orders-service" not in run("acl", "ls")
+        run(*put, *permissions, "--yes")
+        assert "orders=PUB|SUB" in run("acl", "ls")
+        run("topic", "create", "orders")
+
+        stranger = Commands(cluster.name_server)("ls")
+        assert 3 == stranger.exit_code
+        monkeypatch.setenv("SPARROWMQ_ACCESS_KEY", "orders-service")
+        monkeypatch.setenv("SPARROWMQ_SECRET_KEY", "service-secret")
+        service_commands = Commands(cluster.name_server)
+        assert 0 == service_commands("send", "orders", "x").exit_code
+        assert 3 == service_commands("topic", "create", "others").exit_code
+        monkeypatch.delenv("SPARROWMQ_ACCESS_KEY")
+
+        wrong = CliRunner().invoke(build_app(), ["acl", "delete", "order-service"])
+        assert (2, True) == (wrong.exit_code, "did you mean orders-service?" in wrong.stderr)
+        run("acl", "delete", "orders-service", "--yes")
+        assert "orders-service" not in run("acl", "ls")
+
+
+def test_brokers_without_access_control_say_so(smq: Commands) -> None:
+    result = smq("acl", "ls")
+
+    assert (3, True) == (result.exit_code, "access control is off" in result.stderr)
