@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -55,6 +56,56 @@ def test_messages_expire_and_pulls_are_sent_on(make_rig: Callable[..., Any]) -> 
         rig.call(peer, RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": "0"}).ext_fields
     ]
     assert "40" == fields["offset"]
+
+
+def test_operators_have_expired_messages_removed_at_any_hour(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig(retention=RetentionConfig(expire_percent=100, delete_when=_another_hour()))
+    rig.create_topic("T", 4)
+    peer = rig.connect()
+    for _ in range(60):
+        rig.send(peer, body=BODY)
+    rig.timestamp_ms += 72 * HOUR_MS + 1
+    rig.send(peer, body=BODY)
+    rig.advance(30_000)
+    before = rig.store.min_offset("T", 0)
+
+    reply = rig.call(peer, RequestCode.DELETE_EXPIRED_COMMITLOG)
+    rig.advance(1_000)
+
+    assert (0, 0, 40) == (reply.code, before, rig.store.min_offset("T", 0))
+
+
+def _another_hour() -> str:
+    hour = datetime.fromtimestamp(1_700_000_000).hour
+    return f"{(hour + 12) % 24:02d}"
+
+
+@pytest.mark.parametrize(
+    "code", [RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC]
+)
+def test_operators_have_empty_queues_of_deleted_topics_removed(
+    make_rig: Callable[..., Any], code: int
+) -> None:
+    rig = make_rig(retention=RetentionConfig(expire_percent=0))
+    for topic in ("gone", "full", "T"):
+        rig.create_topic(topic, 4)
+    peer = rig.connect()
+    rig.send(peer, topic="gone", body=BODY)
+    for _ in range(30):
+        rig.send(peer, topic="T", body=BODY)
+    rig.timestamp_ms += 72 * HOUR_MS + 1
+    for _ in range(30):
+        rig.send(peer, topic="T", body=BODY)
+    rig.send(peer, topic="full", body=b"kept")
+    rig.advance(30_000)
+    assert [("T", 0), ("full", 0), ("gone", 0)] == rig.store.queues()
+    for topic in ("gone", "full"):
+        rig.call(peer, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+
+    assert 0 == rig.call(peer, code).code
+    rig.advance(1_000)
+
+    assert [("T", 0), ("full", 0)] == rig.store.queues()
 
 
 def test_no_message_is_taken_on_a_full_disk(make_rig: Callable[..., Any]) -> None:

@@ -117,7 +117,7 @@ def test_mqadmin_changes_the_rules_for_administrators(java: Any, guarded: Any) -
     made = mqadmin(
         java,
         guarded,
-        f"updateAclConfig {at} -a newcomer -s secret-of-newcomer -i orders=PUB -t DENY -m false",
+        f"updateAclConfig {at} -a newcomer -s secret-of-newcomer -i DENY -t orders=PUB -m false",
     )
     shown = mqadmin(java, guarded, f"getAclConfig {at}")
     version = mqadmin(java, guarded, f"clusterAclConfigVersion {at}")

@@ -322,7 +322,7 @@ def test_number_of_texts_is_bounded(rig: Any) -> None:
     assert 0 == rig.call(RequestCode.PUT_KV_CONFIG, {**item, "namespace": "n", "key": "1"}).code
 
 
-@pytest.mark.parametrize("code", [9999, RequestCode.GET_NAMESRV_CONFIG])
+@pytest.mark.parametrize("code", [9999, RequestCode.SEND_MESSAGE])
 def test_unknown_code_is_answered_as_not_supported(rig: Any, code: int) -> None:
     reply = rig.call(code)
 
@@ -347,3 +347,10 @@ def test_oneway_requests_and_responses_are_not_answered(rig: Any) -> None:
         outputs = rig.server.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
 
         assert [] == list(outputs)
+
+
+def test_settings_are_shown_without_paths(rig: Any) -> None:
+    body = rig.call(RequestCode.GET_NAMESRV_CONFIG).body
+
+    assert b"orderMessageEnable=false\n" in body
+    assert b"/" not in body

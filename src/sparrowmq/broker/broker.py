@@ -128,6 +128,9 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.VIEW_BROKER_STATS_DATA: admin.broker_stats_data,
         RequestCode.GET_CONSUMER_RUNNING_INFO: relay.consumer_running_info,
         RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.consume_directly,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: admin.clean_queues,
+        RequestCode.CLEAN_UNUSED_TOPIC: admin.clean_queues,
+        RequestCode.DELETE_EXPIRED_COMMITLOG: admin.delete_expired_messages,
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: admin.topic_consumed_by,
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: admin.system_topics,
     }

@@ -59,6 +59,8 @@ _VERSION_WITH_STANDARD_JSON = 401
 # TopicSysFlag.FLAG_UNIT, FLAG_UNIT_SUB.
 _UNIT, _UNIT_SUB = 1, 2
 _KEYS_MAX = 10_000
+# NamesrvConfig's, as far as they say something of this name server.
+_SETTINGS = b"productEnvName=center\nclusterTest=false\norderMessageEnable=false\n"
 SCAN_INTERVAL_MS = 10_000
 
 
@@ -319,6 +321,12 @@ def system_topics(server: NameServer, request: Request) -> Sequence[Output]:
     return answer(request, body=encode_body(TopicList(topic_list=topics, broker_addr=address)))
 
 
+def get_config(server: NameServer, request: Request) -> Sequence[Output]:
+    """Answer with the settings that tools read, as Java properties; paths are left out."""
+    del server
+    return answer(request, ext_fields={}, body=_SETTINGS)
+
+
 def delete_topic(server: NameServer, request: Request) -> Sequence[Output]:
     """Forget a topic; a broker that still has it brings it back when its topics change."""
     header = decode_header(DeleteTopicFromNamesrvRequestHeader, request.command.ext_fields)
@@ -415,6 +423,7 @@ PROCESSORS: Mapping[int, Processor[NameServer]] = MappingProxyType(
         RequestCode.GET_KV_CONFIG: get_kv,
         RequestCode.DELETE_KV_CONFIG: delete_kv,
         RequestCode.GET_KVLIST_BY_NAMESPACE: kv_list,
+        RequestCode.GET_NAMESRV_CONFIG: get_config,
         RequestCode.UPDATE_NAMESRV_CONFIG: refuse_config,
     }
 )

@@ -421,6 +421,7 @@ ADMIN_CODES = frozenset(
         RequestCode.RESUME_CHECK_HALF_MESSAGE,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
         RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
         RequestCode.PUT_KV_CONFIG,
         RequestCode.DELETE_KV_CONFIG,
         RequestCode.REGISTER_BROKER,

@@ -427,6 +427,23 @@ def _connection_set(members: Mapping[Connection, Member]) -> list[bodies.Connect
     ]
 
 
+def clean_queues(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Have the queues looked through: what has expired goes, with the queues of deleted topics.
+
+    Differs from RocketMQ, where CLEAN_UNUSED_TOPIC takes queues whose messages the log still has,
+    and CLEAN_EXPIRED_CONSUMEQUEUE those of topics that are there: their offsets begin anew, and
+    their consumers wait for offsets that they have passed.
+    """
+    state.store.ask_sweep()
+    return answer(request)
+
+
+def delete_expired_messages(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Remove what has expired now, whatever hour it is."""
+    state.retention.ask()
+    return answer(request)
+
+
 def view_message(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the record at a position of the commit log."""
     header = decode_header(ViewMessageRequestHeader, request.command.ext_fields)
