@@ -17,8 +17,9 @@ from sparrowmq.spark import cluster
 from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.failures import DataLossError, RocketMQError
 from sparrowmq.spark.lag import lag_of
-from sparrowmq.spark.options import parse_options
+from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.stream_reader import RocketMQStreamReader
+from sparrowmq.spark.unlimited_stream_reader import UnlimitedStreamReader
 
 if TYPE_CHECKING:
     from .conftest import FakeCluster
@@ -39,7 +40,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     cluster.disconnect()
 
 
-def make_stream(fake: FakeCluster, **changes: str) -> RocketMQStreamReader:
+def options_of(fake: FakeCluster, **changes: str) -> SourceOptions:
     given = {
         "nameServer": fake.address,
         "topic": "T",
@@ -50,7 +51,11 @@ def make_stream(fake: FakeCluster, **changes: str) -> RocketMQStreamReader:
         **changes,
     }
     given = {name: text for name, text in given.items() if text}
-    return RocketMQStreamReader(parse_options(given, scope="stream"))
+    return parse_options(given, scope="stream")
+
+
+def make_stream(fake: FakeCluster, **changes: str) -> RocketMQStreamReader:
+    return RocketMQStreamReader(options_of(fake, **changes))
 
 
 def make_batch(fake: FakeCluster, **changes: str) -> RocketMQReader:
@@ -485,3 +490,42 @@ def test_lag_is_the_distance_to_the_queues_ends() -> None:
 
     assert {("T", "broker-a", 0): 7, ("T", "broker-a", 1): 0} == lag_of(progress)
     assert {} == lag_of({"sources": [{"endOffset": None, "latestOffset": None}]})
+
+
+def test_without_limits_a_batch_is_all_there_is_and_losses_are_told_when_it_is_dealt_out(
+    fake_cluster: FakeCluster,
+) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.append("T", 0, 5)
+    options = options_of(fake_cluster, group="G", commitOffsets="true")
+    stream = UnlimitedStreamReader(options)
+    start = stream.initialOffset()
+    end = stream.latestOffset()
+
+    assert (offsets_of(0, 0), offsets_of(5, 0)) == (start, end)
+    assert [(0, n) for n in range(5)] == rows_of(stream, stream.partitions(start, end))
+    fake_cluster.append("T", 0, 5)
+    last = stream.latestOffset()
+    fake_cluster.topics["T"]["broker-a", 0].min_offset = 7
+    with pytest.raises(DataLossError, match="begins at 7 now; 2 messages are gone"):
+        stream.partitions(end, last)
+    assert 0 == fake_cluster.committed["G", "T", 0]
+
+
+def test_without_limits_a_queue_that_is_away_keeps_its_offset_or_stops_the_query(
+    fake_cluster: FakeCluster,
+) -> None:
+    fake_cluster.create_topic("T", queues=2)
+    fake_cluster.append("T", 1, 4)
+    options = options_of(fake_cluster, fetchRetries="0")
+    running, anew = UnlimitedStreamReader(options), UnlimitedStreamReader(options)
+    start = running.initialOffset()
+    end = running.latestOffset()
+
+    fake_cluster.topics["T"].pop(("broker-a", 1))
+    assert end == running.latestOffset()
+    planned = anew.latestOffset()
+    assert offsets_of(0) == planned
+    with pytest.raises(RocketMQError, match="queue T/broker-a/1 was not there when this batch"):
+        anew.partitions(end, planned)
+    assert start != end

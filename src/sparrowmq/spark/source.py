@@ -157,7 +157,7 @@ class _RefusedStream(DataSourceStreamReader):
         """Raise the error."""
         raise as_clear(self._error)
 
-    def latestOffset(self, *_: Any) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Raise the error."""
         raise as_clear(self._error)
 
