@@ -12,7 +12,7 @@ BIN := .venv/bin
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup demo test simulate fuzz check format generate docs bench bench-compare interop interop-smoke soak soak-spark lock try-wheel clean
+.PHONY: help setup demo test simulate fuzz check format generate docs screens bench bench-compare interop interop-smoke soak soak-spark lock try-wheel clean
 
 setup: .venv/ready ## make .venv with everything that is used here
 
@@ -97,6 +97,10 @@ bench-compare: setup ## two results of the comparison with Apache side by side: 
 # Takes dependencies from the package index, as users do; about a minute.
 try-wheel: setup ## build the wheel, install it into a fresh environment, and use it
 	$(BIN)/python tools/try_wheel.py
+
+# From the running product, in about three minutes.
+screens: setup ## take the pictures of the live page for the docs; needs Chromium
+	PYTHONPATH=tests/support $(BIN)/python -m live_page_screens
 
 # The locks hold names, versions and hashes, no addresses.
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

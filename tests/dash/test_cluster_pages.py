@@ -12,6 +12,7 @@ from live_page import Reader
 from sparrowmq import ConsumeStatus, Message
 from sparrowmq.dash.message_pages import COUNT, describe_body, preview, shorten
 from steps_of_pages import eventually, read_table, words_of
+from waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -270,6 +271,36 @@ async def test_dead_letters_are_shown_and_sent_again_only_if_writes_are_allowed(
     assert [b"poison"] == await eventually("the dead letter", came, timeout_s=60)
 
 
+async def test_offsets_are_moved_only_after_they_were_shown_and_if_writes_are_allowed(
+    reader: Reader, writer: Reader, stage: GroupStage
+) -> None:
+    stage.send([b"x"] * 8)
+    member = stage.join("a")
+    wait_until("all messages", lambda: member.counters.succeeded == 8)
+    member.close()
+    stage.send([b"x"] * 4)
+    path = f"/groups/{stage.group}/reset"
+    form = {"topic": stage.topic, "to": "latest"}
+
+    forth = await read_table(reader, f"{path}?topic={stage.topic}&to=latest", "reset")
+    back = await read_table(reader, f"{path}?topic={stage.topic}&to=earliest", "reset")
+    refused = await reader.http.post(path, data={"token": reader.token(), **form})
+    unchanged = await read_table(reader, f"/groups/{stage.group}?topic={stage.topic}", "queues")
+    wrong = await reader.read(f"{path}?topic={stage.topic}&to=soon", 400)
+    done = await writer.http.post(path, data={"token": writer.token(), **form})
+    changed = await read_table(writer, f"/groups/{stage.group}?topic={stage.topic}", "queues")
+
+    assert [(2, 3, 1, 0)] * 4 == [
+        (row["before"], row["after"], row["skipped"], row["again"]) for row in forth
+    ]
+    assert [(0, 2)] * 4 == [(row["skipped"], row["again"]) for row in back]
+    assert 400 == refused.status_code
+    assert [1] * 4 == [row["lag"] for row in unchanged]
+    assert "write earliest, latest, or a time" in words_of(wrong)
+    assert (303, f"/groups/{stage.group}") == (done.status_code, done.headers["location"])
+    assert [0] * 4 == [row["lag"] for row in changed]
+
+
 async def test_the_doctors_list_leads_to_the_group(reader: Reader, stage: GroupStage) -> None:
     stage.send([b"x"] * 4)
     member = stage.join("a")
@@ -278,7 +309,7 @@ async def test_the_doctors_list_leads_to_the_group(reader: Reader, stage: GroupS
 
     async def row() -> dict[str, Any] | None:
         found = await read_table(reader, f"/doctor?q={stage.group}", "findings")
-        return found[0] if found else None
+        return next((row for row in found if row["group"] == stage.group), None)
 
     shown = await eventually("a finding", row)
 

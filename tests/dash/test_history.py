@@ -35,8 +35,8 @@ def test_owners_are_kept_with_the_time_since_when(history: History) -> None:
     assert Standing(("b",), 2_000, is_exact=True) == standings[Q2]
     assert [
         At(2_000, Event(EventKind.JOINED, "b")),
-        At(2_000, OwnerChange(Q2, ("a",), ("b",), 7, 120)),
-        At(2_000, OwnerChange(QUEUES[3], ("a",), (), 5, 120)),
+        At(2_000, OwnerChange(Q2, ("a",), ("b",), 7, 120, 1_000)),
+        At(2_000, OwnerChange(QUEUES[3], ("a",), (), 5, 120, 1_000)),
     ] == history.seen("G", since_ms=0)
 
 
@@ -114,6 +114,19 @@ def test_rows_are_bounded_the_oldest_go(history: History, monkeypatch: pytest.Mo
     assert len(seen) <= 10 + 2
     assert 59_000 == seen[-1].timestamp_ms
     assert ("b",) == history.standings("G")[Q0].owners
+
+
+def test_of_a_group_that_never_rests_the_last_changes_are_read(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_module, "SEEN_MAX", 3)
+    before = None
+    for number in range(9):
+        look = replace(BEFORE, timestamp_ms=1_000 * number, owners={Q0: ("ab"[number % 2],)})
+        history.note("G", look, before)
+        before = look
+
+    assert [6_000, 7_000, 8_000] == [at.timestamp_ms for at in history.seen("G", since_ms=0)]
 
 
 def test_a_group_that_was_not_seen_for_a_week_is_forgotten(

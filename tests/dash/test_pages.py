@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -140,6 +142,25 @@ async def test_a_group_that_nobody_knows_is_one_line_that_names_the_nearest(
 
     assert f"no broker knows consumer group '{stage.group}x'; did you mean {stage.group}?" in text
     assert "'a b'" in illegal
+
+
+async def test_names_with_signs_of_urls_lead_where_they_should(
+    reader: Reader, stage: GroupStage
+) -> None:
+    stage.group = f"GID%41|{stage.group}"
+    stage.join("a")
+
+    async def row() -> str | None:
+        await reader.watcher.find(stage.group)
+        page = await reader.read(f"/groups/{quote(stage.group, safe='')}")
+        return page if "square owned has" in page else None
+
+    page = await eventually("the group", row)
+    links = set(re.findall(r'href="(/groups/[^"?#]+)', page))
+
+    assert {f"/groups/{quote(stage.group, safe='')}{end}" for end in ("", "/reset")} == links
+    for link in links:
+        assert stage.group in html.unescape(await reader.read(link))
 
 
 async def test_an_open_page_hears_of_news(reader: Reader, stage: GroupStage) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sparrowmq.dash import web
-from sparrowmq.dash.chinese import CHINESE, CHINESE_COUNTS
+from sparrowmq.dash.chinese import CHINESE, CHINESE_COUNTS, CHINESE_RULES
 from sparrowmq.dash.words import Words, choose_language, number, rate
-from sparrowmq.doctor import Severity
+from sparrowmq.doctor import RULES, Severity
 from sparrowmq.drills.drill import SCRIPTS
 
 ROOM = Path(web.__file__).parent
@@ -57,6 +57,12 @@ def test_both_languages_name_the_same_values() -> None:
         return sorted(re.findall(r"{(\w+)}", text))
 
     assert [] == [text for text, chinese in CHINESE.items() if names(text) != names(chinese)]
+
+
+def test_every_rule_has_a_name_in_chinese() -> None:
+    assert set(RULES) == set(CHINESE_RULES)
+    assert "" == Words("en").rule("R01")
+    assert "clientId" in Words("zh").rule("R01")
 
 
 def test_every_noun_that_is_counted_has_its_chinese() -> None:

@@ -71,7 +71,7 @@ DashboardPort = Annotated[
     ),
 ]
 # How long the live page may take to end.
-_PAGE_TIMEOUT_S = 10
+_PAGE_TIMEOUT_S = 20
 
 
 def up(

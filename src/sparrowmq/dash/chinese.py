@@ -9,6 +9,52 @@ CHINESE_COUNTS: Mapping[str, str] = MappingProxyType(
     {"queue": "个队列", "row": "行", "message": "条消息", "group": "个消费者组", "byte": "字节"}
 )
 
+# What the doctor's rules are about; their evidence, consequence and remedy are English.
+CHINESE_RULES: Mapping[str, str] = MappingProxyType(
+    {
+        "R01": "clientId 重复（不同主机或容器）",
+        "R02": "clientId 重复（同一主机）",
+        "R03": "成员连到了另一个集群",
+        "R04": "clientId 重复导致重试消息成倍增加",
+        "R05": "同组成员订阅的 Topic 不一致",
+        "R06": "同组成员的 Tag 过滤不一致",
+        "R07": "Broker 上的订阅不是最新",
+        "R08": "Broker 上没有成员（重启后未注册）",
+        "R09": "成员在部分 Broker 上缺失",
+        "R10": "新增队列无人接手",
+        "R11": "新增队列中的消息会被跳过",
+        "R12": "取消订阅的成员仍占份额",
+        "R13": "成员之间的分配算法不一致",
+        "R14": "成员多于队列，有成员空闲",
+        "R15": "多个 Topic 叠加造成分配倾斜",
+        "R16": "机房策略造成分配倾斜",
+        "R17": "堆积集中在少数队列",
+        "R18": "增减一个成员会迁移大部分队列",
+        "R19": "成员正在变化",
+        "R21": "广播消费的位点由成员自行保存",
+        "R22": "顺序消费在等待队列锁",
+        "R25": "广播模式下的顺序消费",
+        "R26": "连接频繁重建",
+        "R27": "集群大或响应慢，启动耗时长",
+        "R28": "在列表中但不消费的成员",
+        "R30": "位点停滞（一条消息卡住队列）",
+        "R32": "POP 消费由 Broker 分配",
+        "R33": "两个集群混用",
+        "Q01": "读队列少于写队列，部分消息无人读",
+        "Q02": "Topic 不可读",
+        "Q03": "Broker 没有响应",
+        "Q04": "没有成员在线",
+        "Q05": "分配策略未知",
+        "Q06": "有成员有消息，但位点不动",
+        "Q07": "消费慢于生产，或正在消化堆积",
+        "Q08": "位点回退",
+        "Q09": "混合组中使用了 SparrowMQ 独有的策略",
+        "Q10": "堆积持续增长",
+        "Q11": "生产倾斜：消息集中在少数队列",
+        "Q12": "监听器处理单条消息耗时长",
+    }
+)
+
 CHINESE: Mapping[str, str] = MappingProxyType(
     {
         # Around every page
@@ -169,6 +215,26 @@ CHINESE: Mapping[str, str] = MappingProxyType(
             "没有成员进出：成员看到的列表不一致，或释放较晚"
         ),
         "; ": "；",
+        # Offsets
+        "move its offsets": "重置位点",
+        "offsets of": "重置位点",
+        "go on at": "重置到",
+        "What would it do?": "预览",
+        "What it would do": "预览",
+        "goes on at": "当前位点",
+        "would go on at": "重置后位点",
+        "never consumed": "跳过",
+        "consumed again": "重新消费",
+        "{n} members are connected; they are told and go on there at once.": (
+            "{n} 个成员在线，会立即收到通知并从新位点继续。"
+        ),
+        "Nobody is connected; members that come go on there.": (
+            "没有成员在线；之后加入的成员从新位点开始。"
+        ),
+        "Move the offsets": "确认重置",
+        "This page only reads. Started with --allow-writes it can move them.": (
+            "本页面只读；以 --allow-writes 启动后可重置。"
+        ),
         # Topics, brokers, doctor
         "topic": "主题",
         "There is no topic yet.": "还没有主题。",
@@ -220,6 +286,7 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "Choose a topic.": "请选择主题。",
         "No message is there.": "没有消息。",
         "stored": "存储时间",
+        "came again": "已重试次数",
         "keys": "Key",
         "body": "消息体",
         "bytes": "字节",
@@ -261,15 +328,16 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "sparrowmq": "SparrowMQ",
         "kafka": "Kafka",
         "needlessly": "不必要的迁移",
-        "largest − smallest share": "最多与最少之差",
+        "skew": "负载差",
         "idle members": "空闲成员",
         "requests and answers": "请求与响应数",
         "longest wait": "最长等待",
         "stand still meanwhile": "期间暂停",
         "two may consume meanwhile": "期间可能双份消费",
-        "Moved: queues that a member which stays lost. Needlessly: more than balance needed. "
-        "The rest is the sum of all events, or the worst of them.": (
-            "迁移：留下的成员失去的队列；不必要：超出均衡所需。其余为各事件之和或其中最差者。"
+        "Moved: queues that a member which stays lost. Needlessly: more than balance needed. Skew: "
+        "the largest share less the smallest. The rest is the sum of all events, or the worst.": (
+            "迁移：留下的成员失去的队列；不必要：超出均衡所需；负载差：最大份额减最小份额。"
+            "其余为各事件之和或其中最差者。"
         ),
         # Lab
         "A failure, staged with real processes on a cluster of its own, and what the doctor finds "

@@ -230,7 +230,7 @@ async def show_doctor(watcher: Watcher, visit: Visit) -> View:
                 Cell(visit.words(finding.severity.name.lower()), tone=tones[finding.severity]),
                 Cell(finding.rule),
                 Cell(name, f"{group_href(name)}#finding-{finding.rule}"),
-                Cell(finding.title),
+                Cell(finding.title, note=visit.words.rule(finding.rule)),
                 Cell(finding.consequence),
                 Cell(finding.remedy),
             ]

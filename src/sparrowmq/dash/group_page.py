@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.overview import Flow
-from sparrowmq.dash.history import History, LagSample
+from sparrowmq.dash.history import SEEN_MAX, History, LagSample
 from sparrowmq.dash.looks import Event, EventKind
 from sparrowmq.dash.matrix import Column as Member
-from sparrowmq.dash.matrix import Matrix, Row, make_columns, make_matrix
+from sparrowmq.dash.matrix import Matrix, Row, falls_behind, make_columns, make_matrix
 from sparrowmq.dash.rebalances import (
     FLAPPING_COUNT,
     Band,
@@ -162,7 +162,7 @@ def _tiles(case: Case, group: WatchedGroup, matrix: Matrix, words: Words) -> lis
         Tile(
             number(look.lag),
             words("messages behind"),
-            "bad" if flow and falls_behind(look.lag, flow) else "",
+            "bad" if flow and falls_behind(look.lag, *flow) else "",
         ),
         Tile(
             f"{rate(flow.produced_per_s)} / {rate(flow.consumed_per_s)}" if flow else "–",
@@ -175,11 +175,6 @@ def _tiles(case: Case, group: WatchedGroup, matrix: Matrix, words: Words) -> lis
         Tile(number(twins), words("ids used twice"), "bad" if twins else "good"),
         Tile(model, words("strategy, assumed") if is_assumed else words("strategy")),
     ]
-
-
-def falls_behind(lag: int, flow: Flow) -> bool:
-    """Tell whether a group falls behind: some messages are always under way, a second's or less."""
-    return lag > flow.produced_per_s > 1.05 * flow.consumed_per_s
 
 
 def _sections(matrix: Matrix) -> list[tuple[str, list[Row]]]:
@@ -205,8 +200,11 @@ class _Chart:
         bucket_ms = max(10_000, window_s * 1000 // _BARS)
         self._columns = columns
         self._span = Span(since_ms, now_ms)
-        self._watched = history.watched(group.name, since_ms=since_ms)
         self.seen = history.seen(group.name, since_ms=since_ms)
+        watched = history.watched(group.name, since_ms=since_ms)
+        # Who had what before the first of so many changes is not known here.
+        known_ms = self.seen[0].timestamp_ms if len(self.seen) == SEEN_MAX else since_ms
+        self._watched = [(max(begin, known_ms), end) for begin, end in watched if end > known_ms]
         samples = history.samples(group.name, since_ms=since_ms, bucket_ms=bucket_ms)
         self.lag_max = max((sample.lag for sample in samples), default=0)
         self.lag_chart = draw_lag(_within(samples, since_ms), self._span, bucket_ms=bucket_ms)
@@ -270,15 +268,13 @@ def _rebalance_table(
 ) -> Table:
     rows = []
     for each in rebalances:
-        is_bad = bool(each.moves) and each.settled_ms is None
         rows.append(
             [
                 Cell(each.begun_ms),
                 Cell(describe_reason(each, columns, words)),
                 Cell(len(each.moves)),
                 Cell(_describe_moves(each.moves, columns, words)),
-                # What one look shows as done took no longer than from the look before.
-                Cell(None if is_bad else max(each.settled_ms or 0, SHOWN_MS)),
+                Cell(each.settled_ms),
                 Cell(each.unowned_ms or None, tone="bad" if each.unowned_ms else ""),
                 Cell(each.double_ms or None, tone="bad" if each.double_ms else ""),
                 Cell(each.at_risk, tone="bad" if each.at_risk else ""),

@@ -25,6 +25,8 @@ GAP_MS = 60_000
 SAMPLE_MS = 10_000
 # Rows of each table; the oldest go. About 60 MB in all.
 ROWS_MAX = 200_000
+# Of what was seen of a group, this much is read for a page.
+SEEN_MAX = 5_000
 # Rows are counted once in so many looks.
 _PRUNE_EVERY = 500
 # A member's number, which gives its letter and colour, is free again after this time.
@@ -87,8 +89,8 @@ class History:
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(_explain(path, error)) from None
         try:
-            # What a power cut takes is the last moments of a chart.
-            self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;" + _SCHEMA)
+            # A power cut may take the last moments of a chart, and harms nothing else.
+            self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;" + _SCHEMA)
         except sqlite3.Error as error:
             self._db.close()
             raise ConfigError(_explain(path, error)) from None
@@ -221,23 +223,28 @@ class History:
         }
 
     def seen(self, group: str, *, since_ms: int) -> list[At]:
-        """Return events and changes of owners in the order of time."""
+        """Return events and changes of owners in the order of time, the last `SEEN_MAX`."""
         rows = self._execute(
             "SELECT at_ms, is_change, what FROM seen WHERE cluster = ? AND grp = ? AND at_ms >= ?"
-            " ORDER BY id",
+            " ORDER BY id DESC LIMIT ?",
             group,
             since_ms,
-        )
-        return [At(at_ms, _decode(what, is_change=is_change)) for at_ms, is_change, what in rows]
+            SEEN_MAX,
+        ).fetchall()
+        return [
+            At(at_ms, _decode(what, is_change=is_change)) for at_ms, is_change, what in rows[::-1]
+        ]
 
     def watched(self, group: str, *, since_ms: int) -> list[tuple[int, int]]:
-        """Return when somebody looked, from and until, in the order of time."""
-        return self._execute(
+        """Return when somebody looked, from and until, in the order of time; the last times."""
+        rows: list[tuple[int, int]] = self._execute(
             "SELECT from_ms, until_ms FROM watched WHERE cluster = ? AND grp = ? AND until_ms >= ?"
-            " ORDER BY id",
+            " ORDER BY id DESC LIMIT ?",
             group,
             since_ms,
+            SEEN_MAX,
         ).fetchall()
+        return rows[::-1]
 
     def samples(self, group: str, *, since_ms: int, bucket_ms: int) -> list[LagSample]:
         """Return how the group stood, the worst of each bucket of time, in the order of time."""

@@ -37,6 +37,7 @@ SUBJECT = "lab"
 LIMIT_S = 300.0
 # Lines of what happens, and bytes of the result, that are kept.
 LINES_MAX, OUTPUT_BYTES_MAX = 50, 4 * 1024 * 1024
+_CHUNK_BYTES = 65_536
 # The picture begins so long before the event.
 _LEAD_MS = 300
 # A drill that is ended may still end its members.
@@ -120,7 +121,12 @@ class Lab:
 
 async def _read_all(stream: asyncio.StreamReader | None) -> bytes:
     assert stream is not None
-    return await stream.read(OUTPUT_BYTES_MAX)
+    output = b""
+    while chunk := await stream.read(_CHUNK_BYTES):
+        output += chunk
+        if len(output) > OUTPUT_BYTES_MAX:
+            raise ValueError(f"it has more than {OUTPUT_BYTES_MAX} bytes")
+    return output
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

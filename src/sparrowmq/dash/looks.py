@@ -47,6 +47,7 @@ class OwnerChange(NamedTuple):
         at_risk: how many messages its former owner had and had not committed when last seen: at
             most so many are consumed twice. 0 where the queue was handed over under its lock.
         offset: what the group had committed then.
+        gap_ms: how long the look before was ago: so much earlier it may have been.
     """
 
     queue: MessageQueue
@@ -54,6 +55,7 @@ class OwnerChange(NamedTuple):
     after: tuple[str, ...]
     at_risk: int = 0
     offset: int = 0
+    gap_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,11 +146,13 @@ def _in_hand(case: Case) -> dict[MessageQueue, int]:
 def list_changes(before: Look, after: Look) -> list[OwnerChange]:
     """Return the queues that have other owners than before; a queue that is new has none."""
     found = []
+    gap_ms = after.timestamp_ms - before.timestamp_ms
     for queue, owners in after.owners.items():
         was = before.owners.get(queue, ())
         if was != owners:
             at_risk = _at_risk(before, after, queue, set(was) - set(owners))
-            found.append(OwnerChange(queue, was, owners, at_risk, after.offsets.get(queue, 0)))
+            offset = after.offsets.get(queue, 0)
+            found.append(OwnerChange(queue, was, owners, at_risk, offset, gap_ms))
     return found
 
 

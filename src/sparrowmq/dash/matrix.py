@@ -181,6 +181,11 @@ def make_matrix(
     )
 
 
+def falls_behind(lag: int, produced_per_s: float, consumed_per_s: float) -> bool:
+    """Tell whether a queue or group falls behind: a second's messages are always under way."""
+    return lag > produced_per_s > 1.05 * consumed_per_s
+
+
 def is_retry(case: Case, queue: MessageQueue) -> bool:
     """Tell whether a queue is of the messages that come again."""
     return queue.topic == retry_topic(case.snapshot.group)
@@ -216,7 +221,7 @@ def _row(
         produced_per_s=None if rate is None else rate.produced_per_s,
         consumed_per_s=None if rate is None else rate.consumed_per_s,
         drain_s=lag / -growth if lag and growth < 0 else None,
-        grows=bool(lag) and growth > 0,
+        grows=rate is not None and falls_behind(lag or 0, rate.produced_per_s, rate.consumed_per_s),
         owners=owners,
         since_ms=None if standing is None else standing.since_ms,
         is_exact=standing is not None and standing.is_exact,

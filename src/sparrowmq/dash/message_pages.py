@@ -173,7 +173,7 @@ def _message_table(messages: Sequence[MessageExt]) -> Table:
             Column("keys", "keys", "prose"),
             Column("body", "body", "prose"),
             Column("bytes", "bytes", "number"),
-            Column("again", "come again", "number"),
+            Column("again", "came again", "number"),
             Column("id", "id"),
         ),
         rows=[

@@ -5,7 +5,8 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from sparrowmq.client.operations.overview import GroupOverview, Overview
-from sparrowmq.dash.group_page import Tile, falls_behind
+from sparrowmq.dash.group_page import Tile
+from sparrowmq.dash.matrix import falls_behind
 from sparrowmq.dash.tables import Cell, Column, Table
 from sparrowmq.dash.watcher import WatchedGroup, Watcher
 from sparrowmq.dash.web import View, Visit
@@ -89,7 +90,7 @@ def _row(watcher: Watcher, name: str, glance: GroupOverview | None, words: Words
     return [
         Cell(name, group_href(name)),
         _trouble(watched, members, lag, words),
-        Cell(lag, tone="bad" if flow and falls_behind(lag or 0, flow) else ""),
+        Cell(lag, tone="bad" if flow and falls_behind(lag or 0, *flow) else ""),
         Cell(glance.retry_lag if glance else None),
         Cell(flow.produced_per_s if flow else None),
         Cell(flow.consumed_per_s if flow else None),
@@ -109,14 +110,13 @@ def _trouble(
     watched: WatchedGroup | None, members: int | None, lag: int | None, words: Words
 ) -> Cell:
     """Name the worst finding, with its rule; what the glance alone tells for other groups."""
-    worst = (
-        next((f for f in watched.findings if f.severity > Severity.INFO), None) if watched else None
-    )
-    if worst is not None:
-        more = sum(f.severity > Severity.INFO for f in watched.findings) - 1 if watched else 0
+    findings = [f for f in (watched.findings if watched else ()) if f.severity > Severity.INFO]
+    if findings:
+        worst, *others = findings
         tone = "bad" if worst.severity is Severity.ERROR else "warn"
-        note = words("and {n} more", n=more) if more else ""
-        return Cell(f"{worst.rule} {worst.title}", tone=tone, note=note)
+        note = words("and {n} more", n=len(others)) if others else ""
+        what = words.rule(worst.rule) or worst.title
+        return Cell(f"{worst.rule} {what}", tone=tone, note=note)
     if members == 0 and lag:
         return Cell(words("nobody consumes"), tone="bad")
     return Cell(None)

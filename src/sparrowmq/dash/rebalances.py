@@ -51,8 +51,8 @@ class Rebalance:
     Args:
         events: what came with it, or shortly before.
         moves: the queues that have other owners after it.
-        settled_ms: after how long each of them had one owner; None if some had none or several in
-            the end.
+        settled_ms: within how long each of them had one owner, counted from the look before the
+            first that saw a change; None if some had none or several in the end, or none changed.
         unowned_ms: the longest time that one of them had no owner.
         double_ms: the longest time that one of them had several.
         at_risk: at most so many messages were consumed twice: what former owners had in hand, and
@@ -137,7 +137,7 @@ def _rebalance(
         at_risk += sum(change.at_risk for _, change in course)
         at_risk += sum(s.message_count for s in stays if len(s.owners) > 1)
         is_settled = is_settled and len(last) == 1
-        settled_ms = max(settled_ms, course[-1][0] - begun_ms)
+        settled_ms = max(settled_ms, course[-1][0] - begun_ms + course[0][1].gap_ms)
         if first != last:
             moves.append(Move(queue, first, last))
     return Rebalance(
@@ -145,7 +145,7 @@ def _rebalance(
         ended_ms=ended_ms,
         events=tuple(at.what for at in cluster if isinstance(at.what, Event)),
         moves=tuple(sorted(moves)),
-        settled_ms=settled_ms if is_settled else None,
+        settled_ms=settled_ms if by_queue and is_settled else None,
         unowned_ms=unowned_ms,
         double_ms=double_ms,
         at_risk=at_risk,

@@ -48,6 +48,7 @@ from sparrowmq.dash.message_pages import (
     show_messages,
 )
 from sparrowmq.dash.overview_page import show_overview
+from sparrowmq.dash.reset_page import reset, show_reset
 from sparrowmq.dash.simulator_page import show_simulator
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import HERE, Site
@@ -142,18 +143,22 @@ async def _serve(settings: DashSettings) -> None:
             print(f"ready dash={scheme}://{shown}:{port}/", flush=True)
             print(f"sparrowmq: password of the live page: {password}", file=sys.stderr, flush=True)
             try:
-                await _run_until_stopped(server, listening, settings)
+                await _run_until_stopped(server, listening, settings, watcher)
             finally:
                 await lab.stop()
 
 
 async def _run_until_stopped(
-    server: uvicorn.Server, listening: socket.socket, settings: DashSettings
+    server: uvicorn.Server, listening: socket.socket, settings: DashSettings, watcher: Watcher
 ) -> None:
+    loop = asyncio.get_running_loop()
+    ending: list[asyncio.Task[None]] = []
+
     def stop() -> None:
         server.should_exit = True
+        # Streams that are open would be cut off.
+        ending.append(loop.create_task(watcher.end()))
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     if settings.stop_with_stdin:
@@ -183,7 +188,7 @@ async def watching(settings: DashSettings) -> AsyncIterator[Watcher]:
         async with AsyncDriver(tls=settings.cluster_tls) as driver:
             watcher = Watcher(directory, driver, history)
             task = asyncio.create_task(watcher.run(), name="dash watcher")
-            task.add_done_callback(_log_end)
+            task.add_done_callback(partial(_note_end, watcher))
             try:
                 yield watcher
             finally:
@@ -191,9 +196,10 @@ async def watching(settings: DashSettings) -> AsyncIterator[Watcher]:
                 await asyncio.gather(task, return_exceptions=True)
 
 
-def _log_end(task: asyncio.Task[None]) -> None:
+def _note_end(watcher: Watcher, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         LOG.error("the cluster is not watched any more", exc_info=task.exception())
+        watcher.failure = "an error of this page; its log has more, start it again"
 
 
 def make_app(site: Site, lab: Lab) -> ASGIApp:
@@ -206,6 +212,8 @@ def make_app(site: Site, lab: Lab) -> ASGIApp:
     routes = [
         Route("/", site.page(partial(show_overview, watcher))),
         Route("/groups/{group}", site.page(partial(show_group, watcher))),
+        Route("/groups/{group}/reset", site.page(partial(show_reset, watcher))),
+        Route("/groups/{group}/reset", site.page(partial(reset, site)), methods=["POST"]),
         Route("/topics", site.page(partial(show_topics, watcher))),
         Route("/topics/{topic}", site.page(partial(show_topic, watcher))),
         Route("/messages", site.page(partial(show_messages, watcher))),

@@ -148,7 +148,7 @@ def _comparison(courses: Sequence[Course], visit: Visit) -> Table:
             Column("of", "whose"),
             Column("moved", "queues moved", "number"),
             Column("needless", "needlessly", "number"),
-            Column("skew", "largest − smallest share", "number"),
+            Column("skew", "skew", "number"),
             Column("idle", "idle members", "number"),
             Column("unowned", "queues of nobody", "number"),
             Column("double", "queues of several", "number"),

@@ -38,12 +38,12 @@ LOG = logging.getLogger("sparrowmq.dash")
 
 # Between two looks at a group: while it is on a screen and its queues move, while it is on a
 # screen, and else.
-MOVING_MS, SHOWN_MS, OTHERS_MS = 400, 1_500, 10_000
+MOVING_MS, SHOWN_MS, OTHERS_MS = 400, 1_500, 20_000
 # A group whose queues changed hands so lately still moves.
 STILL_AFTER_MS = 4_000
 # Groups looked at at the same time; groups not on a screen that are looked at in turn, and the
-# time between two of them. With four requests for each, a broker gets eight a second of it.
-LOOKS_AT_ONCE, TURNS_MAX, TURN_MS = 4, 20, 500
+# time between two of them. A look takes three requests a broker, and one for each member.
+LOOKS_AT_ONCE, TURNS_MAX, TURN_MS = 4, 20, 1_000
 # Between two looks at the whole cluster, and after one that failed.
 OVERVIEW_MS, RETRY_MS = 5_000, 1_500
 # Groups that were looked at and are on no screen are kept so long.
@@ -97,6 +97,7 @@ class Watcher:
         groups: those that were looked at alone, by name.
         failure: why the cluster could not be looked at, "" if it could.
         history_failure: why the history is not kept, "" if it is.
+        is_over: whether nobody need wait for news any more.
         topic_rates: how many messages a second topics get, by name.
     """
 
@@ -110,6 +111,7 @@ class Watcher:
         self.groups: dict[str, WatchedGroup] = {}
         self.failure = ""
         self.history_failure = ""
+        self.is_over = False
         self.topic_rates: dict[str, float] = {}
         self._versions: dict[str, int] = {}
         self._news = asyncio.Condition()
@@ -150,8 +152,14 @@ class Watcher:
         async with self._news:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    await self._news.wait_for(lambda: self.version(subject) > seen)
+                    await self._news.wait_for(lambda: self.version(subject) > seen or self.is_over)
         return self.version(subject)
+
+    async def end(self) -> None:
+        """Wake everybody who waits: there will be no more news."""
+        async with self._news:
+            self.is_over = True
+            self._news.notify_all()
 
     async def find(self, name: str) -> WatchedGroup:
         """Return a group with what was seen last; looks at it now if nothing was.
@@ -216,7 +224,7 @@ class Watcher:
     async def _look_for_ever(self) -> None:
         while True:
             for group in self._due():
-                task = asyncio.create_task(self._look(group))
+                task = asyncio.create_task(self._look_safely(group))
                 self._looks.add(task)
                 task.add_done_callback(self._looks.discard)
             await asyncio.sleep(_TICK_S)
@@ -235,6 +243,15 @@ class Watcher:
         group = self.groups.setdefault(name, WatchedGroup(name=name))
         group.wanted_ms = monotonic_ms()
         return group
+
+    async def _look_safely(self, group: WatchedGroup) -> None:
+        try:
+            await self._look(group)
+        except Exception:
+            # One group that cannot be understood takes no other one's page away.
+            if not group.failure:
+                LOG.exception("group %s cannot be looked at", group.name)
+            group.failure = "an error of this page; its log has more"
 
     async def _look(self, group: WatchedGroup) -> None:
         group.is_being_looked_at = True

@@ -275,7 +275,7 @@ class Site:
                 with self.watcher.showing(group):
                     seen = self.watcher.version(subject)
                     yield "retry: 1000\n\n"
-                    while self.access.find(visit.request.cookies) is not None:
+                    while self.access.find(visit.request.cookies) and not self.watcher.is_over:
                         now = await self.watcher.wait(subject, seen, timeout_s=beat_s)
                         if now == seen and not follows:
                             yield ": still here\n\n"

@@ -7,11 +7,13 @@ const PAUSE_MS = 350; // Between two fetches.
 const SILENCE_MS = 25000; // The server says something every 10 s.
 
 // Times in the reader's own zone.
+const pageLanguage = document.documentElement.lang;
+const language = navigator.language.slice(0, 2) === pageLanguage.slice(0, 2) ? navigator.language : pageLanguage;
 function writeTimes(root) {
   for (const time of root.querySelectorAll("time[data-ms]")) {
     const at = new Date(Number(time.dataset.ms));
     const isToday = at.toDateString() === new Date().toDateString();
-    time.textContent = isToday ? at.toLocaleTimeString() : at.toLocaleString();
+    time.textContent = isToday ? at.toLocaleTimeString(language) : at.toLocaleString(language);
     time.title = at.toISOString();
   }
 }

@@ -1,0 +1,91 @@
+"""Where a group goes on: what moving its offsets would do, and doing it."""
+
+from __future__ import annotations
+
+from starlette.responses import RedirectResponse, Response
+
+from sparrowmq.calling.clock import timestamp_ms
+from sparrowmq.client.operations.reset import ResetPlan, Target, apply_reset, plan_reset
+from sparrowmq.dash.overview_page import group_href
+from sparrowmq.dash.tables import Cell, Column, Table
+from sparrowmq.dash.watcher import Watcher
+from sparrowmq.dash.web import Site, View, Visit
+from sparrowmq.errors import UsageError
+from sparrowmq.model.names import check_topic
+from sparrowmq.model.spelling import parse_time
+
+
+async def show_reset(watcher: Watcher, visit: Visit) -> View:
+    """Ask where to go on, and show what that would do. Raises: SparrowError."""
+    group = await watcher.find(visit.request.path_params["group"])
+    assert group.case is not None
+    topics = [topic.topic for topic in group.case.snapshot.user_topics]
+    topic, target = visit.query.get("topic", ""), visit.query.get("to", "").strip()
+    plan = await _plan(watcher, group.name, topic, target) if topic and target else None
+    return View(
+        template="reset.html",
+        title=group.name,
+        tables=() if plan is None else (_table(plan),),
+        news=None,
+        context={
+            "group": group.name,
+            "href": group_href(group.name),
+            "topics": topics,
+            "topic": topic,
+            "target": target,
+            "plan": plan,
+        },
+    )
+
+
+async def reset(site: Site, visit: Visit) -> Response:
+    """Do what was shown. Raises: UsageError in a page that only reads; other SparrowError."""
+    site.check_writes()
+    form, watcher = visit.form, site.watcher
+    group = visit.request.path_params["group"]
+    plan = await _plan(watcher, group, form.get("topic", ""), form.get("to", ""))
+    await watcher.driver.run(apply_reset(watcher.directory, plan))
+    await watcher.look_now(group)
+    return RedirectResponse(group_href(group), status_code=303)
+
+
+async def _plan(watcher: Watcher, group: str, topic: str, target: str) -> ResetPlan:
+    check_topic(topic)
+    return await watcher.driver.run(
+        plan_reset(watcher.directory, group, topic, target=_read_target(target))
+    )
+
+
+def _read_target(text: str) -> Target:
+    if text in ("earliest", "latest"):
+        return Target(is_earliest=text == "earliest", is_latest=text == "latest")
+    try:
+        return Target(timestamp_ms=parse_time(text, now_timestamp_ms=timestamp_ms()))
+    except UsageError as error:
+        raise UsageError(f"write earliest, latest, or a time; {error}") from None
+
+
+def _table(plan: ResetPlan) -> Table:
+    return Table(
+        name="reset",
+        title="What it would do",
+        columns=(
+            Column("queue", "queue"),
+            Column("before", "goes on at", "number"),
+            Column("after", "would go on at", "number"),
+            Column("end", "end", "number"),
+            Column("skipped", "never consumed", "number"),
+            Column("again", "consumed again", "number"),
+        ),
+        rows=[
+            [
+                Cell(f"{each.queue.broker_name}:{each.queue.queue_id}"),
+                Cell(each.before),
+                Cell(each.after),
+                Cell(each.end),
+                Cell(max(0, each.skipped), tone="bad" if each.skipped > 0 else ""),
+                Cell(max(0, -each.skipped), tone="warn" if each.skipped < 0 else ""),
+            ]
+            for each in plan.queues
+        ],
+    )
