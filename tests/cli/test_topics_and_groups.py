@@ -182,6 +182,26 @@ def test_group_with_members_is_shown_and_neither_deleted_nor_moved_by_offsets(
     assert (2, True) == (moved.exit_code, "reset all queues to a time" in moved.stderr)
 
 
+def test_members_that_are_connected_go_on_where_they_are_told(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    fill(shared_cluster, "T_told", [3, 0])
+    bodies: list[bytes] = []
+    with PushConsumer(
+        "GID_told",
+        name_server=shared_cluster.name_server,
+        listener=lambda messages, context: bodies.extend(m.body for m in messages),
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    ) as member:
+        member.subscribe("T_told")
+        member.start()
+        wait_until("all consumed", lambda: len(bodies) == 3)
+
+        told = smq("group", "reset", "GID_told", "--to", "earliest", "--yes")
+        assert (0, True) == (told.exit_code, "will tell 1 member" in told.stderr), told.stderr
+        wait_until("all consumed again", lambda: len(bodies) == 6)
+
+
 def test_group_settings_are_changed_and_the_group_deleted(smq: Commands) -> None:
     dry = smq.json("group", "update", "GID_set", "--retries", "3")
     assert ["– → 3"] == [row["retry_times_max"] for row in dry["changes"]]

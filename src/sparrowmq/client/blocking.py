@@ -30,9 +30,12 @@ from sparrowmq.client.blocking_batches import Batches
 from sparrowmq.client.blocking_member import Member
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.instances import INSTANCES
-from sparrowmq.client.operations import administer, dead_letters, send, waiting
+from sparrowmq.client.operations import administer, dead_letters, groups, send, topics, waiting
 from sparrowmq.client.operations import trace as trace_of
 from sparrowmq.client.operations.consume import consume
+from sparrowmq.client.operations.overview import Overview, take_overview
+from sparrowmq.client.operations.reset import ResetPlan, Target, apply_reset, plan_reset
+from sparrowmq.client.operations.topics import TopicStatus
 from sparrowmq.client.operations.waiting import WAIT_MS
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.client.setting_types import AdminSettings, ProducerSettings, PushConsumerSettings
@@ -397,6 +400,49 @@ class Admin:
     def route(self, topic: str) -> TopicRoute:
         """Return where a topic is served. Raises: TopicRouteNotFound."""
         return self._driver.run(administer.show_route(self._directory, topic))
+
+    def list_topics(self) -> list[str]:
+        """Return the topics that the name server knows, by name, RocketMQ's own included."""
+        return self._driver.run(topics.list_topics(self._directory))
+
+    def topic_status(self, topic: str) -> TopicStatus:
+        """Return a topic's brokers, what each queue holds, and who reads it.
+
+        Raises: TopicRouteNotFound.
+        """
+        return self._driver.run(topics.topic_status(self._directory, topic))
+
+    def list_groups(self) -> list[str]:
+        """Return the consumer groups that any broker knows, by name, without RocketMQ's own."""
+        return self._driver.run(groups.list_groups(self._directory))
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group at every broker: settings, offsets, retries and dead letters."""
+        self._driver.run(groups.delete_group(self._directory, group))
+
+    def overview(self) -> Overview:
+        """Return brokers, topics and the lag of all groups, with at most 15 requests a broker.
+
+        Members are counted for the 12 groups that need attention first. `group_flows` and
+        `topic_rates` of `sparrowmq.client.operations.overview` tell rates from two of them.
+        """
+        return self._driver.run(take_overview(self._directory))
+
+    def reset_offsets(
+        self, group: str, topic: str, target: Target, *, dry_run: bool = False
+    ) -> ResetPlan:
+        """Have a group go on elsewhere in a topic; members that are connected are told.
+
+        Args:
+            target: where, such as `Target(is_earliest=True)` or `Target(timestamp_ms=...)`.
+            dry_run: only say what would change.
+
+        Raises: UsageError for an offset while members are connected; TopicRouteNotFound.
+        """
+        plan = self._driver.run(plan_reset(self._directory, group, topic, target=target))
+        if not dry_run:
+            self._driver.run(apply_reset(self._directory, plan))
+        return plan
 
     def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the queue's next message will get."""
