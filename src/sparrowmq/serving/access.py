@@ -4,9 +4,9 @@ The rules come from a document as plain_acl.yml is one: accounts with keys, perm
 and groups, and lists of addresses. Every request must be signed by an account (`protocol/acl.py`),
 and the account must have what the request's code needs:
 
-- codes that change what others have, and those that register brokers: an administrator;
 - codes about a topic or a group: the permission for it, SUB for groups;
-- all others: nothing more.
+- codes that show how things are: nothing more;
+- all others, which change what others have, or register brokers: an administrator.
 
 Differs from RocketMQ: its lists of addresses let in whoever comes from there, without a signature.
 Here they only narrow who may come. More codes need an administrator or a permission than there, and
@@ -398,40 +398,35 @@ _NEEDS: Mapping[int, _FindNeeds] = MappingProxyType(
         RequestCode.UNLOCK_BATCH_MQ: _of_locks,
     }
 )
-# The first five are RocketMQ's.
-ADMIN_CODES = frozenset(
+# For every account: what shows how things are, and what clients do about their own business.
+_OPEN = frozenset(
     {
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.UPDATE_BROKER_CONFIG,
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
-        RequestCode.DELETE_ACL_CONFIG,
-        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
-        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
-        # Its request says nothing of the topic.
-        RequestCode.VIEW_MESSAGE_BY_ID,
-        RequestCode.CONSUME_MESSAGE_DIRECTLY,
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-        RequestCode.CLONE_GROUP_OFFSET,
-        RequestCode.RESUME_CHECK_HALF_MESSAGE,
-        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
-        RequestCode.CLEAN_UNUSED_TOPIC,
-        RequestCode.DELETE_EXPIRED_COMMITLOG,
-        RequestCode.PUT_KV_CONFIG,
-        RequestCode.DELETE_KV_CONFIG,
-        RequestCode.REGISTER_BROKER,
-        RequestCode.UNREGISTER_BROKER,
-        RequestCode.QUERY_DATA_VERSION,
-        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
-        RequestCode.ADD_WRITE_PERM_OF_BROKER,
-        RequestCode.DELETE_TOPIC_IN_NAMESRV,
-        RequestCode.UPDATE_NAMESRV_CONFIG,
-        RequestCode.GET_NAMESRV_CONFIG,
+        RequestCode.END_TRANSACTION,
+        RequestCode.CHECK_CLIENT_CONFIG,
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        RequestCode.VIEW_BROKER_STATS_DATA,
+        RequestCode.GET_BROKER_CONSUME_STATS,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_KV_CONFIG,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        RequestCode.GET_UNIT_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
     }
 )
-assert ADMIN_CODES.isdisjoint(_NEEDS)
+assert _OPEN.isdisjoint(_NEEDS)
+# All others, also those to come: whoever adds a code decides who else may use it. A message by its
+# id is among them, as its request says nothing of the topic.
+ADMIN_CODES = frozenset(RequestCode) - _NEEDS.keys() - _OPEN
