@@ -5,13 +5,23 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sparrowmq.broker import message_filter, pull_hold
+from sparrowmq.broker import message_filter, pull_hold, relays, transaction_checks
 from sparrowmq.protocol import bodies, fastjson, framing
 from sparrowmq.serving import descriptors
 from sparrowmq.serving.limits import ServerLimits
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "server-limits.md"
-PLACES = (ServerLimits(), descriptors, framing, pull_hold, bodies, fastjson, message_filter)
+PLACES = (
+    ServerLimits(),
+    descriptors,
+    framing,
+    pull_hold,
+    bodies,
+    fastjson,
+    message_filter,
+    relays,
+    transaction_checks,
+)
 
 
 def test_page_names_the_bounds_as_they_are() -> None:
@@ -23,5 +33,5 @@ def test_page_names_the_bounds_as_they_are() -> None:
         for name in documented
     }
 
-    assert len(documented) == 14
+    assert len(documented) == 17
     assert actual == documented

@@ -82,18 +82,23 @@ def end_transaction(state: BrokerState, request: Request) -> Sequence[Output]:
         if result.status is not PutStatus.PUT_OK:
             return confirm(state, request, result)
     state.transactions.note_end(first)
-    for ended in sorted({half_offset, first}):
-        op = Record(
-            topic=TRANS_OP_HALF_TOPIC,
-            queue_id=0,
-            body=str(ended).encode(),
-            properties=encode_properties({PROPERTY_TAGS: _ENDED_TAG}),
-            born_timestamp_ms=request.timestamp_ms,
-            born_host=state.store_host,
-            store_host=state.store_host,
-        )
-        result = state.store.append(op, timestamp_ms=request.timestamp_ms)
-    return confirm(state, request, result)
+    if first != half_offset:
+        _put_end(state, first, request.timestamp_ms)
+    return confirm(state, request, _put_end(state, half_offset, request.timestamp_ms))
+
+
+def _put_end(state: BrokerState, half_offset: int, timestamp_ms: int) -> PutResult:
+    """Note in the op topic that the half message at an offset is done with."""
+    op = Record(
+        topic=TRANS_OP_HALF_TOPIC,
+        queue_id=0,
+        body=str(half_offset).encode(),
+        properties=encode_properties({PROPERTY_TAGS: _ENDED_TAG}),
+        born_timestamp_ms=timestamp_ms,
+        born_host=state.store_host,
+        store_host=state.store_host,
+    )
+    return state.store.append(op, timestamp_ms=timestamp_ms)
 
 
 def _put_committed(
@@ -129,6 +134,7 @@ def resume_check(state: BrokerState, request: Request) -> Sequence[Output]:
     record = _read(state, position, (TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC))
     properties = parse_properties(record.properties)
     properties[PROPERTY_TRANSACTION_CHECK_TIMES] = "0"
+    properties.pop(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)
     record.topic, record.queue_id = TRANS_HALF_TOPIC, 0
     record.properties = encode_properties(properties)
     return confirm(state, request, state.store.append(record, timestamp_ms=request.timestamp_ms))
