@@ -15,11 +15,12 @@ from sparrowmq.client.assembly import CLOSE_MARGIN_MS, RESTART_S, make_coordinat
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.operations import transactions
 from sparrowmq.client.operations.trace import finish
+from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.setting_types import ProducerSettings
 from sparrowmq.client.task_host import TAKES_COROUTINES, TaskHost, open_instance
 from sparrowmq.client.transactions import CHECKS_AT_ONCE, AsyncCheck, HalfMessage
 from sparrowmq.errors import UsageError
-from sparrowmq.model import Message, MessageQueue, TransactionState
+from sparrowmq.model import Message, TransactionState
 
 T = TypeVar("T")
 
@@ -95,13 +96,11 @@ class AsyncTransactionProducer:
         INSTANCES.register_coordinator(self._coordinator, self._instance)
         self._host.start(self._loop, name=f"sparrowmq-transactions-{group}")
 
-    async def send_half(
-        self, message: Message, *, queue: MessageQueue | None = None
-    ) -> HalfMessage:
+    async def send_half(self, message: Message, *, queue: QueueChoice | None = None) -> HalfMessage:
         """Send a message that waits for `commit` or `rollback`.
 
         Args:
-            queue: where it belongs; None for the sharding key's queue, or else the next in turn.
+            queue: where it belongs, as of `Producer.send`.
 
         Raises: UsageError before `start`, after `close`, or if the message is delayed; else as
         `Producer.send`. After SendFailed a half message may be stored, and `check` asked for it.

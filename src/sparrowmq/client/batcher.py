@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from sparrowmq.calling.effects import Event
 from sparrowmq.client.config import ProducerConfig
-from sparrowmq.client.queue_selector import select_queue_by_key
+from sparrowmq.client.queue_selector import QueueChoice, select_queue_by_key, select_queue_by_user
 from sparrowmq.model import Message, MessageQueue, SendResult
 
 # Batches of one topic that may be under way at once where messages may go to any queue.
@@ -32,7 +32,7 @@ class Pending(NamedTuple):
     """A message that waits, and who waits for what becomes of it."""
 
     message: Message
-    queue: MessageQueue | None
+    queue: QueueChoice | None
     done: Done
 
 
@@ -107,7 +107,12 @@ class Batcher:
             queues: of the topic, those that take messages.
         """
         for pending in pendings:
-            key, queue = self._lane_of(pending, queues)
+            try:
+                key, queue = self._lane_of(pending, queues)
+            except Exception as error:
+                # The user's code may raise anything.
+                pending.done(None, error)
+                continue
             lane = self._lanes.get(key)
             if lane is None:
                 lane = self._lanes[key] = Lane(queue, now_ms)
@@ -122,6 +127,8 @@ class Batcher:
         self, pending: Pending, queues: Sequence[MessageQueue]
     ) -> tuple[LaneKey, MessageQueue | None]:
         topic, key, queue = pending.message.topic, pending.message.sharding_key, pending.queue
+        if callable(queue):
+            queue = select_queue_by_user(queue, queues, pending.message)
         if queue is None and key:
             queue = select_queue_by_key(queues, key)
         if queue is None:

@@ -30,13 +30,22 @@ from sparrowmq.client.blocking_batches import Batches
 from sparrowmq.client.blocking_member import Member
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.instances import INSTANCES
-from sparrowmq.client.operations import administer, dead_letters, groups, send, topics, waiting
+from sparrowmq.client.operations import (
+    administer,
+    dead_letters,
+    groups,
+    request_reply,
+    send,
+    topics,
+    waiting,
+)
 from sparrowmq.client.operations import trace as trace_of
 from sparrowmq.client.operations.consume import consume
 from sparrowmq.client.operations.overview import Overview, take_overview
 from sparrowmq.client.operations.reset import ResetPlan, Target, apply_reset, plan_reset
 from sparrowmq.client.operations.topics import TopicStatus
 from sparrowmq.client.operations.waiting import WAIT_MS
+from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.client.setting_types import AdminSettings, ProducerSettings, PushConsumerSettings
 from sparrowmq.client.subscriber import (
@@ -104,11 +113,12 @@ class Producer:
         """How brokers name this producer."""
         return self._publisher.config.client_id
 
-    def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
+    def send(self, message: Message, *, queue: QueueChoice | None = None) -> SendResult:
         """Send a message and return where it was stored.
 
         Args:
-            queue: where to send it; None for the sharding key's queue, or else the next in turn.
+            queue: where to send it, or a function of (queues, message) that returns one of the
+                queues, quickly; None for the sharding key's queue, or else the next in turn.
 
         Raises: UsageError or ConfigError if the message cannot be sent as it is; SendFailed if
         every attempt failed (one of them may have stored it); RouteError or ConnectFailed if the
@@ -126,12 +136,12 @@ class Producer:
         """
         return self._run(trace_of.send_batch_traced(self._publisher, messages, queue=queue))
 
-    def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+    def send_oneway(self, message: Message, *, queue: QueueChoice | None = None) -> None:
         """Write a message to the connection and hear nothing of it: it may be lost."""
         self._run(send.send_oneway(self._publisher, message, queue=queue))
 
     def send_nowait(
-        self, message: Message, *, queue: MessageQueue | None = None
+        self, message: Message, *, queue: QueueChoice | None = None
     ) -> Future[SendResult]:
         """Hand a message over to be sent soon, with others of its queue as one request.
 
@@ -140,7 +150,7 @@ class Producer:
         while a queue's batch is under way, the next collects.
 
         Args:
-            queue: where to send it; None for the sharding key's queue, or else any.
+            queue: as of `send`; None for the sharding key's queue, or else any.
 
         Returns: a future of where the message was stored, or of its error, as of `send`.
         Raises: UsageError for what is no message, and after `close`; BufferFull if bodies of
@@ -154,6 +164,35 @@ class Producer:
         """Have what `send_nowait` took sent at once, and wait until all of it is answered."""
         self._check_open()
         self._batches.flush()
+
+    def request(
+        self,
+        message: Message,
+        *,
+        queue: QueueChoice | None = None,
+        timeout_ms: int = 3_000,
+    ) -> MessageExt:
+        """Send a message and return the reply that its consumer sends by `reply`.
+
+        Args:
+            queue: as of `send`.
+            timeout_ms: for sending and for the reply together.
+
+        Raises: as `send`; InvokeTimeout if no reply came in time, though the message may be
+        consumed all the same.
+        """
+        return self._run(
+            request_reply.request(
+                self._publisher, self._instance.replies, message, queue=queue, timeout_ms=timeout_ms
+            )
+        )
+
+    def reply(self, message: MessageExt, body: bytes) -> SendResult:
+        """Reply to a message that came and was sent by `request`, of this client or Java's.
+
+        Raises: UsageError if it was not sent so; as `send`; BrokerError if who asked is gone.
+        """
+        return self._run(request_reply.reply(self._publisher, message, body))
 
     def fetch_publish_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that take messages of a topic, in round robin's order.

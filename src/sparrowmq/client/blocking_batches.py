@@ -12,9 +12,10 @@ from sparrowmq.client.assembly import DRIVER_CLOSE_MS, RESTART_S
 from sparrowmq.client.batcher import Batcher, Pending
 from sparrowmq.client.operations import batches
 from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.thread_host import Future, ThreadHost, make_future
 from sparrowmq.errors import BufferFull
-from sparrowmq.model import Message, MessageQueue, SendResult
+from sparrowmq.model import Message, SendResult
 
 LOG = logging.getLogger("sparrowmq.client")
 
@@ -37,7 +38,7 @@ class Batches:
         self._waiting_bytes = 0
         self._is_closing = False
 
-    def add(self, message: Message, queue: MessageQueue | None) -> Future[SendResult]:
+    def add(self, message: Message, queue: QueueChoice | None) -> Future[SendResult]:
         """Hand a message over. Raises: BufferFull; UsageError after `close`."""
         size, config = len(message.body), self._publisher.config
         future = make_future()

@@ -24,6 +24,7 @@ from sparrowmq.calling import clock
 from sparrowmq.calling.effects import Answer
 from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.member_events import note_connection_lost, serve_request
+from sparrowmq.client.replies import Replies, note_reply
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.client.transactions import Coordinator, note_broker_lost, note_question
 from sparrowmq.errors import ConfigError, UsageError
@@ -40,6 +41,8 @@ class ClientInstance(Generic[D]):
         self.consumers: dict[str, Subscriber] = {}
         # Of transactional producers, by group.
         self.coordinators: dict[str, Coordinator] = {}
+        # Of producers that wait for one.
+        self.replies: Replies = {}
         self.user_count = 0
         self.driver = make_driver(
             on_request=self._answer,
@@ -54,6 +57,8 @@ class ClientInstance(Generic[D]):
         if request.code == RequestCode.CHECK_TRANSACTION_STATE:
             note_question(self.coordinators, address, request)
             return None
+        if request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return note_reply(self.replies, request)
         return serve_request(
             self.consumers,
             request,

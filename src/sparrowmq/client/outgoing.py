@@ -7,7 +7,7 @@ Source: DefaultMQProducerImpl.sendKernelImpl, Validators.checkMessage, MessageBa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sparrowmq.client.config import BATCH_COUNT_MAX, ProducerConfig
@@ -71,13 +71,16 @@ def encode_message(message: Message, msg_id: str, *, config: ProducerConfig) -> 
     return OutgoingMessage(body, sys_flag, message.flag, properties)
 
 
+def mark(outgoing: OutgoingMessage, marks: Mapping[str, str]) -> OutgoingMessage:
+    """Return a message with properties that users must not set."""
+    properties = f"{outgoing.properties}{PROPERTY_SEPARATOR}{encode_properties(marks)}"
+    return outgoing._replace(properties=properties)
+
+
 def make_half(outgoing: OutgoingMessage, group: str) -> OutgoingMessage:
     """Return a message that waits for the end of a transaction of a producer group."""
-    marks = {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: group}
-    return outgoing._replace(
-        sys_flag=outgoing.sys_flag | TRANSACTION_PREPARED,
-        properties=f"{outgoing.properties}{PROPERTY_SEPARATOR}{encode_properties(marks)}",
-    )
+    marked = mark(outgoing, {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: group})
+    return marked._replace(sys_flag=outgoing.sys_flag | TRANSACTION_PREPARED)
 
 
 def check_and_encode(message: Message, msg_id: str, *, config: ProducerConfig) -> str:

@@ -10,9 +10,16 @@ Source: TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from sparrowmq.model import MessageQueue
+from sparrowmq.client.arguments import check_queue
+from sparrowmq.errors import UsageError
+from sparrowmq.model import Message, MessageQueue
 from sparrowmq.protocol.subscription import java_hash
+
+# Chooses one of the queues that take messages of a topic; MessageQueueSelector.java.
+SelectQueue: TypeAlias = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+QueueChoice: TypeAlias = MessageQueue | SelectQueue
 
 
 class QueueSelector:
@@ -59,3 +66,19 @@ def select_queue_by_key(queues: Sequence[MessageQueue], sharding_key: str) -> Me
     """Return the queue of a sharding key; `queues` holds at least one."""
     # Java's remainder takes the sign of the hash, and abs removes it: that is abs(hash) % n.
     return queues[abs(java_hash(sharding_key)) % len(queues)]
+
+
+def select_queue_by_user(
+    select: SelectQueue, queues: Sequence[MessageQueue], message: Message
+) -> MessageQueue:
+    """Return the queue that a user's function chooses.
+
+    Raises: UsageError if it returns none of the queues; what it raises.
+    """
+    chosen = check_queue(select(queues, message))
+    if chosen not in queues:
+        raise UsageError(
+            f"{select!r} chose {chosen}, which takes no messages of topic {message.topic!r}; "
+            f"return one of the queues given"
+        )
+    return chosen

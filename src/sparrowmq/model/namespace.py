@@ -17,6 +17,7 @@ from sparrowmq.errors import ConfigError
 from sparrowmq.model.message import MessageExt
 from sparrowmq.model.names import (
     DLQ_GROUP_TOPIC_PREFIX,
+    REPLY_TOPIC_POSTFIX,
     RETRY_GROUP_TOPIC_PREFIX,
     is_system_topic,
 )
@@ -86,7 +87,11 @@ def check_namespace(name: str | None) -> Namespace:
 
 
 def _is_system_resource(resource: str) -> bool:
-    return is_system_topic(resource) or resource.startswith(_SYSTEM_GROUP_PREFIX)
+    return (
+        is_system_topic(resource)
+        or resource.endswith(REPLY_TOPIC_POSTFIX)
+        or resource.startswith(_SYSTEM_GROUP_PREFIX)
+    )
 
 
 def _split(resource: str) -> tuple[str, str]:

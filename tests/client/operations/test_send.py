@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -252,6 +253,29 @@ def test_sharding_key_and_named_queue_stay_with_their_queue(
 
     assert MessageQueue("T", "a", 0) == selected == by_key.queue
     assert MessageQueue("T", "b", 1) == named.queue
+
+
+def test_function_of_the_user_chooses_among_the_queues(
+    play: Callable[[Handler], Play],
+) -> None:
+    publisher = make_publisher()
+    driver = play(Servers("a", "b"))
+    seen: list[list[MessageQueue]] = []
+
+    def last(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        seen.append(list(queues))
+        return queues[-1]
+
+    result = driver(send(publisher, Message("T", b"x"), queue=last))
+
+    assert seen[0][-1] == result.queue
+    wrong: list[tuple[Any, str]] = [
+        (None, "is no queue"),
+        (MessageQueue("U", "a", 0), "takes no messages of topic 'T'"),
+    ]
+    for chosen, words in wrong:
+        with pytest.raises(UsageError, match=words):
+            driver(send(publisher, Message("T", b"x"), queue=lambda q, m, c=chosen: c))
 
 
 def test_batch_is_one_request_with_an_id_for_each_message(play: Callable[[Handler], Play]) -> None:

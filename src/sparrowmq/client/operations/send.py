@@ -26,9 +26,15 @@ from sparrowmq.client.outgoing import (
     check_sendable_topic,
     encode_message,
     make_half,
+    mark,
 )
 from sparrowmq.client.publisher import Publisher
-from sparrowmq.client.queue_selector import select_queue_by_key
+from sparrowmq.client.queue_selector import (
+    QueueChoice,
+    SelectQueue,
+    select_queue_by_key,
+    select_queue_by_user,
+)
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.errors import (
     NoWritableQueue,
@@ -78,15 +84,20 @@ def send(
     publisher: Publisher,
     message: Message,
     *,
-    queue: MessageQueue | None = None,
+    queue: QueueChoice | None = None,
     is_half: bool = False,
+    marks: Mapping[str, str] = MappingProxyType({}),
+    code: int = RequestCode.SEND_MESSAGE_V2,
 ) -> Operation[SendResult]:
     """Send a message and return where it was stored.
 
     Args:
-        queue: where to send it; None for the sharding key's queue, or else the next in turn.
+        queue: where to send it, or what chooses; None for the sharding key's queue, or else the
+            next in turn.
         is_half: whether it waits for the end of its transaction; `queue_offset` is then where in
             the half topic.
+        marks: properties that users must not set.
+        code: the request's.
 
     Raises: UsageError or ConfigError if the message cannot be sent as it is; SendFailed if every
     attempt failed; RouteError or ConnectFailed if the topic or the name server is not found;
@@ -94,15 +105,17 @@ def send(
     be right.
     """
     check_message(message)
+    if callable(queue):
+        queue = yield from _ask_user(publisher, message, queue)
     timestamp_ms: int = yield Timestamp()
     topic, queue = _target_of(publisher, message.topic, queue)
     msg_id = publisher.ids.next_id(timestamp_ms)
     outgoing = encode_message(message, msg_id, config=publisher.config)
     if is_half:
         outgoing = make_half(outgoing, publisher.config.group)
-    request = _make_request(
-        publisher, topic, outgoing, code=RequestCode.SEND_MESSAGE_V2, timestamp_ms=timestamp_ms
-    )
+    if marks:
+        outgoing = mark(outgoing, marks)
+    request = _make_request(publisher, topic, outgoing, code=code, timestamp_ms=timestamp_ms)
     key = message.sharding_key
     return (yield from _attempt(publisher, topic, request, queue=queue, key=key, msg_id=msg_id))
 
@@ -166,7 +179,7 @@ def send_encoded_batch(
 
 
 def send_oneway(
-    publisher: Publisher, message: Message, *, queue: MessageQueue | None = None
+    publisher: Publisher, message: Message, *, queue: QueueChoice | None = None
 ) -> Operation[None]:
     """Write a message to the connection and hear nothing of it: it may be lost.
 
@@ -174,6 +187,8 @@ def send_oneway(
     not even be written.
     """
     check_message(message)
+    if callable(queue):
+        queue = yield from _ask_user(publisher, message, queue)
     timestamp_ms: int = yield Timestamp()
     now_ms: int = yield Now()
     config = publisher.config
@@ -189,6 +204,13 @@ def send_oneway(
     _set_queue(request, target)
     address = _master_of(publisher, target)
     yield Oneway(address, request, max(1, deadline_ms - now_ms))
+
+
+def _ask_user(
+    publisher: Publisher, message: Message, select: SelectQueue
+) -> Operation[MessageQueue]:
+    queues = yield from get_publish_queues(publisher, message.topic)
+    return select_queue_by_user(select, queues, message)
 
 
 def _target_of(
@@ -434,6 +456,16 @@ def _wrong_answer(target: MessageQueue, what: str) -> RemoteProtocolError:
     return RemoteProtocolError(
         f"the answer to a send to {target} {what}; whether the message was stored is not known"
     )
+
+
+def make_known(publisher: Publisher, message: Message) -> Operation[None]:
+    """Have the brokers know the producer before a message is sent, if a heartbeat is due."""
+    check_message(message)
+    topic, _ = _target_of(publisher, message.topic, None)
+    now_ms: int = yield Now()
+    if publisher.heartbeat_due_ms is None or publisher.heartbeat_due_ms <= now_ms:
+        publisher.heartbeat_due_ms = now_ms + publisher.config.times.heartbeat_ms
+        yield from _heartbeat(publisher, topic)
 
 
 def _heartbeat(publisher: Publisher, topic: str) -> Operation[None]:

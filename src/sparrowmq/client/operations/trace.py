@@ -13,6 +13,7 @@ from typing import NamedTuple
 from sparrowmq.calling.effects import Now, Operation, Sleep, Spawn, Timestamp, join
 from sparrowmq.client.operations.send import send, send_batch
 from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.tracer import Tracer
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageExt, MessageQueue, SendResult, SendStatus
@@ -33,7 +34,7 @@ def send_traced(
     publisher: Publisher,
     message: Message,
     *,
-    queue: MessageQueue | None = None,
+    queue: QueueChoice | None = None,
     is_half: bool = False,
 ) -> Operation[SendResult]:
     """Send as `send` does, and trace it if the producer does that."""

@@ -15,6 +15,7 @@ from sparrowmq.client.operations.membership import heartbeat_all, unregister
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.routes import find_brokers
 from sparrowmq.client.operations.trace import send_traced
+from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.subscriber import RequestFailed
 from sparrowmq.client.transactions import (
     CHECKS_AT_ONCE,
@@ -25,7 +26,7 @@ from sparrowmq.client.transactions import (
     Question,
 )
 from sparrowmq.errors import NoWritableQueue, SendFailed, SparrowError, UsageError
-from sparrowmq.model import Message, MessageQueue, SendStatus, TransactionState
+from sparrowmq.model import Message, SendStatus, TransactionState
 from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import EndTransactionRequestHeader
@@ -41,7 +42,7 @@ _TYPES = {
 
 
 def send_half(
-    coordinator: Coordinator, message: Message, *, queue: MessageQueue | None = None
+    coordinator: Coordinator, message: Message, *, queue: QueueChoice | None = None
 ) -> Operation[HalfMessage]:
     """Send a message that waits for the end of its transaction.
 

@@ -1,0 +1,104 @@
+"""Ask by a message and wait for the reply; reply to such a message.
+
+The message carries the client id and a correlation id. Whoever consumes it sends the reply to its
+cluster's reply topic, whose broker pushes it to that client.
+Source: DefaultMQProducerImpl.request, MessageUtil.createReplyMessage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparrowmq.calling.effects import Now, Operation, Timestamp, Wait
+from sparrowmq.client.arguments import check_range
+from sparrowmq.client.operations.send import make_known, send
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.queue_selector import QueueChoice
+from sparrowmq.client.replies import AwaitedReply, Replies
+from sparrowmq.errors import InvokeTimeout, UsageError
+from sparrowmq.model import Message, MessageExt, MessageQueue, SendResult
+from sparrowmq.model.message import (
+    PROPERTY_CLUSTER,
+    PROPERTY_CORRELATION_ID,
+    PROPERTY_MESSAGE_TYPE,
+    PROPERTY_REPLY_TO_CLIENT,
+    PROPERTY_TTL,
+)
+from sparrowmq.model.names import REPLY_TOPIC_POSTFIX
+from sparrowmq.protocol.codes import RequestCode
+
+
+def request(
+    publisher: Publisher,
+    replies: Replies,
+    message: Message,
+    *,
+    queue: QueueChoice | None,
+    timeout_ms: int,
+) -> Operation[MessageExt]:
+    """Send a message and return the reply to it.
+
+    Args:
+        replies: of the client's instance, where the reply comes in.
+        timeout_ms: for sending and for the reply together.
+
+    Raises: ConfigError for a wrong time; as `send`; InvokeTimeout if no reply came in time.
+    """
+    check_range("timeout_ms", timeout_ms, 1, 3_600_000)
+    now_ms: int = yield Now()
+    deadline_ms = now_ms + timeout_ms
+    timestamp_ms: int = yield Timestamp()
+    correlation_id = publisher.ids.next_id(timestamp_ms)
+    marks = {
+        PROPERTY_CORRELATION_ID: correlation_id,
+        PROPERTY_REPLY_TO_CLIENT: publisher.config.client_id,
+        PROPERTY_TTL: str(timeout_ms),
+    }
+    # A broker pushes replies only to producers that it knows.
+    yield from make_known(publisher, message)
+    awaited = replies[correlation_id] = AwaitedReply()
+    try:
+        result = yield from send(publisher, message, queue=queue, marks=marks)
+        now_ms = yield Now()
+        yield Wait(awaited.arrived, max(0, deadline_ms - now_ms))
+    finally:
+        del replies[correlation_id]
+    if awaited.message is None:
+        raise InvokeTimeout(
+            f"no reply to message {result.msg_id} of topic {message.topic!r} within {timeout_ms} "
+            f"ms; it may be consumed all the same; see whether its consumer runs and replies"
+        )
+    return awaited.message
+
+
+def reply(publisher: Publisher, message: MessageExt, body: bytes) -> Operation[SendResult]:
+    """Reply to a message that was sent by `request`.
+
+    Raises: UsageError if it was not; as `send`; BrokerError if who asked is gone.
+    """
+    if not isinstance(message, MessageExt):
+        raise UsageError(f"{message!r:.80} is no message that came; give a MessageExt")
+    found = message.properties
+    marks = {
+        name: found[name]
+        for name in (PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT, PROPERTY_TTL)
+        if name in found
+    }
+    if PROPERTY_CLUSTER not in found or len(marks) < 3:
+        raise UsageError(f"message {message.msg_id} was not sent by request; nobody waits for it")
+    topic = f"{found[PROPERTY_CLUSTER]}{REPLY_TOPIC_POSTFIX}"
+
+    def select(queues: Sequence[MessageQueue], _: Message) -> MessageQueue:
+        # The broker to which the request went knows who asked.
+        own = [queue for queue in queues if queue.broker_name == message.broker_name]
+        return (own or queues)[0]
+
+    return (
+        yield from send(
+            publisher,
+            Message(topic, body),
+            queue=select,
+            marks={**marks, PROPERTY_MESSAGE_TYPE: "reply"},
+            code=RequestCode.SEND_REPLY_MESSAGE_V2,
+        )
+    )

@@ -1,0 +1,176 @@
+"""Messages that are asked by, and their replies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from sparrowmq import (
+    AsyncProducer,
+    AsyncPushConsumer,
+    ConsumeContext,
+    ConsumeFromWhere,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.client.replies import AwaitedReply, note_reply
+from sparrowmq.errors import (
+    BrokerError,
+    ConfigError,
+    InvokeTimeout,
+    RemoteProtocolError,
+    SendFailed,
+    UsageError,
+)
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.testing.embedded import EmbeddedCluster
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+
+
+@pytest.fixture
+def responder(cluster: EmbeddedCluster, topic: str, group: str) -> Iterator[PushConsumer]:
+    """Replies to each message with its body, five thousand times if it is large."""
+    with Producer("GID_responder", name_server=cluster.name_server) as producer:
+
+        def answer(messages: list[MessageExt], context: ConsumeContext) -> None:
+            for message in messages:
+                producer.reply(message, message.body * (5_000 if b"large" in message.body else 1))
+
+        with PushConsumer(
+            group, name_server=cluster.name_server, listener=answer, consume_from_where=FIRST
+        ) as consumer:
+            consumer.subscribe(topic)
+            consumer.start()
+            consumer.wait_assigned()
+            yield consumer
+
+
+@pytest.mark.slow
+def test_each_request_gets_its_own_reply(
+    responder: PushConsumer, cluster: EmbeddedCluster, topic: str
+) -> None:
+    with (
+        Producer("GID_asker", name_server=cluster.name_server) as producer,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        bodies = [b"%d" % number for number in range(20)] + [b"large"]
+        messages = [Message(topic, body) for body in bodies]
+        replies = list(pool.map(lambda each: producer.request(each, timeout_ms=20_000), messages))
+
+    assert [*bodies[:-1], b"large" * 5_000] == [reply.body for reply in replies]
+    assert {"DefaultCluster_REPLY_TOPIC"} == {reply.topic for reply in replies}
+
+
+@pytest.mark.slow
+async def test_so_it_is_with_asyncio_and_in_a_namespace(cluster: EmbeddedCluster) -> None:
+    settings: dict[str, Any] = {"name_server": cluster.name_server, "namespace": "ns"}
+    topic = "asked-in-ns"
+    cluster.create_topic(f"ns%{topic}")
+    async with AsyncProducer("GID_responder", **settings) as producer:
+
+        async def answer(messages: list[MessageExt], context: ConsumeContext) -> None:
+            for message in messages:
+                await producer.reply(message, message.body.upper())
+
+        async with (
+            AsyncPushConsumer("GID_ns", listener=answer, **settings) as consumer,
+            AsyncProducer("GID_asker", **settings) as asker,
+        ):
+            await consumer.subscribe(topic)
+            await consumer.start()
+            assert await consumer.wait_assigned()
+            replies = await asyncio.gather(
+                *(
+                    asker.request(Message(topic, b"m%d" % number), timeout_ms=20_000)
+                    for number in range(20)
+                )
+            )
+
+    assert [b"M%d" % number for number in range(20)] == [reply.body for reply in replies]
+
+
+@pytest.mark.slow
+def test_request_without_a_reply_ends_in_time(cluster: EmbeddedCluster, topic: str) -> None:
+    with Producer("GID_asker", name_server=cluster.name_server) as producer:
+        with pytest.raises(InvokeTimeout, match=r"no reply to message .* within 300 ms"):
+            producer.request(Message(topic, b"x"), timeout_ms=300)
+        with pytest.raises(ConfigError, match="timeout_ms is 0"):
+            producer.request(Message(topic, b"x"), timeout_ms=0)
+        assert {} == producer._instance.replies
+
+    with (
+        LitePullConsumer("GID_late", name_server=cluster.name_server) as reader,
+        Producer("GID_late", name_server=cluster.name_server, retry_times=0) as late,
+    ):
+        (message,) = [
+            message
+            for queue in reader.fetch_subscribe_queues(topic)
+            for message in reader.pull(queue, 0).messages
+        ]
+        with pytest.raises((BrokerError, SendFailed), match=r"channel of <.*> not found"):
+            late.reply(message, b"too late")
+
+
+def test_only_what_was_sent_by_request_is_replied_to() -> None:
+    message = MessageExt(
+        topic="T",
+        body=b"x",
+        properties={"CLUSTER": "c", "UNIQ_KEY": "id-1"},
+        broker_name="b",
+        queue_id=0,
+        queue_offset=0,
+        commit_log_position=0,
+    )
+    wrong: Any = MessageQueue("T", "b", 0)
+    with Producer("GID_p", name_server="127.0.0.1:1") as producer:
+        with pytest.raises(UsageError, match="message id-1 was not sent by request"):
+            producer.reply(message, b"y")
+        with pytest.raises(UsageError, match="is no message that came"):
+            producer.reply(wrong, b"y")
+
+
+def push_of(body: bytes = b"y", **fields: str) -> RemotingCommand:
+    header = {
+        "producerGroup": "G",
+        "topic": "c_REPLY_TOPIC",
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": "0",
+        "sysFlag": "0",
+        "bornTimestamp": "5",
+        "flag": "0",
+        "properties": "CORRELATION_ID\x01c-1",
+        "bornHost": "/10.0.0.1:50123",
+        "storeHost": "10.0.0.2:10911",
+        "storeTimestamp": "7",
+    }
+    code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+    return RemotingCommand(code=code, ext_fields=header | fields, body=body)
+
+
+def test_first_reply_counts_and_others_are_dropped() -> None:
+    replies = {"c-1": AwaitedReply(), "c-2": AwaitedReply()}
+
+    for push in (push_of(), push_of(b"again"), push_of(properties="CORRELATION_ID\x01gone")):
+        assert 0 == note_reply(replies, push).code
+
+    first = replies["c-1"].message
+    assert first is not None
+    assert (b"y", "10.0.0.1:50123", 7) == (first.body, first.born_host, first.store_timestamp_ms)
+    assert (True, False) == (replies["c-1"].arrived.is_set, replies["c-2"].arrived.is_set)
+
+
+@pytest.mark.parametrize("fields", [{"queueId": "x"}, {"sysFlag": "1"}], ids=str)
+def test_reply_that_cannot_be_read_is_an_error(fields: dict[str, str]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        note_reply({}, push_of(b"y", **fields))
