@@ -82,8 +82,9 @@ class _SendFields(
 ):
     """The fields of a send that has both flags, so that its keys can be counted."""
 
-    unit_mode: bool
-    batch: bool
+    # Required here, which msgspec allows and pyright's dataclasses do not.
+    unit_mode: bool  # pyright: ignore[reportGeneralTypeIssues]
+    batch: bool  # pyright: ignore[reportGeneralTypeIssues]
 
 
 class _JsonSendHeader(msgspec.Struct, forbid_unknown_fields=True):
