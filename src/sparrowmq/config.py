@@ -231,7 +231,7 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "",
         "tls.server.certPath",
-        "a PEM file with the certificate (and chain) of the servers, which then speak TLS only",
+        "a PEM file with the certificate (and chain) of the servers, which then speak TLS",
     ),
     Setting(
         "tls-key",
@@ -249,6 +249,15 @@ SETTINGS: tuple[Setting, ...] = (
         "tls.server.trustCertPath",
         "a PEM file with the authorities whose certificates clients must show; brokers show theirs "
         "to name servers",
+    ),
+    Setting(
+        "tls-mode",
+        str,
+        "enforcing",
+        "",
+        "tls.server.mode",
+        "with a certificate: enforcing serves peers that speak TLS alone, permissive those that do "
+        "not as well, disabled speaks no TLS",
     ),
     Setting(
         "tls-ca",

@@ -55,6 +55,36 @@ def cluster(
         yield cluster
 
 
+@pytest.mark.parametrize(
+    ("mode", "serves_tls", "serves_plain"),
+    [("enforcing", True, False), ("permissive", True, True), ("disabled", False, True)],
+)
+def test_a_mode_says_which_peers_are_served(
+    certificates: Certificates,
+    trusting: ssl.SSLContext,
+    *,
+    mode: str,
+    serves_tls: bool,
+    serves_plain: bool,
+) -> None:
+    options = (
+        *("--tls-cert", str(certificates.server.path)),
+        *("--tls-key", str(certificates.server.key), "--tls-mode", mode),
+    )
+    served = []
+    with EmbeddedCluster(options=options) as cluster:
+        for tls in (trusting, None):
+            with Admin(name_server=cluster.name_server, tls=tls) as admin:
+                try:
+                    admin.create_topic("T", 1)
+                except SparrowError:
+                    served.append(False)
+                else:
+                    served.append(True)
+
+    assert [serves_tls, serves_plain] == served
+
+
 def test_messages_pass_by_every_client(cluster: EmbeddedCluster, trusting: ssl.SSLContext) -> None:
     bodies = [b"%d" % number for number in range(200)] + [bytes(1024 * 1024)]
     settings: dict[str, Any] = {"name_server": cluster.name_server, "tls": trusting}

@@ -46,6 +46,7 @@ class BrokerServer:
         name_servers: addresses at which to register.
         limits: bounds on peers.
         tls: the context of a server that speaks TLS; None for none.
+        takes_plain: whether a server that speaks TLS also serves peers that do not.
         name_server_tls: the context of a client of name servers that speak TLS; None for none.
         salvage: whether a log that is damaged in the middle is cut there, rather than refused.
         log_file_size: bytes of each file of the commit log.
@@ -61,6 +62,7 @@ class BrokerServer:
         name_servers: Sequence[str] = (),
         limits: ServerLimits | None = None,
         tls: ssl.SSLContext | None = None,
+        takes_plain: bool = False,
         name_server_tls: ssl.SSLContext | None = None,
         salvage: bool = False,
         log_file_size: int = COMMIT_LOG_FILE_SIZE,
@@ -97,7 +99,9 @@ class BrokerServer:
             self._store.close()
             raise
         self._host = BrokerHost(self._broker, self._storage, self, name_servers=name_servers)
-        self._server = RemotingServer(self._broker, limits=limits, tls=tls, on_turn=self.end_turn)
+        self._server = RemotingServer(
+            self._broker, limits=limits, tls=tls, takes_plain=takes_plain, on_turn=self.end_turn
+        )
         self._driver = AsyncDriver(
             on_connection_lost=self._host.connection_lost,
             tls=name_server_tls,

@@ -16,6 +16,7 @@ from sparrowmq.config import find_setting
 from sparrowmq.hosting.servers import (
     Flush,
     HostSettings,
+    TlsMode,
     run_both,
     run_broker,
     run_name_server,
@@ -56,6 +57,7 @@ Salvage = Annotated[bool, typer.Option("--salvage", help=find_setting("salvage")
 TlsCert = Annotated[str, _option("tls-cert")]
 TlsKey = Annotated[str, _option("tls-key")]
 TlsClientCa = Annotated[str, _option("tls-client-ca")]
+TlsModeOption = Annotated[TlsMode, _option("tls-mode")]
 StopWithStdin = Annotated[
     bool,
     typer.Option("--stop-with-stdin", hidden=True, help="stop when standard input closes"),
@@ -97,6 +99,7 @@ def up(
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
     tls_client_ca: TlsClientCa = "",
+    tls_mode: TlsModeOption = TlsMode.ENFORCING,
     acl: Acl = "",
     insecure: Insecure = False,
     salvage: Salvage = False,
@@ -107,7 +110,8 @@ def up(
 ) -> None:
     """Run a name server and a broker in one process, in the foreground."""
     settings = _settings(locals())
-    page = _PageProcess(data, dashboard_port, tls_ca=tls_cert) if dashboard else None
+    page_ca = "" if tls_mode is TlsMode.DISABLED else tls_cert
+    page = _PageProcess(data, dashboard_port, tls_ca=page_ca) if dashboard else None
     with page or nullcontext():
         code = run_both(settings, on_ready=page.start if page else None)
     raise typer.Exit(code)
@@ -156,6 +160,7 @@ def nameserver(
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
     tls_client_ca: TlsClientCa = "",
+    tls_mode: TlsModeOption = TlsMode.ENFORCING,
     acl: Acl = "",
     insecure: Insecure = False,
     stop_with_stdin: StopWithStdin = False,
@@ -198,6 +203,7 @@ def serve_broker(
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
     tls_client_ca: TlsClientCa = "",
+    tls_mode: TlsModeOption = TlsMode.ENFORCING,
     tls_ca: Annotated[str, _option("tls-ca")] = "",
     acl: Acl = "",
     acl_credentials: AclCredentials = "",

@@ -13,11 +13,12 @@ from typing import Any
 
 from sparrowmq.broker.config import DuplicateClientId
 from sparrowmq.config import SETTINGS
-from sparrowmq.hosting.servers import Flush, HostSettings, run_both
+from sparrowmq.hosting.servers import Flush, HostSettings, TlsMode, run_both
 
 _KINDS: dict[str, Any] = {
     "data": Path,
     "flush": Flush,
+    "tls-mode": TlsMode,
     "duplicate-client-id": DuplicateClientId,
 }
 

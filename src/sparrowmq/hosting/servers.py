@@ -49,6 +49,14 @@ class Flush(StrEnum):
     ASYNC = "async"
 
 
+class TlsMode(StrEnum):
+    """Which peers servers with a certificate serve. TlsMode.java."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
     """What servers of one process are given: rows of `sparrowmq.config`, by their names.
@@ -79,6 +87,7 @@ class HostSettings:
     tls_cert: str = ""
     tls_key: str = ""
     tls_client_ca: str = ""
+    tls_mode: TlsMode = TlsMode.ENFORCING
     tls_ca: str = ""
     acl: str = ""
     acl_credentials: str = ""
@@ -103,9 +112,7 @@ def run_both(settings: HostSettings, *, on_ready: Callable[[str], None] | None =
         own = Credentials(access_key=secrets.token_hex(16), secret_key=secrets.token_hex(32))
         async with (
             _access(settings, own=own) as access,
-            _name_server(
-                ip, settings.nameserver_port, data / "nameserver", tls=tls, access=access
-            ) as port,
+            _name_server(ip, settings, data / "nameserver", tls=tls, access=access) as port,
             _broker(
                 ip,
                 settings,
@@ -133,9 +140,7 @@ def run_name_server(settings: HostSettings) -> int:
         ip, tls = _check_host(settings), _server_tls(settings)
         async with (
             _access(settings) as access,
-            _name_server(
-                ip, settings.nameserver_port, settings.data, tls=tls, access=access
-            ) as port,
+            _name_server(ip, settings, settings.data, tls=tls, access=access) as port,
         ):
             _print_ready(f"nameserver={_join(_advertised(ip, ''), port)}")
             await stop.wait()
@@ -204,16 +209,21 @@ async def _access(
 @asynccontextmanager
 async def _name_server(
     ip: str,
-    port: int,
+    settings: HostSettings,
     root: Path,
     *,
     tls: ssl.SSLContext | None,
     access: AccessControl | None,
 ) -> AsyncIterator[int]:
     """Serve; gives the port."""
-    listening = bind(ip, port)
+    listening = bind(ip, settings.nameserver_port)
     with contextlib.closing(listening):
-        server = NameServerServer(root, tls=tls, access=access)
+        server = NameServerServer(
+            root,
+            tls=tls,
+            takes_plain=settings.tls_mode is TlsMode.PERMISSIVE,
+            access=access,
+        )
         try:
             bound_port: int = listening.getsockname()[1]
             await server.start(listening)
@@ -262,6 +272,7 @@ async def _broker(
             config,
             name_servers=name_servers,
             tls=tls,
+            takes_plain=settings.tls_mode is TlsMode.PERMISSIVE,
             name_server_tls=name_server_tls,
             salvage=settings.salvage,
             log_file_size=settings.log_file_mib << 20,
@@ -337,9 +348,9 @@ def _print_ready(what: str) -> None:
 def _server_tls(settings: HostSettings) -> ssl.SSLContext | None:
     """Return the servers' context. Raises: ConfigError."""
     cert, key, client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca
-    if cert:
+    if cert and settings.tls_mode is not TlsMode.DISABLED:
         return server_context(cert, key or None, client_ca_file=client_ca or None)
-    if key or client_ca:
+    if not cert and (key or client_ca):
         raise ConfigError("--tls-key and --tls-client-ca need --tls-cert; give it, or none of them")
     return None
 
@@ -357,7 +368,8 @@ def _check_host(settings: HostSettings) -> str:
             ip = str(ipaddress.ip_address(host))
         except ValueError:
             raise ConfigError(f"--host {host!r} is no address of this machine") from None
-    is_guarded = settings.insecure or bool(settings.tls_client_ca) or bool(settings.acl)
+    has_certificates = bool(settings.tls_client_ca) and settings.tls_mode is TlsMode.ENFORCING
+    is_guarded = settings.insecure or has_certificates or bool(settings.acl)
     if not ipaddress.ip_address(ip).is_loopback and not is_guarded:
         raise ConfigError(
             f"--host {host} can be reached from other machines, and nothing checks who "

@@ -30,6 +30,7 @@ class NameServerServer:
         root: its directory.
         limits: bounds on peers.
         tls: the context of a server that speaks TLS; None for none.
+        takes_plain: whether a server that speaks TLS also serves peers that do not.
         access: who may do what; None lets everybody do everything.
 
     Raises: StoreError if the directory is in use or its file is damaged.
@@ -41,6 +42,7 @@ class NameServerServer:
         *,
         limits: ServerLimits | None = None,
         tls: ssl.SSLContext | None = None,
+        takes_plain: bool = False,
         access: AccessControl | None = None,
     ) -> None:
         self._storage = FileStorage(root)
@@ -53,7 +55,9 @@ class NameServerServer:
             self._storage.unlock()
             raise
         self._machine = NameServer(kv_config.value, access=access)
-        self._server = RemotingServer(self._machine, limits=limits, tls=tls, on_turn=self._turn)
+        self._server = RemotingServer(
+            self._machine, limits=limits, tls=tls, takes_plain=takes_plain, on_turn=self._turn
+        )
         self._ticker: asyncio.TimerHandle | None = None
 
     async def start(self, listening: socket.socket) -> None:

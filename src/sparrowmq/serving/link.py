@@ -52,7 +52,12 @@ class Link(asyncio.Protocol):
     """
 
     def __init__(
-        self, owner: LinkOwner, limits: ServerLimits, *, tls: ssl.SSLContext | None
+        self,
+        owner: LinkOwner,
+        limits: ServerLimits,
+        *,
+        tls: ssl.SSLContext | None,
+        takes_plain: bool = False,
     ) -> None:
         self._owner = owner
         self._limits = limits
@@ -65,6 +70,7 @@ class Link(asyncio.Protocol):
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = 0
         self._tls = None if tls is None else TlsSession(tls, server_hostname=None)
+        self._takes_plain = takes_plain
         self._has_received = False
         self.transport: asyncio.Transport
         self.connection: Connection
@@ -101,7 +107,12 @@ class Link(asyncio.Protocol):
             self._owner.received(self, data)
             return
         if not self._has_received and data[0] != HANDSHAKE_RECORD:
-            self.refuse("it does not speak TLS, and this server speaks nothing else")
+            # No frame begins so: it would be longer than any may be.
+            if not self._takes_plain:
+                self.refuse("it does not speak TLS, and this server speaks nothing else")
+                return
+            self._tls = None
+            self._owner.received(self, data)
             return
         self._has_received = True
         plain = self._decrypt(self._tls, data)

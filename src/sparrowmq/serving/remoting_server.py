@@ -76,6 +76,7 @@ class RemotingServer:
         machine: gets every command; set before `start`.
         limits: bounds on peers.
         tls: the context of a server that speaks TLS.
+        takes_plain: whether a server that speaks TLS also serves peers that do not.
         on_turn: called once at the end of each turn of the loop in which commands came.
     """
 
@@ -85,10 +86,12 @@ class RemotingServer:
         *,
         limits: ServerLimits | None = None,
         tls: ssl.SSLContext | None = None,
+        takes_plain: bool = False,
         on_turn: Callable[[], None] | None = None,
     ) -> None:
         self._machine = machine
         self._tls = tls
+        self._takes_plain = takes_plain
         self._limits = limits or ServerLimits()
         self._on_turn = on_turn
         self._links: dict[Connection, Link] = {}
@@ -122,7 +125,9 @@ class RemotingServer:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Link(self, self._limits, tls=self._tls), sock=listening, backlog=1024
+                lambda: Link(self, self._limits, tls=self._tls, takes_plain=self._takes_plain),
+                sock=listening,
+                backlog=1024,
             )
         except OSError as error:
             raise _cannot_listen(error, *listening.getsockname()[:2]) from error
