@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sparrowmq.store import StoreConfig
+from sparrowmq.protocol.record import Record
+from sparrowmq.store import MessageStore, StoreConfig
 from sparrowmq.store.config import ENTRY_SIZE
 from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue
 
@@ -62,3 +65,45 @@ def test_entries_that_find_no_space_are_not_added(storage: Any) -> None:
     storage.bytes_left = None
     queue.append(entries(5, 6))
     assert entries(0, 6) == queue.read(0, 9)
+
+
+def test_entries_that_may_not_be_gathered_are_written_behind_those_that_were(storage: Any) -> None:
+    queue = ConsumeQueue(storage, "T", 0, config=CONFIG)
+    queue.append(entries(0, 1))
+    queue.append(entries(1, 3))
+
+    queue.append(entries(3, 4), gathers=False)
+
+    assert entries(0, 4) == queue.files.read(0, 4 * ENTRY_SIZE)
+
+
+def test_only_so_many_queues_gather_entries(
+    storage: Any, new_record: Callable[..., Record]
+) -> None:
+    store = MessageStore(
+        storage,
+        replace(CONFIG, index_slot_count=64, index_entry_count=256, commit_log_file_size=1 << 20),
+    )
+    store.load(timestamp_ms=1)
+
+    def put(queue_id: int) -> None:
+        store.put(new_record(b"x", queue_id=queue_id), timestamp_ms=1)
+        work = store.flush_work()
+        assert work is not None
+        work.run()
+        store.flush_done(work, None)
+        store.dispatch()
+
+    def written_count() -> int:
+        data = storage.inodes[f"consumequeue/T/0/{0:020d}"].data
+        sizes = [size for _, size, _ in ENTRY.iter_unpack(bytes(data))]
+        return len(sizes) - sizes.count(0)
+
+    put(0)
+    put(0)
+    assert 1 == written_count()
+    for queue_id in range(1, 257):
+        put(queue_id)
+    put(0)
+
+    assert 3 == written_count() == store.max_offset("T", 0)

@@ -10,6 +10,9 @@ silence, and answers the peer does not take. Requests are decoded and served one
 while there is time left in the turn and room for an answer. A connection that is left with requests
 is *behind*: no more is read from it, and it goes on when the others have had their turn.
 
+Speed matters here: what a turn costs, a single send in flight pays alone, and many share
+(benchmarks/against_apache.py).
+
 A server with a certificate speaks TLS and nothing else; the time for a peer's first frame is then
 the time for its handshake too.
 """

@@ -6,6 +6,9 @@ rest of the file becomes a BLANK (its size and a magic number) and the record be
 `end` is where the next record goes, `written` where the file ends: the records between them are
 gathered, and one call writes all of them. Whatever stands behind, such as the beginning of a record
 that a full disk cut short, belongs to nobody and will be overwritten.
+
+Speed matters here: a write for each record costs more than all else of a small one, so the owner
+writes once a turn (benchmarks/broker.py, benchmarks/against_apache.py).
 """
 
 from __future__ import annotations

@@ -82,15 +82,19 @@ class ConsumeQueue:
         self.dirty_files: dict[str, StorageFile] = {}
         self.is_directory_dirty = False
 
-    def append(self, entries: bytes | bytearray) -> None:
+    def append(self, entries: bytes | bytearray, *, gathers: bool = True) -> None:
         """Add entries from `max_offset` on.
+
+        Args:
+            gathers: whether they may be in memory alone for a while.
 
         Raises: OSError; `max_offset` has not moved then.
         """
-        if len(self._tail) + len(entries) > self._tail_bytes_max:
+        bytes_max = self._tail_bytes_max if gathers else 0
+        if len(self._tail) + len(entries) > bytes_max:
             self.write_tail()
         # A queue that has entries has a file.
-        if len(entries) > self._tail_bytes_max or not self.files.bases:
+        if len(entries) > bytes_max or not self.files.bases:
             self.write(self.max_offset, entries)
         else:
             self._tail += entries

@@ -5,7 +5,8 @@ A message goes through three steps, each by a call of the owner:
 1. `append` takes it, and `write` brings it into the log, many messages at a time; `put` does both;
 2. `flush_work`, `FlushWork.run` (in a thread, if the owner likes) and `flush_done` bring the log to
    the disk, many messages at a time;
-3. `dispatch` writes the consume queue entries of what is readable, and only then a reader sees it.
+3. `dispatch` adds the consume queue entries of what is readable, and only then a reader sees it;
+   they go to their files some kilobytes at a time, or with the next checkpoint.
 
 Readable is, under SYNC, what is on the disk; under ASYNC, all that was written. So under SYNC no
 reader ever sees a message that a power cut could take back. The index follows behind: in calls of
@@ -66,6 +67,9 @@ _CHECKPOINT_OVERDUE_INTERVALS = 3
 _INDEX_STEP_BYTES = 1 << 20
 # How much a query, or the last moment of a store, takes: more than may wait to be indexed.
 _INDEX_REST_BYTES_MAX = 2 * LAG_BYTES_MAX
+# With more queues in use each entry is written at once: the checkpoint writes what all of them
+# have gathered in one go, which takes a few milliseconds with so many.
+_GATHERING_QUEUES_MAX = 256
 _OK = PutResult(PutStatus.PUT_OK)
 # The others are in no queue: half messages and what became of them.
 _QUEUED_TYPES = (TRANSACTION_NONE, TRANSACTION_COMMIT)
@@ -550,9 +554,10 @@ class MessageStore:
             else:
                 entries[key] = bytearray(item.entries)
         unwritten = set()
+        gathers = len(self._dirty_queues) + len(entries) <= _GATHERING_QUEUES_MAX
         for key, added in entries.items():
             try:
-                self._queues[key].append(added)
+                self._queues[key].append(added, gathers=gathers)
             except OSError:
                 unwritten.add(key)
         self._dirty_queues.update(entries)
