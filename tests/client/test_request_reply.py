@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -137,6 +138,15 @@ def test_only_what_was_sent_by_request_is_replied_to() -> None:
             producer.reply(message, b"y")
         with pytest.raises(UsageError, match="is no message that came"):
             producer.reply(wrong, b"y")
+
+
+def test_time_of_a_request_bounds_its_sending_too() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        Producer("GID_p", name_server=f"127.0.0.1:{silent.getsockname()[1]}") as producer,
+        pytest.raises(InvokeTimeout, match="task request did not end within 50 ms"),
+    ):
+        producer.request(Message("T", b"x"), timeout_ms=50)
 
 
 def push_of(body: bytes = b"y", **fields: str) -> RemotingCommand:

@@ -7,9 +7,9 @@ Source: DefaultMQProducerImpl.request, MessageUtil.createReplyMessage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from sparrowmq.calling.effects import Now, Operation, Timestamp, Wait
+from sparrowmq.calling.effects import Now, Operation, Timestamp, Wait, bounded
 from sparrowmq.client.arguments import check_range
 from sparrowmq.client.operations.send import make_known, send
 from sparrowmq.client.publisher import Publisher
@@ -54,11 +54,11 @@ def request(
         PROPERTY_REPLY_TO_CLIENT: publisher.config.client_id,
         PROPERTY_TTL: str(timeout_ms),
     }
-    # A broker pushes replies only to producers that it knows.
-    yield from make_known(publisher, message)
     awaited = replies[correlation_id] = AwaitedReply()
     try:
-        result = yield from send(publisher, message, queue=queue, marks=marks)
+        result = yield from bounded(
+            _send_known(publisher, message, queue, marks), timeout_ms=timeout_ms, name="request"
+        )
         now_ms = yield Now()
         yield Wait(awaited.arrived, max(0, deadline_ms - now_ms))
     finally:
@@ -69,6 +69,14 @@ def request(
             f"ms; it may be consumed all the same; see whether its consumer runs and replies"
         )
     return awaited.message
+
+
+def _send_known(
+    publisher: Publisher, message: Message, queue: QueueChoice | None, marks: Mapping[str, str]
+) -> Operation[SendResult]:
+    # A broker pushes replies only to producers that it knows.
+    yield from make_known(publisher, message)
+    return (yield from send(publisher, message, queue=queue, marks=marks))
 
 
 def reply(publisher: Publisher, message: MessageExt, body: bytes) -> Operation[SendResult]:
