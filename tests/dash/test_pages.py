@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -220,3 +221,31 @@ async def test_a_page_that_starts_before_its_cluster_waits_for_it() -> None:
         missing = words_of(await reader.read("/groups/GID_x", 503))
 
     assert "127.0.0.1:1" in missing
+
+
+async def test_a_cluster_with_access_keys_is_shown_to_those_who_have_one(tmp_path: Path) -> None:
+    rules = tmp_path / "plain_acl.yml"
+    keys: dict[str, Any] = {
+        "access_key": "administrator",
+        "secret_key": "secret-of-the-administrator",
+    }
+    rules.write_text(
+        f"accounts:\n  - accessKey: {keys['access_key']}\n    secretKey: {keys['secret_key']}\n"
+        "    admin: true\n"
+    )
+    with EmbeddedCluster(flush="async", options=("--acl", str(rules))) as cluster:
+        async with reading(cluster.name_server, **keys) as reader:
+
+            async def row() -> dict[str, Any] | None:
+                found = await read_table(reader, "/brokers", "brokers")
+                return found[0] if found else None
+
+            assert (await eventually("the broker", row))["failure"] is None
+            assert keys["secret_key"] not in await reader.read("/")
+        async with reading(cluster.name_server) as stranger:
+
+            async def failing() -> str | None:
+                text = words_of(await stranger.read("/"))
+                return text if "The cluster does not answer" in text else None
+
+            await eventually("the refusal", failing)

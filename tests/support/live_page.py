@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 
+from sparrowmq.client.assembly import make_directory
 from sparrowmq.dash.access import Access
 from sparrowmq.dash.lab import Lab
 from sparrowmq.dash.server import DashSettings, make_app, watching
@@ -46,9 +48,12 @@ def make_site(watcher: Watcher, name_server: str, *, allow_writes: bool = False)
 
 
 @asynccontextmanager
-async def reading(name_server: str, *, allow_writes: bool = False) -> AsyncIterator[Reader]:
+async def reading(
+    name_server: str, *, allow_writes: bool = False, **connecting: Any
+) -> AsyncIterator[Reader]:
     """Log in to the page of a cluster, whether it is there or not."""
-    settings = DashSettings(nameserver=name_server, data=None, timeout_ms=5_000)
+    directory = make_directory(name_server, timeout_ms=5_000, **connecting)
+    settings = DashSettings(directory=directory, nameserver=name_server, data=None)
     async with watching(settings) as watcher:
         site = make_site(watcher, name_server, allow_writes=allow_writes)
         lab = Lab(watcher)

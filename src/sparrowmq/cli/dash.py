@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.connecting import ContextName, NameServer, Timeout, TlsCa, make_tls
+from sparrowmq.cli.connecting import ContextName, NameServer, Timeout, TlsCa, client_settings
 from sparrowmq.cli.contexts import choose_context
 from sparrowmq.cli.failures import reporting_errors
+from sparrowmq.client.assembly import make_directory
 from sparrowmq.dash.server import DashSettings, run_dash
 
 
@@ -56,9 +57,13 @@ def dash(
         chosen = choose_context(
             name_server=nameserver, name=context, tls_ca=tls_ca, environ=os.environ
         )
+        # Of a cluster with namespaces everything is shown, by its whole name.
+        connecting = {**client_settings(chosen.context), "namespace": None}
         settings = DashSettings(
+            directory=make_directory(
+                chosen.context.name_server, timeout_ms=round(timeout * 1000), **connecting
+            ),
             nameserver=chosen.context.name_server,
-            cluster_tls=make_tls(chosen.context),
             host=host,
             port=port,
             data=data,
@@ -67,7 +72,6 @@ def dash(
             tls_cert=tls_cert,
             tls_key=tls_key,
             insecure=insecure,
-            timeout_ms=round(timeout * 1000),
             stop_with_stdin=stop_with_stdin,
         )
         code = run_dash(settings)

@@ -27,9 +27,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.tls import server_context
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.task_host import open_driver
 from sparrowmq.dash.access import Access, Guard, check_host_name, make_password
 from sparrowmq.dash.cluster_pages import (
     show_broker,
@@ -65,29 +65,27 @@ class DashSettings:
     """What the page is given.
 
     Args:
-        nameserver: name servers of the cluster, separated by ';'.
+        directory: where the cluster is, and how to connect to it.
+        nameserver: its name servers, separated by ';'; they tell clusters apart in the history.
         host, port: where it listens; port 0 takes any free one.
         data: the directory of the history; None keeps it in memory.
         allow_writes: whether it may change the cluster.
         allowed_hosts: names under which it is asked, besides addresses and `localhost`.
-        cluster_tls: makes every connection to the cluster one over TLS.
         tls_cert, tls_key: PEM files: serve by HTTPS.
         insecure: whether other machines may reach it without HTTPS.
-        timeout_ms: how long to wait for an answer of the cluster.
         stop_with_stdin: whether it ends when standard input closes.
     """
 
-    nameserver: str = "127.0.0.1:9876"
+    directory: Directory
+    nameserver: str
     host: str = "127.0.0.1"
     port: int = 8181
     data: Path | None = Path("sparrowmq-data")
     allow_writes: bool = False
     allowed_hosts: tuple[str, ...] = ()
-    cluster_tls: ssl.SSLContext | None = None
     tls_cert: str = ""
     tls_key: str = ""
     insecure: bool = False
-    timeout_ms: int = 3_000
     stop_with_stdin: bool = False
 
 
@@ -182,11 +180,10 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def watching(settings: DashSettings) -> AsyncIterator[Watcher]:
     """Watch a cluster while the block runs. Raises: ConfigError."""
-    directory = make_directory(settings.nameserver, timeout_ms=settings.timeout_ms)
     path = None if settings.data is None else settings.data / "dash.sqlite"
     with closing(History(path, settings.nameserver)) as history:
-        async with AsyncDriver(tls=settings.cluster_tls) as driver:
-            watcher = Watcher(directory, driver, history)
+        async with open_driver(settings.directory.client) as driver:
+            watcher = Watcher(settings.directory, driver, history)
             task = asyncio.create_task(watcher.run(), name="dash watcher")
             task.add_done_callback(partial(_note_end, watcher))
             try:
