@@ -23,7 +23,7 @@ from msgspec.structs import force_setattr
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel, MessageQueue
 from sparrowmq.protocol import fastjson
-from sparrowmq.protocol.wire_names import Int32, Int64, wire_names
+from sparrowmq.protocol.wire_names import Int32, Int64, prepare_types, wire_names
 
 MASTER_ID = 0
 
@@ -629,3 +629,6 @@ class ConsumerRunningInfo(Struct, frozen=True, kw_only=True, rename=wire_names()
     mq_table: dict[MessageQueue, ProcessQueueInfo] = {}
     status_table: dict[str, ConsumeStatus] = {}
     jstack: str | None = None
+
+
+prepare_types(list(globals().values()))

@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr
 
 from sparrowmq.protocol.header_codec import decode_header as decode_header
 from sparrowmq.protocol.header_codec import encode_header as encode_header
-from sparrowmq.protocol.wire_names import Int32, Int64, wire_names
+from sparrowmq.protocol.wire_names import Int32, Int64, prepare_types, wire_names
 
 
 class SendMessageRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
@@ -625,3 +625,6 @@ class CloneGroupOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wi
     dest_group: str
     topic: str | None = None
     offline: bool = False
+
+
+prepare_types(list(globals().values()))

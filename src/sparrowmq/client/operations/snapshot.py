@@ -60,7 +60,7 @@ from sparrowmq.protocol.headers import (
     GetConsumeStatsRequestHeader,
     GetRouteInfoRequestHeader,
 )
-from sparrowmq.protocol.wire_names import wire_names
+from sparrowmq.protocol.wire_names import prepare_types, wire_names
 
 T = TypeVar("T")
 
@@ -88,6 +88,9 @@ class _Connections(Struct, frozen=True, kw_only=True, rename=wire_names()):
     consume_type: str | None = None
     message_model: str | None = None
     consume_from_where: str | None = None
+
+
+prepare_types([_Connections])
 
 
 def take_snapshot(
