@@ -104,3 +104,17 @@ def test_nothing_lingers_while_somebody_flushes_or_closes() -> None:
         setattr(batcher, name, 1)
 
         assert [[b"1"]] == bodies(batcher, 0)
+
+
+def test_what_is_abandoned_keeps_nobody_waiting() -> None:
+    batcher = batcher_of(linger_ms=0)
+    batcher.place([pending(b"1", QUEUES[0]), pending(b"2", QUEUES[1])], QUEUES, 0)
+    under_way, _ = [key for key, _, _ in batcher.begin(0)]
+    batcher.place([pending(b"3", QUEUES[0]), pending(b"4", QUEUES[2])], QUEUES, 0)
+    batcher.incoming.append(pending(b"5"))
+
+    assert [b"5", b"3", b"4"] == [p.message.body for p in batcher.abandon()]
+    assert not batcher.is_empty
+    batcher.end(under_way)
+    batcher.end(("T", QUEUES[1]))
+    assert batcher.is_empty

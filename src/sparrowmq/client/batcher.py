@@ -193,4 +193,5 @@ class Batcher:
             waiting += queue
             queue.clear()
         self.incoming.clear()
+        self._lanes = {key: lane for key, lane in self._lanes.items() if lane.is_sending}
         return waiting
