@@ -258,7 +258,9 @@ def test_what_has_piled_up_is_skipped(mqadmin: Admin, listener: Listener) -> Non
     assert 10 == sum(int(row[2]) for row in rows(printed, "broker-a"))
 
 
-def test_a_group_without_members_is_reset_at_the_broker(mqadmin: Admin, listener: Listener) -> None:
+def test_a_group_without_members_is_reset_at_the_broker(
+    mqadmin: Admin, stage: Any, listener: Listener
+) -> None:
     group = "GID_mqadmin_offline"
     mqadmin(f"cloneGroupOffset -s {RESET_GROUP} -d {group} -t {RESET_TOPIC}")
     wait_until("its offsets", lambda: 10 == committed(stage, group), timeout_s=60)
