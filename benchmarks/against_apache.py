@@ -354,7 +354,7 @@ def render(result: dict[str, Any]) -> str:
     lines = [
         f"{machine['date']}, commit {machine['commit']}, {machine['processor']} with "
         f"{machine['cores']} cores, Python {machine['python']}, {machine['java']}; "
-        f"medians of {rounds} rounds in turn.",
+        f"{'one round' if rounds == 1 else f'medians of {rounds} rounds'} in turn.",
     ]
     for key, title in (("broker", "broker"), ("client", "client, on Apache's broker")):
         lines += ["", f"| {title} | {machine['peer']} | SparrowMQ | ratio | rates, messages/s |"]
