@@ -12,7 +12,7 @@ from sparrowmq import AsyncProducer, Message
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
-async def test_each_message_of_a_batch_gets_its_own_result(cluster: Any) -> None:
+async def test_each_message_of_a_batch_gets_its_own_result(java: Any, cluster: Any) -> None:
     topic = "batched-by-python"
     cluster.create_topic(topic, queues=4)
     async with AsyncProducer("GID_py_batches", name_server=cluster.name_server) as producer:

@@ -38,7 +38,7 @@ def test_java_s_requests_are_answered(java: Any, our_cluster: Any) -> None:
     assert 3 == len([event for event in replier.named("replied") if event["status"] == "SEND_OK"])
 
 
-async def test_each_request_gets_its_own_reply(cluster: Any) -> None:
+async def test_each_request_gets_its_own_reply(java: Any, cluster: Any) -> None:
     topic = "asked-by-python"
     cluster.create_topic(topic, queues=4)
     settings: dict[str, Any] = {"name_server": cluster.name_server}
