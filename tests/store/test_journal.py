@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.simulation.storage import PowerCut
+from sparrowmq.simulation.storage import PowerCut, SimulatedStorage
 from sparrowmq.store.journal import (
     GROWTH_BYTES,
     Journal,
@@ -44,6 +44,24 @@ def test_segments_that_are_dropped_are_gone(storage: Any) -> None:
 
     assert [3] == list_segments(storage, "config")
     assert [b"3"] == read_journal(storage, "config").batches
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_power_cut_while_segments_are_dropped_leaves_the_newest(seed: int) -> None:
+    rng = Random(seed)
+    storage: Any = SimulatedStorage(rng)
+    journal = Journal(storage, "config")
+    segments = list(range(1, 6))
+    for segment in segments:
+        journal.append(segment, b"%d" % segment)
+    storage.changes_left = rng.randrange(7)
+    with suppress(PowerCut):
+        drop_segments(storage, "config", up_to=5)
+    storage.changes_left = None
+    storage.lose_power()
+
+    left = list_segments(storage, "config")
+    assert segments[len(segments) - len(left) :] == left
 
 
 def test_damage_between_batches_is_reported_and_the_others_are_read(storage: Any) -> None:

@@ -137,11 +137,15 @@ def list_segments(storage: Storage, directory: str) -> list[int]:
 def drop_segments(storage: Storage, directory: str, *, up_to: int) -> None:
     """Remove the segments up to one, whose changes are in the files now.
 
+    The oldest goes first, and is gone for good before the next goes: an older change that a power
+    cut brought back without the newer ones would undo what the files have.
+
     Raises: OSError.
     """
     for segment in list_segments(storage, directory):
         if segment <= up_to:
             storage.remove(_path(directory, segment))
+            storage.sync_directory(directory)
 
 
 def _path(directory: str, segment: int) -> str:
