@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commands import Commands
-from sparrowmq import ConsumeFromWhere, PushConsumer
+from sparrowmq import ConsumeFromWhere, MessageExt, PushConsumer
 from sparrowmq.cli.mqadmin import translate
 from waiting import wait_until
 
@@ -25,10 +25,11 @@ def smq(apache_cluster: Any) -> Iterator[Commands]:
     assert 0 == smq("topic", "create", TOPIC, "--queues", "4").exit_code
     lines = "".join(f'{{"n": {number}}}\n' for number in range(99))
     assert 0 == smq("send", TOPIC, "--tag", "many", stdin=lines).exit_code
+    consumed: list[MessageExt] = []
     with PushConsumer(
         GROUP,
         name_server=apache_cluster.name_server,
-        listener=lambda messages, context: None,
+        listener=lambda messages, context: consumed.extend(messages),
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
     ) as member:
         member.subscribe(TOPIC)
@@ -38,7 +39,8 @@ def smq(apache_cluster: Any) -> Iterator[Commands]:
         def lag() -> list[int]:
             return [row["lag"] for row in smq.json("group", "ls") if row["group"] == GROUP]
 
-        wait_until("all consumed", lambda: lag() == [0], timeout_s=60)
+        wait_until("all consumed", lambda: len(consumed) >= 99, timeout_s=60)
+        wait_until("all committed", lambda: lag() == [0], timeout_s=60)
         yield smq
 
 
@@ -122,8 +124,12 @@ def test_settings_of_topic_group_and_broker_are_changed(smq: Commands) -> None:
         row["retry_times_max"] for row in json.loads(gone.stdout)["settings"]
     ]
     broker = smq.json("broker", "ls")[0]["broker"]
-    change = ("broker", "config", broker, "enablePropertyFilter=true", "--yes")
-    assert smq.json(*change)["applied"]
-    assert "true" == smq.json("broker", "config", broker)["enablePropertyFilter"]
-    assert 0 == smq("send", TOPIC, "cheap", "-p", "price=3").exit_code
-    assert ["cheap"] == smq("tail", TOPIC, "--sql", "price < 5", "--body").stdout.splitlines()
+    change = ("broker", "config", broker, "--yes")
+    assert smq.json(*change, "enablePropertyFilter=true")["applied"]
+    try:
+        assert "true" == smq.json("broker", "config", broker)["enablePropertyFilter"]
+        assert 0 == smq("send", TOPIC, "cheap", "-p", "price=3").exit_code
+        assert ["cheap"] == smq("tail", TOPIC, "--sql", "price < 5", "--body").stdout.splitlines()
+    finally:
+        # Other tests know the broker as it was.
+        assert smq.json(*change, "enablePropertyFilter=false")["applied"]
