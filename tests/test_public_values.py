@@ -148,6 +148,8 @@ def make(kind: type[SparrowError]) -> SparrowError:
         "str": "said",
         "int": 7,
         "tuple[str, ...]": ("a", "b"),
+        # Where in a file of accounts.
+        "Path": ("accounts", 1),
         "RemotingCommand": RemotingCommand(code=7),
     }
     arguments: list[Any] = []
