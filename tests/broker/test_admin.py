@@ -30,7 +30,8 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RESPONSE_FLAG, RemotingCommand
 from sparrowmq.protocol.record import decode_record
-from sparrowmq.serving.connections import Produce, Reply
+from sparrowmq.serving.connections import Reply
+from steps import make_in_steps
 
 CREATE = {
     "topic": "new",
@@ -267,10 +268,7 @@ def test_stats_of_many_queues_let_others_be_served_in_between(rig: Any, code: in
     command = RemotingCommand(code=code, ext_fields=fields)
 
     (output,) = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
-    steps = 0
-    while isinstance(output, Produce):
-        (output,) = output.make()
-        steps += 1
+    output, steps = make_in_steps(output)
 
     assert 2_000 // STATS_QUEUES_PER_STEP < steps
     assert isinstance(output, Reply)

@@ -9,7 +9,8 @@ import pytest
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import decode_record
-from sparrowmq.serving.connections import Produce, Reply
+from sparrowmq.serving.connections import Reply
+from steps import make_in_steps
 
 
 def query(rig: Any, key: str, **fields: str) -> Any:
@@ -99,10 +100,7 @@ def test_key_of_many_messages_lets_others_be_served_in_between(
     )
 
     (output,) = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
-    steps = 0
-    while isinstance(output, Produce):
-        (output,) = output.make()
-        steps += 1
+    output, steps = make_in_steps(output)
 
     assert 100 // 8 < steps
     assert isinstance(output, Reply)

@@ -28,3 +28,12 @@ def made(outputs: Sequence[Output]) -> list[Output]:
     for output in outputs:
         found += made(output.make()) if isinstance(output, Produce) else [output]
     return found
+
+
+def make_in_steps(output: Output) -> tuple[Output, int]:
+    """Return what is made in the end, and how often others could go first."""
+    count = 0
+    while isinstance(output, Produce):
+        (output,) = output.make()
+        count += 1
+    return output, count
