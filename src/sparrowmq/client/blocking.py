@@ -40,7 +40,7 @@ from sparrowmq.client.operations import (
     waiting,
 )
 from sparrowmq.client.operations import trace as trace_of
-from sparrowmq.client.operations.consume import consume
+from sparrowmq.client.operations.member_loop import run_member
 from sparrowmq.client.operations.overview import Overview, take_overview
 from sparrowmq.client.operations.reset import ResetPlan, Target, apply_reset, plan_reset
 from sparrowmq.client.operations.topics import TopicStatus
@@ -285,7 +285,7 @@ class PushConsumer:
         )
         self._member = Member(
             self._subscriber,
-            partial(consume, self._subscriber),
+            partial(run_member, self._subscriber),
             # One more than listeners, so that slow ones do not hold up the callbacks.
             pool_size=self._subscriber.config.consume_thread_count + 1,
         )

@@ -1,7 +1,7 @@
 """What a push consumer knows: its membership, routes and subscriptions, and whom it tells.
 
-The operations of `operations/consume.py` work on it; one driver owns it. What another thread may
-do is marked so.
+The operations of `operations/member_loop.py` work on it; one driver owns it. What another thread
+may do is marked so.
 """
 
 from __future__ import annotations

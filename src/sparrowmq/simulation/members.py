@@ -13,7 +13,7 @@ from sparrowmq.calling.effects import Answer, Operation
 from sparrowmq.client.config import ConsumerConfig, ProducerConfig
 from sparrowmq.client.member_events import begin_leaving, note_connection_lost, serve_request
 from sparrowmq.client.name_servers import NameServers
-from sparrowmq.client.operations.consume import consume
+from sparrowmq.client.operations.member_loop import run_member
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.subscriber import (
@@ -117,7 +117,7 @@ class MemberHost:
     def start(self) -> None:
         """Join the group."""
         self._driver.start(
-            consume(self.subscriber), name=f"consume of {self.name}", on_done=self._end
+            run_member(self.subscriber), name=f"consume of {self.name}", on_done=self._end
         )
 
     def leave(self) -> None:

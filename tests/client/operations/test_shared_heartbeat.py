@@ -9,7 +9,7 @@ import pytest
 
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.name_servers import NameServers
-from sparrowmq.client.operations.consume import _heartbeat, _leave
+from sparrowmq.client.operations.member_loop import _heartbeat, _leave
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
 from sparrowmq.membership.actions import Heartbeat, Leave

@@ -21,12 +21,12 @@ from sparrowmq.client.operations.administer import (
     queue_min_offset,
     set_committed_offset,
 )
-from sparrowmq.client.operations.consume import (
-    Carrier,
-    consume,
-    keep_local_offset,
-)
 from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.member_loop import (
+    Carrier,
+    keep_local_offset,
+    run_member,
+)
 from sparrowmq.client.operations.pull import (
     PULL_TIMEOUT_MS,
     check_records,
@@ -59,7 +59,7 @@ def serve(state: LitePull) -> Operation[None]:
         SendBack: _keep,
         Commit: partial(_commit, state),
     }
-    yield from consume(state.subscriber, carriers)
+    yield from run_member(state.subscriber, carriers)
 
 
 def _rebalance(state: LitePull, subscriber: Subscriber, _: Rebalance) -> Operation[None]:

@@ -104,7 +104,7 @@ _REGISTRATION_CODES = frozenset(
 )
 
 
-def consume(
+def run_member(
     subscriber: Subscriber, carriers: Mapping[type, Carrier] = MappingProxyType({})
 ) -> Operation[None]:
     """Be a member of the group until it has been left (`subscriber.member.leave`).
