@@ -134,6 +134,15 @@ def test_tables_name_only_what_exists() -> None:
     assert [] == [name for name in named if not (SOURCE / name).exists()]
 
 
+def test_class_name_means_one_thing() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
 def test_repository_names_no_place_of_a_machine() -> None:
     shared, home = "/" + "work/", "/" + "root/"
     for path in [*SOURCE.rglob("*.py"), *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:

@@ -30,7 +30,7 @@ from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.client.subscriber import ConsumeCounters
 from sparrowmq.errors import SparrowError
-from sparrowmq.protocol.bodies import Connection, ConsumerConnection
+from sparrowmq.protocol.bodies import ClientConnection, ConsumerConnection
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.strategies import registry
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
@@ -70,7 +70,7 @@ MUTABLE = [
     ConsumeContext(QUEUE, ack_index=1),
     ConsumeOrderlyContext(QUEUE),
     ConsumeCounters(delivered=5),
-    ConsumerConnection(connection_set=[Connection(client_id="c")]),
+    ConsumerConnection(connection_set=[ClientConnection(client_id="c")]),
 ]
 WAYS: list[Callable[[Any], Any]] = [
     lambda value: pickle.loads(pickle.dumps(value)),

@@ -9,10 +9,10 @@ import pytest
 
 from sparrowmq.broker import queue_lock_file
 from sparrowmq.broker.changes import LockChange, decode_changes
-from sparrowmq.broker.config import DuplicateClientId
+from sparrowmq.broker.config import DuplicateClientIdPolicy
 from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS
 from sparrowmq.broker.queue_lock_file import LockTable
-from sparrowmq.broker.state import Refused
+from sparrowmq.broker.state import BrokerRefusal
 from sparrowmq.coordination.member_marker import EXPIRY_FIELD, MARKED_EXPIRY_MS, mark_version
 from sparrowmq.coordination.queue_lock_table import (
     QUEUE_LEASE_BROKER_MS,
@@ -168,7 +168,7 @@ def test_shared_client_id_is_listed_twice_and_warned_of_once(rig: Any) -> None:
 
 
 def test_shared_client_id_can_be_refused_until_the_other_is_gone(make_rig: Any) -> None:
-    rig = make_rig(duplicate_client_id=DuplicateClientId.REJECT)
+    rig = make_rig(duplicate_client_id=DuplicateClientIdPolicy.REJECT)
     first, second = rig.connect(), rig.connect()
     beat(rig, first, "a")
     before = len(rig.outputs)
@@ -188,7 +188,7 @@ def test_shared_client_id_can_be_refused_until_the_other_is_gone(make_rig: Any) 
 
 
 def test_members_of_a_broadcasting_group_may_share_an_id(make_rig: Any) -> None:
-    rig = make_rig(duplicate_client_id=DuplicateClientId.REJECT)
+    rig = make_rig(duplicate_client_id=DuplicateClientIdPolicy.REJECT)
 
     replies = [try_beat(rig, rig.connect(), "a", model="BROADCASTING") for _ in range(2)]
 
@@ -328,7 +328,7 @@ def test_group_that_consumes_has_room_for_its_retry_topic_or_is_refused(
     assert [is_taken] * 4 == [reply.code == 0 for reply in replies]
     assert is_taken == (rig.broker.state.topics.find(f"%RETRY%{group}") is not None)
     assert is_taken == (rig.broker.state.groups.find(group) is not None)
-    assert (0 if is_taken else 2) == rig.broker.state.refusals.counts[Refused.GROUP_NAME]
+    assert (0 if is_taken else 2) == rig.broker.state.refusals.counts[BrokerRefusal.GROUP_NAME]
 
 
 def test_producers_of_longer_groups_are_known(rig: Any) -> None:
@@ -477,7 +477,7 @@ def test_new_locks_are_for_listed_members_and_renewals_for_all_that_hold_one(rig
     assert ([0], []) == (held, refused)
     # Nobody lists the member now, as after a restart of the broker.
     assert [0] == lock(rig, rig.connect(), "a", 0, 1)
-    assert 2 == rig.broker.state.refusals.counts[Refused.LOCK]
+    assert 2 == rig.broker.state.refusals.counts[BrokerRefusal.LOCK]
     (fact,) = facts
     assert "3 locks of client 's' for group 'GID_c', as the group does not list it" in fact.text
     assert stranger.address in fact.text

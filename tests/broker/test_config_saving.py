@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparrowmq.broker.broker import Broker
-from sparrowmq.broker.changes import FiledVersions, TopicChange, encode_changes
+from sparrowmq.broker.changes import FiledVersions, TopicTableChange, encode_changes
 from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables, write_files
 from sparrowmq.broker.config_saving import JOURNAL_CHANGES_MAX, JournalWork
 from sparrowmq.broker.topic_configs import plain
@@ -192,7 +192,7 @@ def test_changes_behind_a_file_that_another_broker_has_written_are_void(disk: Di
 
     saved = read_tables(disk.storage)
 
-    assert not any(isinstance(change, TopicChange) for change in saved.tables.changes)
+    assert not any(isinstance(change, TopicTableChange) for change in saved.tables.changes)
     (loss,) = saved.losses
     assert "another broker has written topics.json" in loss
     assert "new" in loss

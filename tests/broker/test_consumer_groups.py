@@ -4,7 +4,7 @@ from sparrowmq.broker.consumer_groups import (
     HEARTBEAT_EXPIRY_MS,
     ConsumerGroups,
     Joined,
-    Member,
+    ListedMember,
     ProducerGroups,
 )
 from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
@@ -16,8 +16,8 @@ FIRST = Connection(1, "10.0.0.1:1", bytes(8))
 SECOND = Connection(2, "10.0.0.1:2", bytes(8))
 
 
-def member(client_id: str, seen_ms: int = 0) -> Member:
-    return Member(client_id, LanguageCode.JAVA, 399, seen_ms)
+def member(client_id: str, seen_ms: int = 0) -> ListedMember:
+    return ListedMember(client_id, LanguageCode.JAVA, 399, seen_ms)
 
 
 def data(*subscriptions: SubscriptionData, group: str = "G") -> ConsumerData:

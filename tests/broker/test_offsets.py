@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.broker.state import COMMIT_AHEAD_MAX, Refused
+from sparrowmq.broker.state import COMMIT_AHEAD_MAX, BrokerRefusal
 from sparrowmq.protocol.bodies import ConsumerOffsetTable, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -117,7 +117,7 @@ def test_commit_far_beyond_the_end_is_refused_counted_and_warned_of(rig: Any) ->
     assert [ResponseCode.SYSTEM_ERROR] * 2 == [reply.code for reply in replies]
     assert "group 'GID_c' is far beyond the end of topic T queueId[0], which is 2" in fact.text
     assert fact.warning
-    assert 2 == rig.broker.state.refusals.counts[Refused.COMMIT_BEYOND_END]
+    assert 2 == rig.broker.state.refusals.counts[BrokerRefusal.COMMIT_BEYOND_END]
     assert {"offset": "2"} == query(rig).ext_fields
     assert 0 == commit(rig, 2 + COMMIT_AHEAD_MAX).code
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.broker.state import Refused
+from sparrowmq.broker.state import BrokerRefusal
 from sparrowmq.model.names import CLOSED_TOPICS, dlq_topic, retry_topic
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
@@ -246,7 +246,7 @@ def test_topics_of_the_broker_s_own_take_nothing_and_are_not_made(rig: Any, topi
     assert [ResponseCode.NO_PERMISSION] * 2 == codes
     assert known == rig.broker.state.topics.find(topic)
     assert 0 == rig.store.appended_position
-    assert 2 == rig.broker.state.refusals.counts[Refused.CLOSED_TOPIC]
+    assert 2 == rig.broker.state.refusals.counts[BrokerRefusal.CLOSED_TOPIC]
     assert [True] == [fact.warning and topic in fact.text for fact in facts]
 
 

@@ -6,12 +6,12 @@ from io import StringIO
 
 from rich.console import Console
 
-from sparrowmq.cli.output import Column, format_value, print_rows
+from sparrowmq.cli.output import OutputColumn, format_value, print_rows
 
 ROWS = [
     {"group": "GID_a_rather_long_name_of_a_group", "lag": 1_234_567, "topics": ["x" * 30, "y" * 30]}
 ]
-COLUMNS = [Column("group"), Column("lag"), Column("topics", optional=True)]
+COLUMNS = [OutputColumn("group"), OutputColumn("lag"), OutputColumn("topics", optional=True)]
 
 
 def printed(width: int, *, is_terminal: bool = True) -> list[str]:

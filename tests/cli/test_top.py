@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Static
 from commands import Commands
 from sparrowmq import ConsumeFromWhere, PushConsumer
 from sparrowmq.cli.connecting import open_cluster
-from sparrowmq.cli.top import GroupScreen, History, TopApp, sparkline
+from sparrowmq.cli.top import GroupScreen, LagHistory, TopApp, sparkline
 from sparrowmq.client.operations.overview import GroupOverview, Overview
 from sparrowmq.testing import EmbeddedCluster
 
@@ -113,7 +113,7 @@ def test_sparkline_shows_the_least_and_the_largest() -> None:
 
 
 def test_history_is_of_the_groups_that_are_there_and_bounded() -> None:
-    history = History()
+    history = LagHistory()
 
     def look(at_ms: int, *names: str) -> Overview:
         groups = tuple(GroupOverview(group=name, retry_lag=at_ms) for name in names)

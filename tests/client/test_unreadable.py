@@ -24,7 +24,7 @@ from sparrowmq import (
     UnreadablePolicy,
 )
 from sparrowmq.calling.effects import Invoke, Sleep
-from sparrowmq.client.operations.pull import PullResult, PullStatus
+from sparrowmq.client.operations.pull import PullReply, PullStatus
 from sparrowmq.client.operations.pull_answer import Answer, read_answer
 from sparrowmq.client.subscriber import ConsumeCounters
 from sparrowmq.errors import ConfigError, UnreadableMessage
@@ -305,7 +305,7 @@ class Reader:
         policy: UnreadablePolicy = UnreadablePolicy.STOP,
     ) -> Answer:
         queue = MessageQueue("T", "b", 0)
-        result = PullResult(PullStatus.FOUND, 1_000, 0, 1_000, self.records)
+        result = PullReply(PullStatus.FOUND, 1_000, 0, 1_000, self.records)
         operation: Generator[Any, Any, Answer] = read_answer(
             self,  # type: ignore[arg-type]
             queue,

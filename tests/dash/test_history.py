@@ -12,7 +12,7 @@ import pytest
 from group_looks import BEFORE, JOINED, QUEUES
 from sparrowmq.dash import history as history_module
 from sparrowmq.dash.history import GAP_MS, SAMPLE_MS, History, LagSample, Standing
-from sparrowmq.dash.looks import Event, EventKind, OwnerChange
+from sparrowmq.dash.looks import OwnerChange, SeenEvent, SeenEventKind
 from sparrowmq.dash.rebalances import At
 from sparrowmq.errors import ConfigError
 
@@ -34,7 +34,7 @@ def test_owners_are_kept_with_the_time_since_when(history: History) -> None:
     assert Standing(("a",), 1_000, is_exact=False) == standings[Q0]
     assert Standing(("b",), 2_000, is_exact=True) == standings[Q2]
     assert [
-        At(2_000, Event(EventKind.JOINED, "b")),
+        At(2_000, SeenEvent(SeenEventKind.JOINED, "b")),
         At(2_000, OwnerChange(Q2, ("a",), ("b",), 7, 120, 1_000)),
         At(2_000, OwnerChange(QUEUES[3], ("a",), (), 5, 120, 1_000)),
     ] == history.seen("G", since_ms=0)

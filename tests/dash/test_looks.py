@@ -7,9 +7,9 @@ from dataclasses import replace
 from group_looks import BEFORE, JOINED, QUEUES
 from sparrowmq.coordination.member_marker import mark_version
 from sparrowmq.dash.looks import (
-    Event,
-    EventKind,
     OwnerChange,
+    SeenEvent,
+    SeenEventKind,
     find_owners,
     list_changes,
     list_events,
@@ -25,7 +25,7 @@ from sparrowmq.doctor.snapshot import (
     Sample,
     Seat,
     TopicQueues,
-    TopicView,
+    TopicSnapshot,
 )
 
 Q0, Q1, Q2, Q3 = QUEUES
@@ -45,7 +45,7 @@ def snapshot(*reports: MemberReport, versions: dict[str, int]) -> GroupSnapshot:
         brokers=(view,),
         progress=tuple(QueueProgress(queue, 150, 100) for queue in QUEUES),
     )
-    topic = TopicView(topic="T", queues=(TopicQueues("broker-a", 4, 4),))
+    topic = TopicSnapshot(topic="T", queues=(TopicQueues("broker-a", 4, 4),))
     return GroupSnapshot(group="G", samples=(sample,), topics=(topic,), reports=reports)
 
 
@@ -68,11 +68,13 @@ def test_events_name_who_came_and_went_and_who_has_another_ones_id() -> None:
     after = replace(JOINED, members={"b": 2})
 
     assert [
-        Event(EventKind.LEFT, "a"),
-        Event(EventKind.JOINED, "b"),
-        Event(EventKind.TWIN, "b", "2"),
+        SeenEvent(SeenEventKind.LEFT, "a"),
+        SeenEvent(SeenEventKind.JOINED, "b"),
+        SeenEvent(SeenEventKind.TWIN, "b", "2"),
     ] == list_events(BEFORE, after)
-    assert [Event(EventKind.LEFT, "b", "1")] == list_events(after, replace(after, members={"b": 1}))
+    assert [SeenEvent(SeenEventKind.LEFT, "b", "1")] == list_events(
+        after, replace(after, members={"b": 1})
+    )
 
 
 def test_events_name_queues_subscriptions_and_strategies_that_changed() -> None:
@@ -81,16 +83,16 @@ def test_events_name_queues_subscriptions_and_strategies_that_changed() -> None:
     )
 
     assert [
-        Event(EventKind.QUEUES, "T", "4 → 8"),
-        Event(EventKind.SUBSCRIPTION, "T", "* → paid"),
-        Event(EventKind.STRATEGY, "", "AVG → AVG_BY_CIRCLE"),
+        SeenEvent(SeenEventKind.QUEUES, "T", "4 → 8"),
+        SeenEvent(SeenEventKind.SUBSCRIPTION, "T", "* → paid"),
+        SeenEvent(SeenEventKind.STRATEGY, "", "AVG → AVG_BY_CIRCLE"),
     ] == list_events(BEFORE, after)
 
 
 def test_a_group_that_everybody_left_changed_no_subscription() -> None:
     after = replace(BEFORE, members={}, subscriptions={}, strategy="AVG_BY_CIRCLE")
 
-    assert [Event(EventKind.LEFT, "a")] == list_events(BEFORE, after)
+    assert [SeenEvent(SeenEventKind.LEFT, "a")] == list_events(BEFORE, after)
 
 
 def test_what_members_hold_counts_and_not_what_they_should() -> None:

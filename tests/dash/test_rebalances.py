@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sparrowmq.dash.looks import Event, EventKind, OwnerChange
+from sparrowmq.dash.looks import OwnerChange, SeenEvent, SeenEventKind
 from sparrowmq.dash.rebalances import (
     At,
-    Band,
-    Move,
-    Rebalance,
+    OwnerBand,
+    QueueMove,
+    SeenRebalance,
     count_recent,
     list_bands,
     list_rebalances,
@@ -15,10 +15,10 @@ from sparrowmq.dash.rebalances import (
 from sparrowmq.model import MessageQueue
 
 Q0, Q1 = (MessageQueue("T", "broker-a", queue_id) for queue_id in range(2))
-JOIN = Event(EventKind.JOINED, "b")
+JOIN = SeenEvent(SeenEventKind.JOINED, "b")
 
 
-def rebalances(*seen: At, until_ms: int = 100_000) -> list[Rebalance]:
+def rebalances(*seen: At, until_ms: int = 100_000) -> list[SeenRebalance]:
     return list_rebalances(seen, until_ms=until_ms, offsets={Q0: 500, Q1: 500})
 
 
@@ -30,7 +30,7 @@ def test_a_queue_that_two_looks_saw_change_hands_moved_once_and_was_nobodys_mean
     )
 
     assert (JOIN,) == found.events
-    assert (Move(Q0, ("a",), ("b",)),) == found.moves
+    assert (QueueMove(Q0, ("a",), ("b",)),) == found.moves
     assert 1_900 == found.settled_ms, "it may have begun right after the look before"
     assert 400 == found.unowned_ms
     assert 0 == found.double_ms
@@ -56,7 +56,7 @@ def test_a_cause_belongs_to_moves_that_come_within_ten_seconds() -> None:
 
 
 def test_who_goes_once_all_is_settled_begins_another_rebalance() -> None:
-    leave = Event(EventKind.LEFT, "b")
+    leave = SeenEvent(SeenEventKind.LEFT, "b")
     newest, oldest = rebalances(
         At(10_000, JOIN),
         At(10_000, OwnerChange(Q0, ("a",), ("b",))),
@@ -68,7 +68,7 @@ def test_who_goes_once_all_is_settled_begins_another_rebalance() -> None:
 
 
 def test_who_goes_while_a_queue_is_nobodys_is_of_the_same_rebalance() -> None:
-    leave = Event(EventKind.LEFT, "b")
+    leave = SeenEvent(SeenEventKind.LEFT, "b")
     (found,) = rebalances(
         At(10_000, JOIN),
         At(10_000, OwnerChange(Q0, ("a",), ())),
@@ -138,15 +138,15 @@ def test_bands_follow_the_owners_and_leave_out_when_nobody_looked() -> None:
     )
 
     assert [
-        Band(10_000, 20_000, ("a",)),
-        Band(20_000, 30_000, None),
-        Band(30_000, 40_000, ("a",)),
-        Band(40_000, 60_000, ("b",)),
-        Band(60_000, 70_000, None),
+        OwnerBand(10_000, 20_000, ("a",)),
+        OwnerBand(20_000, 30_000, None),
+        OwnerBand(30_000, 40_000, ("a",)),
+        OwnerBand(40_000, 60_000, ("b",)),
+        OwnerBand(60_000, 70_000, None),
     ] == bands
 
 
 def test_a_queue_without_changes_has_one_band_of_its_owners() -> None:
     (band,) = list_bands(Q0, ("b",), [], [(0, 100)], since_ms=0, until_ms=100)
 
-    assert Band(0, 100, ("b",)) == band
+    assert OwnerBand(0, 100, ("b",)) == band

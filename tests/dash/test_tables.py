@@ -7,12 +7,20 @@ from collections.abc import Mapping
 
 import pytest
 
-from sparrowmq.dash.tables import PAGE_ROWS, Cell, Column, Table, arrange, write_csv, write_json
+from sparrowmq.dash.tables import (
+    PAGE_ROWS,
+    Cell,
+    PageTable,
+    TableColumn,
+    arrange,
+    write_csv,
+    write_json,
+)
 
-TABLE = Table(
+TABLE = PageTable(
     name="groups",
     title="Groups",
-    columns=(Column("group", "group"), Column("lag", "lag", "number")),
+    columns=(TableColumn("group", "group"), TableColumn("lag", "lag", "number")),
     rows=[
         [Cell("GID_b"), Cell(5)],
         [Cell("GID_a"), Cell(None)],
@@ -43,7 +51,7 @@ def test_rows_are_those_that_the_url_wants(query: Mapping[str, str], expected: l
 
 def test_a_long_table_has_pages_and_files_have_all_of_it() -> None:
     rows = [[Cell(f"G{number:04}"), Cell(number)] for number in range(2 * PAGE_ROWS + 1)]
-    table = Table(name="groups", title="Groups", columns=TABLE.columns, rows=rows)
+    table = PageTable(name="groups", title="Groups", columns=TABLE.columns, rows=rows)
 
     last = arrange(table, {"page": "3"})
 
@@ -54,7 +62,7 @@ def test_a_long_table_has_pages_and_files_have_all_of_it() -> None:
 
 def test_csv_runs_no_formula_and_keeps_its_rows_apart() -> None:
     hostile = ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", 'a "quoted", b', "two\nlines"]
-    table = Table(
+    table = PageTable(
         name="groups", title="Groups", columns=TABLE.columns[:1], rows=[[Cell(x)] for x in hostile]
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparrowmq.demo import outcome as o
-from sparrowmq.demo.board import Kill, LagSample, StageTime, TwinStaging
+from sparrowmq.demo.board import Kill, QueueLagSample, StageTime, TwinStaging
 from sparrowmq.demo.figures import OrderCheck
 from sparrowmq.demo.logbook import (
     Answers,
@@ -90,7 +90,8 @@ def outcome() -> o.DemoOutcome:
         ),
         twin_duplicates=60,
         lags=[
-            LagSample(1_000 * at_s, first=[at_s, 1], second=[at_s, 2 * at_s]) for at_s in range(20)
+            QueueLagSample(1_000 * at_s, first=[at_s, 1], second=[at_s, 2 * at_s])
+            for at_s in range(20)
         ],
         ingest=o.IngestFigure(
             sessions=[

@@ -9,8 +9,8 @@ from rich.console import Console
 from sparrowmq.demo.board import (
     Board,
     IngestBoard,
-    LagSample,
     ProductionBoard,
+    QueueLagSample,
 )
 from sparrowmq.demo.logbook import IngestEvent, Produced, ProducerEvent
 from sparrowmq.demo.screen import describe_progress, render_board
@@ -90,7 +90,7 @@ def test_screen_names_queues_that_nobody_or_two_own(tmp_path: Path) -> None:
     board = make_board(tmp_path)
     add_member(board, tmp_path, "a", 0)
     add_member(board, tmp_path, "b", 0)
-    board.lags.append(LagSample(1, [3, 1234], [0, 0]))
+    board.lags.append(QueueLagSample(1, [3, 1234], [0, 0]))
     console = Console(file=io.StringIO(), width=100)
 
     console.print(render_board(board, width=100))

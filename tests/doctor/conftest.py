@@ -19,7 +19,7 @@ from sparrowmq.doctor.snapshot import (
     Seat,
     SubscriptionView,
     TopicQueues,
-    TopicView,
+    TopicSnapshot,
 )
 from sparrowmq.model import MessageQueue
 
@@ -53,7 +53,7 @@ class SeenGroup:
         self.interval_ms = interval_ms
         self.reports: list[MemberReport] = []
         self.topics = {
-            topic: TopicView(
+            topic: TopicSnapshot(
                 topic=topic,
                 queues=tuple(
                     TopicQueues(name, queues, queues, cluster="C") for name in sorted(brokers)

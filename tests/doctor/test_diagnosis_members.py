@@ -10,7 +10,7 @@ import pytest
 from sparrowmq.coordination.member_marker import mark_version
 from sparrowmq.doctor import Severity, compute_ownership
 from sparrowmq.doctor.explain import explain
-from sparrowmq.doctor.snapshot import TopicView
+from sparrowmq.doctor.snapshot import TopicSnapshot
 from sparrowmq.model import MessageQueue
 
 # What the fixture gives; a test directory is no package to import from.
@@ -249,7 +249,7 @@ def test_r28_waits_as_long_as_members_wait_to_commit(seen_group: Group) -> None:
 
 def test_r33_finds_two_clusters_and_name_servers_that_disagree(seen_group: Group) -> None:
     group = seen_group(brokers=["broker-a", "broker-b"])
-    view: TopicView = group.topics["T"]
+    view: TopicSnapshot = group.topics["T"]
     here, there = view.queues
     group.topics["T"] = replace(view, queues=(here, there._replace(cluster="D")))
     found = group.findings()["R33"]

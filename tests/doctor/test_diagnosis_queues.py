@@ -11,7 +11,7 @@ from sparrowmq.doctor import Severity, compute_ownership
 from sparrowmq.doctor.case import examine
 from sparrowmq.doctor.explain import explain, find_queue
 from sparrowmq.doctor.finding import describe_age, describe_runs
-from sparrowmq.doctor.snapshot import BROADCASTING, TopicPace, TopicView
+from sparrowmq.doctor.snapshot import BROADCASTING, TopicPace, TopicSnapshot
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 
@@ -176,7 +176,7 @@ def test_r32_says_that_brokers_assign_queues_of_pop(seen_group: Group) -> None:
 
 def test_q01_finds_queues_that_take_messages_and_are_not_read(seen_group: Group) -> None:
     group = seen_group()
-    view: TopicView = group.topics["T"]
+    view: TopicSnapshot = group.topics["T"]
     at = view.queues[0]._replace(write_count=6)
     group.topics["T"] = replace(view, queues=(at,), surplus_offsets=((queues(5)[0], 7),))
 
@@ -189,7 +189,7 @@ def test_q01_finds_queues_that_take_messages_and_are_not_read(seen_group: Group)
 
 def test_q02_finds_topics_that_cannot_be_read(seen_group: Group) -> None:
     group = seen_group()
-    view: TopicView = group.topics["T"]
+    view: TopicSnapshot = group.topics["T"]
     group.topics["T"] = replace(view, queues=(view.queues[0]._replace(is_readable=False),))
     assert ("broker-a gives no read permission",) == group.findings()["Q02"].evidence
 

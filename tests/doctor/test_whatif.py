@@ -14,8 +14,8 @@ from sparrowmq.doctor.whatif import (
     SPARROW_NAMES,
     Cost,
     Course,
-    Event,
-    EventKind,
+    GroupEvent,
+    GroupEventKind,
     Plan,
     Step,
     check_strategy,
@@ -200,9 +200,9 @@ def test_schools_are_told_apart() -> None:
 
 def test_events_are_read_and_wrong_ones_refused() -> None:
     assert (
-        Event(EventKind.JOIN),
-        Event(EventKind.LEAVE, 2),
-        Event(EventKind.KILL),
+        GroupEvent(GroupEventKind.JOIN),
+        GroupEvent(GroupEventKind.LEAVE, 2),
+        GroupEvent(GroupEventKind.KILL),
     ) == parse_events(" join, leave:2 ,kill,")
     for text in ("leaf", "join:1", "leave:x", "kill:-1", "leave:1234567"):
         with pytest.raises(ConfigError, match="event"):

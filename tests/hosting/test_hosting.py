@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparrowmq import Admin
-from sparrowmq.broker.config import DuplicateClientId
+from sparrowmq.broker.config import DuplicateClientIdPolicy
 from sparrowmq.config import SETTINGS
 from sparrowmq.hosting.__main__ import parse_settings
 from sparrowmq.hosting.servers import Flush, HostSettings
@@ -43,7 +43,7 @@ def test_options_are_those_of_the_command() -> None:
         broker_port=0,
         salvage=True,
         auto_create_topics=False,
-        duplicate_client_id=DuplicateClientId.REJECT,
+        duplicate_client_id=DuplicateClientIdPolicy.REJECT,
         stop_with_stdin=True,
     )
     assert HostSettings() == parse_settings([])

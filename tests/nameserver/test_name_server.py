@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.nameserver.name_server import KVConfig, Refused
+from sparrowmq.nameserver.name_server import KVConfig, NameServerRefusal
 from sparrowmq.nameserver.route_table import (
     BROKER_ALIVE_MS,
     BROKER_EXPIRY_MS,
@@ -128,7 +128,7 @@ def test_what_is_registered_and_alive_is_not_taken_over(rig: Any, claim: dict[st
         replies[0].remark
     )
     assert before == route(rig).body
-    assert 2 == rig.server.refusals.counts[Refused.REGISTRATION]
+    assert 2 == rig.server.refusals.counts[NameServerRefusal.REGISTRATION]
     (fact,) = (fact for fact in rig.facts if fact.warning)
     assert stranger.address in fact.text
     assert broker.address in fact.text
@@ -170,7 +170,7 @@ def test_broker_is_not_unregistered_from_another_host(rig: Any) -> None:
 
     assert (ResponseCode.SYSTEM_ERROR, 0) == (refused.code, unknown.code)
     assert 0 == route(rig).code
-    assert 1 == rig.server.refusals.counts[Refused.UNREGISTRATION]
+    assert 1 == rig.server.refusals.counts[NameServerRefusal.UNREGISTRATION]
 
 
 @pytest.mark.parametrize("count", [-1, QUEUES_PER_TOPIC_MAX + 1, 2**31 - 1])
@@ -181,7 +181,7 @@ def test_topic_with_queues_beyond_the_bound_is_left_out_and_warned_of(rig: Any, 
     assert 0 == reply.code
     assert [0, 17, 0] == [route(rig, name).code for name in ("T", "huge", "large")]
     assert f"'huge': {count} queues; from 0 to 65536 are possible" in fact.text
-    assert 1 == rig.server.refusals.counts[Refused.TOPIC]
+    assert 1 == rig.server.refusals.counts[NameServerRefusal.TOPIC]
 
 
 def test_version_is_compared(rig: Any) -> None:

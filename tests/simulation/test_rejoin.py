@@ -10,13 +10,13 @@ import pytest
 
 from sparrowmq.membership.process_queue import ProcessQueueState
 from sparrowmq.model import MessageQueue
-from sparrowmq.simulation.cluster import GROUP, Cluster
+from sparrowmq.simulation.cluster import GROUP, SimulatedCluster
 from sparrowmq.simulation.faults import Faults
 
 STEP_MS = 5
 
 
-def consumed(cluster: Cluster) -> list[MessageQueue]:
+def consumed(cluster: SimulatedCluster) -> list[MessageQueue]:
     """Return every queue of the topic that a live member pulls, once for each."""
     return sorted(
         owned.queue
@@ -27,7 +27,7 @@ def consumed(cluster: Cluster) -> list[MessageQueue]:
     )
 
 
-def run_until_shared(cluster: Cluster, *, within_ms: int) -> int:
+def run_until_shared(cluster: SimulatedCluster, *, within_ms: int) -> int:
     """Let time pass until each queue has one owner among all; return how long that took."""
     timeline = cluster.timeline
     begun_ms = timeline.now_ms
@@ -40,7 +40,7 @@ def run_until_shared(cluster: Cluster, *, within_ms: int) -> int:
     return timeline.now_ms - begun_ms
 
 
-def members_known(cluster: Cluster) -> int:
+def members_known(cluster: SimulatedCluster) -> int:
     """Return how many members the broker lists."""
     group = cluster.brokers[0].broker.state.consumers.find(GROUP)
     return 0 if group is None else len(group.members)
@@ -52,7 +52,7 @@ def test_join_right_after_a_kill_waits_for_no_dead_lock(
     calm: Any, seed: int, is_noticed: bool
 ) -> None:
     scenario = replace(calm, message_count=20, faults=Faults(), fault_ms=60_000)
-    cluster = Cluster(scenario, lambda purpose: Random(f"{seed} {purpose}"))
+    cluster = SimulatedCluster(scenario, lambda purpose: Random(f"{seed} {purpose}"))
     cluster.start()
     cluster.run(until_ms=cluster.timeline.now_ms + 8_000)
     run_until_shared(cluster, within_ms=1_000)

@@ -39,7 +39,7 @@ from sparrowmq.broker.processors import (
     transaction,
 )
 from sparrowmq.broker.registration import RegistrationWork
-from sparrowmq.broker.state import BrokerState, Refused
+from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
 from sparrowmq.broker.transaction_checks import TransactionChecks
@@ -203,7 +203,7 @@ class Broker:
             reason = access.find_refusal(command, connection.address)
             if reason is not None:
                 text = f"refused {connection.address}: {reason}"
-                facts = self.state.refusals.note(Refused.ACCESS, text, now_ms=now_ms)
+                facts = self.state.refusals.note(BrokerRefusal.ACCESS, text, now_ms=now_ms)
                 return [*deny(request, reason), *facts]
         return serve(PROCESSORS, self.state, request)
 

@@ -26,7 +26,7 @@ class FiledVersions(Struct, frozen=True, tag="files", tag_field="what"):
     groups: DataVersion = DataVersion()
 
 
-class TopicChange(Struct, frozen=True, tag="topic", tag_field="what"):
+class TopicTableChange(Struct, frozen=True, tag="topic", tag_field="what"):
     """A topic's new settings, and the version of the table that has them."""
 
     name: str
@@ -34,7 +34,7 @@ class TopicChange(Struct, frozen=True, tag="topic", tag_field="what"):
     version: DataVersion
 
 
-class GroupChange(Struct, frozen=True, tag="group", tag_field="what"):
+class GroupTableChange(Struct, frozen=True, tag="group", tag_field="what"):
     """A consumer group's new settings, and the version of the table that has them."""
 
     name: str
@@ -51,7 +51,7 @@ class LockChange(Struct, frozen=True, tag="lock", tag_field="what"):
     remaining_ms: int = 0
 
 
-Change: TypeAlias = FiledVersions | TopicChange | GroupChange | LockChange
+Change: TypeAlias = FiledVersions | TopicTableChange | GroupTableChange | LockChange
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(list[Change])

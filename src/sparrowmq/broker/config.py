@@ -12,7 +12,7 @@ from sparrowmq.store.retention import RetentionConfig
 KEEP_ALL = RetentionConfig(reserved_hours=0, full_percent=100)
 
 
-class DuplicateClientId(StrEnum):
+class DuplicateClientIdPolicy(StrEnum):
     """What happens to a member of a CLUSTERING group whose client id is in use already.
 
     Members that share an id consume the same queues, and other queues are consumed by nobody.
@@ -78,7 +78,7 @@ class BrokerConfig:
     offsets_save_interval_ms: int = 1_000
     async_flush_interval_ms: int = 500
     in_memory_bytes_max: int = 2 * 1024 * 1024 * 1024
-    duplicate_client_id: DuplicateClientId = DuplicateClientId.WARN
+    duplicate_client_id: DuplicateClientIdPolicy = DuplicateClientIdPolicy.WARN
     retention: RetentionConfig = KEEP_ALL
     region: str = "DefaultRegion"
     transaction_timeout_ms: int = 6_000

@@ -10,8 +10,8 @@ from msgspec import Struct
 from sparrowmq.broker.changes import (
     Change,
     FiledVersions,
-    GroupChange,
-    TopicChange,
+    GroupTableChange,
+    TopicTableChange,
     decode_changes,
     encode_changes,
 )
@@ -95,8 +95,8 @@ def _drop_void(
     """Leave out the changes of files that another broker has written since."""
     filed = [change for change in changes if isinstance(change, FiledVersions)]
     for name, table, versions, change_type in (
-        (TOPICS_FILE, topics, [each.topics for each in filed], TopicChange),
-        (GROUPS_FILE, groups, [each.groups for each in filed], GroupChange),
+        (TOPICS_FILE, topics, [each.topics for each in filed], TopicTableChange),
+        (GROUPS_FILE, groups, [each.groups for each in filed], GroupTableChange),
     ):
         version = DataVersion() if table is None else table.data_version
         void = [change for change in changes if isinstance(change, change_type)]

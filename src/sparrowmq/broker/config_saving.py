@@ -20,9 +20,9 @@ from sparrowmq.broker import queue_lock_file
 from sparrowmq.broker.changes import (
     Change,
     FiledVersions,
-    GroupChange,
+    GroupTableChange,
     LockChange,
-    TopicChange,
+    TopicTableChange,
     encode_changes,
 )
 from sparrowmq.broker.queue_lock_file import LockTable
@@ -142,9 +142,9 @@ class ConfigSaving:
         if saved.locks is not None:
             queue_lock_file.restore(state.locks, saved.locks, now_ms=now_ms)
         for change in saved.changes:
-            if isinstance(change, TopicChange):
+            if isinstance(change, TopicTableChange):
                 state.topics.replay(change)
-            elif isinstance(change, GroupChange):
+            elif isinstance(change, GroupTableChange):
                 state.groups.replay(change)
             elif isinstance(change, LockChange):
                 state.locks.restore([SavedLock(*_lock_of(change))], now_ms=now_ms)
@@ -210,9 +210,9 @@ class ConfigSaving:
         if work.segment == self._segment and self._has_begun:
             self._begin_segment()
         for change in work.changes:
-            if isinstance(change, TopicChange):
+            if isinstance(change, TopicTableChange):
                 state.topics.note_unwritten(change.name)
-            elif isinstance(change, GroupChange):
+            elif isinstance(change, GroupTableChange):
                 state.groups.note_unwritten(change.name)
             elif isinstance(change, LockChange):
                 state.locks.note_unwritten(change.group, change.queue)
@@ -273,8 +273,8 @@ class ConfigSaving:
 
 
 _FILES: Mapping[type[Struct], str] = {
-    TopicChange: TOPICS_FILE,
-    GroupChange: GROUPS_FILE,
+    TopicTableChange: TOPICS_FILE,
+    GroupTableChange: GROUPS_FILE,
     LockChange: LOCKS_FILE,
 }
 

@@ -27,7 +27,7 @@ HEARTBEAT_EXPIRY_MS = 120_000
 SUBSCRIPTIONS_MAX = 256
 
 
-class Member(NamedTuple):
+class ListedMember(NamedTuple):
     """A client as its last heartbeat showed it."""
 
     client_id: str
@@ -62,7 +62,7 @@ class ConsumerGroup:
     consume_type: ConsumeType
     message_model: MessageModel
     consume_from_where: ConsumeFromWhere
-    members: dict[Connection, Member] = field(default_factory=dict)
+    members: dict[Connection, ListedMember] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
 
     def client_ids(self) -> list[str]:
@@ -106,7 +106,7 @@ class ConsumerGroups:
         """Return the groups that a connection is in, sorted."""
         return sorted(self._of_connection.get(connection, ()))
 
-    def heartbeat(self, data: ConsumerData, member: Member, connection: Connection) -> Joined:
+    def heartbeat(self, data: ConsumerData, member: ListedMember, connection: Connection) -> Joined:
         """Take one group's part of a heartbeat."""
         group = self._groups.get(data.group_name)
         if group is None:
@@ -212,7 +212,7 @@ class ProducerGroups:
     """All producer groups with at least one member."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[Connection, Member]] = {}
+        self._groups: dict[str, dict[Connection, ListedMember]] = {}
         self._chosen_count = 0
         # By client id; of several connections that gave one id, the last.
         self._clients: dict[str, Connection] = {}
@@ -225,7 +225,7 @@ class ProducerGroups:
         self._chosen_count += 1
         return list(members)[self._chosen_count % len(members)]
 
-    def all(self) -> list[tuple[str, dict[Connection, Member]]]:
+    def all(self) -> list[tuple[str, dict[Connection, ListedMember]]]:
         """Return all groups and their members, in the order of names."""
         return sorted(self._groups.items())
 
@@ -233,11 +233,11 @@ class ProducerGroups:
         """Return the connection of a client that is in some group, None if there is none."""
         return self._clients.get(client_id)
 
-    def find(self, group: str) -> dict[Connection, Member] | None:
+    def find(self, group: str) -> dict[Connection, ListedMember] | None:
         """Return a group's members, or None if nobody is in it."""
         return self._groups.get(group)
 
-    def heartbeat(self, group: str, member: Member, connection: Connection) -> None:
+    def heartbeat(self, group: str, member: ListedMember, connection: Connection) -> None:
         """Take one producer group's part of a heartbeat."""
         self._groups.setdefault(group, {})[connection] = member
         self._clients[member.client_id] = connection

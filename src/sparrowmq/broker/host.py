@@ -30,7 +30,7 @@ from sparrowmq.store.journal import Journal
 from sparrowmq.store.storage import Storage
 
 
-class Lane(Enum):
+class RoundLane(Enum):
     """Kinds of rounds; those of one lane run one after the other, lanes beside each other."""
 
     FLUSH = "flush"
@@ -48,7 +48,7 @@ class Round(NamedTuple):
         end: takes what `run` raised, or None. On the thread of the broker.
     """
 
-    lane: Lane
+    lane: RoundLane
     work: FlushWork | JournalWork | SaveWork | ExpiryWork
     run: Callable[[], None]
     end: Callable[[Exception | None], None]
@@ -123,7 +123,7 @@ class BrokerHost:
         world.perform(outputs)
         if expiry is not None:
             end = partial(self._expired, expiry)
-            world.begin_round(Round(Lane.EXPIRY, expiry, expiry.run, end))
+            world.begin_round(Round(RoundLane.EXPIRY, expiry, expiry.run, end))
 
     def settle(self) -> None:
         """Show what was appended, and answer who waits for it."""
@@ -168,7 +168,7 @@ class BrokerHost:
     def _flush_round(self, work: FlushWork | None) -> Round | None:
         if work is None:
             return None
-        return Round(Lane.FLUSH, work, work.run, partial(self._flushed, work))
+        return Round(RoundLane.FLUSH, work, work.run, partial(self._flushed, work))
 
     def _flushed(self, work: FlushWork, error: Exception | None) -> None:
         self._world.perform(self._broker.flushed(work, error))
@@ -181,7 +181,7 @@ class BrokerHost:
         if work is None:
             return None
         run, end = partial(self._append, work), partial(self._journaled, work)
-        return Round(Lane.JOURNAL, work, run, end)
+        return Round(RoundLane.JOURNAL, work, run, end)
 
     def _append(self, work: JournalWork) -> None:
         if work.changes:
@@ -196,7 +196,7 @@ class BrokerHost:
         if work is None:
             return None
         run, end = partial(write_files, self._storage, work), partial(self._saved, work)
-        return Round(Lane.SAVE, work, run, end)
+        return Round(RoundLane.SAVE, work, run, end)
 
     def _saved(self, work: SaveWork, error: Exception | None) -> None:
         self._note_written("config files", error)

@@ -56,7 +56,7 @@ def _rate(now_ms: int, since: list[tuple[int, int]], window_ms: int) -> float:
     return 0.0
 
 
-class Span(NamedTuple):
+class RateWindow(NamedTuple):
     """A window of RocketMQ's statistics, and how often totals are noted for it."""
 
     window_ms: int
@@ -64,7 +64,11 @@ class Span(NamedTuple):
 
 
 # StatsItem's minute, hour and day, with its sampling intervals.
-SPANS = (Span(60_000, 10_000), Span(3_600_000, 600_000), Span(86_400_000, 3_600_000))
+SPANS = (
+    RateWindow(60_000, 10_000),
+    RateWindow(3_600_000, 600_000),
+    RateWindow(86_400_000, 3_600_000),
+)
 
 
 class Added(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Any
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_files import SavedConfig, read_tables
-from sparrowmq.broker.host import BrokerHost, Lane, Round, attempt
+from sparrowmq.broker.host import BrokerHost, Round, RoundLane, attempt
 from sparrowmq.calling import clock
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.effects import Operation
@@ -116,7 +116,7 @@ class BrokerServer:
             )
         self._threads = {
             lane: ThreadPoolExecutor(1, thread_name_prefix=f"sparrowmq-{lane.value}")
-            for lane in Lane
+            for lane in RoundLane
         }
         self._running: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -160,7 +160,7 @@ class BrokerServer:
         await self._driver.aclose()
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._threads[Lane.SAVE], self._store.close)
+            await loop.run_in_executor(self._threads[RoundLane.SAVE], self._store.close)
         finally:
             for thread in self._threads.values():
                 thread.shutdown()

@@ -40,7 +40,7 @@ from sparrowmq.store.retention import Retention
 COMMIT_AHEAD_MAX = 1_000
 
 
-class Refused(Enum):
+class BrokerRefusal(Enum):
     """What is refused since it contradicts what the broker knows, by its name in its statistics."""
 
     CLOSED_TOPIC = "sendsToClosedTopicsRefused"
@@ -92,7 +92,7 @@ class BrokerState:
     saves: Rounds = field(default_factory=Rounds)
     registrations: Rounds = field(default_factory=Rounds)
     counters: Counters = field(default_factory=Counters)
-    refusals: Refusals[Refused] = field(default_factory=lambda: Refusals(Refused))
+    refusals: Refusals[BrokerRefusal] = field(default_factory=lambda: Refusals(BrokerRefusal))
     rates: Rates = field(default_factory=Rates)
     stored_totals: TotalsByKey = field(default_factory=TotalsByKey)
     consumed_totals: TotalsByKey = field(default_factory=TotalsByKey)
@@ -148,7 +148,7 @@ class BrokerState:
             self.put_group(found, timestamp_ms=timestamp_ms)
         return found
 
-    def refusal(self, kind: Refused, request: Request, code: int, remark: str) -> Refusal:
+    def refusal(self, kind: BrokerRefusal, request: Request, code: int, remark: str) -> Refusal:
         """Count a refusal of a kind; returns it, to be raised."""
         text = f"refused {request.connection.address}: {remark}"
         facts = self.refusals.note(kind, text, now_ms=request.now_ms)

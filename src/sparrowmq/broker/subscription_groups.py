@@ -5,7 +5,7 @@ Source: SubscriptionGroupManager.java. `config/subscriptionGroup.json` has its f
 
 from __future__ import annotations
 
-from sparrowmq.broker.changes import GroupChange
+from sparrowmq.broker.changes import GroupTableChange
 from sparrowmq.model.names import CONSUMER_GROUP_LENGTH_MAX, is_legal_name
 from sparrowmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
 
@@ -58,7 +58,7 @@ class SubscriptionGroups:
         for name in SYSTEM_GROUPS:
             self._groups.setdefault(name, SubscriptionGroupConfig(group_name=name))
 
-    def replay(self, change: GroupChange) -> None:
+    def replay(self, change: GroupTableChange) -> None:
         """Make a change that the journal has."""
         if change.config is None:
             self._groups.pop(change.name, None)
@@ -108,10 +108,10 @@ class SubscriptionGroups:
         """Whether there are changes that the journal has not."""
         return bool(self._unwritten)
 
-    def take_changes(self) -> list[GroupChange]:
+    def take_changes(self) -> list[GroupTableChange]:
         """Return the changes since the last call, to be written."""
         names, self._unwritten = self._unwritten, {}
-        return [GroupChange(name, self._groups.get(name), self._version) for name in names]
+        return [GroupTableChange(name, self._groups.get(name), self._version) for name in names]
 
     def note_unwritten(self, name: str) -> None:
         """Have a group written again, since the journal did not take it."""

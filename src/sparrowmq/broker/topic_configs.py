@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparrowmq.broker.changes import TopicChange
+from sparrowmq.broker.changes import TopicTableChange
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.names import (
@@ -92,7 +92,7 @@ class TopicConfigs:
         self._topics = {name: _named(name, t) for name, t in table.topic_config_table.items()}
         self._version = table.data_version
 
-    def replay(self, change: TopicChange) -> None:
+    def replay(self, change: TopicTableChange) -> None:
         """Make a change that the journal has."""
         if change.config is None:
             self._topics.pop(change.name, None)
@@ -144,10 +144,10 @@ class TopicConfigs:
         """Whether there are changes that the journal has not."""
         return bool(self._unwritten)
 
-    def take_changes(self) -> list[TopicChange]:
+    def take_changes(self) -> list[TopicTableChange]:
         """Return the changes since the last call, to be written."""
         names, self._unwritten = self._unwritten, {}
-        return [TopicChange(name, self._topics.get(name), self._version) for name in names]
+        return [TopicTableChange(name, self._topics.get(name), self._version) for name in names]
 
     def note_unwritten(self, name: str) -> None:
         """Have a topic written again, since the journal did not take it."""

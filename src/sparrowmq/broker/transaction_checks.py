@@ -65,7 +65,7 @@ TO_ASK_MAX = 1_024
 _OPS_BYTES_MAX = 1 << 20
 
 
-class Step(NamedTuple):
+class CheckStep(NamedTuple):
     """What a step found.
 
     Args:
@@ -113,7 +113,7 @@ class TransactionChecks:
         # To be asked for once they can be read: their places, by their first offsets.
         self._to_ask: dict[int, int] = {}
 
-    def step(self, offsets: ConsumerOffsets, *, now_ms: int, timestamp_ms: int) -> Step:
+    def step(self, offsets: ConsumerOffsets, *, now_ms: int, timestamp_ms: int) -> CheckStep:
         """Go on with the round, or begin one if it is time; to be called with every tick."""
         if self._due_ms is None:
             self._due_ms = now_ms + self.config.transaction_check_interval_ms
@@ -128,7 +128,7 @@ class TransactionChecks:
             if end_position is not None and self._store.flushed_position >= end_position:
                 self._commit(self._round, offsets)
                 self._round = None
-        return Step(self._take_readable(), put_away)
+        return CheckStep(self._take_readable(), put_away)
 
     def note_end(self, first: int) -> None:
         """Take note that a message, by its first offset, is ended: it is not asked for now."""

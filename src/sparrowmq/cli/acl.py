@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from sparrowmq.cli.changes import Yes, carry_out
-from sparrowmq.cli.connecting import Cluster, on_cluster
-from sparrowmq.cli.output import Column, Json, print_json, print_rows
+from sparrowmq.cli.connecting import CommandCluster, on_cluster
+from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
 from sparrowmq.client.operations import accounts
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import find_nearest
@@ -22,20 +22,20 @@ acl = typer.Typer(
 
 AccessKey = Annotated[str, typer.Argument(metavar="ACCESS_KEY", help="the account's access key")]
 _COLUMNS = [
-    Column("broker"),
-    Column("access_key", "access key"),
-    Column("admin"),
-    Column("white_remote_address", "from", optional=True),
-    Column("default_topic_perm", "topics"),
-    Column("default_group_perm", "groups"),
-    Column("topic_perms", "topic permissions", optional=True),
-    Column("group_perms", "group permissions", optional=True),
+    OutputColumn("broker"),
+    OutputColumn("access_key", "access key"),
+    OutputColumn("admin"),
+    OutputColumn("white_remote_address", "from", optional=True),
+    OutputColumn("default_topic_perm", "topics"),
+    OutputColumn("default_group_perm", "groups"),
+    OutputColumn("topic_perms", "topic permissions", optional=True),
+    OutputColumn("group_perms", "group permissions", optional=True),
 ]
 
 
 @acl.command("ls")
 @on_cluster
-def list_accounts(cluster: Cluster) -> None:
+def list_accounts(cluster: CommandCluster) -> None:
     """List the accounts of every broker; secrets are not shown."""
     rows = [_row(account) for account in cluster.run(accounts.list_accounts(cluster.directory))]
     if cluster.as_json:
@@ -47,7 +47,7 @@ def list_accounts(cluster: Cluster) -> None:
 @acl.command("put")
 @on_cluster
 def put_account(
-    cluster: Cluster,
+    cluster: CommandCluster,
     access_key: AccessKey,
     secret_key_file: Annotated[
         Path | None, typer.Option("--secret-key-file", help="the file that holds its secret")
@@ -101,7 +101,12 @@ def put_account(
         "topic_perms": topic,
         "group_perms": group,
     }
-    columns = [Column("access_key", "access key"), Column("is"), Column("secret"), *_COLUMNS[2:]]
+    columns = [
+        OutputColumn("access_key", "access key"),
+        OutputColumn("is"),
+        OutputColumn("secret"),
+        *_COLUMNS[2:],
+    ]
     carry_out(
         cluster,
         [row],
@@ -114,7 +119,7 @@ def put_account(
 
 @acl.command("delete")
 @on_cluster
-def delete_account(cluster: Cluster, access_key: AccessKey, yes: Yes = False) -> None:
+def delete_account(cluster: CommandCluster, access_key: AccessKey, yes: Yes = False) -> None:
     """Delete an account at every broker."""
     known = cluster.run(accounts.list_accounts(cluster.directory))
     rows = [_row(account) for account in known if account.access_key == access_key]
@@ -142,7 +147,7 @@ def _read_secret(path: Path) -> str:
     return secret
 
 
-def _row(account: accounts.Account) -> Json:
+def _row(account: accounts.BrokerAccount) -> Json:
     return {
         "broker": account.broker_name,
         "access_key": account.access_key,

@@ -8,9 +8,9 @@ import typer
 
 from sparrowmq.cli.changes import Yes, arrow, carry_out
 from sparrowmq.cli.cluster import BROKER_COLUMNS, broker_row
-from sparrowmq.cli.connecting import Cluster, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, on_cluster
 from sparrowmq.cli.failures import say
-from sparrowmq.cli.output import Column, Json, print_json, print_rows
+from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
 from sparrowmq.cli.up import broker
 from sparrowmq.client.operations import brokers
 from sparrowmq.client.operations.overview import take_overview
@@ -23,7 +23,7 @@ BrokerName = Annotated[str, typer.Argument(metavar="BROKER", help="its name or h
 
 @broker.command("ls")
 @on_cluster
-def list_brokers(cluster: Cluster) -> None:
+def list_brokers(cluster: CommandCluster) -> None:
     """List the brokers, with what they store and give out a second."""
     seen = cluster.run(take_overview(cluster.directory))
     rows = [broker_row(each) for each in seen.brokers]
@@ -38,7 +38,7 @@ def list_brokers(cluster: Cluster) -> None:
 
 @broker.command("show")
 @on_cluster
-def show_broker(cluster: Cluster, name: BrokerName) -> None:
+def show_broker(cluster: CommandCluster, name: BrokerName) -> None:
     """Show what a broker says of itself, under RocketMQ's names."""
     at = cluster.run(brokers.find_broker(cluster.directory, name))
     _print_table(cluster, dict(cluster.run(brokers.runtime_info(cluster.directory, at))))
@@ -47,7 +47,7 @@ def show_broker(cluster: Cluster, name: BrokerName) -> None:
 @broker.command("config")
 @on_cluster
 def show_config(
-    cluster: Cluster,
+    cluster: CommandCluster,
     name: BrokerName,
     changes: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="settings to change")
@@ -81,7 +81,7 @@ def show_config(
     carry_out(
         cluster,
         rows,
-        [Column("setting"), Column("value")],
+        [OutputColumn("setting"), OutputColumn("value")],
         is_told=yes,
         apply=lambda: cluster.run(brokers.set_broker_config(cluster.directory, at, wanted)),
         done=f"{at.name} was changed",
@@ -91,7 +91,7 @@ def show_config(
 @broker.command("drain")
 @on_cluster
 def drain_broker(
-    cluster: Cluster,
+    cluster: CommandCluster,
     name: BrokerName,
     undo: Annotated[bool, typer.Option("--undo", help="have producers send to it again")] = False,
     yes: Yes = False,
@@ -109,16 +109,20 @@ def drain_broker(
     carry_out(
         cluster,
         [{"broker": at.name, "address": at.address, "takes_messages": arrow(*words)}],
-        [Column("broker"), Column("address"), Column("takes_messages", "takes messages")],
+        [
+            OutputColumn("broker"),
+            OutputColumn("address"),
+            OutputColumn("takes_messages", "takes messages"),
+        ],
         is_told=yes,
         apply=lambda: say(f"{cluster.run(operation(cluster.directory, at)):,} topics"),
         done=f"producers {'come back to' if undo else 'leave'} {at.name} within 30 s",
     )
 
 
-def _print_table(cluster: Cluster, table: dict[str, str]) -> None:
+def _print_table(cluster: CommandCluster, table: dict[str, str]) -> None:
     if cluster.as_json:
         print_json(table)
         return
     rows = [{"name": name, "value": table[name]} for name in sorted(table)]
-    print_rows(rows, [Column("name"), Column("value")])
+    print_rows(rows, [OutputColumn("name"), OutputColumn("value")])

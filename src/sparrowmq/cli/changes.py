@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.connecting import Cluster
+from sparrowmq.cli.connecting import CommandCluster
 from sparrowmq.cli.failures import say
-from sparrowmq.cli.output import Column, Json, format_value, print_json, print_rows
+from sparrowmq.cli.output import Json, OutputColumn, format_value, print_json, print_rows
 
 Yes = Annotated[
     bool, typer.Option("--yes", "-y", help="do it; without, only show what would change")
@@ -20,9 +20,9 @@ Yes = Annotated[
 
 
 def carry_out(
-    cluster: Cluster,
+    cluster: CommandCluster,
     rows: Sequence[Json],
-    columns: Sequence[Column],
+    columns: Sequence[OutputColumn],
     *,
     is_told: bool,
     apply: Callable[[], None],

@@ -8,12 +8,12 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from sparrowmq.calling.effects import Operation, sleep
-from sparrowmq.cli.connecting import Cluster, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, on_cluster
 from sparrowmq.cli.failures import say
-from sparrowmq.cli.output import Column, Json, make_console, print_json, print_rows
+from sparrowmq.cli.output import Json, OutputColumn, make_console, print_json, print_rows
 from sparrowmq.client.operations.overview import (
     BrokerOverview,
-    Flow,
+    FlowRates,
     GroupOverview,
     Overview,
     TopicOverview,
@@ -26,36 +26,36 @@ from sparrowmq.errors import UsageError
 from sparrowmq.model.names import find_nearest
 
 BROKER_COLUMNS = (
-    Column("broker"),
-    Column("cluster", optional=True),
-    Column("address"),
-    Column("version", optional=True),
-    Column("puts_per_s", "in/s"),
-    Column("gets_per_s", "out/s"),
+    OutputColumn("broker"),
+    OutputColumn("cluster", optional=True),
+    OutputColumn("address"),
+    OutputColumn("version", optional=True),
+    OutputColumn("puts_per_s", "in/s"),
+    OutputColumn("gets_per_s", "out/s"),
 )
 TOPIC_COLUMNS = (
-    Column("topic"),
-    Column("queues"),
-    Column("end_offsets", "written"),
-    Column("in_per_s", "in/s", optional=True),
-    Column("groups", optional=True),
+    OutputColumn("topic"),
+    OutputColumn("queues"),
+    OutputColumn("end_offsets", "written"),
+    OutputColumn("in_per_s", "in/s", optional=True),
+    OutputColumn("groups", optional=True),
 )
 GROUP_COLUMNS = (
-    Column("group"),
-    Column("lag"),
-    Column("retries", optional=True),
-    Column("in_per_s", "in/s", optional=True),
-    Column("out_per_s", "out/s", optional=True),
-    Column("member_count", "members"),
-    Column("behind_since_timestamp_ms", "behind since", optional=True),
-    Column("topics", optional=True),
-    Column("trouble", optional=True),
+    OutputColumn("group"),
+    OutputColumn("lag"),
+    OutputColumn("retries", optional=True),
+    OutputColumn("in_per_s", "in/s", optional=True),
+    OutputColumn("out_per_s", "out/s", optional=True),
+    OutputColumn("member_count", "members"),
+    OutputColumn("behind_since_timestamp_ms", "behind since", optional=True),
+    OutputColumn("topics", optional=True),
+    OutputColumn("trouble", optional=True),
 )
 
 
 @on_cluster
 def ls(
-    cluster: Cluster,
+    cluster: CommandCluster,
     every: Annotated[
         bool, typer.Option("--all", "-a", help="also the topics that RocketMQ makes for itself")
     ] = False,
@@ -105,7 +105,9 @@ def ls(
             say(f"{len(rows) - shown} more {title.lower()}; --limit 0 shows all")
 
 
-def look_twice(cluster: Cluster, interval_ms: int) -> Operation[tuple[Overview | None, Overview]]:
+def look_twice(
+    cluster: CommandCluster, interval_ms: int
+) -> Operation[tuple[Overview | None, Overview]]:
     """Look at the cluster, twice if there is an interval. Raises: as `take_overview`."""
     before = None
     if interval_ms:
@@ -139,7 +141,7 @@ def topic_row(topic: TopicOverview, rate: float | None) -> Json:
     }
 
 
-def group_row(group: GroupOverview, flow: Flow | None) -> Json:
+def group_row(group: GroupOverview, flow: FlowRates | None) -> Json:
     """Make the row of a group."""
     times = [t.last_timestamp_ms for t in group.topics if t.last_timestamp_ms is not None]
     return {
@@ -183,7 +185,7 @@ class Trouble(NamedTuple):
 
 @on_cluster
 def check(
-    cluster: Cluster,
+    cluster: CommandCluster,
     group: Annotated[
         list[str] | None, typer.Option("--group", "-g", help="only this one; may be repeated")
     ] = None,

@@ -1,8 +1,8 @@
 """How subcommands connect that look at a cluster: the options, and what becomes of them.
 
-A command takes a `Cluster` as its first parameter and is decorated by `on_cluster`, which puts the
-options of every such command in its place: `--nameserver`, `--context`, `--tls-ca`, `--timeout`
-and `--json`.
+A command takes a `CommandCluster` as its first parameter and is decorated by `on_cluster`, which
+puts the options of every such command in its place: `--nameserver`, `--context`, `--tls-ca`,
+`--timeout` and `--json`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CLUSTER_OPTIONS: tuple[tuple[str, Any, object], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class CommandCluster:
     """A cluster that a command talks to.
 
     Args:
@@ -113,7 +113,7 @@ def open_cluster(
     tls_ca: str | None,
     timeout: float,
     as_json: bool = False,
-) -> Iterator[Cluster]:
+) -> Iterator[CommandCluster]:
     """Connect as the options say, and close the connections at the end.
 
     Raises: ConfigError; ConnectFailed of whatever is done, with the word why this address is asked.
@@ -125,7 +125,7 @@ def open_cluster(
     )
     driver = open_driver(directory.client)
     try:
-        yield Cluster(where, directory, driver, as_json)
+        yield CommandCluster(where, directory, driver, as_json)
     except ConnectFailed as error:
         raise ConnectFailed(_why(error, chosen), address=error.address) from error
     finally:
@@ -142,7 +142,7 @@ def _why(error: ConnectFailed, chosen: Chosen) -> str:
 
 
 def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a `Cluster` as its first argument, and its users the options for it.
+    """Give a command a `CommandCluster` as its first argument, and its users the options for it.
 
     Errors become one line on stderr and an exit code; see `reporting_errors`.
     """
@@ -169,7 +169,7 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def naming_topic(cluster: Cluster, topic: str) -> Iterator[None]:
+def naming_topic(cluster: CommandCluster, topic: str) -> Iterator[None]:
     """Turn the error of a topic that nobody knows into one that names the nearest.
 
     Raises: UsageError in the place of TopicRouteNotFound.

@@ -18,7 +18,7 @@ from sparrowmq.cli.contexts import (
     write_contexts,
 )
 from sparrowmq.cli.failures import reporting_errors, say
-from sparrowmq.cli.output import Column, Json, print_json, print_rows
+from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
 from sparrowmq.client.assembly import make_directory
 
 context = typer.Typer(
@@ -49,11 +49,11 @@ def list_contexts(as_json: AsJson = False) -> None:
             print_json([{**row, "current": row["current"] == "*"} for row in rows])
         else:
             columns = [
-                Column("current", " "),
-                Column("name"),
-                Column("nameserver"),
-                Column("namespace", optional=True),
-                Column("tls"),
+                OutputColumn("current", " "),
+                OutputColumn("name"),
+                OutputColumn("nameserver"),
+                OutputColumn("namespace", optional=True),
+                OutputColumn("tls"),
             ]
             print_rows(rows, columns)
 
@@ -72,7 +72,9 @@ def show_context(as_json: AsJson = False) -> None:
         if as_json:
             print_json(row)
         else:
-            print_rows([row], [*map(Column, list(row)[:-1]), Column("said_by", "said by")])
+            print_rows(
+                [row], [*map(OutputColumn, list(row)[:-1]), OutputColumn("said_by", "said by")]
+            )
 
 
 @context.command("set")

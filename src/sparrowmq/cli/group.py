@@ -11,9 +11,16 @@ from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.calling.effects import sleep
 from sparrowmq.cli.changes import Yes, arrow, carry_out
 from sparrowmq.cli.cluster import GROUP_COLUMNS, group_row, look_twice
-from sparrowmq.cli.connecting import Cluster, naming_topic, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, naming_topic, on_cluster
 from sparrowmq.cli.failures import say
-from sparrowmq.cli.output import Column, Json, make_console, make_table, print_json, print_rows
+from sparrowmq.cli.output import (
+    Json,
+    OutputColumn,
+    make_console,
+    make_table,
+    print_json,
+    print_rows,
+)
 from sparrowmq.client.operations import groups as settings
 from sparrowmq.client.operations.overview import group_flows
 from sparrowmq.client.operations.reset import QueueReset, Target, apply_reset, plan_reset
@@ -45,7 +52,7 @@ WATCH_MS_MIN = 500
 @group.command("ls")
 @on_cluster
 def list_groups(
-    cluster: Cluster,
+    cluster: CommandCluster,
     interval: Annotated[
         float, typer.Option("--interval", min=0.0, help="seconds between two looks for rates")
     ] = 0.0,
@@ -62,7 +69,7 @@ def list_groups(
 
 @group.command("show")
 @on_cluster
-def show_group(cluster: Cluster, name: GroupName) -> None:
+def show_group(cluster: CommandCluster, name: GroupName) -> None:
     """Show a group: its members, subscriptions, lag by topic, and settings.
 
     `sparrowmq rebalance show` says who owns which queue, `rebalance doctor` what is wrong.
@@ -85,25 +92,25 @@ def show_group(cluster: Cluster, name: GroupName) -> None:
         return
     console = make_console()
     columns = [
-        Column("topic"),
-        Column("expression"),
-        Column("queues"),
-        Column("lag"),
-        Column("behind_since_timestamp_ms", "behind since", optional=True),
+        OutputColumn("topic"),
+        OutputColumn("expression"),
+        OutputColumn("queues"),
+        OutputColumn("lag"),
+        OutputColumn("behind_since_timestamp_ms", "behind since", optional=True),
     ]
     print_rows(topics, columns, title=f"Topics of {name}", console=console)
     columns = [
-        Column("client_id", "client id"),
-        Column("address"),
-        Column("language", optional=True),
-        Column("brokers", optional=True),
+        OutputColumn("client_id", "client id"),
+        OutputColumn("address"),
+        OutputColumn("language", optional=True),
+        OutputColumn("brokers", optional=True),
     ]
     print_rows(members, columns, title="Members", console=console)
     columns = [
-        Column("broker"),
-        Column("enabled"),
-        Column("retry_times_max", "retries"),
-        Column("retry_queues", "retry queues"),
+        OutputColumn("broker"),
+        OutputColumn("enabled"),
+        OutputColumn("retry_times_max", "retries"),
+        OutputColumn("retry_queues", "retry queues"),
     ]
     print_rows(shown, columns, title="Settings", console=console)
 
@@ -111,7 +118,7 @@ def show_group(cluster: Cluster, name: GroupName) -> None:
 @group.command("lag")
 @on_cluster
 def show_lag(
-    cluster: Cluster,
+    cluster: CommandCluster,
     name: GroupName,
     topic: TopicOption = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="show it again and again")] = False,
@@ -152,7 +159,7 @@ def show_lag(
 @group.command("reset")
 @on_cluster
 def reset_group(
-    cluster: Cluster,
+    cluster: CommandCluster,
     name: GroupName,
     to: Annotated[
         str, typer.Option("--to", help=f"earliest, latest, an offset, or a time: {TIME_HELP}")
@@ -177,7 +184,7 @@ def reset_group(
 @group.command("skip")
 @on_cluster
 def skip_backlog(
-    cluster: Cluster,
+    cluster: CommandCluster,
     name: GroupName,
     topic: TopicOption = None,
     queue: QueueOption = None,
@@ -190,7 +197,7 @@ def skip_backlog(
 @group.command("update")
 @on_cluster
 def update_group(
-    cluster: Cluster,
+    cluster: CommandCluster,
     name: GroupName,
     enabled: Annotated[
         bool | None,
@@ -234,10 +241,10 @@ def update_group(
         for change in planned
     ]
     columns = [
-        Column("broker"),
-        Column("enabled"),
-        Column("retry_times_max", "retries"),
-        Column("retry_queues", "retry queues"),
+        OutputColumn("broker"),
+        OutputColumn("enabled"),
+        OutputColumn("retry_times_max", "retries"),
+        OutputColumn("retry_queues", "retry queues"),
     ]
     carry_out(
         cluster,
@@ -251,7 +258,7 @@ def update_group(
 
 @group.command("delete")
 @on_cluster
-def delete_group(cluster: Cluster, name: GroupName, yes: Yes = False) -> None:
+def delete_group(cluster: CommandCluster, name: GroupName, yes: Yes = False) -> None:
     """Delete a group: its settings, its offsets, its retries and dead letters.
 
     Refused while members are connected, who would make it again.
@@ -269,7 +276,7 @@ def delete_group(cluster: Cluster, name: GroupName, yes: Yes = False) -> None:
     carry_out(
         cluster,
         rows,
-        tuple(map(Column, ("topic", "queues", "lag"))),
+        tuple(map(OutputColumn, ("topic", "queues", "lag"))),
         is_told=yes,
         apply=lambda: cluster.run(settings.delete_group(cluster.directory, name)),
         done=f"group {name} was deleted",
@@ -277,22 +284,24 @@ def delete_group(cluster: Cluster, name: GroupName, yes: Yes = False) -> None:
 
 
 _LAG_COLUMNS = (
-    Column("topic"),
-    Column("broker"),
-    Column("queue"),
-    Column("lag"),
-    Column("committed"),
-    Column("end"),
-    Column("behind_since_timestamp_ms", "behind since", optional=True),
+    OutputColumn("topic"),
+    OutputColumn("broker"),
+    OutputColumn("queue"),
+    OutputColumn("lag"),
+    OutputColumn("committed"),
+    OutputColumn("end"),
+    OutputColumn("behind_since_timestamp_ms", "behind since", optional=True),
 )
 
 
-def _look(cluster: Cluster, name: str) -> GroupSnapshot:
+def _look(cluster: CommandCluster, name: str) -> GroupSnapshot:
     check_group(name)
     return cluster.run(take_snapshot(cluster.directory, name, asks_members=False))
 
 
-def _watch(cluster: Cluster, name: str, topic: str | None, pause_ms: int) -> Iterator[list[Json]]:
+def _watch(
+    cluster: CommandCluster, name: str, topic: str | None, pause_ms: int
+) -> Iterator[list[Json]]:
     while True:
         yield _lag_rows(_look(cluster, name), topic)
         cluster.run(sleep(max(pause_ms, WATCH_MS_MIN)))
@@ -363,7 +372,7 @@ def _parse_target(text: str) -> Target:
 
 
 def _reset(
-    cluster: Cluster,
+    cluster: CommandCluster,
     name: str,
     topic: str | None,
     queues: list[str],
@@ -383,13 +392,13 @@ def _reset(
         plan = cluster.run(operation)
     rows = [_reset_row(each) for each in plan.queues]
     columns = [
-        Column("topic"),
-        Column("broker"),
-        Column("queue"),
-        Column("before"),
-        Column("after"),
-        Column("end"),
-        Column("skipped"),
+        OutputColumn("topic"),
+        OutputColumn("broker"),
+        OutputColumn("queue"),
+        OutputColumn("before"),
+        OutputColumn("after"),
+        OutputColumn("end"),
+        OutputColumn("skipped"),
     ]
     skipped = sum(max(0, each.skipped) for each in plan.queues)
     again = sum(max(0, -each.skipped) for each in plan.queues)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.cli.changes import Yes, carry_out
-from sparrowmq.cli.connecting import Cluster, naming_topic, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, naming_topic, on_cluster
 from sparrowmq.cli.failures import EXIT_FOUND, say
 from sparrowmq.cli.message_view import (
     BodyFormat,
@@ -23,11 +23,11 @@ from sparrowmq.cli.message_view import (
     line_of_message,
     print_message,
 )
-from sparrowmq.cli.output import Column, Json, make_console, print_json, print_rows
+from sparrowmq.cli.output import Json, OutputColumn, make_console, print_json, print_rows
 from sparrowmq.client.operations import administer
 from sparrowmq.client.operations.browse import (
     Browser,
-    Found,
+    FoundMessages,
     Start,
     browse,
     close_browser,
@@ -67,7 +67,7 @@ FILTERED_LOOK_BACK = 10_000
 
 @on_cluster
 def tail(
-    cluster: Cluster,
+    cluster: CommandCluster,
     topic: TopicName,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="go on with what comes, until Ctrl-C")
@@ -139,7 +139,12 @@ def tail(
 
 
 def _tail(
-    cluster: Cluster, browser: Browser, last: int | None, key: str | None, *, follows: bool = False
+    cluster: CommandCluster,
+    browser: Browser,
+    last: int | None,
+    key: str | None,
+    *,
+    follows: bool = False,
 ) -> Iterator[MessageExt]:
     """Yield the messages that there are, as they are read, and with `follows` those that come.
 
@@ -158,10 +163,14 @@ def _age(message: MessageExt) -> tuple[int, int]:
     return message.store_timestamp_ms, message.queue_offset
 
 
-def _read(cluster: Cluster, browser: Browser, key: str | None = None) -> Iterator[MessageExt]:
+def _read(
+    cluster: CommandCluster, browser: Browser, key: str | None = None
+) -> Iterator[MessageExt]:
     try:
         while not browser.is_done:
-            found: Found = cluster.run(browse(cluster.directory, browser, timeout_ms=TURN_MS))
+            found: FoundMessages = cluster.run(
+                browse(cluster.directory, browser, timeout_ms=TURN_MS)
+            )
             for problem in found.problems:
                 say(problem)
             for message in sorted(found.messages, key=_age):
@@ -180,7 +189,7 @@ def _parse_start(text: str) -> Start:
 @msg.command("get")
 @on_cluster
 def get_message(
-    cluster: Cluster,
+    cluster: CommandCluster,
     msg_id: Annotated[str, typer.Argument(metavar="ID", help="the producer's id, or the broker's")],
     topic: TopicOption,
     body_format: FormatOption = BodyFormat.AUTO,
@@ -202,7 +211,7 @@ def get_message(
 @msg.command("find")
 @on_cluster
 def find_messages(
-    cluster: Cluster,
+    cluster: CommandCluster,
     key: Annotated[str, typer.Argument(metavar="KEY", help="one of the messages' keys")],
     topic: TopicOption,
     since: Annotated[str | None, typer.Option("--from", help=f"a time: {TIME_HELP}")] = None,
@@ -238,7 +247,7 @@ def find_messages(
 @msg.command("at")
 @on_cluster
 def show_place(
-    cluster: Cluster,
+    cluster: CommandCluster,
     topic: TopicName,
     queue: Annotated[str, typer.Argument(metavar="BROKER:ID", help="the queue")],
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="the message's offset")],
@@ -266,7 +275,9 @@ def show_place(
     _print_messages(cluster, found, body_format)
 
 
-def _print_messages(cluster: Cluster, found: list[MessageExt], body_format: BodyFormat) -> None:
+def _print_messages(
+    cluster: CommandCluster, found: list[MessageExt], body_format: BodyFormat
+) -> None:
     if cluster.as_json:
         print_json([json_of_message(message) for message in found])
         return
@@ -277,7 +288,7 @@ def _print_messages(cluster: Cluster, found: list[MessageExt], body_format: Body
 
 @dlq.command("ls")
 @on_cluster
-def list_dlq(cluster: Cluster) -> None:
+def list_dlq(cluster: CommandCluster) -> None:
     """List the groups that have dead letters: messages that failed too often."""
     found: list[DeadLetters] = cluster.run(list_dead_letters(cluster.directory))
     rows: list[Json] = [
@@ -291,7 +302,11 @@ def list_dlq(cluster: Cluster) -> None:
     if cluster.as_json:
         print_json(rows)
     else:
-        columns = [Column("group"), Column("messages"), Column("last_timestamp_ms", "last")]
+        columns = [
+            OutputColumn("group"),
+            OutputColumn("messages"),
+            OutputColumn("last_timestamp_ms", "last"),
+        ]
         print_rows(rows, columns)
 
 
@@ -305,7 +320,7 @@ KeyOption = Annotated[str | None, typer.Option("--key", help="only those with th
 @dlq.command("show")
 @on_cluster
 def show_dlq(
-    cluster: Cluster,
+    cluster: CommandCluster,
     group: GroupName,
     last: LastOption = 10,
     key: KeyOption = None,
@@ -318,7 +333,7 @@ def show_dlq(
 @dlq.command("resend")
 @on_cluster
 def resend(
-    cluster: Cluster,
+    cluster: CommandCluster,
     group: GroupName,
     last: LastOption = 10,
     key: KeyOption = None,
@@ -347,10 +362,10 @@ def resend(
             cluster.run(resend_dead_letter(cluster.directory, group, message))
 
     columns = [
-        Column("msg_id", "id"),
-        Column("keys"),
-        Column("store_timestamp_ms", "dead since"),
-        Column("body", optional=True),
+        OutputColumn("msg_id", "id"),
+        OutputColumn("keys"),
+        OutputColumn("store_timestamp_ms", "dead since"),
+        OutputColumn("body", optional=True),
     ]
     carry_out(
         cluster,
@@ -362,7 +377,9 @@ def resend(
     )
 
 
-def _dead_letters(cluster: Cluster, group: str, last: int, key: str | None) -> list[MessageExt]:
+def _dead_letters(
+    cluster: CommandCluster, group: str, last: int, key: str | None
+) -> list[MessageExt]:
     look_back = last if key is None else max(last, FILTERED_LOOK_BACK)
     operation = open_browser(cluster.directory, dlq_topic(group), start=Start(last_count=look_back))
     try:

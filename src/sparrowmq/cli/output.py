@@ -23,7 +23,7 @@ _UNLIMITED_WIDTH = 10_000
 _NOTHING = "–"
 
 
-class Column(NamedTuple):
+class OutputColumn(NamedTuple):
     """A column: the row's key, the title (the key if ""), and whether it may be left out."""
 
     key: str
@@ -62,7 +62,7 @@ def print_json(value: object, *, is_one_line: bool = False) -> None:
 
 def print_rows(
     rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[Column],
+    columns: Sequence[OutputColumn],
     *,
     title: str = "",
     console: Console | None = None,
@@ -83,7 +83,7 @@ def print_rows(
 
 
 def _print_table(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], console: Console
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[OutputColumn], console: Console
 ) -> None:
     known = {key for row in rows for key, value in row.items() if value not in (None, "", [], ())}
     shown = [column for column in columns if not column.optional or column.key in known]
@@ -95,7 +95,7 @@ def _print_table(
     print_on(console, table)
 
 
-def make_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> Table:
+def make_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[OutputColumn]) -> Table:
     """Make a table of rows."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:

@@ -16,7 +16,7 @@ import typer
 from rich.live import Live
 
 from sparrowmq.cli import rebalance_json, rebalance_view
-from sparrowmq.cli.connecting import AsJson, Cluster, on_cluster
+from sparrowmq.cli.connecting import AsJson, CommandCluster, on_cluster
 from sparrowmq.cli.failures import EXIT_FOUND, reporting_errors, say
 from sparrowmq.cli.output import make_console, print_json, print_on
 from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, take_snapshots
@@ -71,7 +71,7 @@ StrategyName = Annotated[
 @rebalance.command()
 @on_cluster
 def show(
-    cluster: Cluster,
+    cluster: CommandCluster,
     group: GroupName,
     strategy: StrategyName = None,
     interval: Interval = 1.0,
@@ -89,7 +89,7 @@ def show(
 @rebalance.command()
 @on_cluster
 def watch(
-    cluster: Cluster,
+    cluster: CommandCluster,
     group: GroupName,
     strategy: StrategyName = None,
     interval: Interval = 2.0,
@@ -118,7 +118,7 @@ def watch(
 @rebalance.command()
 @on_cluster
 def doctor(
-    cluster: Cluster,
+    cluster: CommandCluster,
     group: Annotated[
         str | None, typer.Argument(metavar="[GROUP]", help="the consumer group; else all of them")
     ] = None,
@@ -163,7 +163,7 @@ def doctor(
             raise typer.Exit(EXIT_FOUND)
 
 
-def _look_at_all(cluster: Cluster, limit: int, interval_s: float) -> list[GroupSnapshot]:
+def _look_at_all(cluster: CommandCluster, limit: int, interval_s: float) -> list[GroupSnapshot]:
     """Look at the groups that need it most, all at the same time."""
     seen = cluster.run(take_overview(cluster.directory))
     names = [group.group for group in seen.groups]
@@ -203,7 +203,7 @@ def _print_diagnoses(diagnoses: list[tuple[Case, list[Finding]]], *, is_all: boo
 @rebalance.command()
 @on_cluster
 def explain(
-    cluster: Cluster,
+    cluster: CommandCluster,
     group: GroupName,
     queue: Annotated[str, typer.Option("--queue", "-q", help="BROKER:ID, such as broker-a:3")],
     topic: Annotated[
@@ -285,7 +285,7 @@ def drill(
         print_on(console, rebalance_view.render_drill(report, console))
 
 
-def _looking(cluster: Cluster, group: str, strategy: str | None) -> Look:
+def _looking(cluster: CommandCluster, group: str, strategy: str | None) -> Look:
     """Return a function that looks at the group. Raises: ConfigError."""
     check_group(group)
     if strategy is not None and strategy not in _STRATEGIES_WITH_SETTINGS:

@@ -12,7 +12,7 @@ from typing import Annotated, BinaryIO, Protocol
 
 import typer
 
-from sparrowmq.cli.connecting import Cluster, naming_topic, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, naming_topic, on_cluster
 from sparrowmq.cli.failures import say
 from sparrowmq.cli.output import print_json
 from sparrowmq.client.blocking import Producer
@@ -30,7 +30,7 @@ BODY_BYTES_MAX = 4 * 1024 * 1024
 
 @on_cluster
 def send(
-    cluster: Cluster,
+    cluster: CommandCluster,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="the topic")],
     body: Annotated[
         str | None,
@@ -173,7 +173,7 @@ def _parse_properties(texts: list[str]) -> dict[str, str]:
     return properties
 
 
-def _show(cluster: Cluster, result: SendResult) -> None:
+def _show(cluster: CommandCluster, result: SendResult) -> None:
     if cluster.as_json:
         print_json(
             {

@@ -13,14 +13,14 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.connecting import Cluster, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, on_cluster
 from sparrowmq.cli.failures import say
 from sparrowmq.errors import UsageError
 
 
 @on_cluster
 def snapshot(
-    cluster: Cluster,
+    cluster: CommandCluster,
     out: Annotated[Path, typer.Option("--out", "-o", help="directory of the tables")],
     group: Annotated[
         list[str] | None, typer.Option("--group", "-g", help="only this one; may be repeated")
@@ -49,7 +49,7 @@ def snapshot(
 
 
 def _run(
-    cluster: Cluster,
+    cluster: CommandCluster,
     *,
     out: Path,
     groups: list[str],

@@ -23,10 +23,10 @@ from textual.widgets import DataTable, Footer, Header, Static
 
 from sparrowmq.cli import rebalance_view
 from sparrowmq.cli.cluster import trouble_of
-from sparrowmq.cli.connecting import Cluster, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, on_cluster
 from sparrowmq.cli.output import format_value
 from sparrowmq.client.operations.overview import (
-    Flow,
+    FlowRates,
     GroupOverview,
     Overview,
     group_flows,
@@ -44,16 +44,16 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _COLUMNS = ("group", "lag", "lag before", "in/s", "out/s", "members", "topics", "trouble")
 
 
-class Row(NamedTuple):
+class GroupRow(NamedTuple):
     """A group on the screen: what was seen of it, how it moves, its lag at the last looks."""
 
     group: GroupOverview
-    flow: Flow | None
+    flow: FlowRates | None
     lags: Sequence[int]
 
 
 # By what rows are sorted, and the key that chooses it.
-ORDERS: dict[str, tuple[str, Callable[[Row], object]]] = {
+ORDERS: dict[str, tuple[str, Callable[[GroupRow], object]]] = {
     "attention": ("a", lambda row: 0),
     "lag": ("l", lambda row: -row.group.lag),
     "in/s": ("i", lambda row: -(row.flow.produced_per_s if row.flow else 0)),
@@ -62,14 +62,14 @@ ORDERS: dict[str, tuple[str, Callable[[Row], object]]] = {
 }
 
 
-class History:
+class LagHistory:
     """The lag of every group at the last looks, and the look before."""
 
     def __init__(self) -> None:
         self._lags: dict[str, deque[int]] = {}
         self._before: Overview | None = None
 
-    def add(self, seen: Overview) -> list[Row]:
+    def add(self, seen: Overview) -> list[GroupRow]:
         """Take a look; return the rows, those that need attention first."""
         flows = {} if self._before is None else group_flows(self._before, seen)
         self._before = seen
@@ -80,7 +80,7 @@ class History:
         for group in seen.groups:
             lags = self._lags.setdefault(group.group, deque(maxlen=HISTORY_MAX))
             lags.append(group.lag)
-            rows.append(Row(group, flows.get(group.group), tuple(lags)))
+            rows.append(GroupRow(group, flows.get(group.group), tuple(lags)))
         return rows
 
 
@@ -144,7 +144,7 @@ class Examined(Message):
         self.findings = findings
 
 
-class Failed(Message):
+class LookFailed(Message):
     """A look failed; the next one may not."""
 
     def __init__(self, problem: str) -> None:
@@ -152,7 +152,7 @@ class Failed(Message):
         self.problem = problem
 
 
-class Lookout(threading.Thread):
+class ScreenLookout(threading.Thread):
     """Looks at the cluster, or at one group, again and again, and posts what it sees.
 
     Args:
@@ -160,7 +160,7 @@ class Lookout(threading.Thread):
     """
 
     def __init__(
-        self, cluster: Cluster, interval_ms: int, post: Callable[[Message], object]
+        self, cluster: CommandCluster, interval_ms: int, post: Callable[[Message], object]
     ) -> None:
         super().__init__(name="lookout", daemon=True)
         self._cluster = cluster
@@ -180,7 +180,7 @@ class Lookout(threading.Thread):
                 if not self.is_paused:
                     self._post(self._look(self.group))
             except SparrowError as error:
-                self._post(Failed(str(error)))
+                self._post(LookFailed(str(error)))
             self.hurried.wait(self._interval_ms / 1000)
 
     def _look(self, group: str | None) -> Message:
@@ -214,12 +214,12 @@ class TopApp(App[None]):
         Binding("space", "pause", "pause"),
     ]
 
-    def __init__(self, cluster: Cluster, interval_ms: int) -> None:
+    def __init__(self, cluster: CommandCluster, interval_ms: int) -> None:
         super().__init__()
         self._name_server = self.sub_title = cluster.context.name_server
-        self._lookout = Lookout(cluster, interval_ms, self.post_message)
-        self._history = History()
-        self._rows: list[Row] = []
+        self._lookout = ScreenLookout(cluster, interval_ms, self.post_message)
+        self._history = LagHistory()
+        self._rows: list[GroupRow] = []
         self._order = "attention"
 
     def compose(self) -> ComposeResult:
@@ -261,7 +261,7 @@ class TopApp(App[None]):
         if isinstance(screen, GroupScreen) and screen.group == event.case.snapshot.group:
             screen.update(event.case, event.findings)
 
-    def on_failed(self, event: Failed) -> None:
+    def on_failed(self, event: LookFailed) -> None:
         """Say that a look failed."""
         screen = self.screen
         if isinstance(screen, GroupScreen):
@@ -301,7 +301,7 @@ class TopApp(App[None]):
         table.move_cursor(row=min(chosen, max(0, len(self._rows) - 1)))
 
 
-def cells_of(row: Row) -> Iterator[Text]:
+def cells_of(row: GroupRow) -> Iterator[Text]:
     """Return the cells of a group's row."""
     group, flow, lags = row
     trouble = trouble_of(group)
@@ -318,7 +318,7 @@ def cells_of(row: Row) -> Iterator[Text]:
 
 @on_cluster
 def top(
-    cluster: Cluster,
+    cluster: CommandCluster,
     interval: Annotated[
         float, typer.Option("--interval", min=0.5, max=60.0, help="seconds between two looks")
     ] = 2.0,

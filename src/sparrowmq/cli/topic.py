@@ -8,9 +8,9 @@ import typer
 
 from sparrowmq.cli.changes import Yes, arrow, carry_out
 from sparrowmq.cli.cluster import TOPIC_COLUMNS, topic_row
-from sparrowmq.cli.connecting import Cluster, naming_topic, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, naming_topic, on_cluster
 from sparrowmq.cli.failures import say
-from sparrowmq.cli.output import Column, make_console, print_json, print_rows
+from sparrowmq.cli.output import OutputColumn, make_console, print_json, print_rows
 from sparrowmq.client.operations import administer, topics
 from sparrowmq.client.operations.overview import take_overview
 from sparrowmq.errors import UsageError
@@ -27,7 +27,7 @@ TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic")]
 @topic.command("ls")
 @on_cluster
 def list_topics(
-    cluster: Cluster,
+    cluster: CommandCluster,
     every: Annotated[
         bool, typer.Option("--all", "-a", help="also the topics that RocketMQ makes for itself")
     ] = False,
@@ -43,7 +43,7 @@ def list_topics(
 
 @topic.command("show")
 @on_cluster
-def show_topic(cluster: Cluster, name: TopicName) -> None:
+def show_topic(cluster: CommandCluster, name: TopicName) -> None:
     """Show a topic: its brokers, what each queue holds, and who reads it."""
     with naming_topic(cluster, name):
         status = cluster.run(topics.topic_status(cluster.directory, name))
@@ -82,31 +82,34 @@ def show_topic(cluster: Cluster, name: TopicName) -> None:
         return
     console = make_console()
     columns = [
-        Column("broker"),
-        Column("addresses"),
-        Column("read_queues", "read queues"),
-        Column("write_queues", "write queues"),
-        Column("perm"),
+        OutputColumn("broker"),
+        OutputColumn("addresses"),
+        OutputColumn("read_queues", "read queues"),
+        OutputColumn("write_queues", "write queues"),
+        OutputColumn("perm"),
     ]
     print_rows(brokers, columns, title=status.topic, console=console)
     columns = [
-        Column("broker"),
-        Column("queue"),
-        Column("min_offset", "first"),
-        Column("max_offset", "end"),
-        Column("messages"),
-        Column("last_timestamp_ms", "last message"),
+        OutputColumn("broker"),
+        OutputColumn("queue"),
+        OutputColumn("min_offset", "first"),
+        OutputColumn("max_offset", "end"),
+        OutputColumn("messages"),
+        OutputColumn("last_timestamp_ms", "last message"),
     ]
     print_rows(queues, columns, title="Queues", console=console)
     print_rows(
-        [{"group": g} for g in status.groups], (Column("group"),), title="Read by", console=console
+        [{"group": g} for g in status.groups],
+        (OutputColumn("group"),),
+        title="Read by",
+        console=console,
     )
 
 
 @topic.command("create")
 @on_cluster
 def create_topic(
-    cluster: Cluster,
+    cluster: CommandCluster,
     name: TopicName,
     queues: Annotated[int, typer.Option("--queues", "-q", min=1, help="queues at each broker")] = 8,
     cluster_name: Annotated[
@@ -134,7 +137,7 @@ def create_topic(
 @topic.command("update")
 @on_cluster
 def update_topic(
-    cluster: Cluster,
+    cluster: CommandCluster,
     name: TopicName,
     queues: Annotated[
         int | None, typer.Option("--queues", "-q", min=1, help="queues to read and to write")
@@ -182,10 +185,10 @@ def update_topic(
         for broker, before, after in planned
     ]
     columns = [
-        Column("broker"),
-        Column("read_queues", "read queues"),
-        Column("write_queues", "write queues"),
-        Column("perm"),
+        OutputColumn("broker"),
+        OutputColumn("read_queues", "read queues"),
+        OutputColumn("write_queues", "write queues"),
+        OutputColumn("perm"),
     ]
     carry_out(
         cluster,
@@ -199,7 +202,7 @@ def update_topic(
 
 @topic.command("delete")
 @on_cluster
-def delete_topic(cluster: Cluster, name: TopicName, yes: Yes = False) -> None:
+def delete_topic(cluster: CommandCluster, name: TopicName, yes: Yes = False) -> None:
     """Delete a topic at every broker and name server, with its groups' offsets.
 
     \b
@@ -223,7 +226,7 @@ def delete_topic(cluster: Cluster, name: TopicName, yes: Yes = False) -> None:
         }
         for place in status.places
     ]
-    columns = tuple(map(Column, ("topic", "broker", "queues", "messages", "groups")))
+    columns = tuple(map(OutputColumn, ("topic", "broker", "queues", "messages", "groups")))
     carry_out(
         cluster,
         rows,

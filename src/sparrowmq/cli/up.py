@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 
 import typer
 
-from sparrowmq.broker.config import DuplicateClientId
+from sparrowmq.broker.config import DuplicateClientIdPolicy
 from sparrowmq.config import find_setting
 from sparrowmq.hosting.servers import (
     Flush,
@@ -49,7 +49,7 @@ AutoCreate = Annotated[
         help=find_setting("auto-create-topics").help,
     ),
 ]
-DuplicateIds = Annotated[DuplicateClientId, _option("duplicate-client-id")]
+DuplicateIds = Annotated[DuplicateClientIdPolicy, _option("duplicate-client-id")]
 TransactionTimeout = Annotated[int, _option("transaction-timeout-ms", min=1)]
 TransactionInterval = Annotated[int, _option("transaction-check-interval-ms", min=100)]
 TransactionChecks = Annotated[int, _option("transaction-check-max", min=1)]
@@ -91,7 +91,7 @@ def up(
     broker_name: BrokerName = "broker-a",
     cluster_name: ClusterName = "DefaultCluster",
     auto_create_topics: AutoCreate = True,
-    duplicate_client_id: DuplicateIds = DuplicateClientId.WARN,
+    duplicate_client_id: DuplicateIds = DuplicateClientIdPolicy.WARN,
     transaction_timeout_ms: TransactionTimeout = 6_000,
     transaction_check_interval_ms: TransactionInterval = 60_000,
     transaction_check_max: TransactionChecks = 15,
@@ -195,7 +195,7 @@ def serve_broker(
     broker_name: BrokerName = "broker-a",
     cluster_name: ClusterName = "DefaultCluster",
     auto_create_topics: AutoCreate = True,
-    duplicate_client_id: DuplicateIds = DuplicateClientId.WARN,
+    duplicate_client_id: DuplicateIds = DuplicateClientIdPolicy.WARN,
     transaction_timeout_ms: TransactionTimeout = 6_000,
     transaction_check_interval_ms: TransactionInterval = 60_000,
     transaction_check_max: TransactionChecks = 15,

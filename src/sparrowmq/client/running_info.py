@@ -12,8 +12,8 @@ from sparrowmq.membership.owned_queue import OwnedQueue
 from sparrowmq.membership.process_queue import ProcessQueueState
 from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.bodies import (
+    ConsumeRates,
     ConsumerRunningInfo,
-    ConsumeStatus,
     GetConsumerStatusBody,
     ProcessQueueInfo,
     ResetOffsetBody,
@@ -123,8 +123,8 @@ def describe(subscriber: Subscriber, *, now_ms: int, timestamp_ms: int) -> Consu
     )
 
 
-def _describe_pace(pace: Pace) -> ConsumeStatus:
-    return ConsumeStatus(
+def _describe_pace(pace: Pace) -> ConsumeRates:
+    return ConsumeRates(
         consume_rt_ms=pace.mean_ms,
         consume_ok_tps=pace.done_per_s,
         consume_failed_tps=pace.failed_per_s,

@@ -6,7 +6,7 @@ from urllib.parse import quote, urlencode
 
 from sparrowmq.client.operations.topics import TopicStatus, perm_name, topic_status
 from sparrowmq.dash.overview_page import group_href
-from sparrowmq.dash.tables import Cell, Column, Table
+from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import View, Visit
 from sparrowmq.doctor import Severity
@@ -48,17 +48,17 @@ async def show_topics(watcher: Watcher, visit: Visit) -> View:
                 Cell(", ".join(place.broker_name for place in topic.places)),
             ]
         )
-    table = Table(
+    table = PageTable(
         name="topics",
         title="Topics",
         columns=(
-            Column("topic", "topic"),
-            Column("queues", "queues", "number"),
-            Column("in_per_s", "in/s", "rate"),
-            Column("end_offsets", "messages ever", "number"),
-            Column("group_count", "groups", "number"),
-            Column("groups", "read by", "prose"),
-            Column("brokers", "brokers", "prose"),
+            TableColumn("topic", "topic"),
+            TableColumn("queues", "queues", "number"),
+            TableColumn("in_per_s", "in/s", "rate"),
+            TableColumn("end_offsets", "messages ever", "number"),
+            TableColumn("group_count", "groups", "number"),
+            TableColumn("groups", "read by", "prose"),
+            TableColumn("brokers", "brokers", "prose"),
         ),
         rows=rows,
         empty="There is no topic yet.",
@@ -75,10 +75,10 @@ async def show_topic(watcher: Watcher, visit: Visit) -> View:
     """Show a topic: its places, its queues, who reads it. Raises: as `topic_status`."""
     name = check_topic(visit.request.path_params["topic"])
     status = await watcher.driver.run(topic_status(watcher.directory, name))
-    groups = Table(
+    groups = PageTable(
         name="groups",
         title="Read by",
-        columns=(Column("group", "group"),),
+        columns=(TableColumn("group", "group"),),
         rows=[[Cell(group, group_href(group))] for group in status.groups],
         empty="No group reads it.",
     )
@@ -95,16 +95,16 @@ async def show_topic(watcher: Watcher, visit: Visit) -> View:
     )
 
 
-def _queue_table(status: TopicStatus) -> Table:
-    return Table(
+def _queue_table(status: TopicStatus) -> PageTable:
+    return PageTable(
         name="queues",
         title="Queues",
         columns=(
-            Column("queue", "queue"),
-            Column("first", "first", "number"),
-            Column("end", "end", "number"),
-            Column("messages", "messages", "number"),
-            Column("last_ms", "last message", "time"),
+            TableColumn("queue", "queue"),
+            TableColumn("first", "first", "number"),
+            TableColumn("end", "end", "number"),
+            TableColumn("messages", "messages", "number"),
+            TableColumn("last_ms", "last message", "time"),
         ),
         rows=[
             [
@@ -122,16 +122,16 @@ def _queue_table(status: TopicStatus) -> Table:
     )
 
 
-def _place_table(status: TopicStatus) -> Table:
-    return Table(
+def _place_table(status: TopicStatus) -> PageTable:
+    return PageTable(
         name="places",
         title="At brokers",
         columns=(
-            Column("broker", "broker"),
-            Column("read_queues", "read queues", "number"),
-            Column("write_queues", "write queues", "number"),
-            Column("perm", "permissions"),
-            Column("addresses", "addresses", "prose"),
+            TableColumn("broker", "broker"),
+            TableColumn("read_queues", "read queues", "number"),
+            TableColumn("write_queues", "write queues", "number"),
+            TableColumn("perm", "permissions"),
+            TableColumn("addresses", "addresses", "prose"),
         ),
         rows=[
             [
@@ -156,17 +156,17 @@ def _place_table(status: TopicStatus) -> Table:
 async def show_brokers(watcher: Watcher, visit: Visit) -> View:
     """List the brokers."""
     seen = watcher.overview
-    table = Table(
+    table = PageTable(
         name="brokers",
         title="Brokers",
         columns=(
-            Column("broker", "broker"),
-            Column("cluster", "cluster"),
-            Column("address", "address"),
-            Column("version", "version"),
-            Column("in_per_s", "in/s", "rate"),
-            Column("out_per_s", "out/s", "rate"),
-            Column("failure", "trouble", "prose"),
+            TableColumn("broker", "broker"),
+            TableColumn("cluster", "cluster"),
+            TableColumn("address", "address"),
+            TableColumn("version", "version"),
+            TableColumn("in_per_s", "in/s", "rate"),
+            TableColumn("out_per_s", "out/s", "rate"),
+            TableColumn("failure", "trouble", "prose"),
         ),
         rows=[
             [
@@ -194,10 +194,10 @@ async def show_broker(watcher: Watcher, visit: Visit) -> View:
         known = ", ".join(brokers) or "none"
         raise UsageError(f"no broker has the name {name!r}; these are known: {known}")
     broker = brokers[name]
-    table = Table(
+    table = PageTable(
         name="runtime",
         title="What it says of itself",
-        columns=(Column("name", "name"), Column("value", "value", "prose")),
+        columns=(TableColumn("name", "name"), TableColumn("value", "value", "prose")),
         rows=[[Cell(key), Cell(value)] for key, value in sorted(broker.runtime.items())],
         empty="It has said nothing.",
     )
@@ -214,16 +214,16 @@ async def show_doctor(watcher: Watcher, visit: Visit) -> View:
     ]
     found.sort(key=lambda item: (-item[0].severity, item[1], item[0].rule))
     tones = {Severity.ERROR: "bad", Severity.WARN: "warn", Severity.INFO: "quiet"}
-    table = Table(
+    table = PageTable(
         name="findings",
         title="What the doctor finds",
         columns=(
-            Column("severity", "severity"),
-            Column("rule", "rule"),
-            Column("group", "group"),
-            Column("title", "finding", "prose"),
-            Column("consequence", "Consequence", "prose"),
-            Column("remedy", "Remedy", "prose"),
+            TableColumn("severity", "severity"),
+            TableColumn("rule", "rule"),
+            TableColumn("group", "group"),
+            TableColumn("title", "finding", "prose"),
+            TableColumn("consequence", "Consequence", "prose"),
+            TableColumn("remedy", "Remedy", "prose"),
         ),
         rows=[
             [

@@ -9,22 +9,28 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from sparrowmq.calling.clock import timestamp_ms
-from sparrowmq.client.operations.overview import Flow
+from sparrowmq.client.operations.overview import FlowRates
 from sparrowmq.dash.history import SEEN_MAX, History, LagSample
-from sparrowmq.dash.looks import Event, EventKind
-from sparrowmq.dash.matrix import Column as Member
-from sparrowmq.dash.matrix import Matrix, Row, falls_behind, make_columns, make_matrix
+from sparrowmq.dash.looks import SeenEvent, SeenEventKind
+from sparrowmq.dash.matrix import (
+    Matrix,
+    MatrixColumn,
+    MatrixRow,
+    falls_behind,
+    make_columns,
+    make_matrix,
+)
 from sparrowmq.dash.rebalances import (
     FLAPPING_COUNT,
-    Band,
-    Move,
-    Rebalance,
+    OwnerBand,
+    QueueMove,
+    SeenRebalance,
     count_recent,
     list_bands,
     list_rebalances,
 )
-from sparrowmq.dash.strips import Span, draw_bands, draw_lag
-from sparrowmq.dash.tables import Cell, Column, Table
+from sparrowmq.dash.strips import TimeWindow, draw_bands, draw_lag
+from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import OTHERS_MS, SHOWN_MS, WatchedGroup, Watcher
 from sparrowmq.dash.web import View, Visit
 from sparrowmq.dash.words import Words, number, rate
@@ -57,7 +63,7 @@ _QUEUE_KEYS = (
 _TICKS = 6
 
 
-class Tile(NamedTuple):
+class GroupTile(NamedTuple):
     """A key figure."""
 
     value: str
@@ -146,38 +152,42 @@ def _explain(case: Case, query: Mapping[str, str]) -> dict[str, object]:
     return {"explained": asked, "explanation": steps, "unexplained": problem}
 
 
-def _tiles(case: Case, group: WatchedGroup, matrix: Matrix, words: Words) -> list[Tile]:
+def _tiles(case: Case, group: WatchedGroup, matrix: Matrix, words: Words) -> list[GroupTile]:
     look = group.look
     assert look is not None
     twins = sum(column.process_count > 1 for column in matrix.columns)
     rates = case.rates.values()
     flow = (
-        Flow(sum(r.produced_per_s for r in rates), sum(r.consumed_per_s for r in rates))
+        FlowRates(sum(r.produced_per_s for r in rates), sum(r.consumed_per_s for r in rates))
         if rates
         else None
     )
     model = "BROADCASTING" if case.snapshot.is_broadcasting else case.snapshot.strategy
     is_assumed = not case.snapshot.is_broadcasting and not case.snapshot.strategy_is_known
     return [
-        Tile(
+        GroupTile(
             number(look.lag),
             words("messages behind"),
             "bad" if flow and falls_behind(look.lag, *flow) else "",
         ),
-        Tile(
+        GroupTile(
             f"{rate(flow.produced_per_s)} / {rate(flow.consumed_per_s)}" if flow else "–",
             words("in and out a second"),
         ),
-        Tile(number(sum(look.members.values())), words("members")),
-        Tile(number(sum(look.queue_counts.values())), words("queues")),
-        Tile(number(look.unowned), words("queues of nobody"), "bad" if look.unowned else "good"),
-        Tile(number(look.double), words("queues of several"), "bad" if look.double else "good"),
-        Tile(number(twins), words("ids used twice"), "bad" if twins else "good"),
-        Tile(model, words("strategy, assumed") if is_assumed else words("strategy")),
+        GroupTile(number(sum(look.members.values())), words("members")),
+        GroupTile(number(sum(look.queue_counts.values())), words("queues")),
+        GroupTile(
+            number(look.unowned), words("queues of nobody"), "bad" if look.unowned else "good"
+        ),
+        GroupTile(
+            number(look.double), words("queues of several"), "bad" if look.double else "good"
+        ),
+        GroupTile(number(twins), words("ids used twice"), "bad" if twins else "good"),
+        GroupTile(model, words("strategy, assumed") if is_assumed else words("strategy")),
     ]
 
 
-def _sections(matrix: Matrix) -> list[tuple[str, list[Row]]]:
+def _sections(matrix: Matrix) -> list[tuple[str, list[MatrixRow]]]:
     """Return the rows by topic, in the order given."""
     return [
         (topic, list(rows)) for topic, rows in groupby(matrix.rows, key=lambda row: row.queue.topic)
@@ -191,7 +201,7 @@ class _Chart:
         self,
         history: History,
         group: WatchedGroup,
-        columns: Mapping[str, Member],
+        columns: Mapping[str, MatrixColumn],
         *,
         now_ms: int,
         window_s: int,
@@ -199,7 +209,7 @@ class _Chart:
         since_ms = now_ms - window_s * 1000
         bucket_ms = max(10_000, window_s * 1000 // _BARS)
         self._columns = columns
-        self._span = Span(since_ms, now_ms)
+        self._span = TimeWindow(since_ms, now_ms)
         self.seen = history.seen(group.name, since_ms=since_ms)
         watched = history.watched(group.name, since_ms=since_ms)
         # Who had what before the first of so many changes is not known here.
@@ -211,7 +221,7 @@ class _Chart:
         self._owners = {} if group.look is None else group.look.owners
 
     def draw_lines(
-        self, case: Case, rebalances: Sequence[Rebalance], words: Words, *, topic: str | None
+        self, case: Case, rebalances: Sequence[SeenRebalance], words: Words, *, topic: str | None
     ) -> tuple[list[Line], int]:
         """Draw the queues, those that moved first if there are too many; say how many are left."""
         moved = {move.queue for rebalance in rebalances for move in rebalance.moves}
@@ -238,7 +248,7 @@ class _Chart:
             lines.append(Line(label, strip, self._speak(bands, words)))
         return lines, len(queues) - len(chosen)
 
-    def _speak(self, bands: Sequence[Band], words: Words) -> str:
+    def _speak(self, bands: Sequence[OwnerBand], words: Words) -> str:
         return "; ".join(
             f"{_letters(band.owners, self._columns, words)} "
             f"{words.duration(band.end_ms - band.start_ms)}"
@@ -258,14 +268,14 @@ def _ticks(window_s: int, words: Words) -> list[str]:
     return [f"−{words.duration(ms)}" if ms else words("now") for ms in ago]
 
 
-def _letters(owners: Sequence[str], columns: Mapping[str, Member], words: Words) -> str:
+def _letters(owners: Sequence[str], columns: Mapping[str, MatrixColumn], words: Words) -> str:
     names = [columns[each].letter if each in columns else each for each in owners]
     return " + ".join(names) or words("nobody")
 
 
 def _rebalance_table(
-    rebalances: Sequence[Rebalance], columns: Mapping[str, Member], words: Words
-) -> Table:
+    rebalances: Sequence[SeenRebalance], columns: Mapping[str, MatrixColumn], words: Words
+) -> PageTable:
     rows = []
     for each in rebalances:
         rows.append(
@@ -280,60 +290,64 @@ def _rebalance_table(
                 Cell(each.at_risk, tone="bad" if each.at_risk else ""),
             ]
         )
-    return Table(
+    return PageTable(
         name="rebalances",
         title="Rebalances",
         columns=(
-            Column("at_ms", "when", "time"),
-            Column("reason", "why", "prose"),
-            Column("moved", "queues moved", "number"),
-            Column("moves", "from → to", "prose"),
-            Column("settled_ms", "settled within", "duration"),
-            Column("unowned_ms", "nobody's for", "duration"),
-            Column("double_ms", "several's for", "duration"),
-            Column("at_risk", "consumed twice, at most", "number"),
+            TableColumn("at_ms", "when", "time"),
+            TableColumn("reason", "why", "prose"),
+            TableColumn("moved", "queues moved", "number"),
+            TableColumn("moves", "from → to", "prose"),
+            TableColumn("settled_ms", "settled within", "duration"),
+            TableColumn("unowned_ms", "nobody's for", "duration"),
+            TableColumn("double_ms", "several's for", "duration"),
+            TableColumn("at_risk", "consumed twice, at most", "number"),
         ),
         rows=rows,
         empty="No queue has changed hands in this window.",
     )
 
 
-def describe_reason(rebalance: Rebalance, columns: Mapping[str, Member], words: Words) -> str:
+def describe_reason(
+    rebalance: SeenRebalance, columns: Mapping[str, MatrixColumn], words: Words
+) -> str:
     """Say why queues moved, as far as was seen."""
 
-    def of(kind: EventKind) -> list[Event]:
+    def of(kind: SeenEventKind) -> list[SeenEvent]:
         return [event for event in rebalance.events if event.kind is kind]
 
-    def name(event: Event) -> str:
+    def name(event: SeenEvent) -> str:
         column = columns.get(event.subject)
         return event.subject if column is None else f"{column.letter} ({event.subject})"
 
-    parts = [words("{who} joined", who=name(event)) for event in of(EventKind.JOINED)]
+    parts = [words("{who} joined", who=name(event)) for event in of(SeenEventKind.JOINED)]
     parts += [
         words("one of those with the id of {who} left", who=name(event))
         if event.detail
         else words("{who} left", who=name(event))
-        for event in of(EventKind.LEFT)
+        for event in of(SeenEventKind.LEFT)
     ]
     parts += [
         words("{n} processes have the id of {who}", who=name(event), n=event.detail)
-        for event in of(EventKind.TWIN)
+        for event in of(SeenEventKind.TWIN)
     ]
     parts += [
         words("topic {topic}: queues {change}", topic=event.subject, change=event.detail)
-        for event in of(EventKind.QUEUES)
+        for event in of(SeenEventKind.QUEUES)
     ]
     parts += [
         words("subscription of {topic}: {change}", topic=event.subject, change=event.detail)
-        for event in of(EventKind.SUBSCRIPTION)
+        for event in of(SeenEventKind.SUBSCRIPTION)
     ]
-    parts += [words("strategy {change}", change=e.detail) for e in of(EventKind.STRATEGY)]
+    parts += [words("strategy {change}", change=e.detail) for e in of(SeenEventKind.STRATEGY)]
     if not parts:
         return words("nobody came or went: members saw different lists, or one let go late")
     return words("; ").join(parts)
 
 
-def _describe_moves(moves: Sequence[Move], columns: Mapping[str, Member], words: Words) -> str:
+def _describe_moves(
+    moves: Sequence[QueueMove], columns: Mapping[str, MatrixColumn], words: Words
+) -> str:
     """Write moves by their owners: `A → C: flights at broker-a 0-2`."""
     by_owners: dict[tuple[str, str], list[MessageQueue]] = {}
     for move in moves:
@@ -350,12 +364,12 @@ def _describe_moves(moves: Sequence[Move], columns: Mapping[str, Member], words:
     return "; ".join(parts)
 
 
-def _queue_table(matrix: Matrix) -> Table:
+def _queue_table(matrix: Matrix) -> PageTable:
     """Return the matrix as a table, for files."""
-    return Table(
+    return PageTable(
         name="queues",
         title="Who has which queue",
-        columns=tuple(Column(key, key) for key in _QUEUE_KEYS),
+        columns=tuple(TableColumn(key, key) for key in _QUEUE_KEYS),
         rows=[
             [
                 Cell(row.queue.topic),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sparrowmq.dash.looks import Event, Look, OwnerChange, list_changes, list_events
+from sparrowmq.dash.looks import Look, OwnerChange, SeenEvent, list_changes, list_events
 from sparrowmq.dash.rebalances import At
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
@@ -127,7 +127,7 @@ class History:
             if self._looks % _PRUNE_EVERY == 0:
                 self._prune(at_ms)
 
-    def _note_seen(self, group: str, what: Event | OwnerChange, at_ms: int) -> None:
+    def _note_seen(self, group: str, what: SeenEvent | OwnerChange, at_ms: int) -> None:
         self._execute(
             "INSERT INTO seen VALUES (NULL, ?, ?, ?, ?, ?)",
             group,
@@ -286,10 +286,10 @@ def _ids(text: str) -> tuple[str, ...]:
     return msgspec.json.decode(text, type=tuple[str, ...])
 
 
-def _decode(text: str, *, is_change: bool) -> Event | OwnerChange:
+def _decode(text: str, *, is_change: bool) -> SeenEvent | OwnerChange:
     if is_change:
         return msgspec.json.decode(text, type=OwnerChange)
-    return msgspec.json.decode(text, type=Event)
+    return msgspec.json.decode(text, type=SeenEvent)
 
 
 def _explain(path: Path | None, error: Exception) -> str:

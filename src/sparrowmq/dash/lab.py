@@ -19,11 +19,10 @@ from starlette.responses import RedirectResponse, Response
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.dash.group_page import Line
-from sparrowmq.dash.matrix import TONE_COUNT, Column, letter_of
-from sparrowmq.dash.rebalances import Band
-from sparrowmq.dash.strips import Span, draw_bands
-from sparrowmq.dash.tables import Cell, Table
-from sparrowmq.dash.tables import Column as Field
+from sparrowmq.dash.matrix import TONE_COUNT, MatrixColumn, letter_of
+from sparrowmq.dash.rebalances import OwnerBand
+from sparrowmq.dash.strips import TimeWindow, draw_bands
+from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import View, Visit
 from sparrowmq.dash.words import Words
@@ -153,7 +152,7 @@ async def show_lab(lab: Lab, visit: Visit) -> View:
         "lines": (),
         "members": (),
     }
-    tables: tuple[Table, ...] = ()
+    tables: tuple[PageTable, ...] = ()
     if drill is not None and drill.result is not None:
         result = drill.result
         columns = _columns(result)
@@ -180,10 +179,10 @@ async def start_drill(lab: Lab, visit: Visit) -> Response:
     return RedirectResponse("/lab", status_code=303)
 
 
-def _columns(result: dict[str, Any]) -> dict[str, Column]:
+def _columns(result: dict[str, Any]) -> dict[str, MatrixColumn]:
     names = sorted({change["member"] for change in _course(result)})
     return {
-        name: Column(name, letter_of(number), f"c{number % TONE_COUNT + 1}")
+        name: MatrixColumn(name, letter_of(number), f"c{number % TONE_COUNT + 1}")
         for number, name in enumerate(names)
     }
 
@@ -212,10 +211,12 @@ def _length_ms(result: dict[str, Any]) -> int:
     return int(last * 1.1) + _LEAD_MS
 
 
-def _lines(result: dict[str, Any], columns: dict[str, Column], words: Words) -> Sequence[Line]:
+def _lines(
+    result: dict[str, Any], columns: dict[str, MatrixColumn], words: Words
+) -> Sequence[Line]:
     """Draw who had each queue from the event on."""
     until_ms = _length_ms(result)
-    span = Span(-_LEAD_MS, until_ms)
+    span = TimeWindow(-_LEAD_MS, until_ms)
     queue_ids = sorted({r["queue_id"] for r in result["after"]["queues"] if r["topic"] == TOPIC})
     course = _course(result)
     lines = []
@@ -231,9 +232,9 @@ def _lines(result: dict[str, Any], columns: dict[str, Column], words: Words) -> 
     return lines
 
 
-def _bands(changes: Sequence[dict[str, Any]], queue_id: int, until_ms: int) -> list[Band]:
+def _bands(changes: Sequence[dict[str, Any]], queue_id: int, until_ms: int) -> list[OwnerBand]:
     held: dict[str, bool] = {}
-    bands: list[Band] = []
+    bands: list[OwnerBand] = []
     since_ms, owners = -_LEAD_MS, None
     for change in changes:
         held[change["member"]] = queue_id in change["queue_ids"]
@@ -241,21 +242,21 @@ def _bands(changes: Sequence[dict[str, Any]], queue_id: int, until_ms: int) -> l
         if now == owners:
             continue
         if owners is not None and change["after_ms"] > since_ms:
-            bands.append(Band(since_ms, change["after_ms"], owners))
+            bands.append(OwnerBand(since_ms, change["after_ms"], owners))
         since_ms, owners = change["after_ms"], now
-    return [*bands, Band(since_ms, until_ms, owners or ())]
+    return [*bands, OwnerBand(since_ms, until_ms, owners or ())]
 
 
-def _phase_table(result: dict[str, Any], words: Words) -> Table:
-    return Table(
+def _phase_table(result: dict[str, Any], words: Words) -> PageTable:
+    return PageTable(
         name="phases",
         title="What it did",
         columns=(
-            Field("event", "event", "prose"),
-            Field("settled_ms", "one owner each after", "duration"),
-            Field("unowned_ms", "nobody's for", "duration"),
-            Field("double_ms", "several's for", "duration"),
-            Field("moved", "queues moved", "number"),
+            TableColumn("event", "event", "prose"),
+            TableColumn("settled_ms", "one owner each after", "duration"),
+            TableColumn("unowned_ms", "nobody's for", "duration"),
+            TableColumn("double_ms", "several's for", "duration"),
+            TableColumn("moved", "queues moved", "number"),
         ),
         rows=[
             [

@@ -18,7 +18,7 @@ from sparrowmq.doctor.case import Case
 from sparrowmq.model import MessageQueue
 
 
-class EventKind(StrEnum):
+class SeenEventKind(StrEnum):
     """What may make a group share its queues anew."""
 
     JOINED = "joined"
@@ -29,13 +29,13 @@ class EventKind(StrEnum):
     SUBSCRIPTION = "subscription"
 
 
-class Event(NamedTuple):
+class SeenEvent(NamedTuple):
     """Something that happened to a group, to a member or a topic.
 
     `detail` is how many processes have the client id (now, if one left), or what became of what.
     """
 
-    kind: EventKind
+    kind: SeenEventKind
     subject: str
     detail: str = ""
 
@@ -161,29 +161,29 @@ def _at_risk(before: Look, after: Look, queue: MessageQueue, lost: Iterable[str]
     return before.in_hand.get(queue, 0) if set(lost) - handed_over else 0
 
 
-def list_events(before: Look, after: Look) -> list[Event]:
+def list_events(before: Look, after: Look) -> list[SeenEvent]:
     """Return what happened to the group between two looks."""
     found = []
     for client_id in sorted(before.members.keys() | after.members.keys()):
         was, count = before.members.get(client_id, 0), after.members.get(client_id, 0)
         if not was:
-            found.append(Event(EventKind.JOINED, client_id))
+            found.append(SeenEvent(SeenEventKind.JOINED, client_id))
         elif not count:
-            found.append(Event(EventKind.LEFT, client_id))
+            found.append(SeenEvent(SeenEventKind.LEFT, client_id))
         elif count < was:
-            found.append(Event(EventKind.LEFT, client_id, f"{count}"))
+            found.append(SeenEvent(SeenEventKind.LEFT, client_id, f"{count}"))
         if count > max(1, was):
-            found.append(Event(EventKind.TWIN, client_id, f"{count}"))
+            found.append(SeenEvent(SeenEventKind.TWIN, client_id, f"{count}"))
     for topic in sorted(before.queue_counts.keys() & after.queue_counts.keys()):
         was, count = before.queue_counts[topic], after.queue_counts[topic]
         if was != count:
-            found.append(Event(EventKind.QUEUES, topic, f"{was} → {count}"))
+            found.append(SeenEvent(SeenEventKind.QUEUES, topic, f"{was} → {count}"))
     for topic in sorted(before.subscriptions.keys() | after.subscriptions.keys()):
         wanted, wants = before.subscriptions.get(topic), after.subscriptions.get(topic)
         # Without members nothing is subscribed: that says who left, not what is wanted.
         if wanted != wants and before.members and after.members:
             detail = f"{wanted or '–'} → {wants or '–'}"
-            found.append(Event(EventKind.SUBSCRIPTION, topic, detail))
+            found.append(SeenEvent(SeenEventKind.SUBSCRIPTION, topic, detail))
     if before.strategy != after.strategy and before.members and after.members:
-        found.append(Event(EventKind.STRATEGY, "", f"{before.strategy} → {after.strategy}"))
+        found.append(SeenEvent(SeenEventKind.STRATEGY, "", f"{before.strategy} → {after.strategy}"))
     return found

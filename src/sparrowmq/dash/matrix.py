@@ -30,7 +30,7 @@ class Badge(NamedTuple):
     severity: str
 
 
-class Column(NamedTuple):
+class MatrixColumn(NamedTuple):
     """A member: its letter and colour, and what is known of it.
 
     `process_count` connections carry its id; `is_silent` says that it did not answer.
@@ -62,7 +62,7 @@ class Square(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class MatrixRow:
     """One queue.
 
     Args:
@@ -83,7 +83,7 @@ class Row:
     consumed_per_s: float | None
     drain_s: float | None
     grows: bool
-    owners: tuple[Column, ...]
+    owners: tuple[MatrixColumn, ...]
     since_ms: int | None
     is_exact: bool
     badges: tuple[Badge, ...]
@@ -94,8 +94,8 @@ class Row:
 class Matrix:
     """The whole of it; `rows_left_out` say how many queues are not shown."""
 
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    columns: tuple[MatrixColumn, ...]
+    rows: tuple[MatrixRow, ...]
     has_squares: bool
     rows_left_out: int = 0
 
@@ -108,7 +108,7 @@ def letter_of(number: int) -> str:
 
 def make_columns(
     case: Case, findings: Sequence[Finding], numbers: Mapping[str, int]
-) -> dict[str, Column]:
+) -> dict[str, MatrixColumn]:
     """Return the members by client id, those of `numbers` that have gone included."""
     seats = case.ownership.seats
     counts = Counter(seat.client_id for seat in seats)
@@ -118,7 +118,7 @@ def make_columns(
     for client_id, number in sorted(numbers.items(), key=lambda item: item[1]):
         mine = [seat for seat in seats if seat.client_id == client_id]
         queues = [q for q, ids in owners.items() if client_id in ids and not is_retry(case, q)]
-        columns[client_id] = Column(
+        columns[client_id] = MatrixColumn(
             client_id=client_id,
             letter=letter_of(number),
             tone=f"c{number % TONE_COUNT + 1}",
@@ -137,7 +137,7 @@ def make_columns(
 def make_matrix(
     case: Case,
     findings: Sequence[Finding],
-    columns: Mapping[str, Column],
+    columns: Mapping[str, MatrixColumn],
     standings: Mapping[MessageQueue, Standing],
     *,
     topic: str | None = None,
@@ -204,16 +204,16 @@ def _row(
     queue: MessageQueue,
     *,
     state: str,
-    owners: tuple[Column, ...],
+    owners: tuple[MatrixColumn, ...],
     standing: Standing | None,
     badges: tuple[Badge, ...],
     squares: tuple[Square, ...],
-) -> Row:
+) -> MatrixRow:
     progress = case.snapshot.progress().get(queue)
     lag = None if progress is None or state == "broadcast" else progress.lag
     rate = case.rates.get(queue)
     growth = 0.0 if rate is None else rate.growth_per_s
-    return Row(
+    return MatrixRow(
         queue=queue,
         state=state,
         lag=lag,
@@ -245,7 +245,7 @@ class _Squares:
         }
 
     def of(
-        self, queue: MessageQueue, ids: Sequence[str], columns: Sequence[Column]
+        self, queue: MessageQueue, ids: Sequence[str], columns: Sequence[MatrixColumn]
     ) -> tuple[Square, ...]:
         return tuple(self._square(queue, column.client_id, ids) for column in columns)
 

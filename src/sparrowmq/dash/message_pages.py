@@ -14,7 +14,7 @@ from sparrowmq.client.operations.administer import query_message, view_message
 from sparrowmq.client.operations.browse import Start, browse, close_browser, open_browser
 from sparrowmq.client.operations.dead_letters import list_dead_letters, resend_dead_letter
 from sparrowmq.dash.overview_page import group_href
-from sparrowmq.dash.tables import Cell, Column, Table
+from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import FOLLOWED, Site, View, Visit
 from sparrowmq.errors import TopicRouteNotFound, UsageError
@@ -161,20 +161,20 @@ def _messages_view(watcher: Watcher, visit: Visit, *, topic: str, read: Read) ->
     )
 
 
-def _message_table(messages: Sequence[MessageExt]) -> Table:
-    return Table(
+def _message_table(messages: Sequence[MessageExt]) -> PageTable:
+    return PageTable(
         name="messages",
         title="Messages",
         columns=(
-            Column("stored_ms", "stored", "time"),
-            Column("queue", "queue"),
-            Column("offset", "offset", "number"),
-            Column("tag", "tag"),
-            Column("keys", "keys", "prose"),
-            Column("body", "body", "prose"),
-            Column("bytes", "bytes", "number"),
-            Column("again", "came again", "number"),
-            Column("id", "id"),
+            TableColumn("stored_ms", "stored", "time"),
+            TableColumn("queue", "queue"),
+            TableColumn("offset", "offset", "number"),
+            TableColumn("tag", "tag"),
+            TableColumn("keys", "keys", "prose"),
+            TableColumn("body", "body", "prose"),
+            TableColumn("bytes", "bytes", "number"),
+            TableColumn("again", "came again", "number"),
+            TableColumn("id", "id"),
         ),
         rows=[
             [
@@ -265,10 +265,10 @@ async def show_message(watcher: Watcher, visit: Visit) -> View | Response:
             media_type="application/octet-stream",
             headers={"content-disposition": 'attachment; filename="message.bin"'},
         )
-    table = Table(
+    table = PageTable(
         name="properties",
         title="Properties",
-        columns=(Column("name", "name"), Column("value", "value", "prose")),
+        columns=(TableColumn("name", "name"), TableColumn("value", "value", "prose")),
         rows=[
             [Cell(shorten(name)), Cell(_cut(value))]
             for name, value in sorted(message.properties.items())
@@ -321,13 +321,13 @@ async def show_dead_letters(site: Site, visit: Visit) -> View:
     if group:
         return await _show_letters(site, visit, check_group(group))
     found = await watcher.driver.run(list_dead_letters(watcher.directory))
-    table = Table(
+    table = PageTable(
         name="dead_letters",
         title="Dead letters",
         columns=(
-            Column("group", "group"),
-            Column("messages", "messages", "number"),
-            Column("last_ms", "last message", "time"),
+            TableColumn("group", "group"),
+            TableColumn("messages", "messages", "number"),
+            TableColumn("last_ms", "last message", "time"),
         ),
         rows=[
             [

@@ -5,26 +5,26 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from sparrowmq.client.operations.overview import GroupOverview, Overview
-from sparrowmq.dash.group_page import Tile
+from sparrowmq.dash.group_page import GroupTile
 from sparrowmq.dash.matrix import falls_behind
-from sparrowmq.dash.tables import Cell, Column, Table
+from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import WatchedGroup, Watcher
 from sparrowmq.dash.web import View, Visit
 from sparrowmq.dash.words import Words, number
 from sparrowmq.doctor import Severity
 
 _COLUMNS = (
-    Column("group", "group"),
-    Column("trouble", "trouble", "prose"),
-    Column("lag", "lag", "number"),
-    Column("retry_lag", "come again", "number"),
-    Column("produced_per_s", "in/s", "rate"),
-    Column("consumed_per_s", "out/s", "rate"),
-    Column("members", "members", "number"),
-    Column("unowned", "queues of nobody", "number"),
-    Column("double", "queues of several", "number"),
-    Column("twins", "ids used twice", "number"),
-    Column("topics", "topics"),
+    TableColumn("group", "group"),
+    TableColumn("trouble", "trouble", "prose"),
+    TableColumn("lag", "lag", "number"),
+    TableColumn("retry_lag", "come again", "number"),
+    TableColumn("produced_per_s", "in/s", "rate"),
+    TableColumn("consumed_per_s", "out/s", "rate"),
+    TableColumn("members", "members", "number"),
+    TableColumn("unowned", "queues of nobody", "number"),
+    TableColumn("double", "queues of several", "number"),
+    TableColumn("twins", "ids used twice", "number"),
+    TableColumn("topics", "topics"),
 )
 
 
@@ -41,7 +41,7 @@ async def show_overview(watcher: Watcher, visit: Visit) -> View:
         for name in watcher.names
     ]
     rows.sort(key=lambda row: row[0], reverse=True)
-    table = Table(
+    table = PageTable(
         name="groups",
         title="Groups",
         columns=_COLUMNS,
@@ -122,7 +122,7 @@ def _trouble(
     return Cell(None)
 
 
-def _tiles(watcher: Watcher, seen: Overview, words: Words) -> list[Tile]:
+def _tiles(watcher: Watcher, seen: Overview, words: Words) -> list[GroupTile]:
     looks = [group.look for group in watcher.groups.values() if group.look is not None]
     unowned = sum(look.unowned for look in looks)
     double = sum(look.double for look in looks)
@@ -131,16 +131,16 @@ def _tiles(watcher: Watcher, seen: Overview, words: Words) -> list[Tile]:
     silent = sum(bool(broker.failure) for broker in seen.brokers)
     behind = sum(group.lag for group in seen.groups)
     return [
-        Tile(number(behind), words("messages behind")),
-        Tile(number(unowned), words("queues of nobody"), "bad" if unowned else "good"),
-        Tile(number(double), words("queues of several"), "bad" if double else "good"),
-        Tile(number(len(twins)), words("ids used twice"), "bad" if twins else "good"),
-        Tile(number(len(watcher.names)), words("groups")),
-        Tile(
+        GroupTile(number(behind), words("messages behind")),
+        GroupTile(number(unowned), words("queues of nobody"), "bad" if unowned else "good"),
+        GroupTile(number(double), words("queues of several"), "bad" if double else "good"),
+        GroupTile(number(len(twins)), words("ids used twice"), "bad" if twins else "good"),
+        GroupTile(number(len(watcher.names)), words("groups")),
+        GroupTile(
             number(sum(not topic.is_internal for topic in seen.topics)),
             words("topics"),
         ),
-        Tile(
+        GroupTile(
             f"{len(seen.brokers) - silent} / {len(seen.brokers)}",
             words("brokers answer"),
             "bad" if silent else "good",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sparrowmq.dash.looks import Event, OwnerChange
+from sparrowmq.dash.looks import OwnerChange, SeenEvent
 from sparrowmq.model import MessageQueue
 
 # Without a change for so long a rebalance is over.
@@ -25,10 +25,10 @@ class At(NamedTuple):
     """What was seen at a wall-clock time: an event, or a change of owners."""
 
     timestamp_ms: int
-    what: Event | OwnerChange
+    what: SeenEvent | OwnerChange
 
 
-class Move(NamedTuple):
+class QueueMove(NamedTuple):
     """A queue and its owners before and after a rebalance."""
 
     queue: MessageQueue
@@ -36,7 +36,7 @@ class Move(NamedTuple):
     after: tuple[str, ...]
 
 
-class Band(NamedTuple):
+class OwnerBand(NamedTuple):
     """A time in which a queue had these owners; None where nobody looked."""
 
     start_ms: int
@@ -45,7 +45,7 @@ class Band(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rebalance:
+class SeenRebalance:
     """A time in which queues moved.
 
     Args:
@@ -61,8 +61,8 @@ class Rebalance:
 
     begun_ms: int
     ended_ms: int
-    events: tuple[Event, ...]
-    moves: tuple[Move, ...]
+    events: tuple[SeenEvent, ...]
+    moves: tuple[QueueMove, ...]
     settled_ms: int | None
     unowned_ms: int
     double_ms: int
@@ -71,7 +71,7 @@ class Rebalance:
 
 def list_rebalances(
     seen: Sequence[At], *, until_ms: int, offsets: Mapping[MessageQueue, int]
-) -> list[Rebalance]:
+) -> list[SeenRebalance]:
     """Return the rebalances, the newest first.
 
     Args:
@@ -100,7 +100,7 @@ def _belongs(at: At, cluster: Sequence[At]) -> bool:
         return after_ms <= CAUSE_MS
     # With one owner for each queue it was over: who comes or goes now begins another one.
     is_over = after_ms > 0 and all(len(owners) == 1 for owners in last.values())
-    return after_ms <= QUIET_MS and not (is_over and isinstance(at.what, Event))
+    return after_ms <= QUIET_MS and not (is_over and isinstance(at.what, SeenEvent))
 
 
 class _Next(NamedTuple):
@@ -120,7 +120,7 @@ class _Stay(NamedTuple):
 
 def _rebalance(
     cluster: Sequence[At], later: dict[MessageQueue, _Next], *, until_ms: int
-) -> Rebalance:
+) -> SeenRebalance:
     begun_ms, ended_ms = cluster[0].timestamp_ms, cluster[-1].timestamp_ms
     by_queue: dict[MessageQueue, list[tuple[int, OwnerChange]]] = {}
     for at in cluster:
@@ -139,11 +139,11 @@ def _rebalance(
         is_settled = is_settled and len(last) == 1
         settled_ms = max(settled_ms, course[-1][0] - begun_ms + course[0][1].gap_ms)
         if first != last:
-            moves.append(Move(queue, first, last))
-    return Rebalance(
+            moves.append(QueueMove(queue, first, last))
+    return SeenRebalance(
         begun_ms=begun_ms,
         ended_ms=ended_ms,
-        events=tuple(at.what for at in cluster if isinstance(at.what, Event)),
+        events=tuple(at.what for at in cluster if isinstance(at.what, SeenEvent)),
         moves=tuple(sorted(moves)),
         settled_ms=settled_ms if by_queue and is_settled else None,
         unowned_ms=unowned_ms,
@@ -168,7 +168,7 @@ def list_bands(
     *,
     since_ms: int,
     until_ms: int,
-) -> list[Band]:
+) -> list[OwnerBand]:
     """Return who had a queue when, without a gap.
 
     Args:
@@ -183,25 +183,25 @@ def list_bands(
     ]
     now = course[0][1].before if course else owners
     steps = [(since_ms, now), *((at, change.after) for at, change in course)]
-    bands: list[Band] = []
+    bands: list[OwnerBand] = []
     at_ms = since_ms
     for start_ms, end_ms in watched:
         begin, end = max(start_ms, since_ms), min(end_ms, until_ms)
         if begin >= end:
             continue
         if begin > at_ms:
-            bands.append(Band(at_ms, begin, None))
+            bands.append(OwnerBand(at_ms, begin, None))
         for index, (step_ms, after) in enumerate(steps):
             step_end = steps[index + 1][0] if index + 1 < len(steps) else until_ms
             low, high = max(step_ms, begin), min(step_end, end)
             if low < high:
-                bands.append(Band(low, high, after))
+                bands.append(OwnerBand(low, high, after))
         at_ms = end
     if at_ms < until_ms:
-        bands.append(Band(at_ms, until_ms, None))
+        bands.append(OwnerBand(at_ms, until_ms, None))
     return bands
 
 
-def count_recent(rebalances: Sequence[Rebalance], *, until_ms: int) -> int:
+def count_recent(rebalances: Sequence[SeenRebalance], *, until_ms: int) -> int:
     """Return how many rebalances moved queues in the last `FLAPPING_MS`."""
     return sum(bool(r.moves) and until_ms - r.begun_ms <= FLAPPING_MS for r in rebalances)

@@ -7,7 +7,7 @@ from starlette.responses import RedirectResponse, Response
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.reset import ResetPlan, Target, apply_reset, plan_reset
 from sparrowmq.dash.overview_page import group_href
-from sparrowmq.dash.tables import Cell, Column, Table
+from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import Site, View, Visit
 from sparrowmq.errors import UsageError
@@ -65,17 +65,17 @@ def _read_target(text: str) -> Target:
         raise UsageError(f"write earliest, latest, or a time; {error}") from None
 
 
-def _table(plan: ResetPlan) -> Table:
-    return Table(
+def _table(plan: ResetPlan) -> PageTable:
+    return PageTable(
         name="reset",
         title="What it would do",
         columns=(
-            Column("queue", "queue"),
-            Column("before", "goes on at", "number"),
-            Column("after", "would go on at", "number"),
-            Column("end", "end", "number"),
-            Column("skipped", "never consumed", "number"),
-            Column("again", "consumed again", "number"),
+            TableColumn("queue", "queue"),
+            TableColumn("before", "goes on at", "number"),
+            TableColumn("after", "would go on at", "number"),
+            TableColumn("end", "end", "number"),
+            TableColumn("skipped", "never consumed", "number"),
+            TableColumn("again", "consumed again", "number"),
         ),
         rows=[
             [

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sparrowmq.dash.matrix import TONE_COUNT, letter_of
-from sparrowmq.dash.tables import Cell, Column, Table
+from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.web import View, Visit
 from sparrowmq.doctor.whatif import (
     ALL_NAMES,
@@ -42,7 +42,7 @@ class Owner(NamedTuple):
     tone: str
 
 
-class Square(NamedTuple):
+class SimulatorSquare(NamedTuple):
     """Who has a queue after an event, and whether it moved with it."""
 
     owners: tuple[Owner, ...]
@@ -58,7 +58,7 @@ class Picture(NamedTuple):
     strategy: str
     school: str
     events: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Square, ...]], ...]
+    rows: tuple[tuple[str, tuple[SimulatorSquare, ...]], ...]
     moved: tuple[int, ...]
     members: tuple[tuple[Owner, str], ...]
     failure: str
@@ -127,35 +127,37 @@ def _name(plan: Plan, queue: MessageQueue) -> str:
     return f"{broker}:{queue.queue_id}"
 
 
-def _squares(steps: Sequence[Step], queue: MessageQueue) -> tuple[Square, ...]:
+def _squares(steps: Sequence[Step], queue: MessageQueue) -> tuple[SimulatorSquare, ...]:
     squares = []
     before: tuple[int, ...] | None = None
     for step in steps:
         owners = step.owners.get(queue, ())
         squares.append(
-            Square(tuple(map(_owner, owners)), before is not None and set(owners) != set(before))
+            SimulatorSquare(
+                tuple(map(_owner, owners)), before is not None and set(owners) != set(before)
+            )
         )
         before = owners
     return tuple(squares)
 
 
-def _comparison(courses: Sequence[Course], visit: Visit) -> Table:
-    return Table(
+def _comparison(courses: Sequence[Course], visit: Visit) -> PageTable:
+    return PageTable(
         name="strategies",
         title="All strategies",
         columns=(
-            Column("strategy", "strategy"),
-            Column("of", "whose"),
-            Column("moved", "queues moved", "number"),
-            Column("needless", "needlessly", "number"),
-            Column("skew", "skew", "number"),
-            Column("idle", "idle members", "number"),
-            Column("unowned", "queues of nobody", "number"),
-            Column("double", "queues of several", "number"),
-            Column("messages", "requests and answers", "number"),
-            Column("wait_ms", "longest wait", "duration"),
-            Column("stopped", "stand still meanwhile", "number"),
-            Column("overlapping", "two may consume meanwhile", "number"),
+            TableColumn("strategy", "strategy"),
+            TableColumn("of", "whose"),
+            TableColumn("moved", "queues moved", "number"),
+            TableColumn("needless", "needlessly", "number"),
+            TableColumn("skew", "skew", "number"),
+            TableColumn("idle", "idle members", "number"),
+            TableColumn("unowned", "queues of nobody", "number"),
+            TableColumn("double", "queues of several", "number"),
+            TableColumn("messages", "requests and answers", "number"),
+            TableColumn("wait_ms", "longest wait", "duration"),
+            TableColumn("stopped", "stand still meanwhile", "number"),
+            TableColumn("overlapping", "two may consume meanwhile", "number"),
         ),
         rows=[_row(course, visit) for course in courses],
     )

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from sparrowmq.dash.history import LagSample
-from sparrowmq.dash.matrix import Column
-from sparrowmq.dash.rebalances import Band, Rebalance
+from sparrowmq.dash.matrix import MatrixColumn
+from sparrowmq.dash.rebalances import OwnerBand, SeenRebalance
 from sparrowmq.report.markup import Markup as Svg
 from sparrowmq.report.markup import tag
 
@@ -22,7 +22,7 @@ _TROUBLE_PERCENT_MIN = 0.4
 _CHART_HEIGHT = 90
 
 
-class Span:
+class TimeWindow:
     """A window of time; turns a moment into a percentage of its width."""
 
     def __init__(self, since_ms: int, until_ms: int) -> None:
@@ -35,11 +35,11 @@ class Span:
 
 
 def draw_bands(
-    bands: Sequence[Band],
-    columns: Mapping[str, Column],
-    span: Span,
+    bands: Sequence[OwnerBand],
+    columns: Mapping[str, MatrixColumn],
+    span: TimeWindow,
     *,
-    marks: Sequence[Rebalance],
+    marks: Sequence[SeenRebalance],
     nobody: str,
 ) -> Markup:
     """Draw who had a queue when, with a thin line at each rebalance."""
@@ -56,7 +56,9 @@ def draw_bands(
     )
 
 
-def _draw_band(band: Band, columns: Mapping[str, Column], span: Span, nobody: str) -> Svg:
+def _draw_band(
+    band: OwnerBand, columns: Mapping[str, MatrixColumn], span: TimeWindow, nobody: str
+) -> Svg:
     assert band.owners is not None
     has_trouble = len(band.owners) != 1
     begin, end = span.percent(band.start_ms), span.percent(band.end_ms)
@@ -98,7 +100,7 @@ def draw_hatches() -> Markup:
     return Markup(tag("svg", patterns, width=0, height=0, class_="patterns", aria_hidden="true"))
 
 
-def draw_lag(samples: Sequence[LagSample], span: Span, *, bucket_ms: int) -> Markup:
+def draw_lag(samples: Sequence[LagSample], span: TimeWindow, *, bucket_ms: int) -> Markup:
     """Draw the lag as bars from the bottom, each as wide as its bucket of time."""
     highest = max((sample.lag for sample in samples), default=0) or 1
     width = round(100 * bucket_ms / max(1, span.until_ms - span.since_ms), 3)

@@ -19,7 +19,7 @@ SEARCH_LENGTH_MAX = 255
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column: its key in the URL and in files, its title in the catalogue's English.
 
     `kind` says how a cell is shown: text, prose, number, rate, time, duration.
@@ -40,7 +40,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class PageTable:
     """A table.
 
     Args:
@@ -54,7 +54,7 @@ class Table:
 
     name: str
     title: str
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     rows: Sequence[Sequence[Cell]]
     empty: str = "Nothing here."
     sort: str = ""
@@ -69,7 +69,7 @@ class Table:
         return [column.kind not in ("text", "prose", "time") for column in self.columns]
 
 
-def arrange(table: Table, query: Mapping[str, str], *, turns: bool = True) -> Table:
+def arrange(table: PageTable, query: Mapping[str, str], *, turns: bool = True) -> PageTable:
     """Search, sort and turn a table as a URL says; what the URL has wrong is left out.
 
     Args:
@@ -117,7 +117,7 @@ def _sort_key(value: Value) -> tuple[bool, float, str]:
     return False, float(value or 0), ""
 
 
-def write_csv(table: Table) -> str:
+def write_csv(table: PageTable) -> str:
     """Write a table as CSV; a text that a spreadsheet would run begins with an apostrophe."""
     out = io.StringIO()
     writer = csv.writer(out)
@@ -132,7 +132,7 @@ def _csv_value(value: Value) -> Value:
     return value
 
 
-def write_json(table: Table) -> str:
+def write_json(table: PageTable) -> str:
     """Write a table as a JSON list of objects."""
     keys = [column.key for column in table.columns]
     rows = [dict(zip(keys, (cell.value for cell in row), strict=True)) for row in table.rows]

@@ -20,7 +20,7 @@ from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.groups import list_groups
 from sparrowmq.client.operations.overview import (
-    Flow,
+    FlowRates,
     Overview,
     group_flows,
     take_overview,
@@ -106,7 +106,7 @@ class Watcher:
         self.driver = driver
         self.history = history
         self.overview: Overview | None = None
-        self.flows: dict[str, Flow] = {}
+        self.flows: dict[str, FlowRates] = {}
         self.names: list[str] = []
         self.groups: dict[str, WatchedGroup] = {}
         self.failure = ""

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 
 from sparrowmq.dash.access import Access, Session, check_form_token, read_form
 from sparrowmq.dash.strips import draw_hatches
-from sparrowmq.dash.tables import Table, arrange, write_csv, write_json
+from sparrowmq.dash.tables import PageTable, arrange, write_csv, write_json
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.words import LANGUAGES, Words, choose_language, number, rate
 from sparrowmq.errors import ConfigError, SparrowError, UsageError
@@ -57,7 +57,7 @@ class View:
     template: str
     title: str
     context: Mapping[str, object] = field(default_factory=dict)
-    tables: Sequence[Table] = ()
+    tables: Sequence[PageTable] = ()
     group: str | None = None
     news: str | None = ""
     status: int = 200
@@ -299,7 +299,7 @@ def _error_view(error: SparrowError) -> View:
     )
 
 
-def _file(table: Table, kind: str) -> Response:
+def _file(table: PageTable, kind: str) -> Response:
     text, media = (
         (write_csv(table), "text/csv") if kind == "csv" else (write_json(table), "application/json")
     )

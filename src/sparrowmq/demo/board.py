@@ -106,7 +106,7 @@ class Happening:
 
 
 @dataclass(slots=True)
-class LagSample:
+class QueueLagSample:
     """How far each group was behind in each queue."""
 
     at_ms: int
@@ -159,7 +159,7 @@ class Board:
     stage: str = ""
     members: dict[str, MemberLog] = field(default_factory=dict)
     happenings: list[Happening] = field(default_factory=list)
-    lags: list[LagSample] = field(default_factory=list)
+    lags: list[QueueLagSample] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
 
     def members_of(self, group: str) -> list[MemberLog]:

@@ -57,7 +57,7 @@ ProducerEvent: TypeAlias = Produced | Failed
 IngestEvent: TypeAlias = SessionStarted | BatchWritten | IngestEnded | AnswersReady | Failed
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class JobQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What the batch job is to look at; written by the demo, read by the job.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.blocking import Admin
-from sparrowmq.demo.board import Board, LagSample
+from sparrowmq.demo.board import Board, QueueLagSample
 from sparrowmq.errors import SparrowError
 from sparrowmq.processes.crew import Child, Crew
 
@@ -102,9 +102,9 @@ class Lookout:
             self._draw_due_ms = now_ms + _DRAW_INTERVAL_MS
             self.screen.draw(self.board)
 
-    def _sample_lag(self, admin: Admin, now_ms: int) -> LagSample:
+    def _sample_lag(self, admin: Admin, now_ms: int) -> QueueLagSample:
         first, second = (
             [lag.lag for lag in admin.group_lag(group, self._topic)]
             for group in (self.board.first_group, self.board.second_group)
         )
-        return LagSample(now_ms, first, second)
+        return QueueLagSample(now_ms, first, second)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sparrowmq.demo.board import Kill, LagSample, StageTime, TwinStaging
+from sparrowmq.demo.board import Kill, QueueLagSample, StageTime, TwinStaging
 from sparrowmq.demo.logbook import Answers, BatchWritten, SessionStarted
 from sparrowmq.demo.verify import TableFacts
 from sparrowmq.report import Check
@@ -118,7 +118,7 @@ class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
     second_group: GroupFigure
     twins: TwinStaging
     twin_duplicates: int
-    lags: list[LagSample]
+    lags: list[QueueLagSample]
     ingest: IngestFigure
     table: TableFacts
     carriers: dict[str, str]

@@ -57,7 +57,7 @@ class Allowance:
         self._marks.put(None)
 
 
-class Pace:
+class FlightPace:
     """Holds the rate at or below a number of flights a second."""
 
     def __init__(self, rate_max: int) -> None:
@@ -162,7 +162,7 @@ def run(options: argparse.Namespace) -> None:
 def _produce(
     sender: FlightSender, messages: Iterator[Message], *, total: int, rate_max: int
 ) -> None:
-    allowance, pace = Allowance(), Pace(rate_max)
+    allowance, pace = Allowance(), FlightPace(rate_max)
     while sender.count < total:
         count = min(_ROUND_FLIGHTS, total - sender.count)
         if not allowance.wait_for(sender.count + count):

@@ -28,9 +28,9 @@ from sparrowmq.demo.logbook import (
     CarrierAnswer,
     ConsumptionAnswer,
     IngestEnded,
+    JobQuestion,
     Produced,
     ProducerEvent,
-    Question,
     SessionStarted,
 )
 from sparrowmq.errors import ConfigError
@@ -114,7 +114,7 @@ def _answer(session: SparkSession, options: argparse.Namespace, table: str) -> N
         if time.monotonic() >= deadline:
             raise ConfigError(f"no question came within {_PATIENCE_S} s")
         time.sleep(_POLL_INTERVAL_S)
-    question = msgspec.json.decode(options.question.read_bytes(), type=Question)
+    question = msgspec.json.decode(options.question.read_bytes(), type=JobQuestion)
     records = read_records(session, question, topic=options.topic)
     deliveries = judging.attribute(records, _read_events(session, question)).cache()
     answers = Answers(
@@ -157,7 +157,7 @@ def ask_duplicates(deliveries: DataFrame, event_count: int) -> list[int]:
     return counts
 
 
-def read_records(session: SparkSession, question: Question, *, topic: str) -> DataFrame:
+def read_records(session: SparkSession, question: JobQuestion, *, topic: str) -> DataFrame:
     """Read the members' deliveries as consumption records."""
     member_of = F.create_map(
         *(
@@ -191,7 +191,7 @@ def read_records(session: SparkSession, question: Question, *, topic: str) -> Da
     )
 
 
-def _read_events(session: SparkSession, question: Question) -> DataFrame:
+def _read_events(session: SparkSession, question: JobQuestion) -> DataFrame:
     events = session.createDataFrame(question.events, "at_ms bigint, event string")
     return events.selectExpr(
         f"'{question.group}' AS consumerGroup",

@@ -19,7 +19,7 @@ from sparrowmq.demo.cast import (
     find_ready_address,
 )
 from sparrowmq.demo.directory import DemoDirectory
-from sparrowmq.demo.logbook import Question
+from sparrowmq.demo.logbook import JobQuestion
 from sparrowmq.demo.lookout import Lookout
 from sparrowmq.demo.pipeline_keeper import PipelineKeeper
 from sparrowmq.processes.crew import Child
@@ -296,7 +296,7 @@ class Stages:
             if member.consumed_path.exists()
         }
         events = [(happening.at_ms, happening.name) for happening in self._board.happenings]
-        question = Question(group=FIRST_GROUP, consumed=consumed, events=events)
+        question = JobQuestion(group=FIRST_GROUP, consumed=consumed, events=events)
         # The job must never see half a question.
         fresh = self._directory.question.with_suffix(".fresh")
         fresh.write_bytes(msgspec.json.encode(question))

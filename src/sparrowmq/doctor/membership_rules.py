@@ -16,7 +16,7 @@ from sparrowmq.doctor.finding import (
     count_of,
     describe_queues,
 )
-from sparrowmq.doctor.snapshot import BrokerView, TopicView
+from sparrowmq.doctor.snapshot import BrokerView, TopicSnapshot
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.registry import SPARROW_STRATEGIES
 
@@ -263,7 +263,7 @@ def find_members_in_the_other_cluster(case: Case) -> list[Finding]:
     return findings
 
 
-def _topics_elsewhere(case: Case) -> list[TopicView]:
+def _topics_elsewhere(case: Case) -> list[TopicSnapshot]:
     """Return the topics that only name servers of a cluster other than the members' know."""
     here = {broker.broker_name for broker in case.snapshot.last.brokers}
     return [

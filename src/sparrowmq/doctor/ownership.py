@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparrowmq.coordination.owner_claims import Claim, owners_claimed
-from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, Seat, TopicView
+from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, Seat, TopicSnapshot
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
@@ -89,7 +89,7 @@ def seats_of(broker: BrokerView) -> list[Seat]:
 def allocate_all(
     snapshot: GroupSnapshot,
     strategy: AllocateMessageQueueStrategy,
-    topic: TopicView,
+    topic: TopicSnapshot,
     cid_all: Sequence[str],
 ) -> dict[MessageQueue, tuple[str, ...]]:
     """Run a strategy for every distinct id of a list; return the ids that take each queue.
@@ -139,7 +139,7 @@ def holders_of(snapshot: GroupSnapshot) -> Owners:
     )
 
 
-def views_of(snapshot: GroupSnapshot, topic: TopicView) -> Iterator[BrokerView]:
+def views_of(snapshot: GroupSnapshot, topic: TopicSnapshot) -> Iterator[BrokerView]:
     """Yield the brokers that members may ask for the list: those of the topic that answered."""
     names = {at.broker_name for at in topic.queues}
     for broker in snapshot.last.brokers:
@@ -176,7 +176,7 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
     return Ownership(seats=seats, owners=owners, shares=computed, disputed=frozenset(disputed))
 
 
-def _takes(snapshot: GroupSnapshot, seat: Seat, topic: TopicView) -> bool:
+def _takes(snapshot: GroupSnapshot, seat: Seat, topic: TopicSnapshot) -> bool:
     report = snapshot.find_report(seat.client_id)
     # One that holds queues and tells no subscription is of a client that does not tell them.
     if report is None or (report.held and not report.subscriptions):

@@ -108,7 +108,7 @@ class TopicQueues(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicView:
+class TopicSnapshot:
     """A topic as name servers know it.
 
     Args:
@@ -207,7 +207,7 @@ class GroupSnapshot:
 
     group: str
     samples: tuple[Sample, ...]
-    topics: tuple[TopicView, ...] = ()
+    topics: tuple[TopicSnapshot, ...] = ()
     reports: tuple[MemberReport, ...] = ()
     strategy: str = "AVG"
     strategy_is_known: bool = False
@@ -233,12 +233,12 @@ class GroupSnapshot:
         return any(broker.message_model == BROADCASTING for broker in self.last.brokers)
 
     @property
-    def user_topics(self) -> tuple[TopicView, ...]:
+    def user_topics(self) -> tuple[TopicSnapshot, ...]:
         """The topics without the group's retry topic."""
         retry = retry_topic(self.group)
         return tuple(topic for topic in self.topics if topic.topic != retry)
 
-    def find_topic(self, name: str) -> TopicView | None:
+    def find_topic(self, name: str) -> TopicSnapshot | None:
         """Return a topic of the group."""
         return next((topic for topic in self.topics if topic.topic == name), None)
 

@@ -81,7 +81,7 @@ EVENTS_MAX = 100
 Owners = dict[MessageQueue, tuple[int, ...]]
 
 
-class EventKind(Enum):
+class GroupEventKind(Enum):
     """What happens to a group."""
 
     JOIN = "join"
@@ -89,17 +89,17 @@ class EventKind(Enum):
     KILL = "kill"
 
 
-class Event(NamedTuple):
+class GroupEvent(NamedTuple):
     """One event; `place` is the member's in id order, None for the first, or for a join."""
 
-    kind: EventKind
+    kind: GroupEventKind
     place: int | None = None
 
     def __str__(self) -> str:
         return self.kind.value if self.place is None else f"{self.kind.value}:{self.place}"
 
 
-class Member(NamedTuple):
+class MemberProcess(NamedTuple):
     """A process. `number` is unique; `client_id` should be."""
 
     number: int
@@ -156,8 +156,8 @@ class Step:
         failure: why the strategy gave nothing, "" if it did not fail.
     """
 
-    event: Event | None
-    members: tuple[Member, ...]
+    event: GroupEvent | None
+    members: tuple[MemberProcess, ...]
     owners: Mapping[MessageQueue, tuple[int, ...]]
     moved: int = 0
     needless: int = 0
@@ -212,7 +212,7 @@ class Plan:
 
     queue_count: int
     member_count: int
-    events: tuple[Event, ...] = ()
+    events: tuple[GroupEvent, ...] = ()
     broker_count: int = 1
     room_count: int = 1
     has_duplicate_id: bool = False
@@ -237,15 +237,15 @@ class Plan:
     def _broker_name(self, broker: int) -> str:
         return f"room{broker % self.room_count + 1}@broker-{broker + 1}"
 
-    def make_member(self, number: int) -> Member:
+    def make_member(self, number: int) -> MemberProcess:
         """Return the member that joins as the nth; its id tells its room."""
         last = self.member_count - 1
         born = 0 if self.has_duplicate_id and number == last else number
         room = f"room{born % self.room_count + 1}-" if self.room_count > 1 else ""
-        return Member(number, f"{room}10.0.{born // 250}.{born % 250 + 1}@{101 + born}")
+        return MemberProcess(number, f"{room}10.0.{born // 250}.{born % 250 + 1}@{101 + born}")
 
 
-def parse_events(text: str) -> tuple[Event, ...]:
+def parse_events(text: str) -> tuple[GroupEvent, ...]:
     """Read `join,leave,kill:2`: a number is the member's place in id order.
 
     Raises: ConfigError.
@@ -253,16 +253,16 @@ def parse_events(text: str) -> tuple[Event, ...]:
     events = []
     for part in (part.strip() for part in text.split(",")):
         name, colon, index = part.partition(":")
-        kinds = {kind.value: kind for kind in EventKind}
+        kinds = {kind.value: kind for kind in GroupEventKind}
         if name not in kinds:
             if not part:
                 continue
             nearest = get_close_matches(name, kinds, n=1, cutoff=0.0)[0]
             raise ConfigError(f"unknown event {name!r}; the nearest is {nearest}")
         is_number = index.isascii() and index.isdigit() and len(index) < 6
-        if colon and (not is_number or kinds[name] is EventKind.JOIN):
+        if colon and (not is_number or kinds[name] is GroupEventKind.JOIN):
             raise ConfigError(f"event {part!r}: write leave:N or kill:N, N counts from 0")
-        events.append(Event(kinds[name], int(index) if colon else None))
+        events.append(GroupEvent(kinds[name], int(index) if colon else None))
     return tuple(events)
 
 
@@ -305,12 +305,14 @@ def simulate_all(plan: Plan) -> list[Course]:
 
 
 def _born(plan: Plan, steps: Sequence[Step]) -> int:
-    joins = sum(step.event is not None and step.event.kind is EventKind.JOIN for step in steps)
+    joins = sum(step.event is not None and step.event.kind is GroupEventKind.JOIN for step in steps)
     return plan.member_count + joins
 
 
-def _after(plan: Plan, members: list[Member], event: Event, *, born: int) -> list[Member]:
-    if event.kind is EventKind.JOIN:
+def _after(
+    plan: Plan, members: list[MemberProcess], event: GroupEvent, *, born: int
+) -> list[MemberProcess]:
+    if event.kind is GroupEventKind.JOIN:
         _check_range("members", len(members) + 1, 1, MEMBERS_MAX)
         return [*members, plan.make_member(born)]
     place = event.place or 0
@@ -320,15 +322,15 @@ def _after(plan: Plan, members: list[Member], event: Event, *, born: int) -> lis
     return [member for member in members if member != gone]
 
 
-def _in_order(members: Sequence[Member]) -> tuple[Member, ...]:
+def _in_order(members: Sequence[MemberProcess]) -> tuple[MemberProcess, ...]:
     return tuple(sorted(members, key=lambda m: (java_order(m.client_id), m.number)))
 
 
 def _step(
     plan: Plan,
     name: str,
-    event: Event | None,
-    members: tuple[Member, ...],
+    event: GroupEvent | None,
+    members: tuple[MemberProcess, ...],
     before: Step | None,
 ) -> Step:
     failure = ""
@@ -354,7 +356,9 @@ def _step(
     )
 
 
-def _owners(plan: Plan, name: str, members: tuple[Member, ...], before: Step | None) -> Owners:
+def _owners(
+    plan: Plan, name: str, members: tuple[MemberProcess, ...], before: Step | None
+) -> Owners:
     if name in KAFKA_ASSIGNORS:
         return _kafka_owners(plan, name, members, before)
     cid_all = [member.client_id for member in members]
@@ -382,7 +386,7 @@ def _holders(before: Step | None) -> dict[MessageQueue, str]:
 def _share(
     plan: Plan,
     name: str,
-    member: Member,
+    member: MemberProcess,
     cid_all: Sequence[str],
     held: Mapping[MessageQueue, str],
 ) -> list[MessageQueue]:
@@ -404,7 +408,7 @@ class _Rooms:
         return room if dash else "room1"
 
 
-def _configured(plan: Plan, name: str, member: Member) -> AllocateMessageQueueStrategy:
+def _configured(plan: Plan, name: str, member: MemberProcess) -> AllocateMessageQueueStrategy:
     """Return a strategy with the settings that a careful user would give it.
 
     CONFIG is written once, for the first members, and nobody edits it when members change.
@@ -424,7 +428,7 @@ def _configured(plan: Plan, name: str, member: Member) -> AllocateMessageQueueSt
 
 
 def _kafka_owners(
-    plan: Plan, name: str, members: tuple[Member, ...], before: Step | None
+    plan: Plan, name: str, members: tuple[MemberProcess, ...], before: Step | None
 ) -> Owners:
     """Run the leader's assignor, twice where the protocol needs a second round."""
     names = {member.number: _kafka_id(member) for member in members}
@@ -440,12 +444,14 @@ def _kafka_owners(
     return _owners_of(plan, {number: shares[member_id] for number, member_id in names.items()})
 
 
-def _kafka_id(member: Member) -> str:
+def _kafka_id(member: MemberProcess) -> str:
     # The coordinator adds a random part to the client id; the number stands for it.
     return f"{member.client_id}-{member.number:06d}"
 
 
-def _moves(before: Step | None, owners: Owners, members: tuple[Member, ...]) -> tuple[int, int]:
+def _moves(
+    before: Step | None, owners: Owners, members: tuple[MemberProcess, ...]
+) -> tuple[int, int]:
     """Return how many queues left a member who stays, and those that went to one who was there."""
     if before is None:
         return 0, 0
@@ -462,8 +468,8 @@ def _moves(before: Step | None, owners: Owners, members: tuple[Member, ...]) -> 
 def _cost(
     plan: Plan,
     name: str,
-    event: Event | None,
-    members: tuple[Member, ...],
+    event: GroupEvent | None,
+    members: tuple[MemberProcess, ...],
     before: Step | None,
     owners: Owners,
 ) -> Cost:
@@ -473,14 +479,14 @@ def _cost(
     moved, _ = _moves(before, owners, members)
     if name in KAFKA_ASSIGNORS:
         return _kafka_cost(plan, name, event, len(members), moved=moved, changed=changed)
-    told = 0 if event.kind is EventKind.KILL else 2 * plan.broker_count
+    told = 0 if event.kind is GroupEventKind.KILL else 2 * plan.broker_count
     is_ours = name in SPARROW_NAMES
     # One list each; or every broker's, with the owners of its queues.
     asked = plan.broker_count if is_ours else 1
     agreeing = (plan.broker_count + 2 * asked) * len(members)
     return Cost(
         messages=told + agreeing + (8 if is_ours else 3) * changed,
-        trips=3 if event.kind is EventKind.KILL else 4,
+        trips=3 if event.kind is GroupEventKind.KILL else 4,
         wait_ms_max=REBALANCE_WAIT_MS,
         stopped=moved if is_ours else 0,
         overlapping=0 if is_ours else moved,
@@ -488,15 +494,15 @@ def _cost(
 
 
 def _kafka_cost(
-    plan: Plan, name: str, event: Event, count: int, *, moved: int, changed: int
+    plan: Plan, name: str, event: GroupEvent, count: int, *, moved: int, changed: int
 ) -> Cost:
     is_cooperative = name == "cooperative-sticky"
-    told = {EventKind.JOIN: 4, EventKind.LEAVE: 2, EventKind.KILL: 0}[event.kind]
-    others = count - 1 if event.kind is EventKind.JOIN else count
+    told = {GroupEventKind.JOIN: 4, GroupEventKind.LEAVE: 2, GroupEventKind.KILL: 0}[event.kind]
+    others = count - 1 if event.kind is GroupEventKind.JOIN else count
     # A second round only where a queue had to leave a member who stays.
     rounds = 2 if is_cooperative and moved else 1
     handing_over = 4 * changed if is_cooperative else 2 * others + 2 * count
-    is_kill = event.kind is EventKind.KILL
+    is_kill = event.kind is GroupEventKind.KILL
     return Cost(
         messages=told + 2 * others + 4 * count * rounds + handing_over,
         trips=(4 if is_kill else 5) + 4 * (rounds - 1),
@@ -506,7 +512,9 @@ def _kafka_cost(
     )
 
 
-def _split(plan: Plan, name: str, members: tuple[Member, ...], before: Step | None) -> SplitView:
+def _split(
+    plan: Plan, name: str, members: tuple[MemberProcess, ...], before: Step | None
+) -> SplitView:
     """Return what happens while every second member has not heard of the one listed last."""
     if len(members) < 2:
         return NO_HARM

@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from sparrowmq.broker.config import DuplicateClientId
+from sparrowmq.broker.config import DuplicateClientIdPolicy
 from sparrowmq.config import SETTINGS
 from sparrowmq.hosting.servers import Flush, HostSettings, TlsMode, run_both
 
@@ -19,7 +19,7 @@ _KINDS: dict[str, Any] = {
     "data": Path,
     "flush": Flush,
     "tls-mode": TlsMode,
-    "duplicate-client-id": DuplicateClientId,
+    "duplicate-client-id": DuplicateClientIdPolicy,
 }
 
 

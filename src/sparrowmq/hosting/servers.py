@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from sparrowmq.broker.config import BrokerConfig, DuplicateClientId
+from sparrowmq.broker.config import BrokerConfig, DuplicateClientIdPolicy
 from sparrowmq.broker.server import BrokerServer
 from sparrowmq.calling.tls import client_context, own_server_context, server_context
 from sparrowmq.client.name_servers import parse_name_servers
@@ -79,7 +79,7 @@ class HostSettings:
     broker_name: str = "broker-a"
     cluster_name: str = "DefaultCluster"
     auto_create_topics: bool = True
-    duplicate_client_id: DuplicateClientId = DuplicateClientId.WARN
+    duplicate_client_id: DuplicateClientIdPolicy = DuplicateClientIdPolicy.WARN
     transaction_timeout_ms: int = 6_000
     transaction_check_interval_ms: int = 60_000
     transaction_check_max: int = 15

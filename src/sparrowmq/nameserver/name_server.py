@@ -64,7 +64,7 @@ _SETTINGS = b"productEnvName=center\nclusterTest=false\norderMessageEnable=false
 SCAN_INTERVAL_MS = 10_000
 
 
-class Refused(Enum):
+class NameServerRefusal(Enum):
     """What is refused or left out since it contradicts what is known, or is too much."""
 
     REGISTRATION = "registrations"
@@ -135,7 +135,7 @@ class NameServer:
         self._access = access
         self.routes = RouteTable()
         self.kv_config = kv_config or KVConfig()
-        self.refusals = Refusals(Refused)
+        self.refusals = Refusals(NameServerRefusal)
         self._scan_due_ms = 0
 
     def handle(
@@ -149,7 +149,7 @@ class NameServer:
             reason = self._access.find_refusal(command, connection.address)
             if reason is not None:
                 text = f"refused {connection.address}: {reason}"
-                facts = self.refusals.note(Refused.ACCESS, text, now_ms=now_ms)
+                facts = self.refusals.note(NameServerRefusal.ACCESS, text, now_ms=now_ms)
                 return [*deny(request, reason), *facts]
         return serve(PROCESSORS, self, request)
 
@@ -193,7 +193,7 @@ def register_broker(server: NameServer, request: Request) -> Sequence[Output]:
     if contradiction is not None:
         raise _refusal(
             server,
-            Refused.REGISTRATION,
+            NameServerRefusal.REGISTRATION,
             request,
             f"broker {_describe(identity)} cannot be registered: {contradiction}",
         )
@@ -228,7 +228,7 @@ def register_broker(server: NameServer, request: Request) -> Sequence[Output]:
         facts.append(Fact(f"broker {_describe(identity)} has come"))
     for left_out in registered.left_out:
         text = f"left out a topic of broker {_describe(identity)}: {left_out}"
-        facts += server.refusals.note(Refused.TOPIC, text, now_ms=request.now_ms)
+        facts += server.refusals.note(NameServerRefusal.TOPIC, text, now_ms=request.now_ms)
     return [*outputs, *facts]
 
 
@@ -236,7 +236,7 @@ def _describe(identity: BrokerIdentity) -> str:
     return f"{identity.broker_name}:{identity.broker_id} at {identity.address}"
 
 
-def _refusal(server: NameServer, kind: Refused, request: Request, remark: str) -> Refusal:
+def _refusal(server: NameServer, kind: NameServerRefusal, request: Request, remark: str) -> Refusal:
     """Count a refusal of a kind; returns it, to be raised."""
     text = f"refused {request.connection.address}: {remark}"
     facts = server.refusals.note(kind, text, now_ms=request.now_ms)
@@ -252,7 +252,7 @@ def unregister_broker(server: NameServer, request: Request) -> Sequence[Output]:
     if not server.routes.may_unregister(identity, connection=request.connection):
         raise _refusal(
             server,
-            Refused.UNREGISTRATION,
+            NameServerRefusal.UNREGISTRATION,
             request,
             f"broker {_describe(identity)} has not registered from this host",
         )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Entry(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """A file or directory: its name and, of a file, its bytes."""
 
     name: str
@@ -21,7 +21,7 @@ class Entry(NamedTuple):
     size: int
 
 
-class Usage(NamedTuple):
+class DirectoryUsage(NamedTuple):
     """What is below a directory."""
 
     files: int
@@ -54,17 +54,17 @@ class Files:
         """Return whether something is there."""
         return bool(self._files.exists(self._path(path)))
 
-    def list(self, path: str) -> list[Entry]:
+    def list(self, path: str) -> list[DirectoryEntry]:
         """Return what is in a directory, by name; nothing if it is not there."""
         if not self.exists(path):
             return []
         found = [
-            Entry(status.getPath().getName(), status.isDirectory(), status.getLen())
+            DirectoryEntry(status.getPath().getName(), status.isDirectory(), status.getLen())
             for status in self._files.listStatus(self._path(path))
         ]
         return sorted(found)
 
-    def usage(self, path: str, *, suffix: str) -> Usage:
+    def usage(self, path: str, *, suffix: str) -> DirectoryUsage:
         """Count the files below a directory whose names end so, and their bytes."""
         files = size = 0
         if self.exists(path):
@@ -73,7 +73,7 @@ class Files:
                 status = found.next()
                 if status.getPath().getName().endswith(suffix):
                     files, size = files + 1, size + status.getLen()
-        return Usage(files, size)
+        return DirectoryUsage(files, size)
 
     def size(self, path: str) -> int:
         """Return the bytes of all files below a directory, which must be there."""

@@ -439,7 +439,7 @@ class TopicStatsTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
     offset_table: dict[MessageQueue, TopicOffset] = {}
 
 
-class Connection(Struct, frozen=True, kw_only=True, rename=wire_names()):
+class ClientConnection(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """One client's connection."""
 
     client_id: str
@@ -451,7 +451,7 @@ class Connection(Struct, frozen=True, kw_only=True, rename=wire_names()):
 class ConsumerConnection(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """Who is connected for a consumer group, and what the group subscribes to."""
 
-    connection_set: list[Connection] = []
+    connection_set: list[ClientConnection] = []
     subscription_table: dict[str, SubscriptionData] = {}
     consume_type: ConsumeType | None = None
     message_model: MessageModel | None = None
@@ -461,7 +461,7 @@ class ConsumerConnection(Struct, frozen=True, kw_only=True, rename=wire_names())
 class ProducerConnection(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """Who is connected for a producer group."""
 
-    connection_set: list[Connection] = []
+    connection_set: list[ClientConnection] = []
 
 
 class ProducerInfo(Struct, frozen=True, kw_only=True, rename=wire_names(remote_ip="remoteIP")):
@@ -597,7 +597,7 @@ class ProcessQueueInfo(
     last_consume_timestamp_ms: Int64 = 0
 
 
-class ConsumeStatus(
+class ConsumeRates(
     Struct,
     frozen=True,
     kw_only=True,
@@ -627,7 +627,7 @@ class ConsumerRunningInfo(Struct, frozen=True, kw_only=True, rename=wire_names()
     properties: dict[str, str] = {}
     subscription_set: list[SubscriptionData] = []
     mq_table: dict[MessageQueue, ProcessQueueInfo] = {}
-    status_table: dict[str, ConsumeStatus] = {}
+    status_table: dict[str, ConsumeRates] = {}
     jstack: str | None = None
 
 

@@ -13,7 +13,7 @@ from random import Random
 from typing import NamedTuple
 
 from sparrowmq.model import MessageQueue
-from sparrowmq.simulation.cluster import Cluster, Scenario
+from sparrowmq.simulation.cluster import Scenario, SimulatedCluster
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import Faults
 
@@ -104,18 +104,18 @@ def run_storm(seed: int, *, event_count: int, strategy: str = "MINIMAL_MOVE") ->
     return owned_ms - at_ms
 
 
-def owners_of(cluster: Cluster) -> dict[MessageQueue, str]:
+def owners_of(cluster: SimulatedCluster) -> dict[MessageQueue, str]:
     """Return who has which queue."""
     return {queue: member.client_id for member in cluster.live_members for queue in member.assigned}
 
 
-def _start(seed: int, strategy: str) -> tuple[Cluster, Dice]:
+def _start(seed: int, strategy: str) -> tuple[SimulatedCluster, Dice]:
     def make_dice(purpose: str) -> Dice:
         return Random(f"{seed} {purpose}")
 
     dice = make_dice("churn")
     broker_count = dice.choice((1, 1, 2))
-    cluster = Cluster(
+    cluster = SimulatedCluster(
         Scenario(
             broker_count=broker_count,
             queue_count=dice.randrange(1, 17) // broker_count + 1,
@@ -139,7 +139,7 @@ def _start(seed: int, strategy: str) -> tuple[Cluster, Dice]:
     return cluster, dice
 
 
-def _strike(cluster: Cluster, dice: Dice) -> str:
+def _strike(cluster: SimulatedCluster, dice: Dice) -> str:
     live = cluster.live_members
     kinds = ["join"] * (len(live) < MEMBERS_MAX) + ["leave", "kill"] * (len(live) > 1)
     kind = dice.choice(kinds)
@@ -153,7 +153,7 @@ def _strike(cluster: Cluster, dice: Dice) -> str:
     return kind
 
 
-def _settle(cluster: Cluster, seed: int, event: str) -> tuple[int, int]:
+def _settle(cluster: SimulatedCluster, seed: int, event: str) -> tuple[int, int]:
     """Wait until each queue has one owner, with its lock; return when the two were so."""
     timeline = cluster.timeline
     limit_ms = timeline.now_ms + SETTLE_LIMIT_MS
@@ -175,7 +175,7 @@ def _settle(cluster: Cluster, seed: int, event: str) -> tuple[int, int]:
     )
 
 
-def _is_locked(cluster: Cluster) -> bool:
+def _is_locked(cluster: SimulatedCluster) -> bool:
     now_ms = cluster.timeline.now_ms
     return all(
         set(member.assigned) == {owned.queue for owned in member.subscriber.member.owned_queues()}

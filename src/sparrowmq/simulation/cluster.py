@@ -80,7 +80,7 @@ class Scenario:
     listener_ms_max: int = LISTENER_MS_MAX
 
 
-class Cluster:
+class SimulatedCluster:
     """Everything in one world.
 
     Args:

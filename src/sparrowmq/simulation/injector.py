@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from sparrowmq.simulation.cluster import Cluster
+from sparrowmq.simulation.cluster import SimulatedCluster
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import TIMED_FAULTS
 from sparrowmq.simulation.members import MemberHost
@@ -23,13 +23,13 @@ class Injector:
 
     Args:
         cluster: what to break.
-        make_dice: see `Cluster`; each kind of fault has its own.
+        make_dice: see `SimulatedCluster`; each kind of fault has its own.
 
     Attributes:
         struck: how often each fault has happened.
     """
 
-    def __init__(self, cluster: Cluster, make_dice: Callable[[str], Dice]) -> None:
+    def __init__(self, cluster: SimulatedCluster, make_dice: Callable[[str], Dice]) -> None:
         self._cluster = cluster
         self.struck: dict[str, int] = {}
         self._is_stopped = False
@@ -48,7 +48,7 @@ class Injector:
                 self._plan(name, rate, self._make_dice(f"fault {name}"))
 
     def stop(self) -> None:
-        """Break nothing any more; what is broken is left to `Cluster.heal`."""
+        """Break nothing any more; what is broken is left to `SimulatedCluster.heal`."""
         self._is_stopped = True
 
     def _plan(self, name: str, rate: float, dice: Dice) -> None:

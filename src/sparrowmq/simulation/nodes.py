@@ -15,7 +15,7 @@ from sparrowmq.broker.changes import LockChange, encode_changes
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables
 from sparrowmq.broker.config_saving import LOCKS_FILE, OFFSETS_FILE, SaveWork
-from sparrowmq.broker.host import BrokerHost, Lane, Round, attempt
+from sparrowmq.broker.host import BrokerHost, Round, RoundLane, attempt
 from sparrowmq.calling.effects import Operation
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
@@ -135,7 +135,7 @@ class BrokerNode:
         self._group = group
         self._topics = (topic, retry_topic(group))
         self._wall_ms = START_TIMESTAMP_MS - START_MS + wall_ms
-        self._rounds: dict[Lane, Round] = {}
+        self._rounds: dict[RoundLane, Round] = {}
         self._save_ms = 0
         self._checked_position: int | None = None
         # Sends back under way: what is finished once they are confirmed.
@@ -228,7 +228,7 @@ class BrokerNode:
         if process is None:
             return
         self._network.power_off(process)
-        for lane in Lane:
+        for lane in RoundLane:
             if lane in rounds:
                 self._run_partly(rounds[lane].run)
         self.storage.lose_power()
@@ -303,7 +303,7 @@ class BrokerNode:
     def _tick(self) -> None:
         assert self.process is not None
         self._host.tick()
-        if Lane.SAVE not in self._rounds:
+        if RoundLane.SAVE not in self._rounds:
             self._checkers.check_saving(
                 self.name,
                 last_ms=self._save_ms,
@@ -380,7 +380,7 @@ class BrokerNode:
 
     def _waits_for_sync(self) -> bool:
         """Return whether messages were appended that the running sync does not cover."""
-        flush = self._rounds.get(Lane.FLUSH)
+        flush = self._rounds.get(RoundLane.FLUSH)
         if flush is None:
             return False
         assert isinstance(flush.work, FlushWork)

@@ -11,7 +11,7 @@ from sparrowmq.broker.broker import SCAN_INTERVAL_MS
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.coordination.member_marker import MARKED_EXPIRY_MS
 from sparrowmq.membership.owned_queue import LAST_COMMIT_MS
-from sparrowmq.simulation.cluster import Cluster, Scenario
+from sparrowmq.simulation.cluster import Scenario, SimulatedCluster
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import (
     Faults,
@@ -172,7 +172,7 @@ def run_scenario(seed: int, scenario: Scenario) -> RunOutcome:
     def make_dice(purpose: str) -> Dice:
         return Random(f"{seed} {purpose}")
 
-    cluster = Cluster(scenario, make_dice)
+    cluster = SimulatedCluster(scenario, make_dice)
     faults = scenario.faults
     cluster.trace.add(f"seed {seed}: {scenario} with {describe(faults)}")
     cluster.start()
@@ -206,7 +206,7 @@ def run_scenario(seed: int, scenario: Scenario) -> RunOutcome:
     )
 
 
-def _expect_health(cluster: Cluster) -> None:
+def _expect_health(cluster: SimulatedCluster) -> None:
     """Demand one owner for every queue, and then that everything is consumed."""
     timeline, checkers = cluster.timeline, cluster.checkers
     are_graceful = cluster.scenario.faults.are_graceful
@@ -239,7 +239,7 @@ def _expect_health(cluster: Cluster) -> None:
             checkers.fail(f"long after the heal: {unfinished}")
 
 
-def _expect_duplicates(cluster: Cluster) -> bool:
+def _expect_duplicates(cluster: SimulatedCluster) -> bool:
     """Demand that the signs of a shared client id are seen: by us, and by the members."""
     timeline, checkers = cluster.timeline, cluster.checkers
     deadline_ms = timeline.now_ms + OWNERSHIP_BOUND_MS

@@ -90,14 +90,14 @@ class TimestampChoice:
 StartChoice: TypeAlias = OffsetChoice | GroupChoice | TimestampChoice
 
 
-class Answer(NamedTuple):
+class ResolvedOffsets(NamedTuple):
     """Offsets, and what was found missing on the way to them."""
 
     offsets: dict[MessageQueue, int]
     losses: list[Loss]
 
 
-def resolve_choice(choice: OffsetChoice, bounds: Bounds) -> Answer:
+def resolve_choice(choice: OffsetChoice, bounds: Bounds) -> ResolvedOffsets:
     """Turn a user's choice into one offset for each queue.
 
     Raises: ConfigError if the choice names a queue that is not there.
@@ -109,7 +109,7 @@ def resolve_choice(choice: OffsetChoice, bounds: Bounds) -> Answer:
                 f"the offsets name queue {queue.topic}/{queue.broker_name}/{queue.queue_id}, "
                 f"which is not read; the queues are {_name_all(bounds)}"
             )
-    answer = Answer({}, [])
+    answer = ResolvedOffsets({}, [])
     for queue in sorted(bounds):
         found = bounds[queue]
         offset = wanted.get(queue, choice.everywhere)
@@ -134,7 +134,7 @@ def choose_end(
     rows_min: int = 0,
     bytes_max: int | None = None,
     row_sizes: Offsets = MappingProxyType({}),
-) -> Answer:
+) -> ResolvedOffsets:
     """Choose how far the next micro-batch reads.
 
     Args:
@@ -149,7 +149,7 @@ def choose_end(
 
     Returns: the ends; equal to `start` if there is nothing to read.
     """
-    answer = Answer(dict(start), [])
+    answer = ResolvedOffsets(dict(start), [])
     ranges: list[QueueRange] = []
     for queue in sorted(bounds):
         if frozen is not None and queue not in frozen and queue not in start:

@@ -28,7 +28,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from sparrowmq.calling.effects import Operation, Task, cancel, join, sleep, spawn
-from sparrowmq.client.operations.pull import PullResult, PullStatus, make_pull_header, pull
+from sparrowmq.client.operations.pull import PullReply, PullStatus, make_pull_header, pull
 from sparrowmq.errors import RemoteProtocolError, SparrowError, UnreadableMessage
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import Loss
@@ -131,7 +131,7 @@ class QueueReader:
         while self._pending:
             yield from cancel(self._pending.popleft()[1])
 
-    def _pull(self, offset: int, count_max: int) -> Operation[PullResult]:
+    def _pull(self, offset: int, count_max: int) -> Operation[PullReply]:
         header = make_pull_header(
             self._options.group or DEFAULT_GROUP,
             self.queue,
@@ -150,12 +150,12 @@ class QueueReader:
             )
         )
 
-    def _answer(self) -> Operation[PullResult]:
+    def _answer(self) -> Operation[PullReply]:
         yield from self.begin()
         at, pending = self._pending.popleft()
         assert at == self._offset
         try:
-            result: PullResult = yield from join(pending)
+            result: PullReply = yield from join(pending)
         except SparrowError as error:
             yield from self._drop_pending()
             if not is_passing(error) or self._patience.retries == 0:
@@ -165,12 +165,12 @@ class QueueReader:
             result = yield from persist(patience, self._pull_afresh)
         return result
 
-    def _pull_afresh(self) -> Operation[PullResult]:
+    def _pull_afresh(self) -> Operation[PullReply]:
         """Pull after a failure: the broker may have another address now."""
         yield from self._cluster.refresh((self.queue.topic,))
         return (yield from self._pull(self._offset, self._options.pull_batch_size))
 
-    def _check(self, result: PullResult, asked: int) -> Ints:
+    def _check(self, result: PullReply, asked: int) -> Ints:
         """Return where the wanted records begin, which must be without a gap."""
         with _naming(self.queue, f" from offset {asked} on"):
             starts = find_starts(result.records)
@@ -187,7 +187,7 @@ class QueueReader:
             )
         return starts[: self._end - asked]
 
-    def _check_filtered(self, result: PullResult, asked: int, starts: Ints, offsets: Ints) -> Ints:
+    def _check_filtered(self, result: PullReply, asked: int, starts: Ints, offsets: Ints) -> Ints:
         """Return where the wanted records begin; brokers know a tag by its hash code alone."""
         edges = np.concatenate(([asked - 1], offsets, [result.next_offset]))
         if not (edges[1:] > edges[:-1]).all():
@@ -201,7 +201,7 @@ class QueueReader:
         with _naming(self.queue):
             return wanted if tags is None else select_tags(result.records, wanted, tags)
 
-    def _judge(self, result: PullResult) -> Operation[None]:
+    def _judge(self, result: PullReply) -> Operation[None]:
         """Find out what an answer without messages means for the range."""
         offset = self._offset
         if result.status is PullStatus.OFFSET_ILLEGAL and offset < result.min_offset:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hostile import altered, record
 from play import Handler, Play
 from sparrowmq.client.operations.pull import (
-    PullResult,
+    PullReply,
     PullStatus,
     check_records,
     corrected_offset,
@@ -52,7 +52,7 @@ def test_codes_that_tell_of_the_queue_are_results(
     result = play(answering(code, body=b"records"))(pull("a:1", header))
 
     records = b"records" if code == 0 else b""
-    assert PullResult(PullStatus[status], 7, 2, 9, records) == result
+    assert PullReply(PullStatus[status], 7, 2, 9, records) == result
 
 
 def test_other_codes_are_errors(play: Callable[[Handler], Play]) -> None:
@@ -100,8 +100,8 @@ def test_queue_may_grow_while_its_broker_answers(play: Callable[[Handler], Play]
 GOOD = [record("T", 3, offset) for offset in (5, 6, 8)]
 
 
-def result_of(records: list[bytes]) -> PullResult:
-    return PullResult(PullStatus.FOUND, 9, 2, 9, b"".join(records))
+def result_of(records: list[bytes]) -> PullReply:
+    return PullReply(PullStatus.FOUND, 9, 2, 9, b"".join(records))
 
 
 def test_records_of_the_queue_in_order_are_taken() -> None:
@@ -178,6 +178,6 @@ def test_illegal_offset_is_corrected_into_the_queue(
     offset: int, advice: int, expected: int
 ) -> None:
     """Apache's 4.x brokers send who is ahead of the queue to 0, which is all of it again."""
-    result = PullResult(PullStatus.OFFSET_ILLEGAL, advice, 2, 9, b"")
+    result = PullReply(PullStatus.OFFSET_ILLEGAL, advice, 2, 9, b"")
 
     assert expected == corrected_offset(offset, result)

@@ -14,7 +14,7 @@ from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations import administer, groups, locks, offsets, snapshot
-from sparrowmq.client.operations.pull import PullResult, corrected_offset, make_pull_header, pull
+from sparrowmq.client.operations.pull import PullReply, corrected_offset, make_pull_header, pull
 from sparrowmq.client.operations.send import send, send_batch
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
@@ -47,7 +47,7 @@ def _directory() -> Directory:
 
 
 def _pull() -> Operation[Any]:
-    result: PullResult = yield from pull(
+    result: PullReply = yield from pull(
         BROKER, make_pull_header("G", QUEUE, offset=5, count_max=32)
     )
     to_messages(result.records)

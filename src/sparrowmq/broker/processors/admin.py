@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 
-from sparrowmq.broker.consumer_groups import Member
+from sparrowmq.broker.consumer_groups import ListedMember
 from sparrowmq.broker.rates import Added
-from sparrowmq.broker.state import BrokerState, Refused
+from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.broker.subscription_groups import find_group_fault
 from sparrowmq.broker.topic_configs import QUEUE_COUNT_MAX, find_name_fault
 from sparrowmq.model import MessageQueue
@@ -142,7 +142,7 @@ def _put_groups(
     for group in groups:
         fault = find_group_fault(group.group_name)
         if fault is not None:
-            raise state.refusal(Refused.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
+            raise state.refusal(BrokerRefusal.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
     for group in groups:
         state.put_group(group, timestamp_ms=request.timestamp_ms)
     return _answer_when_safe(state, request, registers=False)
@@ -415,9 +415,9 @@ def subscription_of_consumer(state: BrokerState, request: Request) -> Sequence[O
     return answer(request, body=encode_body(body))
 
 
-def _connection_set(members: Mapping[Connection, Member]) -> list[bodies.Connection]:
+def _connection_set(members: Mapping[Connection, ListedMember]) -> list[bodies.ClientConnection]:
     return [
-        bodies.Connection(
+        bodies.ClientConnection(
             client_id=member.client_id,
             client_addr=connection.address,
             language=None if member.language is None else member.language.name,

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparrowmq.broker.config import DuplicateClientId
-from sparrowmq.broker.consumer_groups import SUBSCRIPTIONS_MAX, Member
+from sparrowmq.broker.config import DuplicateClientIdPolicy
+from sparrowmq.broker.consumer_groups import SUBSCRIPTIONS_MAX, ListedMember
 from sparrowmq.broker.message_filter import make_filter
 from sparrowmq.broker.processors.send import find_or_create_plain
-from sparrowmq.broker.state import BrokerState, Refused
+from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.broker.subscription_groups import GROUPS_MAX, find_group_fault
 from sparrowmq.coordination.member_marker import EXPIRY_FIELD, MARKED_LEASE_MS, is_marked
 from sparrowmq.coordination.queue_lock_table import QUEUE_LEASE_CLIENT_MS
@@ -61,8 +61,8 @@ def heartbeat(state: BrokerState, request: Request) -> Sequence[Output]:
     for consumer in data.consumer_data_set:
         fault = find_group_fault(consumer.group_name)
         if fault is not None:
-            raise state.refusal(Refused.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
-    member = Member(data.client_id, command.language, command.version, request.now_ms)
+            raise state.refusal(BrokerRefusal.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
+    member = ListedMember(data.client_id, command.language, command.version, request.now_ms)
     outputs, refusal = _check_client_id(state, request, data)
     if refusal is not None:
         return [*answer(request, ResponseCode.SYSTEM_ERROR, remark=refusal), *outputs]
@@ -116,7 +116,7 @@ def _check_client_id(
             f"group {consumer.group_name!r}: client id {data.client_id!r} at "
             f"{request.connection.address} is in use at {', '.join(sharing)} too"
         )
-        is_rejected = state.config.duplicate_client_id is DuplicateClientId.REJECT
+        is_rejected = state.config.duplicate_client_id is DuplicateClientIdPolicy.REJECT
         if state.consumers.note_duplicate(request.connection):
             state.counters.duplicate_client_ids += 1
             effect = "its heartbeats are refused" if is_rejected else "queues may stay unread"
@@ -128,7 +128,7 @@ def _check_client_id(
 
 
 def _consumer_heartbeat(
-    state: BrokerState, request: Request, consumer: ConsumerData, member: Member
+    state: BrokerState, request: Request, consumer: ConsumerData, member: ListedMember
 ) -> list[Output]:
     settings = state.find_group(consumer.group_name, timestamp_ms=request.timestamp_ms)
     if settings is not None and settings.retry_queue_nums > 0:
@@ -271,7 +271,7 @@ def _note_refused_locks(
         f"refused {request.connection.address}: {len(refused)} locks of client {body.client_id!r} "
         f"for group {body.consumer_group!r}, as {why}"
     )
-    return state.refusals.note(Refused.LOCK, text, now_ms=request.now_ms)
+    return state.refusals.note(BrokerRefusal.LOCK, text, now_ms=request.now_ms)
 
 
 def unlock_batch(state: BrokerState, request: Request) -> Sequence[Output]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparrowmq.broker.state import BrokerState, Refused
+from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.protocol.bodies import encode_body, join_offset_tables
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.headers import (
@@ -89,7 +89,7 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Sequence[Out
     if not state.may_commit(header.topic, header.queue_id, offset=header.commit_offset):
         end = state.store.max_offset(header.topic, header.queue_id)
         raise state.refusal(
-            Refused.COMMIT_BEYOND_END,
+            BrokerRefusal.COMMIT_BEYOND_END,
             request,
             ResponseCode.SYSTEM_ERROR,
             f"offset {header.commit_offset} of group {header.consumer_group!r} is far beyond the "

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sparrowmq.broker.state import BrokerState, Refused
+from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.broker.topic_configs import (
     describe,
     find_name_fault,
@@ -198,7 +198,7 @@ def _find_topic(
     name = header.topic
     if name in CLOSED_TOPICS:
         raise state.refusal(
-            Refused.CLOSED_TOPIC,
+            BrokerRefusal.CLOSED_TOPIC,
             request,
             ResponseCode.NO_PERMISSION,
             f"Sending message to topic[{name}] is forbidden.",

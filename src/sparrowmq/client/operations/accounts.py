@@ -23,7 +23,7 @@ from sparrowmq.protocol.headers import (
 AccountChange: TypeAlias = UpdateAccessConfigRequestHeader
 
 
-class Account(NamedTuple):
+class BrokerAccount(NamedTuple):
     """An account at one broker; permissions as `NAME=PUB|SUB`, "" where none is told."""
 
     broker_name: str
@@ -36,7 +36,7 @@ class Account(NamedTuple):
     group_perms: tuple[str, ...]
 
 
-def list_accounts(directory: Directory) -> Operation[list[Account]]:
+def list_accounts(directory: Directory) -> Operation[list[BrokerAccount]]:
     """Return the accounts of every broker, by broker and access key; no secret is among them.
 
     Raises: RouteError if no broker is known; BrokerError where access control is off;
@@ -47,11 +47,11 @@ def list_accounts(directory: Directory) -> Operation[list[Account]]:
     return sorted(account for accounts in found for account in accounts)
 
 
-def _accounts_of(directory: Directory, broker: BrokerAt) -> Operation[list[Account]]:
+def _accounts_of(directory: Directory, broker: BrokerAt) -> Operation[list[BrokerAccount]]:
     code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
     reply = yield from ask(broker.address, code, timeout_ms=directory.timeout_ms)
     return [
-        Account(
+        BrokerAccount(
             broker.name,
             each.access_key,
             each.admin,

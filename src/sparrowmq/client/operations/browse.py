@@ -21,7 +21,7 @@ from sparrowmq.client.operations.administer import (
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import max_offset, min_offset
 from sparrowmq.client.operations.pull import (
-    PullResult,
+    PullReply,
     PullStatus,
     check_records,
     corrected_offset,
@@ -56,7 +56,7 @@ class Start(NamedTuple):
     last_count: int | None = None
 
 
-class Found(NamedTuple):
+class FoundMessages(NamedTuple):
     """What was read: messages by queue, in the order of offsets, and what went wrong, in words."""
 
     messages: list[MessageExt]
@@ -150,7 +150,7 @@ def _place_cursor(directory: Directory, queue: MessageQueue, start: Start) -> Op
     return Cursor(queue, offset, end)
 
 
-def browse(directory: Directory, browser: Browser, *, timeout_ms: int) -> Operation[Found]:
+def browse(directory: Directory, browser: Browser, *, timeout_ms: int) -> Operation[FoundMessages]:
     """Return what comes next, as soon as one queue has something; nothing if time runs out first.
 
     Args:
@@ -159,7 +159,7 @@ def browse(directory: Directory, browser: Browser, *, timeout_ms: int) -> Operat
     Raises: TransportError, BrokerError, RemoteProtocolError; a browser that follows goes on after a
     failure of the transport, and reports it as a problem.
     """
-    found = Found([], [])
+    found = FoundMessages([], [])
     browser.arrived.clear()
     for cursor in browser.cursors:
         if not cursor.is_done and cursor.queue not in browser.pulls:
@@ -168,7 +168,7 @@ def browse(directory: Directory, browser: Browser, *, timeout_ms: int) -> Operat
     if browser.pulls and not any(task.done for task in browser.pulls.values()):
         yield from wait(browser.arrived, timeout_ms=timeout_ms)
     for queue in [queue for queue, task in browser.pulls.items() if task.done]:
-        part: Found = yield from join(browser.pulls.pop(queue))
+        part: FoundMessages = yield from join(browser.pulls.pop(queue))
         found.messages.extend(directory.namespace.unwrap_messages(part.messages))
         found.problems.extend(part.problems)
     return found
@@ -181,21 +181,21 @@ def close_browser(browser: Browser) -> Operation[None]:
     browser.pulls.clear()
 
 
-def _pull(directory: Directory, browser: Browser, cursor: Cursor) -> Operation[Found]:
+def _pull(directory: Directory, browser: Browser, cursor: Cursor) -> Operation[FoundMessages]:
     try:
         return (yield from _pull_once(directory, browser.subscription, cursor))
     except TransportError as error:
         if cursor.end is not None:
             raise
         yield from sleep(RETRY_MS)
-        return Found([], [str(error)])
+        return FoundMessages([], [str(error)])
     finally:
         browser.arrived.set()
 
 
 def _pull_once(
     directory: Directory, subscription: SubscriptionData, cursor: Cursor
-) -> Operation[Found]:
+) -> Operation[FoundMessages]:
     queue, offset = cursor.queue, cursor.offset
     count_max = PULL_COUNT if cursor.end is None else min(PULL_COUNT, cursor.end - offset)
     header = make_pull_header(
@@ -212,12 +212,12 @@ def _pull_once(
     result = yield from pull(address, header, timeout_ms=timeout_ms)
     if result.status is PullStatus.OFFSET_ILLEGAL:
         cursor.offset = corrected_offset(offset, result)
-        return Found([], [])
+        return FoundMessages([], [])
     check_records(queue, result, offset=offset)
     if result.status is PullStatus.NO_NEW_MSG and cursor.end is not None:
         # The queue ends before it did: its broker lost what was last.
         cursor.offset = cursor.end
-        return Found([], [])
+        return FoundMessages([], [])
     cursor.offset = result.next_offset
     return _decode(result, queue, _selects(subscription), end=cursor.end)
 
@@ -231,13 +231,13 @@ def _selects(subscription: SubscriptionData) -> Callable[[MessageExt], bool]:
 
 
 def _decode(
-    result: PullResult,
+    result: PullReply,
     queue: MessageQueue,
     is_wanted: Callable[[MessageExt], bool],
     *,
     end: int | None,
-) -> Found:
-    found = Found([], [])
+) -> FoundMessages:
+    found = FoundMessages([], [])
     at = 0
     while at < len(result.records):
         part = decode_messages(result.records, broker_name=queue.broker_name, at=at)

@@ -190,7 +190,7 @@ class Overview:
     groups: tuple[GroupOverview, ...]
 
 
-class Flow(NamedTuple):
+class FlowRates(NamedTuple):
     """How fast something moved between two looks, in messages a second."""
 
     produced_per_s: float
@@ -206,14 +206,14 @@ def by_attention(group: GroupOverview) -> tuple[bool, bool, int, str]:
     return (not group.duplicate_ids, not is_abandoned, -group.lag, group.group)
 
 
-def group_flows(before: Overview, after: Overview) -> dict[str, Flow]:
+def group_flows(before: Overview, after: Overview) -> dict[str, FlowRates]:
     """Return how fast each group moved between two looks, by name; empty if they are too close."""
     seconds = _seconds_between(before, after)
     if seconds is None:
         return {}
     then = {(group.group, t.topic): t for group in before.groups for t in group.topics}
     return {
-        group.group: Flow(
+        group.group: FlowRates(
             sum(t.broker_offset - b.broker_offset for t, b in pairs) / seconds,
             sum(t.consumer_offset - b.consumer_offset for t, b in pairs) / seconds,
         )

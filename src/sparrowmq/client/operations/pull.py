@@ -57,7 +57,7 @@ _STATUSES: Mapping[int, PullStatus] = MappingProxyType(
 )
 
 
-class PullResult(NamedTuple):
+class PullReply(NamedTuple):
     """The answer to a pull.
 
     `next_offset` is where the next pull begins. For OFFSET_ILLEGAL it is the broker's advice,
@@ -110,7 +110,7 @@ def make_pull_header(
 
 def pull(
     address: str, header: PullMessageRequestHeader, *, timeout_ms: int = PULL_TIMEOUT_MS
-) -> Operation[PullResult]:
+) -> Operation[PullReply]:
     """Pull once.
 
     Raises: TransportError; BrokerError for a code that says nothing of the queue, such as an
@@ -124,7 +124,7 @@ def pull(
         raise error_of(reply, address)
     answer = decode_header(PullMessageResponseHeader, reply.ext_fields)
     records = reply.body or b"" if status is PullStatus.FOUND else b""
-    result = PullResult(
+    result = PullReply(
         status=status,
         next_offset=answer.next_begin_offset,
         min_offset=max(0, answer.min_offset),
@@ -141,7 +141,7 @@ def pull(
     return result
 
 
-def _find_fault(header: PullMessageRequestHeader, result: PullResult) -> str | None:
+def _find_fault(header: PullMessageRequestHeader, result: PullReply) -> str | None:
     """Say what of an answer cannot be right, as far as its header shows; None for nothing."""
     offset, following = header.queue_offset, result.next_offset
     if not (following <= OFFSET_MAX and result.min_offset <= result.max_offset <= OFFSET_MAX):
@@ -162,7 +162,7 @@ def _find_fault(header: PullMessageRequestHeader, result: PullResult) -> str | N
     return None
 
 
-def check_records(queue: MessageQueue, result: PullResult, *, offset: int) -> None:
+def check_records(queue: MessageQueue, result: PullReply, *, offset: int) -> None:
     """Check that the records of an answer are what was asked for: of the queue, and in order.
 
     Raises: RemoteProtocolError for a record of another topic or queue, and for one that does not
@@ -183,7 +183,7 @@ def check_records(queue: MessageQueue, result: PullResult, *, offset: int) -> No
         previous = queue_offset
 
 
-def corrected_offset(offset: int, result: PullResult) -> int:
+def corrected_offset(offset: int, result: PullReply) -> int:
     """Return where to go on after OFFSET_ILLEGAL: always within the queue.
 
     Differs from RocketMQ: where we are ahead of the queue, 4.x brokers send us to 0 if nothing

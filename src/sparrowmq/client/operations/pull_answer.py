@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from sparrowmq.calling.effects import Operation, Sleep
 from sparrowmq.client.operations.deliver import with_own_topic
-from sparrowmq.client.operations.pull import PullResult
+from sparrowmq.client.operations.pull import PullReply
 from sparrowmq.client.operations.send_back import send_dead_letter
 from sparrowmq.client.subscriber import MessagePassedOver, Subscriber
 from sparrowmq.errors import SparrowError, UnreadableMessage
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 def read_answer(
     subscriber: Subscriber,
     queue: MessageQueue,
-    result: PullResult,
+    result: PullReply,
     *,
     offset: int,
     room_bytes: Callable[[], int],

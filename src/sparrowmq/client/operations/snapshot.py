@@ -35,7 +35,7 @@ from sparrowmq.doctor.snapshot import (
     SubscriptionView,
     TopicPace,
     TopicQueues,
-    TopicView,
+    TopicSnapshot,
 )
 from sparrowmq.errors import (
     BrokerError,
@@ -48,7 +48,7 @@ from sparrowmq.model.names import find_nearest, retry_topic
 from sparrowmq.protocol.bodies import (
     PERM_READ,
     PERM_WRITE,
-    Connection,
+    ClientConnection,
     ConsumeStats,
     SubscriptionData,
     SubscriptionGroupTable,
@@ -83,7 +83,7 @@ _STRATEGY_CLASSES = {
 class _Connections(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """ConsumerConnection, with enumerations as texts: newer brokers have values of their own."""
 
-    connection_set: list[Connection] = []
+    connection_set: list[ClientConnection] = []
     subscription_table: dict[str, SubscriptionData] = {}
     consume_type: str | None = None
     message_model: str | None = None
@@ -232,7 +232,7 @@ def _progress(
 
 
 def _with_uncommitted(
-    directory: Directory, group: str, sample: Sample, topics: Sequence[TopicView]
+    directory: Directory, group: str, sample: Sample, topics: Sequence[TopicSnapshot]
 ) -> Operation[Sample]:
     """Add the queues of topics in which the group has committed nothing, which brokers omit."""
     known = {(p.queue.topic, p.queue.broker_name) for p in sample.progress}
@@ -304,7 +304,7 @@ def _topics_of(group: str, sample: Sample) -> tuple[str, ...]:
     return tuple(sorted(subscribed | ({retry_topic(group)} if has_retries else set())))
 
 
-def _view_topic(directory: Directory, topic: str) -> Operation[TopicView]:
+def _view_topic(directory: Directory, topic: str) -> Operation[TopicSnapshot]:
     """Ask every name server for the topic's route."""
     routes: dict[str, TopicRouteData] = {}
     for server in directory.name_servers.in_order():
@@ -322,7 +322,7 @@ def _view_topic(directory: Directory, topic: str) -> Operation[TopicView]:
     best = max(routes.values(), key=lambda data: len(data.queue_datas), default=TopicRouteData())
     surplus = yield from _surplus_offsets(directory, topic, best)
     cluster_of = {broker.broker_name: broker.cluster or "" for broker in best.broker_datas}
-    return TopicView(
+    return TopicSnapshot(
         topic=topic,
         queues=tuple(
             TopicQueues(

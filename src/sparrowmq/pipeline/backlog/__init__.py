@@ -11,7 +11,7 @@ from sparrowmq.pipeline.backlog.job import (
     BacklogResult,
     BacklogSettings,
     Cause,
-    Look,
+    QueueLook,
     run,
 )
 from sparrowmq.pipeline.backlog.report import main_table, render
@@ -21,7 +21,7 @@ __all__ = [
     "BacklogResult",
     "BacklogSettings",
     "Cause",
-    "Look",
+    "QueueLook",
     "main_table",
     "render",
     "run",

@@ -121,7 +121,7 @@ class Accumulation:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class QueueLook:
     """A queue at one look, for plots."""
 
     snapshot_timestamp: datetime
@@ -155,7 +155,7 @@ class BacklogResult:
     lag_by_cause: Mapping[Cause, int]
     accumulations: Sequence[Accumulation]
     accumulation_count: int
-    courses: Sequence[tuple[Accumulation, Sequence[Look]]]
+    courses: Sequence[tuple[Accumulation, Sequence[QueueLook]]]
 
 
 def run(session: SparkSession, settings: BacklogSettings) -> BacklogResult:
@@ -319,9 +319,9 @@ def _sum_up(history: DataFrame) -> dict[Cause, int]:
     return {Cause(row["cause"]): row["lag"] for row in rows}
 
 
-def _list_looks(history: DataFrame, of: Accumulation) -> list[Look]:
+def _list_looks(history: DataFrame, of: Accumulation) -> list[QueueLook]:
     values = (of.consumer_group, of.topic, of.broker_name, of.queue_id)
     for name, value in zip(_QUEUE, values, strict=True):
         history = history.where(F.col(name) == F.lit(value))
-    looks = collect_as(history.orderBy("snapshotTimestamp"), Look)
+    looks = collect_as(history.orderBy("snapshotTimestamp"), QueueLook)
     return looks[:: max(1, len(looks) // _LOOKS_PLOTTED)]

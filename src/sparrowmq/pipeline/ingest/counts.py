@@ -81,7 +81,7 @@ class Counts:
         return self.rows + self.put_aside
 
 
-class Span(NamedTuple):
+class OffsetSpan(NamedTuple):
     """The offsets that a batch reads of a queue."""
 
     start: int
@@ -120,11 +120,11 @@ class Ledger:
         self._files.write_text(f"{self._root}/{batch_id}.json", text)
         self._files.remove(f"{self._root}/{batch_id - 2}.json")
 
-    def spans(self, batch_id: int) -> dict[MessageQueue, Span]:
+    def spans(self, batch_id: int) -> dict[MessageQueue, OffsetSpan]:
         """Return what a batch reads of each queue, which Spark writes down before it begins."""
         start = self._offsets(batch_id - 1) if batch_id > 0 else self._start
         ranges = ranges_between(decode_offsets(start), decode_offsets(self._offsets(batch_id)))
-        return {each.queue: Span(each.start, each.end) for each in ranges}
+        return {each.queue: OffsetSpan(each.start, each.end) for each in ranges}
 
     def _offsets(self, batch_id: int) -> Any:
         # A version, the batch's metadata, and a line for each source, of which there is one.
@@ -134,7 +134,7 @@ class Ledger:
 
 
 def count_batch(
-    batch: DataFrame, batch_id: int, before: Counts, spans: Mapping[MessageQueue, Span]
+    batch: DataFrame, batch_id: int, before: Counts, spans: Mapping[MessageQueue, OffsetSpan]
 ) -> Counts:
     """Add a batch to the counts before it.
 
