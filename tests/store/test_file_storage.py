@@ -172,9 +172,8 @@ def test_store_makes_files_of_apaches_sizes(
     assert 6_000_000 == (tmp_path / "consumequeue/T/0" / zero).stat().st_size
     assert 4096 == (tmp_path / "checkpoint").stat().st_size
     assert [420_000_040] == [path.stat().st_size for path in (tmp_path / "index").iterdir()]
-    assert ["checkpoint", "commitlog", "consumequeue", "expiring", "index", "lock"] == sorted(
-        os.listdir(tmp_path)
-    )
+    names = ["checkpoint", "commitlog", "consumequeue", "expiring", "index", "lock", "stopped"]
+    assert names == sorted(os.listdir(tmp_path))
 
 
 def test_failed_load_gives_the_directory_back(tmp_path: Path) -> None:

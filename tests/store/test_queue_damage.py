@@ -169,6 +169,8 @@ def test_undamaged_queues_are_left_alone(
     verify_bytes: int, storage: Any, new_record: NewRecord
 ) -> None:
     fill(storage, new_record, is_clean=True)
+    # Else nothing would be looked at.
+    storage.remove("stopped")
     store = MessageStore(storage, config(verify_bytes))
     report = store.load(timestamp_ms=1)
 

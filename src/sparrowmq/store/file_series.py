@@ -89,15 +89,17 @@ class FileSeries:
         self._bases = sorted(self._files)
 
     def _check_sizes(self, *, repair: bool) -> None:
-        is_tail = True
-        for base in reversed(self._bases):
-            file = self._files[base]
-            if file.size < self.file_size:
-                if not is_tail and not repair:
-                    raise DamagedSeries(self._size_problem(file))
-                file.resize(self.file_size)
-            if is_tail and file.next_data(0) is not None:
-                is_tail = False
+        # Behind the files looked at yet is no data. Most series need no look: all are whole.
+        tail = len(self._bases)
+        for at in reversed(range(len(self._bases))):
+            file = self._files[self._bases[at]]
+            if file.size == self.file_size:
+                continue
+            while tail > at + 1 and self._files[self._bases[tail - 1]].next_data(0) is None:
+                tail -= 1
+            if tail > at + 1 and not repair:
+                raise DamagedSeries(self._size_problem(file))
+            file.resize(self.file_size)
 
     def _size_problem(self, file: StorageFile) -> str:
         return f"{file.path} has {file.size} bytes; {self.file_size} are configured"

@@ -30,6 +30,8 @@ _OPEN_FILES_SHARE = 4
 _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
 _ZERO_CHUNK_SIZE = 1 << 20
+# Zeros mostly end with their page, or never.
+_FIRST_ZERO_CHUNK_SIZE = 4096
 
 
 class FileStorageFile:
@@ -91,13 +93,14 @@ class FileStorageFile:
     def next_data(self, position: int) -> int | None:
         """Return the first position from `position` on that may hold a byte other than zero."""
         fd = self._fd if self._fd >= 0 else self._reopen()
-        at = position
+        at, chunk_size = position, _FIRST_ZERO_CHUNK_SIZE
         while at < self.size:
             data_at = _seek_data(fd, at)
             if data_at is None:
                 return None
             at = data_at
-            chunk = os.pread(fd, _ZERO_CHUNK_SIZE, at)
+            chunk = os.pread(fd, chunk_size, at)
+            chunk_size = _ZERO_CHUNK_SIZE
             zeros = len(chunk) - len(chunk.lstrip(b"\0"))
             if zeros < len(chunk):
                 return at + zeros

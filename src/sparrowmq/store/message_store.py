@@ -32,6 +32,7 @@ from sparrowmq.protocol.record import (
     head_of,
 )
 from sparrowmq.store.checkpoint import Checkpoint, Mark, read_checkpoint
+from sparrowmq.store.clean_stop import resume, write_stop
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, FlushMode, StoreConfig
 from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue
@@ -156,15 +157,19 @@ class MessageStore:
         self._checkpoint = read_checkpoint(self._storage)
         mark = self._checkpoint.mark
         self._checker.checksummed_position = None if mark is None else mark.checksummed_position
-        report = Recovery(
-            self._storage,
-            self._config,
-            self._checker,
-            log=self._log,
-            queues=self._queues,
-            checkpoint=self._checkpoint,
-            is_clean=not self._storage.has(ABORT_PATH),
-        ).run()
+        is_clean = not self._storage.has(ABORT_PATH)
+        if is_clean and resume(self._storage, self._checkpoint, self._log.files, self._queues):
+            report = self._resumed()
+        else:
+            report = Recovery(
+                self._storage,
+                self._config,
+                self._checker,
+                log=self._log,
+                queues=self._queues,
+                checkpoint=self._checkpoint,
+                is_clean=is_clean,
+            ).run()
         if not self._config.append_crc:
             self._checker.checksummed_position = None
         elif self._checker.checksummed_position is None:
@@ -199,6 +204,20 @@ class MessageStore:
         self._storage.sync_directory("")
         return report
 
+    def _resumed(self) -> RecoveryReport:
+        """Go on where a clean stop ended."""
+        mark = self._checkpoint.mark
+        assert mark is not None
+        self._log.set_end(mark.end_position)
+        return RecoveryReport(
+            is_clean=True,
+            min_position=self._log.files.begin,
+            max_position=mark.end_position,
+            walked_from=mark.end_position,
+            last_timestamp_ms=self._checkpoint.physic_timestamp_ms,
+            last_record_position=mark.record_position,
+        )
+
     def close(self) -> None:
         """Bring everything to the disk and release the directory.
 
@@ -223,6 +242,14 @@ class MessageStore:
                     self._queues[key].write_tail()
                 self._take_work(with_checkpoint=True).run()
                 if not self._pending:
+                    write_stop(
+                        self._storage,
+                        read_checkpoint(self._storage),
+                        self._log.files,
+                        self._queues,
+                        verify_bytes=self._config.verify_bytes,
+                    )
+                    self._storage.sync_directory("")
                     self._storage.remove(ABORT_PATH)
                     self._storage.sync_directory("")
         except OSError as error:

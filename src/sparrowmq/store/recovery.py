@@ -3,6 +3,8 @@
 The log is the truth. Recovery walks it from a safe place to the first bytes that are no record,
 ends it there, and gives every consume queue exactly the entries that the log implies.
 
+After a clean stop of ours there is nothing to find out (`clean_stop`), and none of this is done.
+
 *Where the walk begins.* The checkpoint's mark says up to where log and queues were synced; some of
 that is walked again all the same. Without our mark Apache's rule holds: after a clean stop the last
 three files, otherwise from the last file whose first record is older than the checkpoint. What lies
@@ -71,7 +73,8 @@ class RecoveryReport:
         max_position: where the log ends.
         walked_from: where checking the log began.
         record_count: how many records were checked.
-        last_timestamp_ms: store time of the last record checked, 0 without any.
+        last_timestamp_ms: store time of the last record checked, 0 without any; after a clean stop
+            that of the last record.
         last_record_position: where that record stands, None without any.
         is_torn: whether something was cut off behind the last whole record.
         lost_synced_bytes: how much of it had surely been synced. Not 0 means that the disk has
@@ -85,14 +88,14 @@ class RecoveryReport:
     min_position: int
     max_position: int
     walked_from: int
-    record_count: int
+    record_count: int = 0
     last_timestamp_ms: int
     last_record_position: int | None
-    is_torn: bool
-    lost_synced_bytes: int
-    lost_messages: tuple[tuple[QueueKey, int], ...]
-    rewritten_queues: tuple[QueueKey, ...]
-    conflict_count: int
+    is_torn: bool = False
+    lost_synced_bytes: int = 0
+    lost_messages: tuple[tuple[QueueKey, int], ...] = ()
+    rewritten_queues: tuple[QueueKey, ...] = ()
+    conflict_count: int = 0
 
     def describe_loss(self) -> str | None:
         """Say what readers will not find any more, None if nothing was lost."""

@@ -1,0 +1,245 @@
+"""A start after a clean stop looks at no record, and believes nothing that may have changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from sparrowmq.errors import CorruptRecord
+from sparrowmq.protocol.record import Record
+from sparrowmq.simulation.storage import PowerCut
+from sparrowmq.store import FlushMode, MessageStore, PutStatus, RecoveryReport, StoreConfig
+
+NewRecord = Callable[..., Record]
+Disk = Any
+CONFIG = StoreConfig(
+    commit_log_file_size=4096,
+    index_slot_count=64,
+    index_entry_count=256,
+    consume_queue_file_size=200,
+    verify_bytes=2000,
+)
+COUNT = 120
+
+
+def opened(disk: Disk, config: StoreConfig = CONFIG) -> tuple[MessageStore, RecoveryReport]:
+    store = MessageStore(disk, config)
+    return store, store.load(timestamp_ms=1)
+
+
+def flush(store: MessageStore) -> None:
+    work = store.flush_work()
+    assert work is not None
+    work.run()
+    store.flush_done(work, None)
+    store.dispatch()
+
+
+def fill(disk: Disk, make: NewRecord, *, count: int = COUNT) -> None:
+    store, _ = opened(disk)
+    for n in range(count):
+        result = store.put(make(b"%d" % n, queue_id=n % 3), timestamp_ms=100 + n)
+        assert result.status is PutStatus.PUT_OK
+    store.close()
+
+
+def look(store: MessageStore) -> dict[tuple[str, int], tuple[int, int, bytes]]:
+    """All that readers can see."""
+    found = {}
+    for key in store.queues():
+        low, high = store.min_offset(*key), store.max_offset(*key)
+        got = store.get(*key, queue_offset=low, count_max=999, bytes_max=1 << 20)
+        found[key] = (low, high, got.records)
+    return found
+
+
+@pytest.mark.parametrize("mode", FlushMode)
+def test_no_record_is_walked_and_all_is_as_it_was(
+    mode: FlushMode, storage: Disk, new_record: NewRecord
+) -> None:
+    config = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=200, flush=mode)
+    store, _ = opened(storage, config)
+    for n in range(COUNT):
+        store.put(new_record(b"%d" % n, queue_id=n % 3), timestamp_ms=100 + n)
+    flush(store)
+    seen, end, last = look(store), store.appended_position, store.dispatched_record_position
+    store.close()
+    again, report = opened(storage, config)
+
+    assert (True, 0, end) == (report.is_clean, report.record_count, report.walked_from)
+    assert (end, end) == (again.appended_position, again.flushed_position)
+    assert seen == look(again)
+    assert last == again.dispatched_record_position
+    assert 100 + COUNT - 1 == report.last_timestamp_ms
+    put = again.put(new_record(b"next", queue_id=1), timestamp_ms=1000)
+    assert COUNT // 3 == put.queue_offset
+    assert end <= put.position < end + 200
+
+
+def test_stop_of_an_empty_store_is_believed(storage: Disk, new_record: NewRecord) -> None:
+    fill(storage, new_record, count=0)
+    store, report = opened(storage)
+
+    assert (True, 0, 0) == (report.is_clean, report.record_count, report.max_position)
+    assert store.put(new_record(b"first"), timestamp_ms=5).position == 0
+
+
+def test_first_files_that_expired_stay_expired(storage: Disk, new_record: NewRecord) -> None:
+    fill(storage, new_record)
+    store, _ = opened(storage)
+    work = store.expire(before_timestamp_ms=None, files_max=2, reason="")
+    assert work is not None
+    work.run()
+    store.sweep(3, has_topic=lambda _: True)
+    seen = look(store)
+    store.close()
+    again, report = opened(storage)
+
+    assert 0 == report.record_count
+    assert 8192 == report.min_position
+    assert all(low > 0 for low, _, _ in seen.values())
+    assert seen == look(again)
+
+
+def test_a_crash_after_a_clean_stop_is_walked(storage: Disk, new_record: NewRecord) -> None:
+    fill(storage, new_record)
+    store, _ = opened(storage)
+    store.put(new_record(b"more"), timestamp_ms=500)
+    flush(store)
+    seen = look(store)
+    disk = storage.kill()
+    again, report = opened(disk)
+
+    assert disk.has("stopped")
+    assert not report.is_clean
+    assert report.record_count > 0
+    assert seen == look(again)
+
+
+def new_checkpoint(disk: Disk) -> None:
+    # As a broker of RocketMQ, which stored a message.
+    disk.inodes["checkpoint"].data[7] ^= 1
+
+
+def later_version(disk: Disk) -> None:
+    head, _, content = bytes(disk.inodes["stopped"].data).partition(b"\n")
+    assert head == b"%08x" % crc32(content)
+    changed = json.dumps({**json.loads(content), "queues": "elsewhere"}).encode()
+    disk.inodes["stopped"].replace(b"%08x\n" % crc32(changed) + changed)
+
+
+def torn_stop(disk: Disk) -> None:
+    inode = disk.inodes["stopped"]
+    inode.replace(inode.data[:-9])
+
+
+def no_stop(disk: Disk) -> None:
+    disk.remove("stopped")
+
+
+def one_more_queue(disk: Disk) -> None:
+    disk.create("consumequeue/other/0/00000000000000000000", size=200)
+
+
+def one_queue_less(disk: Disk) -> None:
+    for name in disk.list_names("consumequeue/T/1"):
+        disk.remove(f"consumequeue/T/1/{name}")
+
+
+def flipped_entry(disk: Disk) -> None:
+    disk.inodes["consumequeue/T/1/00000000000000000200"].data[27] ^= 4
+
+
+def entry_behind_the_end(disk: Disk) -> None:
+    last = max(path for path in disk.inodes if path.startswith("consumequeue/T/2/"))
+    inode = disk.inodes[last]
+    disk.create(f"consumequeue/T/2/{int(last[-20:]) + 200:020d}", size=200)
+    disk.inodes[f"consumequeue/T/2/{int(last[-20:]) + 200:020d}"].replace(bytes(inode.data))
+
+
+def record_behind_the_end(disk: Disk) -> None:
+    last = max(path for path in disk.inodes if path.startswith("commitlog/"))
+    disk.inodes[last].data[-1] = 7
+
+
+def first_log_file_gone(disk: Disk) -> None:
+    disk.remove("commitlog/00000000000000000000")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        new_checkpoint,
+        later_version,
+        torn_stop,
+        no_stop,
+        one_more_queue,
+        one_queue_less,
+        flipped_entry,
+        entry_behind_the_end,
+        record_behind_the_end,
+        first_log_file_gone,
+    ],
+    ids=lambda change: change.__name__,
+)
+def test_what_changed_since_the_stop_is_found(
+    change: Callable[[Disk], None], storage: Disk, new_record: NewRecord
+) -> None:
+    fill(storage, new_record)
+    before, _ = opened(storage.copy())
+    change(storage)
+    store, report = opened(storage)
+
+    assert report.is_clean
+    assert report.record_count > 0
+    assert before.appended_position == store.appended_position
+    ends = {key: high for key, (_, high, _) in look(before).items()}
+    assert ends == {key: high for key, (_, high, _) in look(store).items() if high}
+
+
+def test_bytes_of_the_logs_end_are_checked(storage: Disk, new_record: NewRecord) -> None:
+    fill(storage, new_record)
+    last = max(path for path in storage.inodes if path.startswith("commitlog/"))
+    storage.inodes[last].data[3000] ^= 1
+
+    with pytest.raises(CorruptRecord, match=last):
+        opened(storage)
+
+
+def test_power_cut_at_any_moment_of_a_stop_and_a_start_loses_nothing(
+    new_storage: Callable[..., Disk], new_record: NewRecord
+) -> None:
+    walked = set()
+    for changes in range(60):
+        disk = new_storage(Random(changes))
+        store, _ = opened(disk)
+        for n in range(20):
+            store.put(new_record(b"%d" % n, queue_id=n % 3), timestamp_ms=100 + n)
+        flush(store)
+        seen = look(store)
+        disk.changes_left = changes
+        try:
+            store.close()
+            store, _ = opened(disk)
+            store.put(new_record(b"later"), timestamp_ms=300)
+            flush(store)
+            is_cut = False
+        except PowerCut:
+            is_cut = True
+        disk.lose_power()
+        disk.changes_left = None
+        again, report = opened(disk)
+        walked.add((is_cut, report.record_count > 0))
+
+        found = look(again)
+        assert seen.keys() == found.keys()
+        for key, (low, high, records) in seen.items():
+            assert low == found[key][0]
+            assert high <= found[key][1]
+            assert found[key][2].startswith(records), changes
+    assert {(True, True), (True, False), (False, True)} == walked
