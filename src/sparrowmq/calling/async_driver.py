@@ -24,14 +24,14 @@ from sparrowmq.calling import clock
 from sparrowmq.calling.call_pool import CallPool, log_left
 from sparrowmq.calling.channel import (
     CONNECT_TIMEOUT_MS,
-    IDLE_MS,
     WRITE_BUFFER_BYTES_MAX,
     Channel,
     OnConnectionLost,
     OnRequest,
 )
+from sparrowmq.calling.channel_table import ChannelTable
 from sparrowmq.calling.effects import Call, Cancelled, Effect, Invoke, Oneway, Operation
-from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Timed, log_unjoined
+from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
 from sparrowmq.calling.sockets import split_address, tune
 from sparrowmq.calling.tls import (
     CLOSED_IN_HANDSHAKE,
@@ -40,7 +40,7 @@ from sparrowmq.calling.tls import (
     check_context,
     describe,
 )
-from sparrowmq.errors import RemoteProtocolError, UsageError
+from sparrowmq.errors import UsageError
 from sparrowmq.protocol.acl import Credentials
 
 LOG = logging.getLogger("sparrowmq.calling")
@@ -79,9 +79,6 @@ class AsyncDriver:
         credentials: Credentials | None = None,
     ) -> None:
         self._tls = check_context(tls)
-        self._credentials = credentials
-        self._on_request = on_request
-        self._on_connection_lost = on_connection_lost
         self._pool_size = pool_size
         self._pool: CallPool | None = None
         self._pid = os.getpid()
@@ -91,8 +88,14 @@ class AsyncDriver:
             timestamp_ms=clock.timestamp_ms,
             on_ready=self._run_soon,
         )
-        self._channels: dict[str, Channel] = {}
-        self._unflushed: list[Channel] = []
+        self._channels = ChannelTable(
+            self._scheduler,
+            self._dial,
+            on_request=on_request,
+            on_connection_lost=on_connection_lost,
+            is_tls=self._tls is not None,
+            credentials=credentials,
+        )
         # True while a turn is under way or the loop is going to begin one.
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -164,18 +167,11 @@ class AsyncDriver:
             return
         self._is_closing = True
         self._turn_due = True  # No further turn begins.
-        scheduler = self._scheduler
-        for task in scheduler.tasks:
-            scheduler.cancel(task)
-        scheduler.run_ready(lambda task, _: scheduler.abort(task), self._drop)
-        for task in scheduler.tasks:
-            scheduler.abort(task)
-        for channel in tuple(self._channels.values()):
-            self._lose(channel, "the driver is closed", None)
+        self._scheduler.stop(self._drop)
+        self._channels.close()
         for dial in self._dials.values():
             dial.cancel()
-        for task in scheduler.unjoined():
-            log_unjoined(task)
+        self._channels.report_unjoined()
         if self._timer is not None:
             self._timer.cancel()
         if self._awaited:
@@ -220,7 +216,7 @@ class AsyncDriver:
             self._scheduler.run_ready(self._carry, self._drop)
         finally:
             self._turn_due = is_turn_due
-            if self._unflushed or self._scheduler.ready:
+            if self._channels.unflushed or self._scheduler.ready:
                 self._run_soon()
             self._update_timer()
 
@@ -228,16 +224,13 @@ class AsyncDriver:
         """Step tasks and send what they wrote, until there is nothing of either."""
         if self._is_closing:
             return
-        scheduler = self._scheduler
-        unflushed = self._unflushed
+        scheduler, channels = self._scheduler, self._channels
         try:
             while True:
                 scheduler.run_ready(self._carry, self._drop)
-                if not unflushed:
+                if not channels.unflushed:
                     break
-                channels = unflushed.copy()
-                unflushed.clear()
-                for channel in channels:
+                for channel in channels.take_unflushed():
                     channel.flush(scheduler)
         finally:
             self._turn_due = False
@@ -264,44 +257,18 @@ class AsyncDriver:
         self._begin_turn()
         self._timer = None
         self._timer_ms = NEVER_MS
-        scheduler = self._scheduler
-        for timed in scheduler.expire(clock.monotonic_ms()):
-            self._expire_one(timed)
+        for timed in self._scheduler.expire(clock.monotonic_ms()):
+            self._channels.expire(timed)
         self._end_turn()
-
-    def _expire_one(self, timed: Timed) -> None:
-        if isinstance(timed, Channel):
-            if timed.wire is not None and timed.is_idle:
-                self._lose(timed, "idle", None)
-            else:
-                self._scheduler.set_deadline(timed, self._scheduler.now_ms + IDLE_MS)
-        elif isinstance(timed, OperationTask):
-            if timed.done:
-                log_unjoined(timed)
-            else:
-                self._scheduler.throw(timed, timed.place.time_out(timed))
 
     # Effects.
 
     def _carry(self, task: OperationTask, effect: Effect) -> None:
         if isinstance(effect, Call):
             self._call(task, effect)
-            return
-        assert isinstance(effect, Invoke | Oneway)
-        channel = self._channels.get(effect.address)
-        if channel is not None:
-            channel.submit(task, effect, self._scheduler)
-            return
-        channel = Channel(
-            effect.address,
-            self._unflushed,
-            on_request=self._on_request,
-            is_tls=self._tls is not None,
-            credentials=self._credentials,
-        )
-        self._channels[effect.address] = channel
-        channel.submit(task, effect, self._scheduler)
-        self._dials[channel] = self._await(self._open(channel))
+        else:
+            assert isinstance(effect, Invoke | Oneway)
+            self._channels.submit(task, effect)
 
     def _drop(self, _task: OperationTask, place: Any) -> None:
         if isinstance(place, Channel):
@@ -319,26 +286,17 @@ class AsyncDriver:
         if self._pool is None:
             self._pool = CallPool(size=self._pool_size, name="sparrowmq-call")
         task.place = ticket = object()
-        returned = partial(_hand_over, self._loop, partial(self._end_call, task, ticket))
+        returned = partial(_hand_over, self._loop, partial(self._scheduler.end_call, task, ticket))
         self._pool.submit(effect.function, effect.args, returned)
 
     def _awaited_call_done(self, task: OperationTask, future: asyncio.Future[Any]) -> None:
+        end_call = partial(self._scheduler.end_call, task, future)
         if future.cancelled():
-            self._end_call(task, future, None, UsageError("the coroutine was cancelled"))
+            end_call(None, UsageError("the coroutine was cancelled"))
         elif (error := future.exception()) is not None:
-            self._end_call(task, future, None, error)
+            end_call(None, error)
         else:
-            self._end_call(task, future, future.result(), None)
-
-    def _end_call(
-        self, task: OperationTask, ticket: object, result: Any, error: BaseException | None
-    ) -> None:
-        if task.place is not ticket:
-            return  # Cancelled meanwhile.
-        if error is None:
-            self._scheduler.resume(task, result)
-        else:
-            self._scheduler.throw(task, error)
+            end_call(future.result(), None)
 
     def _await(self, awaitable: Any) -> asyncio.Future[Any]:
         """Start a coroutine and keep it until it ends."""
@@ -348,6 +306,9 @@ class AsyncDriver:
         return future
 
     # Connections.
+
+    def _dial(self, channel: Channel) -> None:
+        self._dials[channel] = self._await(self._open(channel))
 
     async def _open(self, channel: Channel) -> None:
         assert self._loop is not None
@@ -364,17 +325,17 @@ class AsyncDriver:
                     lambda: _Connection(self, channel, closed), host, port, **settings
                 )
         except ValueError as error:
-            self._lose(channel, describe(error) or str(error), error)
+            self._channels.lose(channel, describe(error) or str(error), error)
         except TimeoutError as error:
-            self._lose(channel, f"no answer within {timeout_ms} ms", error)
+            self._channels.lose(channel, f"no answer within {timeout_ms} ms", error)
         # What event loops make of a handshake that takes too long, or that the peer breaks off.
         except ConnectionAbortedError as error:
-            self._lose(channel, HANDSHAKE_TIMED_OUT, error)
+            self._channels.lose(channel, HANDSHAKE_TIMED_OUT, error)
         except ConnectionResetError as error:
             reason = _reason_of(error) if self._tls is None else CLOSED_IN_HANDSHAKE
-            self._lose(channel, reason, error)
+            self._channels.lose(channel, reason, error)
         except OSError as error:
-            self._lose(channel, _reason_of(error), error)
+            self._channels.lose(channel, _reason_of(error), error)
         finally:
             del self._dials[channel]
 
@@ -392,14 +353,7 @@ class AsyncDriver:
         """Take bytes and step the operations that waited for them. For `_Connection`."""
         self._begin_turn()
         self._scheduler.read_clock()
-        try:
-            channel.received(data, self._scheduler)
-        except RemoteProtocolError as error:
-            LOG.warning("closing connection to %s: %s", channel.address, error)
-            self._lose(channel, str(error), error)
-        except Exception as error:
-            LOG.exception("closing connection to %s: its bytes cannot be read", channel.address)
-            self._lose(channel, repr(error), error)
+        self._channels.received(channel, data)
         self._end_turn()
 
     def drained(self, channel: Channel) -> None:
@@ -411,20 +365,7 @@ class AsyncDriver:
     def lost(self, channel: Channel, error: Exception | None) -> None:
         """Fail what waits for a connection that is gone. For `_Connection`."""
         said = _reason_of(error) if isinstance(error, OSError) else "closed by the peer"
-        self._lose(channel, channel.ended_by_peer(said), error)
-
-    def _lose(self, channel: Channel, reason: str, cause: BaseException | None) -> None:
-        """Close a connection, made or being made, and forget it."""
-        if self._channels.get(channel.address) is channel:
-            del self._channels[channel.address]
-        was_open = channel.close(reason, cause, self._scheduler)
-        if was_open and not self._is_closing:
-            LOG.info("connection to %s lost: %s", channel.address, reason)
-            if self._on_connection_lost is not None:
-                try:
-                    self._on_connection_lost(channel.address)
-                except Exception:
-                    LOG.exception("on_connection_lost failed")
+        self._channels.lose(channel, channel.ended_by_peer(said), error)
 
     async def _close_pool(self, pool: CallPool, timeout_ms: int) -> None:
         assert self._loop is not None

@@ -33,7 +33,7 @@ from sparrowmq.calling import clock, effects
 from sparrowmq.calling.call_pool import CallPool, log_left
 from sparrowmq.calling.channel import Channel, OnConnectionLost, OnRequest
 from sparrowmq.calling.effects import Call, Cancelled, Effect, Event, Invoke, Oneway, Operation
-from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Timed, log_unjoined
+from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Timed
 from sparrowmq.calling.socket_network import SocketNetwork
 from sparrowmq.errors import UsageError
 from sparrowmq.protocol.acl import Credentials
@@ -317,13 +317,7 @@ class BlockingDriver:
 
     def _expire(self, due: Iterable[Timed]) -> None:
         for timed in due:
-            if isinstance(timed, Channel):
-                self._network.expire(timed)
-            elif isinstance(timed, OperationTask):
-                if timed.done:
-                    log_unjoined(timed)
-                else:
-                    self._scheduler.throw(timed, timed.place.time_out(timed))
+            self._network.expire(timed)
 
     def _call_safely(self, function: Callable[[], Any]) -> None:
         try:
@@ -335,7 +329,7 @@ class BlockingDriver:
 
     def _carry(self, task: OperationTask, effect: Effect) -> None:
         if isinstance(effect, Invoke | Oneway):
-            self._network.submit(task, effect)
+            self._network.channels.submit(task, effect)
             return
         assert isinstance(effect, Call)
         if self._pool is None:
@@ -351,32 +345,16 @@ class BlockingDriver:
     def _returned(
         self, task: OperationTask, ticket: object, result: Any, error: BaseException | None
     ) -> None:
-        self.call_soon_threadsafe(partial(self._end_call, task, ticket, result, error))
-
-    def _end_call(
-        self, task: OperationTask, ticket: object, result: Any, error: BaseException | None
-    ) -> None:
-        if task.place is not ticket:
-            return  # Cancelled meanwhile.
-        if error is None:
-            self._scheduler.resume(task, result)
-        else:
-            self._scheduler.throw(task, error)
+        self.call_soon_threadsafe(partial(self._scheduler.end_call, task, ticket, result, error))
 
     # The end.
 
     def _shut(self, timeout_ms: int) -> None:
-        scheduler = self._scheduler
         while self._incoming:
             self._call_safely(self._incoming.popleft())
-        for task in scheduler.tasks:
-            scheduler.cancel(task)
-        scheduler.run_ready(lambda task, _: scheduler.abort(task), self._drop)
-        for task in scheduler.tasks:
-            scheduler.abort(task)
+        self._scheduler.stop(self._drop)
         self._network.close(timeout_ms=timeout_ms)
-        for task in scheduler.unjoined():
-            log_unjoined(task)
+        self._network.channels.report_unjoined()
         if self._pool is not None:
             self._pool.close()
             log_left(self._pool.join(timeout_ms=timeout_ms))

@@ -18,7 +18,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -41,8 +40,6 @@ from sparrowmq.calling.effects import (
     Wait,
 )
 from sparrowmq.errors import InvokeTimeout, SparrowError, UsageError
-
-LOG = logging.getLogger("sparrowmq.calling")
 
 # A deadline that never comes; the largest that every platform's clock stays below.
 NEVER_MS = 2**63 - 1
@@ -210,6 +207,29 @@ class Scheduler:
         except Exception as error:
             failure = error
         self._finish(task, None, failure)
+
+    def end_call(
+        self, task: OperationTask, ticket: object, result: Any, error: BaseException | None
+    ) -> None:
+        """End a task's `Call`, known by the `place` it was given; nothing if it was cancelled."""
+        if task.place is not ticket:
+            return
+        if error is None:
+            self.resume(task, result)
+        else:
+            self.throw(task, error)
+
+    def stop(self, drop: Callable[[OperationTask, Any], None]) -> None:
+        """End every task: cancel it, and abort it where it goes on after that.
+
+        Args:
+            drop: as in `run_ready`.
+        """
+        for task in self.tasks:
+            self.cancel(task)
+        self.run_ready(lambda task, _: self.abort(task), drop)
+        for task in self.tasks:
+            self.abort(task)
 
     def run_ready(
         self,
@@ -459,9 +479,3 @@ class Scheduler:
         heapify(kept)
         self._heap = kept
         self._heap_entries_max = 2 * len(kept) + HEAP_SLACK
-
-
-def log_unjoined(task: OperationTask) -> None:
-    """Log the error of a task that nobody joined."""
-    task.joined = True
-    LOG.error("task %s failed and nobody joined it", task.name, exc_info=task.error)

@@ -18,15 +18,9 @@ from typing import Any
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.call_pool import CallPool, log_left
-from sparrowmq.calling.channel import (
-    CONNECT_TIMEOUT_MS,
-    IDLE_MS,
-    Channel,
-    OnConnectionLost,
-    OnRequest,
-)
-from sparrowmq.calling.effects import Invoke, Oneway
-from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
+from sparrowmq.calling.channel import CONNECT_TIMEOUT_MS, Channel, OnConnectionLost, OnRequest
+from sparrowmq.calling.channel_table import ChannelTable
+from sparrowmq.calling.scheduler import NEVER_MS, Scheduler, Timed
 from sparrowmq.calling.sockets import (
     Candidate,
     SocketWire,
@@ -45,7 +39,6 @@ from sparrowmq.calling.tls import (
     check_context,
     describe,
 )
-from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.protocol.acl import Credentials
 
 LOG = logging.getLogger("sparrowmq.calling")
@@ -76,7 +69,9 @@ class _Dial:
 
 
 class SocketNetwork:
-    """One channel per address, over non-blocking sockets.
+    """The blocking driver's channels, over non-blocking sockets.
+
+    `channels` is their table: what a task submits and what has written since it was flushed.
 
     Args:
         scheduler: of the driver; its tasks' waits end here.
@@ -100,15 +95,19 @@ class SocketNetwork:
         credentials: Credentials | None,
     ) -> None:
         self._tls = check_context(tls)
-        self._credentials = credentials
         self._scheduler = scheduler
-        self._on_request = on_request
-        self._on_connection_lost = on_connection_lost
+        self.channels = ChannelTable(
+            scheduler,
+            self._open,
+            hang_up=self._leave,
+            on_request=on_request,
+            on_connection_lost=on_connection_lost,
+            is_tls=self._tls is not None,
+            credentials=credentials,
+        )
         self._call_soon_threadsafe = call_soon_threadsafe
         self._look_ups: CallPool | None = None
-        self._channels: dict[str, Channel] = {}
         self._dials: dict[Channel, _Dial] = {}
-        self._unflushed: list[Channel] = []
         self._write_watched: set[Channel] = set()
         self._is_closed = False
         self._selector = selectors.DefaultSelector()
@@ -120,30 +119,11 @@ class SocketNetwork:
         self._wake_writer.setblocking(False)
         self._selector.register(self._wake_reader, READ, self._woken)
 
-    def submit(self, task: OperationTask, effect: Invoke | Oneway) -> None:
-        """Send a task's request on the connection to its address, made if need be."""
-        channel = self._channels.get(effect.address)
-        if channel is not None:
-            channel.submit(task, effect, self._scheduler)
-            return
-        channel = Channel(
-            effect.address,
-            self._unflushed,
-            on_request=self._on_request,
-            is_tls=self._tls is not None,
-            credentials=self._credentials,
-        )
-        self._channels[effect.address] = channel
-        channel.submit(task, effect, self._scheduler)
-        self._open(channel)
-
     def flush(self) -> bool:
         """Send what channels have written since the last call; return whether any had."""
-        if not self._unflushed:
+        if not self.channels.unflushed:
             return False
-        channels = self._unflushed.copy()
-        self._unflushed.clear()
-        for channel in channels:
+        for channel in self.channels.take_unflushed():
             self._flush(channel)
         return True
 
@@ -172,24 +152,21 @@ class SocketNetwork:
             if not self._is_closed:
                 raise
 
-    def expire(self, channel: Channel) -> None:
-        """See to a connection whose deadline has come."""
-        dial = self._dials.get(channel)
-        if dial is not None and dial.wire is not None:
-            self._lose(channel, HANDSHAKE_TIMED_OUT, None)
-        elif dial is not None:
+    def expire(self, timed: Timed) -> None:
+        """See to what `Scheduler.expire` returned."""
+        dial = self._dials.get(timed) if isinstance(timed, Channel) else None
+        if dial is None:
+            self.channels.expire(timed)
+        elif dial.wire is not None:
+            self.channels.lose(dial.channel, HANDSHAKE_TIMED_OUT, None)
+        else:
             self._hang_up(dial)
             self._try_next(dial)
-        elif channel.is_idle:
-            self._lose(channel, "idle", None)
-        else:
-            self._scheduler.set_deadline(channel, self._scheduler.now_ms + IDLE_MS)
 
     def close(self, *, timeout_ms: int) -> None:
         """Close all connections, and wait for look-ups under way."""
         self._is_closed = True
-        for channel in tuple(self._channels.values()):
-            self._lose(channel, "the driver is closed", None)
+        self.channels.close()
         if self._look_ups is not None:
             self._look_ups.close()
             log_left(self._look_ups.join(timeout_ms=timeout_ms))
@@ -198,9 +175,7 @@ class SocketNetwork:
     def close_copy(self) -> None:
         """Close what a fork copied into this process, without touching what the parent shares."""
         self._is_closed = True
-        for channel in self._channels.values():
-            if channel.wire is not None:
-                channel.wire.close()
+        self.channels.close_copies()
         for dial in self._dials.values():
             if dial.sock is not None:
                 dial.sock.close()
@@ -224,7 +199,7 @@ class SocketNetwork:
         try:
             host, port = split_address(channel.address)
         except ValueError as error:
-            self._lose(channel, str(error), None)
+            self.channels.lose(channel, str(error), None)
             return
         dial.host = host
         if not is_quick(host):
@@ -248,7 +223,7 @@ class SocketNetwork:
         if dial.channel.is_closed:
             return
         if error is not None or not candidates:
-            self._lose(dial.channel, f"host name not found ({error})", error)
+            self.channels.lose(dial.channel, f"host name not found ({error})", error)
             return
         dial.candidates.extend(candidates)
         self._try_next(dial)
@@ -267,7 +242,7 @@ class SocketNetwork:
             self._selector.register(dial.sock, WRITE, partial(self._connected, dial))
             return
         failure = dial.error or TimeoutError(f"no answer within {CONNECT_TIMEOUT_MS} ms")
-        self._lose(channel, failure.strerror or str(failure), failure)
+        self.channels.lose(channel, failure.strerror or str(failure), failure)
 
     def _connected(self, dial: _Dial, _: int) -> None:
         sock = dial.sock
@@ -295,14 +270,14 @@ class SocketNetwork:
         try:
             data = wire.shake_hands(is_readable=bool(mask & READ))
         except OSError as error:
-            self._lose(channel, _reason_of(error), error)
+            self.channels.lose(channel, _reason_of(error), error)
             return
         if data is None:
-            self._lose(channel, CLOSED_IN_HANDSHAKE, None)
+            self.channels.lose(channel, CLOSED_IN_HANDSHAKE, None)
         elif wire.is_established:
             self._opened(channel, wire)
             if data:
-                self._take(channel, data)
+                self.channels.received(channel, data)
         else:
             events = READ | WRITE if wire.is_blocked else READ
             self._selector.modify(wire.sock, events, partial(self._shake_hands, dial))
@@ -334,22 +309,12 @@ class SocketNetwork:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._lose(channel, channel.ended_by_peer(_reason_of(error)), error)
+            self.channels.lose(channel, channel.ended_by_peer(_reason_of(error)), error)
             return
         if data is None:
-            self._lose(channel, channel.ended_by_peer("closed by the peer"), None)
+            self.channels.lose(channel, channel.ended_by_peer("closed by the peer"), None)
         elif data:
-            self._take(channel, data)
-
-    def _take(self, channel: Channel, data: bytes) -> None:
-        try:
-            channel.received(data, self._scheduler)
-        except RemoteProtocolError as error:
-            LOG.warning("closing connection to %s: %s", channel.address, error)
-            self._lose(channel, str(error), error)
-        except Exception as error:
-            LOG.exception("closing connection to %s: its bytes cannot be read", channel.address)
-            self._lose(channel, repr(error), error)
+            self.channels.received(channel, data)
 
     def _flush(self, channel: Channel) -> None:
         wire = channel.wire
@@ -359,7 +324,7 @@ class SocketNetwork:
         try:
             channel.flush(self._scheduler)
         except OSError as error:
-            self._lose(channel, channel.ended_by_peer(_reason_of(error)), error)
+            self.channels.lose(channel, channel.ended_by_peer(_reason_of(error)), error)
             return
         if wire.is_blocked != (channel in self._write_watched):
             data = partial(self._attend_channel, channel)
@@ -370,9 +335,8 @@ class SocketNetwork:
                 self._write_watched.discard(channel)
                 self._selector.modify(wire.sock, READ, data)
 
-    def _lose(self, channel: Channel, reason: str, cause: BaseException | None) -> None:
-        """Close a connection, made or being made, and forget it."""
-        self._channels.pop(channel.address, None)
+    def _leave(self, channel: Channel) -> None:
+        """Forget the socket of a channel that is about to close."""
         dial = self._dials.pop(channel, None)
         if dial is not None:
             self._hang_up(dial)
@@ -380,14 +344,6 @@ class SocketNetwork:
             assert isinstance(channel.wire, SocketWire)
             self._selector.unregister(channel.wire.sock)
             self._write_watched.discard(channel)
-        was_open = channel.close(reason, cause, self._scheduler)
-        if was_open and not self._is_closed:
-            LOG.info("connection to %s lost: %s", channel.address, reason)
-            if self._on_connection_lost is not None:
-                try:
-                    self._on_connection_lost(channel.address)
-                except Exception:
-                    LOG.exception("on_connection_lost failed")
 
 
 def _reason_of(error: OSError) -> str:

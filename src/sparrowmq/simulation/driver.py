@@ -13,10 +13,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from sparrowmq.calling.channel import IDLE_MS, Channel, OnConnectionLost, OnRequest
+from sparrowmq.calling.channel import Channel, OnConnectionLost, OnRequest
+from sparrowmq.calling.channel_table import ChannelTable, OnFailure
 from sparrowmq.calling.effects import Call, Effect, Invoke, Oneway, Operation
-from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Timed
-from sparrowmq.errors import ProtocolError
+from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
 from sparrowmq.simulation.network import End, Network
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.timeline import Timer
@@ -34,16 +34,13 @@ class Later(NamedTuple):
     finish: Callable[[], Any]
 
 
-OnFailure = Callable[[str, BaseException], None]
-
-
 class SimulatedDriver:
     """Runs the operations of one process.
 
     Args:
         process: whose.
         network: the world's.
-        on_failure: told the name and error of an operation that failed and that nobody joins.
+        on_failure: called with what failed, an operation that nobody joins too, and its error.
         on_request: answers requests that servers send.
         on_connection_lost: told the address of each connection that was open and is not.
     """
@@ -60,13 +57,16 @@ class SimulatedDriver:
         self._process = process
         self._network = network
         self._on_failure = on_failure
-        self._on_request = on_request
-        self._on_connection_lost = on_connection_lost
         self._scheduler = Scheduler(
             monotonic_ms=process.monotonic_ms, timestamp_ms=process.timestamp_ms
         )
-        self._channels: dict[str, Channel] = {}
-        self._unflushed: list[Channel] = []
+        self._channels = ChannelTable(
+            self._scheduler,
+            self._dial,
+            on_request=on_request,
+            on_connection_lost=on_connection_lost,
+            on_failure=on_failure,
+        )
         self._timer: Timer | None = None
         self._timer_ms = NEVER_MS
         self._is_closed = False
@@ -93,8 +93,7 @@ class SimulatedDriver:
         for task in scheduler.tasks:
             task.on_done = None
             scheduler.abort(task)
-        for channel in tuple(self._channels.values()):
-            channel.close("the driver is closed", None, scheduler)
+        self._channels.close()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -103,14 +102,12 @@ class SimulatedDriver:
         if self._is_running or self._is_closed:
             return
         self._is_running = True
-        scheduler, unflushed = self._scheduler, self._unflushed
+        scheduler, channels = self._scheduler, self._channels
         while True:
             scheduler.run_ready(self._carry, self._drop)
-            if not unflushed:
+            if not channels.unflushed:
                 break
-            channels = unflushed.copy()
-            unflushed.clear()
-            for channel in channels:
+            for channel in channels.take_unflushed():
                 channel.flush(scheduler)
         self._is_running = False
         due_ms = scheduler.next_deadline_ms()
@@ -134,40 +131,22 @@ class SimulatedDriver:
         self._timer = None
         self._timer_ms = NEVER_MS
         for timed in self._scheduler.expire(self._process.monotonic_ms()):
-            self._expire_one(timed)
+            self._channels.expire(timed)
         self.turn()
-
-    def _expire_one(self, timed: Timed) -> None:
-        if isinstance(timed, Channel):
-            if timed.wire is not None and timed.is_idle:
-                self._lose(timed, "idle")
-            else:
-                self._scheduler.set_deadline(timed, self._scheduler.now_ms + IDLE_MS)
-        elif isinstance(timed, OperationTask):
-            if timed.done:
-                assert timed.error is not None
-                timed.joined = True
-                self._on_failure(timed.name, timed.error)
-            else:
-                self._scheduler.throw(timed, timed.place.time_out(timed))
 
     # --- effects ----------------------------------------------------------------------------
 
     def _carry(self, task: OperationTask, effect: Effect) -> None:
         if isinstance(effect, Call):
             self._call(task, effect)
-            return
-        assert isinstance(effect, Invoke | Oneway)
-        channel = self._channels.get(effect.address)
-        if channel is not None:
-            channel.submit(task, effect, self._scheduler)
-            return
-        channel = Channel(effect.address, self._unflushed, on_request=self._on_request)
-        self._channels[effect.address] = channel
-        channel.submit(task, effect, self._scheduler)
+        else:
+            assert isinstance(effect, Invoke | Oneway)
+            self._channels.submit(task, effect)
+
+    def _dial(self, channel: Channel) -> None:
         self._network.dial(
             self._process,
-            effect.address,
+            channel.address,
             opened=partial(self._opened, channel),
             failed=partial(self._dial_failed, channel),
         )
@@ -197,12 +176,7 @@ class SimulatedDriver:
             result = finish()
         except Exception as error:
             failure = error
-        if task.place is not ticket:
-            return
-        if failure is None:
-            self._scheduler.resume(task, result)
-        else:
-            self._scheduler.throw(task, failure)
+        self._scheduler.end_call(task, ticket, result, failure)
         self.turn()
 
     # --- connections ------------------------------------------------------------------------
@@ -218,30 +192,19 @@ class SimulatedDriver:
         self.turn()
 
     def _dial_failed(self, channel: Channel, reason: str) -> None:
-        self._lose(channel, reason)
+        self._channels.lose(channel, reason, None)
         self.turn()
 
     def _received(self, channel: Channel, data: bytes) -> None:
         if channel.is_closed:
             return
         self._scheduler.read_clock()
-        try:
-            channel.received(data, self._scheduler)
-        except ProtocolError as error:
-            self._on_failure("session", error)
-            self._lose(channel, str(error))
+        self._channels.received(channel, data)
         self.turn()
 
     def _closed(self, channel: Channel, reason: str) -> None:
-        self._lose(channel, reason)
+        self._channels.lose(channel, reason, None)
         self.turn()
-
-    def _lose(self, channel: Channel, reason: str) -> None:
-        if self._channels.get(channel.address) is channel:
-            del self._channels[channel.address]
-        was_open = channel.close(reason, None, self._scheduler)
-        if was_open and self._on_connection_lost is not None:
-            self._on_connection_lost(channel.address)
 
 
 class _Wire:

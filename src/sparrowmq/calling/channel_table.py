@@ -1,0 +1,151 @@
+"""The connections of one driver: a channel per address, whatever its bytes travel on.
+
+A driver gives the table a function that begins a connection and tells it what happens to each:
+bytes, a deadline, an end. The sockets, the event loop and the simulated network are the drivers'.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+from sparrowmq.calling.channel import IDLE_MS, Channel, OnConnectionLost, OnRequest
+from sparrowmq.calling.effects import Invoke, Oneway
+from sparrowmq.calling.scheduler import OperationTask, Scheduler, Timed
+from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.protocol.acl import Credentials
+
+LOG = logging.getLogger("sparrowmq.calling")
+
+OnFailure: TypeAlias = Callable[[str, BaseException], None]
+
+
+def log_failure(what: str, error: BaseException) -> None:
+    """Log an error that nobody takes; without its traceback where the peer is at fault."""
+    if isinstance(error, RemoteProtocolError):
+        LOG.warning("%s: %s", what, error)
+    else:
+        LOG.error("%s", what, exc_info=error)
+
+
+class ChannelTable:
+    """One driver's channels by address.
+
+    Args:
+        scheduler: of the driver; its tasks' waits end here.
+        dial: begins the connection of a new channel.
+        hang_up: ends what the driver itself has of a connection, before its channel closes.
+        on_request: answers the peers' requests.
+        on_connection_lost: called with the address of each connection that was open and is not.
+        on_failure: called with what failed and its error where nobody takes it.
+        is_tls: whether connections are made over TLS.
+        credentials: sign every request.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        dial: Callable[[Channel], None],
+        *,
+        hang_up: Callable[[Channel], None] | None = None,
+        on_request: OnRequest | None,
+        on_connection_lost: OnConnectionLost | None,
+        on_failure: OnFailure = log_failure,
+        is_tls: bool = False,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._dial = dial
+        self._hang_up = hang_up
+        self._on_request = on_request
+        self._on_connection_lost = on_connection_lost
+        self._on_failure = on_failure
+        self._is_tls = is_tls
+        self._credentials = credentials
+        self._by_address: dict[str, Channel] = {}
+        self._is_closed = False
+        # Channels that have written since `take_unflushed`.
+        self.unflushed: list[Channel] = []
+
+    def submit(self, task: OperationTask, effect: Invoke | Oneway) -> None:
+        """Send a task's request on the connection to its address, made if need be."""
+        channel = self._by_address.get(effect.address)
+        if channel is not None:
+            channel.submit(task, effect, self._scheduler)
+            return
+        channel = Channel(
+            effect.address,
+            self.unflushed,
+            on_request=self._on_request,
+            is_tls=self._is_tls,
+            credentials=self._credentials,
+        )
+        self._by_address[effect.address] = channel
+        channel.submit(task, effect, self._scheduler)
+        self._dial(channel)
+
+    def take_unflushed(self) -> list[Channel]:
+        """Return the channels that have written since the last call; each needs a `flush`."""
+        channels = self.unflushed.copy()
+        self.unflushed.clear()
+        return channels
+
+    def received(self, channel: Channel, data: bytes) -> None:
+        """Take a connection's bytes; it is closed if they cannot be read."""
+        try:
+            channel.received(data, self._scheduler)
+        except Exception as error:
+            self._on_failure(f"closing connection to {channel.address}, whose bytes are bad", error)
+            self.lose(channel, str(error) or repr(error), error)
+
+    def expire(self, timed: Timed) -> None:
+        """See to what `Scheduler.expire` returned: a connection, or a task."""
+        if isinstance(timed, Channel):
+            if timed.wire is not None and timed.is_idle:
+                self.lose(timed, "idle", None)
+            else:
+                self._scheduler.set_deadline(timed, self._scheduler.now_ms + IDLE_MS)
+        elif isinstance(timed, OperationTask):
+            if timed.done:
+                self._report_unjoined(timed)
+            else:
+                self._scheduler.throw(timed, timed.place.time_out(timed))
+
+    def lose(self, channel: Channel, reason: str, cause: BaseException | None) -> None:
+        """Close a connection, made or being made, and forget it."""
+        if self._by_address.get(channel.address) is channel:
+            del self._by_address[channel.address]
+        if self._hang_up is not None:
+            self._hang_up(channel)
+        was_open = channel.close(reason, cause, self._scheduler)
+        if was_open and not self._is_closed:
+            LOG.info("connection to %s lost: %s", channel.address, reason)
+            if self._on_connection_lost is not None:
+                try:
+                    self._on_connection_lost(channel.address)
+                except Exception as error:
+                    self._on_failure("on_connection_lost failed", error)
+
+    def close(self) -> None:
+        """Close all connections; `on_connection_lost` is not called any more."""
+        self._is_closed = True
+        for channel in tuple(self._by_address.values()):
+            self.lose(channel, "the driver is closed", None)
+
+    def close_copies(self) -> None:
+        """Close what a fork copied into this process, without a word to the peers."""
+        self._is_closed = True
+        for channel in self._by_address.values():
+            if channel.wire is not None:
+                channel.wire.close()
+
+    def report_unjoined(self) -> None:
+        """Report the failed tasks that nobody has joined."""
+        for task in self._scheduler.unjoined():
+            self._report_unjoined(task)
+
+    def _report_unjoined(self, task: OperationTask) -> None:
+        task.joined = True
+        assert task.error is not None
+        self._on_failure(f"task {task.name} failed and nobody joined it", task.error)
