@@ -86,9 +86,10 @@ class Machine:
         """
         count = sum(self.store.max_offset("T", queue_id) for queue_id in range(8))
         begin = time.process_time()
-        self.store.query(
+        for _ in self.store.query(
             "T", "none", count_max=1, bytes_max=1, begin_timestamp_ms=0, end_timestamp_ms=1
-        )
+        ):
+            pass
         return (time.process_time() - begin) / count * 1e6
 
     def _end_group(self) -> list[object]:

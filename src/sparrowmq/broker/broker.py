@@ -29,6 +29,7 @@ from sparrowmq.broker.processors import (
     clients,
     group_offsets,
     offsets,
+    plain_send,
     pull,
     query,
     relay,
@@ -187,6 +188,12 @@ class Broker:
         self, command: RemotingCommand, connection: Connection, *, now_ms: int, timestamp_ms: int
     ) -> Sequence[Output]:
         """Take one command and return what to do."""
+        if command.header is not None and self.state.access is None:
+            outputs = plain_send.send_plain(
+                self.state, command, connection, now_ms=now_ms, timestamp_ms=timestamp_ms
+            )
+            if outputs is not None:
+                return outputs
         if command.is_response:
             return self.state.relays.answered(command, connection)
         body = command.body

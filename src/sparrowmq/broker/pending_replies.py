@@ -20,6 +20,7 @@ from sparrowmq.serving.connections import (
     PauseReading,
     Reply,
     ResumeReading,
+    Written,
 )
 
 # Unanswered sends of one connection; past it we stop reading from the connection.
@@ -31,7 +32,7 @@ FLUSH_TIMEOUT_MS = 5_000
 class _Awaiting(NamedTuple):
     position: int
     since_ms: int
-    reply: Reply
+    reply: Reply | Written
 
 
 class _AwaitingRounds(NamedTuple):
@@ -65,7 +66,7 @@ class PendingReplies:
         return len(self._for_write) + len(self._for_flush) + len(self._for_rounds)
 
     def add(
-        self, reply: Reply, *, position: int, waits_for_flush: bool, now_ms: int
+        self, reply: Reply | Written, *, position: int, waits_for_flush: bool, now_ms: int
     ) -> Sequence[Output]:
         """Hold a reply until the commit log is written, or flushed, up to `position`."""
         if not waits_for_flush:
@@ -197,7 +198,7 @@ class PendingReplies:
         self._in_flight.pop(connection, None)
         self._paused.discard(connection)
 
-    def _release(self, reply: Reply, released: list[Output]) -> None:
+    def _release(self, reply: Reply | Written, released: list[Output]) -> None:
         released.append(reply)
         connection = reply.connection
         count = self._in_flight.get(connection, 0) - 1
@@ -210,12 +211,14 @@ class PendingReplies:
             released.append(ResumeReading(connection))
 
 
-def _flush_failed(reply: Reply) -> Reply:
-    reply.command.code = ResponseCode.FLUSH_DISK_TIMEOUT
-    return reply
+def _flush_failed(reply: Reply | Written) -> Reply:
+    command = reply.command
+    command.code = ResponseCode.FLUSH_DISK_TIMEOUT
+    return Reply(reply.connection, command)
 
 
-def _unwritten(reply: Reply, reason: str) -> Reply:
-    reply.command.code = ResponseCode.SERVICE_NOT_AVAILABLE
-    reply.command.remark = reason
-    return reply
+def _unwritten(reply: Reply | Written, reason: str) -> Reply:
+    command = reply.command
+    command.code = ResponseCode.SERVICE_NOT_AVAILABLE
+    command.remark = reason
+    return Reply(reply.connection, command)

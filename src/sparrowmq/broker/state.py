@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.consumer_groups import ConsumerGroups, ProducerGroups
 from sparrowmq.broker.consumer_offsets import ConsumerOffsets
@@ -26,8 +28,8 @@ from sparrowmq.coordination.queue_lock_table import QueueLockTable
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.message import PROPERTY_CLUSTER, PROPERTY_MSG_REGION
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
-from sparrowmq.protocol.codes import RequestCode
-from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
+from sparrowmq.protocol.codes import MQ_VERSION, LanguageCode, RequestCode, ResponseCode
+from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
 from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.connections import Connection, Output, Push
 from sparrowmq.serving.refusals import Refusals
@@ -71,6 +73,8 @@ class BrokerState:
 
     Attributes:
         origin_properties: what each message gets besides its own properties.
+        sent_answer: the header of the answer to a plain send, for position, queue id, queue offset
+            and opaque.
     """
 
     config: BrokerConfig
@@ -104,12 +108,14 @@ class BrokerState:
     pending: PendingReplies = field(init=False)
     retention: Retention = field(init=False)
     origin_properties: str = field(init=False)
+    sent_answer: bytes = field(init=False)
     _opaque: int = 0
 
     def __post_init__(self) -> None:
         self.pending = PendingReplies(self.journal, self.registrations)
         self.retention = Retention(self.config.retention, self.store)
         region, cluster = self.config.region, self.config.cluster_name
+        self.sent_answer = _sent_answer(region, self.store_host)
         self.origin_properties = (
             f"{PROPERTY_MSG_REGION}\x01{region}\x02{PROPERTY_CLUSTER}\x01{cluster}"
         )
@@ -203,3 +209,15 @@ class BrokerState:
             code=code, ext_fields=ext_fields, body=body, opaque=self._opaque, flag=ONEWAY_FLAG
         )
         return Push(connection, command)
+
+
+def _sent_answer(region: str, store_host: bytes) -> bytes:
+    """Return what `framing.encode_head` writes, with places for what differs."""
+    quoted = msgspec.json.encode(region).decode().replace("%", "%%")
+    msg_id = f"{store_host.hex().upper()}%016X"
+    return (
+        f'{{"code":{ResponseCode.SUCCESS.value},"extFields":{{"MSG_REGION":{quoted},'
+        f'"TRACE_ON":"true","msgId":"{msg_id}","queueId":"%d","queueOffset":"%d"}},'
+        f'"flag":{RESPONSE_FLAG},"language":"{LanguageCode.PYTHON.name}","opaque":%d,'
+        f'"version":{MQ_VERSION},"serializeTypeCurrentRPC":"JSON"}}'
+    ).encode()

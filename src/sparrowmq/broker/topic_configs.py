@@ -13,7 +13,10 @@ from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.names import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
     BENCHMARK_TOPIC,
+    CLOSED_TOPICS,
+    DLQ_GROUP_TOPIC_PREFIX,
     OFFSET_MOVED_EVENT_TOPIC,
+    RETRY_GROUP_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     TOPIC_LENGTH_MAX,
@@ -71,6 +74,8 @@ class TopicConfigs:
     def __init__(self, config: BrokerConfig) -> None:
         self._topics: dict[str, TopicConfig] = {}
         self._version = DataVersion()
+        # Topics to which nothing special applies, as they are looked for.
+        self._plain: dict[str, TopicConfig] = {}
         self._system = _system_topics(config)
         # Topics whose changes the journal has not, and those that name servers have not.
         self._unwritten: dict[str, None] = {}
@@ -91,6 +96,7 @@ class TopicConfigs:
         """Take what a file held; what is added or changed later is a change."""
         self._topics = {name: _named(name, t) for name, t in table.topic_config_table.items()}
         self._version = table.data_version
+        self._plain.clear()
 
     def replay(self, change: TopicTableChange) -> None:
         """Make a change that the journal has."""
@@ -99,6 +105,7 @@ class TopicConfigs:
         else:
             self._topics[change.name] = change.config
         self._version = change.version
+        self._plain.clear()
 
     def add_missing(self, *, timestamp_ms: int) -> bool:
         """Add the system's topics that are not there; tells whether there were any."""
@@ -114,6 +121,17 @@ class TopicConfigs:
     def find(self, topic: str) -> TopicConfig | None:
         """Return a topic's settings, or None."""
         return self._topics.get(topic)
+
+    def find_plain(self, topic: str) -> TopicConfig | None:
+        """Return a topic's settings if its messages need no look at more than them.
+
+        It may be written to, is none of the topics that a broker itself writes to, neither of
+        retries nor of dead letters, and its messages have one tag each.
+        """
+        found = self._plain.get(topic)
+        if found is None and (known := self._topics.get(topic)) is not None and _is_plain(known):
+            found = self._plain[topic] = known
+        return found
 
     def put(self, topic: TopicConfig, *, timestamp_ms: int) -> None:
         """Add a topic or replace its settings."""
@@ -136,6 +154,7 @@ class TopicConfigs:
         return sorted(t.topic_name for t in self._system)
 
     def _changed(self, topic: str, timestamp_ms: int) -> None:
+        self._plain.pop(topic, None)
         self._version = DataVersion(timestamp_ms=timestamp_ms, counter=self._version.counter + 1)
         self._unwritten[topic] = self._unregistered[topic] = None
 
@@ -158,6 +177,15 @@ class TopicConfigs:
         names, self._unregistered = self._unregistered, {}
         found = {name: topic for name in names if (topic := self._topics.get(name)) is not None}
         return TopicConfigTable(topic_config_table=found, data_version=self._version)
+
+
+def _is_plain(topic: TopicConfig) -> bool:
+    return (
+        bool(topic.perm & PERM_WRITE)
+        and topic.topic_filter_type != "MULTI_TAG"
+        and topic.topic_name not in CLOSED_TOPICS
+        and not topic.topic_name.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX))
+    )
 
 
 def inherit(template: TopicConfig, topic: str, *, queue_count: int) -> TopicConfig | None:

@@ -175,6 +175,11 @@ def encode_head(command: RemotingCommand) -> bytes:
     return _PREFIX.pack(size, kind | len(header)) + header
 
 
+def frame_json_header(header: bytes) -> bytes:
+    """Make a frame without a body of a header that is written already, as JSON."""
+    return _PREFIX.pack(4 + len(header), len(header)) + header
+
+
 def _encode_json_header(command: RemotingCommand) -> bytes:
     language = command.language
     try:

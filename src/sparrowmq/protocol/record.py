@@ -77,7 +77,7 @@ _PLACE = Layout(">iI4xi4xq8xi")
 _SHORT = Layout(">H")
 
 
-class Record(msgspec.Struct, kw_only=True):
+class Record(msgspec.Struct, kw_only=True, gc=False):
     """A message as it is stored.
 
     Args:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.framing import FrameDecoder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +34,19 @@ class Reply(NamedTuple):
 
     connection: Connection
     command: RemotingCommand
+
+
+class Written(NamedTuple):
+    """Write the answer to a request, which is a frame already."""
+
+    connection: Connection
+    frame: bytes
+
+    @property
+    def command(self) -> RemotingCommand:
+        """What the frame says."""
+        (command,) = FrameDecoder().receive_data(self.frame)
+        return command
 
 
 class Push(NamedTuple):
@@ -92,4 +106,4 @@ class Fact(NamedTuple):
         return 40 if self.error else 30 if self.warning else 20
 
 
-Output: TypeAlias = Reply | Push | Produce | Close | PauseReading | ResumeReading | Fact
+Output: TypeAlias = Reply | Written | Push | Produce | Close | PauseReading | ResumeReading | Fact

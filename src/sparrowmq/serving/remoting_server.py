@@ -43,6 +43,7 @@ from sparrowmq.serving.connections import (
     Produce,
     Push,
     Reply,
+    Written,
 )
 from sparrowmq.serving.descriptors import peer_descriptors_max
 from sparrowmq.serving.limits import ServerLimits
@@ -161,15 +162,18 @@ class RemotingServer:
 
     def perform(self, outputs: Sequence[Output]) -> None:
         """Carry out what the machine said; writes go out at the end of this turn."""
+        links = self._links
         for output in outputs:
             if isinstance(output, Fact):
                 LOG.log(output.level, "%s", output.text)
                 continue
-            link = self._links.get(output.connection)
+            link = links.get(output.connection)
             if link is None:
                 continue
-            if isinstance(output, Reply | Push):
-                self._write(link, output.command)
+            if isinstance(output, Written):
+                self._write(link, output.frame, None)
+            elif isinstance(output, Reply | Push):
+                self._write(link, _encode_head(output.command), output.command.body)
             elif isinstance(output, Produce):
                 link.unmade.append(output)
                 self._serve_soon(link)
@@ -181,8 +185,8 @@ class RemotingServer:
                 link.resume()
                 self._serve_soon(link)
 
-    def _write(self, link: Link, command: RemotingCommand) -> None:
-        if link.write(_encode_head(command), command.body):
+    def _write(self, link: Link, head: bytes, body: bytes | None) -> None:
+        if link.write(head, body):
             self._unwritten.append(link)
             if not self._is_ending_turn:
                 self.end_turn_soon()
@@ -289,7 +293,8 @@ class RemotingServer:
             if outputs is None:
                 link.catch_up(now_ms)
                 break
-            self.perform(outputs)
+            if outputs:
+                self.perform(outputs)
             now_ms = clock.monotonic_ms()
         else:
             link.fall_behind()

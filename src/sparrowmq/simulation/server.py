@@ -23,6 +23,7 @@ from sparrowmq.serving.connections import (
     Produce,
     Push,
     Reply,
+    Written,
 )
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.remoting_server import Machine
@@ -95,10 +96,13 @@ class SimulatedServer:
             link = self._links.get(output.connection)
             if link is None:
                 continue
-            if isinstance(output, Reply | Push):
-                if isinstance(output, Reply) and self._on_reply is not None:
+            if isinstance(output, Reply | Written | Push):
+                if not isinstance(output, Push) and self._on_reply is not None:
                     self._on_reply(output.connection, output.command)
-                link.unwritten.append(encode_frame(output.command))
+                if isinstance(output, Written):
+                    link.unwritten.append(output.frame)
+                else:
+                    link.unwritten.append(encode_frame(output.command))
                 self._unwritten[link] = None
             elif isinstance(output, Close):
                 self._write_out()

@@ -92,6 +92,11 @@ class CommitLog:
         self.set_end(next_base)
         return next_base
 
+    def has_room(self, size: int) -> bool:
+        """Tell whether `append` takes a record at `end` without any work on files."""
+        end = self.end + size
+        return end + BLANK_SIZE <= self._file_end and end - self.written < UNWRITTEN_BYTES_MAX
+
     def append(self, data: bytes) -> None:
         """Take whole records for `end`, for which `reserve` has made room.
 

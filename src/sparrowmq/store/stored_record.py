@@ -6,12 +6,21 @@ that head, body, topic, properties and both checksums are joined without a secon
 
 from __future__ import annotations
 
+from struct import Struct
 from zlib import crc32
 
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model.names import is_legal_name
+from sparrowmq.protocol.headers import SendMessageRequestHeader
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX, PROPERTY_SEPARATOR
-from sparrowmq.protocol.record import TOPIC_BYTES_MAX, Record, lay_out_record
+from sparrowmq.protocol.record import (
+    MAGIC_V1,
+    TOPIC_BYTES_MAX,
+    V6_BITS,
+    Record,
+    head_of,
+    lay_out_record,
+)
 from sparrowmq.store.record_check import (
     CHECKSUMMED_PROPERTIES_SIZE_MAX,
     CRC_PROPERTY,
@@ -20,6 +29,7 @@ from sparrowmq.store.record_check import (
 )
 
 _SEPARATOR = PROPERTY_SEPARATOR.encode()
+_pack_short = Struct(">H").pack
 _CRC_NAME = f"{CRC_PROPERTY}\x01"
 
 
@@ -66,6 +76,57 @@ def encode_stored(record: Record, topic_field: bytes, properties: bytes, *, has_
     if not has_crc:
         return lay_out_record(record, record.size, topic_field, properties, size)
     data = lay_out_record(record, record.size, topic_field, properties, size + CRC_PROPERTY_SIZE)
+    return data + encode_crc_property(crc32(data))
+
+
+def encode_plain(
+    header: SendMessageRequestHeader,
+    body: bytes,
+    properties: str,
+    *,
+    topic_field: bytes,
+    born_host: bytes,
+    store_host: bytes,
+    timestamp_ms: int,
+    position: int,
+    queue_offset: int,
+) -> bytes | None:
+    """Encode the record of a message straight from its request's header, with its checksum.
+
+    Args:
+        properties: at least one.
+
+    Returns: the bytes of `encode_stored`; None if only that can do it, or refuse it.
+    """
+    try:
+        raw = properties.encode()
+    except UnicodeEncodeError:
+        return None
+    if len(raw) > CHECKSUMMED_PROPERTIES_SIZE_MAX or _CRC_NAME in properties:
+        return None
+    if raw[-1] != 2:
+        raw += _SEPARATOR
+    head, v6_bits = head_of(born_host, store_host)
+    properties_size = len(raw) + CRC_PROPERTY_SIZE
+    body_size = len(body)
+    packed = head.pack(
+        head.size + body_size + len(topic_field) + 2 + properties_size,
+        MAGIC_V1,
+        crc32(body) & 0x7FFFFFFF,
+        header.queue_id,
+        header.flag,
+        queue_offset,
+        position,
+        header.sys_flag & ~V6_BITS | v6_bits,
+        header.born_timestamp_ms,
+        born_host,
+        timestamp_ms,
+        store_host,
+        header.reconsume_times or 0,
+        0,
+        body_size,
+    )
+    data = b"".join((packed, body, topic_field, _pack_short(properties_size), raw))
     return data + encode_crc_property(crc32(data))
 
 

@@ -109,8 +109,11 @@ def store_sent(
     body = command.body
     if body is None or len(body) > state.config.message_bytes_max:
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
-    topic = _find_topic(state, request, header)
-    queue_id = _choose_queue(state, request, topic, header.queue_id)
+    queue_id = header.queue_id
+    topic = state.topics.find_plain(header.topic)
+    if topic is None or not 0 <= queue_id < topic.write_queue_nums:
+        topic = _find_topic(state, request, header)
+        queue_id = _choose_queue(state, request, topic, queue_id)
     sent = _Sent(header, topic, queue_id, body)
     if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
         batch, waits = _batch(state, request, sent)
@@ -129,7 +132,8 @@ def confirm_sent(
     if request.command.is_oneway:
         return ()
     fields = {
-        **region_fields(state),
+        "MSG_REGION": state.config.region,
+        "TRACE_ON": "true",
         "msgId": encode_offset_msg_ids(state.store_host, result.positions),
         "queueId": str(queue_id),
         "queueOffset": str(result.queue_offset),
@@ -295,15 +299,18 @@ def _choose_queue(state: BrokerState, request: Request, topic: TopicConfig, queu
 
 def _single_record(state: BrokerState, request: Request, sent: _Sent) -> tuple[Record, bool]:
     """Return the record to store and whether the producer waits for the flush."""
-    header = sent.header
+    header, topic, queue_id, body = sent
     text = header.properties or ""
     is_half = _HALF in text and _is_half(text)
+    sys_flag = header.sys_flag
+    if sys_flag & TRANSACTION_TYPE or topic.topic_filter_type == "MULTI_TAG":
+        sys_flag = _sys_flag(state, sent, is_half=is_half)
     record = Record(
-        topic=sent.topic.topic_name,
-        queue_id=sent.queue_id,
-        body=sent.body,
+        topic=topic.topic_name,
+        queue_id=queue_id,
+        body=body,
         flag=header.flag,
-        sys_flag=_sys_flag(state, sent, is_half=is_half),
+        sys_flag=sys_flag,
         born_timestamp_ms=header.born_timestamp_ms,
         born_host=request.connection.host,
         store_host=state.store_host,
@@ -330,8 +337,17 @@ def _take_wait(text: str) -> tuple[bool, str]:
 
     RocketMQ does not store WAIT=true of plain messages.
     """
-    if _WAIT not in text:
+    at = text.find(_WAIT)
+    if at < 0:
         return True, text
+    end = at + len(_WAIT_TRUE)
+    if (
+        at > 0
+        and text[at - 1] == "\x02"
+        and text[end - 4 : end + 1] in ("true", "true\x02")
+        and text.find(_WAIT, end) < 0
+    ):
+        return True, text[: at - 1] + text[end:]
     pairs = text.split("\x02")
     if _WAIT_TRUE in pairs:
         pairs.remove(_WAIT_TRUE)

@@ -1,0 +1,91 @@
+"""The send of one message to which nothing special applies, by the shortest way.
+
+Nearly all sends of a busy broker are such. For them this does what `send` does, to the byte
+(tests/broker/test_plain_send.py), and trades the steps in between for speed: no record, result and
+answer is made as an object, what a topic decides is looked up once for all, and the answer is a
+template. Whatever is not plain, also what is to be refused, is left to `send`
+(benchmarks/broker.py, benchmarks/against_apache.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparrowmq.broker.state import BrokerState
+from sparrowmq.model.message import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_WAIT_STORE_OK,
+)
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.framing import frame_json_header
+from sparrowmq.protocol.headers import SendMessageRequestHeader
+from sparrowmq.protocol.record import TRANSACTION_TYPE
+from sparrowmq.serving.connections import Connection, Output, Written
+
+# These find more than the properties meant, which is for `send` to find out.
+_DELAY = f"{PROPERTY_DELAY_LEVEL}\x01"
+_HALF = f"{PROPERTY_TRANSACTION_PREPARED}\x01"
+_WAIT = f"{PROPERTY_WAIT_STORE_OK}\x01"
+_WAIT_TRUE = f"\x02{_WAIT}true"
+_SEND = RequestCode.SEND_MESSAGE_V2.value
+
+
+def send_plain(
+    state: BrokerState,
+    command: RemotingCommand,
+    connection: Connection,
+    *,
+    now_ms: int,
+    timestamp_ms: int,
+) -> Sequence[Output] | None:
+    """Serve a send whose header was read as one at once.
+
+    Returns: what to do; None if it is not plain, and nothing has changed.
+    """
+    header, body = command.header, command.body
+    if command.code != _SEND or command.flag or body is None:
+        return None
+    assert isinstance(header, SendMessageRequestHeader)
+    topic, queue_id = header.topic, header.queue_id
+    text = header.properties or ""
+    settings = state.topics.find_plain(topic)
+    if (
+        settings is None
+        or not 0 <= queue_id < settings.write_queue_nums
+        or header.sys_flag & TRANSACTION_TYPE
+        or header.batch
+        or _DELAY in text
+        or _HALF in text
+        or state.journal.finished < state.topics_journal_round
+    ):
+        return None
+    # What RocketMQ does not store.
+    wait, _, rest = text.partition(_WAIT_TRUE)
+    stored = wait + rest
+    if _WAIT in stored or (rest and rest[0] != "\x02"):
+        return None
+    if not stored:
+        stored = state.origin_properties
+    elif stored[-1] == "\x02":
+        stored += state.origin_properties
+    else:
+        stored = f"{stored}\x02{state.origin_properties}"
+    place = state.store.append_plain(
+        header, body, stored, born_host=connection.host, store_host=state.store_host,
+        timestamp_ms=timestamp_ms,
+    )  # fmt: skip
+    if place is None:
+        return None
+    begin, end, queue_offset = place
+    counters = state.counters
+    counters.puts += 1
+    counters.put_bytes += end - begin
+    answer = state.sent_answer % (begin, queue_id, queue_offset, command.opaque)
+    return state.pending.add(
+        Written(connection, frame_json_header(answer)),
+        position=end,
+        waits_for_flush=state.config.sync_flush,
+        now_ms=now_ms,
+    )
