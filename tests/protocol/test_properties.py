@@ -36,7 +36,7 @@ def test_properties_survive_with_and_without_a_last_separator(properties: dict[s
 def test_stored_properties_are_the_mapping_that_their_text_stands_for(
     properties: dict[str, str],
 ) -> None:
-    stored = StoredProperties(encode_properties(properties))
+    stored = StoredProperties(encode_properties(properties).encode())
 
     assert stored == properties == dict(stored)
     assert properties == stored

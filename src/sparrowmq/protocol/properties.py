@@ -56,21 +56,25 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 class StoredProperties(Mapping[str, str]):
-    """The properties of a stored message: a text, split when somebody first looks for one.
+    """The properties of a stored message, split when somebody first looks for one.
 
     Equal to every mapping that holds the same. Splitting takes as long as all else that is read of
     a message, and many listeners look at the body alone (benchmarks/client.py).
+
+    Args:
+        stored: the text as it is stored. Java puts U+FFFD in the place of bytes that are no text,
+            and so do we.
     """
 
-    __slots__ = ("_parsed", "_text")
+    __slots__ = ("_parsed", "_stored")
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, stored: bytes) -> None:
+        self._stored = stored
         self._parsed: dict[str, str] | None = None
 
     def _all(self) -> dict[str, str]:
         if self._parsed is None:
-            self._parsed = parse_properties(self._text)
+            self._parsed = parse_properties(self._stored.decode("utf-8", "replace"))
         return self._parsed
 
     def __getitem__(self, name: str) -> str:

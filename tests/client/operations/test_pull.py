@@ -14,6 +14,7 @@ from play import Handler, Play
 from sparrowmq.client.operations.pull import (
     PullReply,
     PullStatus,
+    check_messages,
     check_records,
     corrected_offset,
     make_pull_header,
@@ -23,6 +24,7 @@ from sparrowmq.errors import BrokerError, RemoteProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.record import decode_messages
 
 QUEUE = MessageQueue("T", "a", 3)
 
@@ -124,8 +126,14 @@ def test_records_of_the_queue_in_order_are_taken() -> None:
     ids=["topic", "queue", "twice", "behind the next pull", "before the pull", "not inflatable"],
 )
 def test_records_that_were_not_asked_for_are_refused(wrong: bytes, what: str) -> None:
+    result = result_of([*GOOD[:2], wrong])
+
     with pytest.raises(RemoteProtocolError, match=what):
-        check_records(QUEUE, result_of([*GOOD[:2], wrong]), offset=5)
+        check_records(QUEUE, result, offset=5)
+    messages = decode_messages(result.records, broker_name="a")
+    read = [*messages.messages, *(m.message for m in [messages.unreadable] if m)]
+    with pytest.raises(RemoteProtocolError, match=what):
+        check_messages(QUEUE, result, read, offset=5)
 
 
 @given(st.binary(max_size=300), st.integers(min_value=0, max_value=400))

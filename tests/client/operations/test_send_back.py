@@ -35,7 +35,7 @@ MESSAGE = MessageExt(
     commit_log_position=4_096,
     flag=5,
     reconsume_times=2,
-    offset_msg_id="O",
+    store_host="10.0.0.1:10911",
 )
 
 

@@ -36,7 +36,6 @@ from sparrowmq.client.operations.membership import (
 from sparrowmq.client.operations.offsets import update_offset
 from sparrowmq.client.operations.pull import (
     PullStatus,
-    check_records,
     corrected_offset,
     make_pull_header,
     pull,
@@ -300,7 +299,6 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
     )
     address = subscriber.get_broker_address(queue)
     result = yield from pull(address, header, timeout_ms=config.pull_timeout_ms)
-    check_records(queue, result, offset=offset)
     if result.status is PullStatus.OFFSET_ILLEGAL:
         now_ms: int = yield Now()
         corrected = corrected_offset(offset, result)

@@ -29,7 +29,6 @@ from sparrowmq.client.operations.member_loop import (
 )
 from sparrowmq.client.operations.pull import (
     PULL_TIMEOUT_MS,
-    check_records,
     make_pull_header,
     pull,
 )
@@ -294,7 +293,6 @@ def pull_queue(
     )
     address = yield from get_broker_address(state.directory, queue)
     result = yield from pull(address, header, timeout_ms=PULL_TIMEOUT_MS + suspend_ms)
-    check_records(queue, result, offset=offset)
     is_stopped = config.unreadable_policy is UnreadablePolicy.STOP
     messages, next_offset, _ = yield from read_answer(
         state.subscriber,

@@ -9,7 +9,7 @@ Source: MQClientAPIImpl.processPullResponse.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from sparrowmq.calling.effects import Invoke, Operation
 from sparrowmq.client.operations.request import error_of, make_request
 from sparrowmq.errors import RemoteProtocolError
-from sparrowmq.model import MessageQueue
+from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -181,6 +181,19 @@ def check_records(queue: MessageQueue, result: PullReply, *, offset: int) -> Non
                 f"{queue_offset}, where only {previous + 1} to {result.next_offset - 1} can be"
             )
         previous = queue_offset
+
+
+def check_messages(
+    queue: MessageQueue, result: PullReply, messages: Sequence[MessageExt], *, offset: int
+) -> None:
+    """Check, as `check_records` does, an answer of which all messages were read."""
+    topic, _, queue_id = queue
+    previous, end = offset - 1, result.next_offset
+    for message in messages:
+        at = message.queue_offset
+        if not previous < at < end or message.queue_id != queue_id or message.topic != topic:
+            check_records(queue, result, offset=offset)
+        previous = at
 
 
 def corrected_offset(offset: int, result: PullReply) -> int:

@@ -1,6 +1,8 @@
 """From a pull's answer to its messages: inflated within bounds, and past what cannot be read.
 
 Rules of this file:
+- Nothing is returned and nothing is passed over unless the whole answer is of the queue and in
+  order. Where all of it is read at once, as it usually is, the messages show that.
 - No message is passed over unseen: what is not returned is pulled again, or was told.
 - The bodies of an answer are inflated only as far as the queue has room, and in turns between
   which the driver does other work: leases are renewed however much an answer holds.
@@ -16,7 +18,7 @@ from typing import NamedTuple
 
 from sparrowmq.calling.effects import Operation, Sleep
 from sparrowmq.client.operations.deliver import with_own_topic
-from sparrowmq.client.operations.pull import PullReply
+from sparrowmq.client.operations.pull import PullReply, check_messages, check_records
 from sparrowmq.client.operations.send_back import send_dead_letter
 from sparrowmq.client.subscriber import MessagePassedOver, Subscriber
 from sparrowmq.errors import SparrowError, UnreadableMessage
@@ -50,16 +52,19 @@ def read_answer(
         room_bytes: asked before each turn how many bytes inflated bodies may add.
         policy: what to do with a message that cannot be read.
 
-    Raises: UnreadableMessage if the first message cannot be read and is not passed over; one that
-    comes later ends the answer before itself.
+    Raises: RemoteProtocolError as `check_records`; UnreadableMessage if the first message cannot be
+    read and is not passed over; one that comes later ends the answer before itself.
     """
     records, end = result.records, len(result.records)
+    part = decode_messages(records, broker_name=queue.broker_name, room_bytes=room_bytes())
+    if part.end == end and part.unreadable is None:
+        check_messages(queue, result, part.messages, offset=offset)
+        return Answer(part.messages, result.next_offset)
+    check_records(queue, result, offset=offset)
     messages: list[MessageExt] = []
-    at = size = 0
+    size = 0
     following = offset
     while True:
-        room = room_bytes() - size
-        part = decode_messages(records, broker_name=queue.broker_name, at=at, room_bytes=room)
         messages += part.messages
         at = part.end
         if at == end and part.unreadable is None:
@@ -83,6 +88,8 @@ def read_answer(
                 raise
             return Answer(messages, following)
         yield Sleep(0)
+        room = room_bytes() - size
+        part = decode_messages(records, broker_name=queue.broker_name, at=at, room_bytes=room)
 
 
 def _pass_over(
