@@ -148,6 +148,8 @@ def docstring(row: Setting) -> str:
 
 def bounds(row: Setting) -> str:
     """Return the range of a setting with its unit."""
+    if row.choices:
+        return ", ".join(row.choices)
     if row.low is None or row.high is None:
         return row.unit
     return f"{row.low:,} – {row.high:,} {row.unit}".strip()
@@ -192,7 +194,9 @@ namesakes. Spark's options stand on pages of their own: [the source](spark-sourc
 ## Of servers
 
 Options of `sparrowmq up`, `sparrowmq broker`, `sparrowmq nameserver` and `python -m
-sparrowmq.hosting`; each command's `--help` lists those it takes.
+sparrowmq.hosting`; each command's `--help` lists those it takes. The commands take them from
+variables (`--retention-hours` is `SPARROWMQ_RETENTION_HOURS`) and [from a
+file](../howto/configure-servers.md) as well.
 
 {markdown(row._replace(name=f"--{row.name}") for row in SETTINGS)}"""
     return PAGE, text

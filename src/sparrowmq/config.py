@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from sparrowmq.errors import ConfigError
 
+_INT_MAX = 0x7FFFFFFF
+
 
 class Setting(NamedTuple):
     """One row.
@@ -25,6 +27,7 @@ class Setting(NamedTuple):
         high: the greatest.
         only: the one client that has it; "" for all that have its table.
         is_secret: whether its value stands in no error.
+        choices: the values that are allowed; () where any is.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Setting(NamedTuple):
     high: int | None = None
     only: str = ""
     is_secret: bool = False
+    choices: tuple[str, ...] = ()
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -70,6 +74,7 @@ SETTINGS: tuple[Setting, ...] = (
         "MessageStoreConfig.flushDiskType",
         "sync acknowledges a message once it is on the disk; async at once, and a power cut may "
         "take the last half second",
+        choices=("sync", "async"),
     ),
     Setting(
         "retention-hours",
@@ -157,6 +162,7 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "what happens to a consumer whose client id another connection of its group has: warn "
         "takes it as RocketMQ does and logs it, reject refuses it until the other is gone",
+        choices=("warn", "reject"),
     ),
     Setting(
         "transaction-timeout-ms",
@@ -165,6 +171,8 @@ SETTINGS: tuple[Setting, ...] = (
         "ms",
         "BrokerConfig.transactionTimeOut",
         "how long a half message waits before its producer is asked for the outcome",
+        1,
+        _INT_MAX,
     ),
     Setting(
         "transaction-check-interval-ms",
@@ -173,6 +181,8 @@ SETTINGS: tuple[Setting, ...] = (
         "ms",
         "BrokerConfig.transactionCheckInterval",
         "between two rounds of asking producers for outcomes",
+        100,
+        _INT_MAX,
     ),
     Setting(
         "transaction-check-max",
@@ -182,6 +192,8 @@ SETTINGS: tuple[Setting, ...] = (
         "BrokerConfig.transactionCheckMax",
         "how often a producer is asked for one outcome before the message goes into "
         "TRANS_CHECK_MAX_TIME_TOPIC",
+        1,
+        _INT_MAX,
     ),
     Setting(
         "nameserver",
@@ -258,6 +270,7 @@ SETTINGS: tuple[Setting, ...] = (
         "tls.server.mode",
         "with a certificate: enforcing serves peers that speak TLS alone, permissive those that do "
         "not as well, disabled speaks no TLS",
+        choices=("disabled", "permissive", "enforcing"),
     ),
     Setting(
         "tls-ca",
@@ -276,7 +289,10 @@ SETTINGS: tuple[Setting, ...] = (
         "cut a commit log that is damaged in its middle at the damage, and lose what follows, "
         "rather than refuse to start",
     ),
+    Setting("verbose", bool, False, "", "", "log every connection"),
 )
+# Of servers; a setting's name follows in capitals, with `_` between words.
+ENVIRONMENT_PREFIX = "SPARROWMQ_"
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
@@ -289,3 +305,13 @@ def find_setting(name: str) -> Setting:
         return _BY_NAME[name]
     except KeyError:
         raise ConfigError(f"there is no setting {name!r}; there are {sorted(_BY_NAME)}") from None
+
+
+def has_setting(name: str) -> bool:
+    """Return whether servers have a setting of this name."""
+    return name in _BY_NAME
+
+
+def environment_name(name: str) -> str:
+    """Return the variable that gives a server's setting."""
+    return f"{ENVIRONMENT_PREFIX}{name.upper().replace('-', '_')}"

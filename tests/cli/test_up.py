@@ -298,3 +298,42 @@ def test_server_takes_more_connections_than_the_soft_limit_on_descriptors(
     crowd(addresses["broker"], 300)
 
     assert 0 == send(driver, addresses["broker"], "T").code
+
+
+def test_option_goes_before_variable_before_file_before_default(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "broker.conf"
+    names = {"brokerName": "of-file", "brokerClusterName": "of-file", "fileReservedTime": "7"}
+    file.write_text("".join(f"{name} = {value}\n" for name, value in names.items()))
+    monkeypatch.setenv("SPARROWMQ_CONFIG", str(file))
+    monkeypatch.setenv("SPARROWMQ_BROKER_NAME", "of-variable")
+    monkeypatch.setenv("SPARROWMQ_CLUSTER_NAME", "of-variable")
+    options = ("--data", str(tmp_path / "data"), "--broker-name", "of-option")
+    broker = ready(start("up", *FREE_PORTS, *options))["broker"]
+
+    said = call(broker, RequestCode.GET_BROKER_CONFIG).body
+
+    lines = set((said or b"").decode().splitlines())
+    assert {"brokerName=of-option", "brokerClusterName=of-variable"} <= lines
+    assert {"fileReservedTime=7", "deleteWhen=04"} <= lines
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("SPARROWMQ_CONFIG", "/no/such/file", "/no/such/file cannot be read"),
+        ("SPARROWMQ_RETENTION_HOUR", "4", "did you mean SPARROWMQ_RETENTION_HOURS"),
+    ],
+)
+def test_wrong_file_or_variable_is_exit_code_2_but_for_subcommands(
+    start: Start, monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    out, err = start("broker", "--port", "0").communicate(timeout=30)
+    looked = start("broker", "ls", "--nameserver", "127.0.0.1:1")
+    _, other = looked.communicate(timeout=30)
+
+    assert ("", f"sparrowmq: {err.removeprefix('sparrowmq: ')}") == (out, err)
+    assert words in err
+    assert (3, False) == (looked.returncode, words in other)

@@ -24,7 +24,7 @@ def test_defaults_are_those_of_the_table() -> None:
     defaults = {field.name: field.default for field in fields(HostSettings)}
     rows = {setting.name.replace("-", "_"): setting for setting in SETTINGS}
 
-    assert {"stop_with_stdin", "verbose"} == defaults.keys() - rows.keys()
+    assert {"stop_with_stdin"} == defaults.keys() - rows.keys()
     assert set() == rows.keys() - defaults.keys()
     assert [] == [name for name, row in rows.items() if str(row.default) != str(defaults[name])]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -12,7 +13,9 @@ from typing import Annotated, Any, Self
 import typer
 
 from sparrowmq.broker.config import DuplicateClientIdPolicy
-from sparrowmq.config import find_setting
+from sparrowmq.cli.failures import EXIT_USAGE, say
+from sparrowmq.config import environment_name, find_setting, has_setting
+from sparrowmq.errors import ConfigError
 from sparrowmq.hosting.servers import (
     Flush,
     HostSettings,
@@ -21,10 +24,52 @@ from sparrowmq.hosting.servers import (
     run_broker,
     run_name_server,
 )
+from sparrowmq.hosting.settings_file import read_environment, read_settings
+
+# Where a context keeps why its file or its variables cannot be taken.
+_FAILURE = "sparrowmq.settings"
 
 
-def _option(name: str, **extra: Any) -> Any:
-    return typer.Option(f"--{name}", help=find_setting(name).help, **extra)
+def _option(name: str, *declarations: str, **extra: Any) -> Any:
+    """Return the option of a setting, by other names if any are given."""
+    return typer.Option(*(declarations or [f"--{name}"]), help=find_setting(name).help, **extra)
+
+
+def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
+    """Have variables, and after them a file, give what no option gives.
+
+    What is wrong with them is said once servers begin: subcommands of `broker` do without them.
+    """
+    parameters: dict[str, str] = {}
+    for each in context.command.params:
+        option = each.opts[0].removeprefix("--")
+        name = f"{context.info_name}-port" if option == "port" else option
+        if has_setting(name) and each.name is not None:
+            parameters[name] = each.name
+    try:
+        given = read_environment(os.environ, parameters)
+        if path is not None:
+            given = read_settings(path, parameters) | given
+    except ConfigError as error:
+        context.meta[_FAILURE] = error
+    else:
+        context.default_map = {parameters[name]: value for name, value in given.items()}
+    return path
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        is_eager=True,
+        callback=_take_settings,
+        envvar=environment_name("config"),
+        show_envvar=False,
+        help="a file of settings, name = value, by the names of these options or of RocketMQ's "
+        "broker.conf; options and variables go before it",
+    ),
+]
 
 
 Host = Annotated[str, _option("host")]
@@ -36,24 +81,20 @@ DeleteWhen = Annotated[str, _option("delete-when")]
 DiskExpirePercent = Annotated[int, _option("disk-expire-percent", min=0, max=100)]
 DiskForcePercent = Annotated[int, _option("disk-force-percent", min=0, max=100)]
 DiskFullPercent = Annotated[int, _option("disk-full-percent", min=0, max=100)]
-Insecure = Annotated[bool, typer.Option("--insecure", help=find_setting("insecure").help)]
+Insecure = Annotated[bool, _option("insecure")]
 Acl = Annotated[str, _option("acl")]
 AclCredentials = Annotated[str, _option("acl-credentials")]
 Advertise = Annotated[str, _option("advertise")]
 BrokerName = Annotated[str, _option("broker-name")]
 ClusterName = Annotated[str, _option("cluster-name")]
 AutoCreate = Annotated[
-    bool,
-    typer.Option(
-        "--auto-create-topics/--no-auto-create-topics",
-        help=find_setting("auto-create-topics").help,
-    ),
+    bool, _option("auto-create-topics", "--auto-create-topics/--no-auto-create-topics")
 ]
 DuplicateIds = Annotated[DuplicateClientIdPolicy, _option("duplicate-client-id")]
 TransactionTimeout = Annotated[int, _option("transaction-timeout-ms", min=1)]
 TransactionInterval = Annotated[int, _option("transaction-check-interval-ms", min=100)]
 TransactionChecks = Annotated[int, _option("transaction-check-max", min=1)]
-Salvage = Annotated[bool, typer.Option("--salvage", help=find_setting("salvage").help)]
+Salvage = Annotated[bool, _option("salvage")]
 TlsCert = Annotated[str, _option("tls-cert")]
 TlsKey = Annotated[str, _option("tls-key")]
 TlsClientCa = Annotated[str, _option("tls-client-ca")]
@@ -62,7 +103,7 @@ StopWithStdin = Annotated[
     bool,
     typer.Option("--stop-with-stdin", hidden=True, help="stop when standard input closes"),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", help="log every connection")]
+Verbose = Annotated[bool, _option("verbose")]
 Dashboard = Annotated[
     bool, typer.Option("--dashboard", help="serve the live page too, in a process of its own")
 ]
@@ -77,6 +118,8 @@ _PAGE_TIMEOUT_S = 20
 
 
 def up(
+    context: typer.Context,
+    config: Config = None,
     host: Host = "127.0.0.1",
     nameserver_port: Annotated[int, _option("nameserver-port", min=0, max=65_535)] = 9876,
     broker_port: Annotated[int, _option("broker-port", min=0, max=65_535)] = 10911,
@@ -109,7 +152,7 @@ def up(
     verbose: Verbose = False,
 ) -> None:
     """Run a name server and a broker in one process, in the foreground."""
-    settings = _settings(locals())
+    settings = _settings(context, locals())
     page_ca = "" if tls_mode is TlsMode.DISABLED else tls_cert
     page = _PageProcess(data, dashboard_port, tls_ca=page_ca) if dashboard else None
     with page or nullcontext():
@@ -117,8 +160,12 @@ def up(
     raise typer.Exit(code)
 
 
-def _settings(given: dict[str, Any], **renamed: Any) -> HostSettings:
+def _settings(context: typer.Context, given: dict[str, Any], **renamed: Any) -> HostSettings:
     """Return the settings among the arguments of a command; all are named as in HostSettings."""
+    failure = context.meta.get(_FAILURE)
+    if failure is not None:
+        say(str(failure))
+        raise typer.Exit(EXIT_USAGE)
     names = {field.name for field in fields(HostSettings)}
     return HostSettings(**{n: v for n, v in {**given, **renamed}.items() if n in names})
 
@@ -152,10 +199,10 @@ class _PageProcess:
 
 
 def nameserver(
+    context: typer.Context,
+    config: Config = None,
     host: Host = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(help=find_setting("nameserver-port").help, min=0, max=65_535)
-    ] = 9876,
+    port: Annotated[int, _option("nameserver-port", "--port", min=0, max=65_535)] = 9876,
     data: Data = Path("sparrowmq-data/nameserver"),
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
@@ -167,7 +214,7 @@ def nameserver(
     verbose: Verbose = False,
 ) -> None:
     """Run a name server in the foreground."""
-    raise typer.Exit(run_name_server(_settings(locals(), nameserver_port=port)))
+    raise typer.Exit(run_name_server(_settings(context, locals(), nameserver_port=port)))
 
 
 broker = typer.Typer(
@@ -179,10 +226,9 @@ broker = typer.Typer(
 @broker.callback(invoke_without_command=True)
 def serve_broker(
     context: typer.Context,
+    config: Config = None,
     host: Host = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(help=find_setting("broker-port").help, min=0, max=65_535)
-    ] = 10911,
+    port: Annotated[int, _option("broker-port", "--port", min=0, max=65_535)] = 10911,
     nameserver: Annotated[str, _option("nameserver")] = "127.0.0.1:9876",
     data: Data = Path("sparrowmq-data/store"),
     flush: FlushOption = Flush.SYNC,
@@ -215,4 +261,4 @@ def serve_broker(
     """Run a broker in the foreground; with a subcommand, look at the brokers of a cluster."""
     if context.invoked_subcommand is not None:
         return
-    raise typer.Exit(run_broker(_settings(locals(), broker_port=port)))
+    raise typer.Exit(run_broker(_settings(context, locals(), broker_port=port)))

@@ -38,8 +38,7 @@ def parse_settings(arguments: list[str]) -> HostSettings:
         else:
             kind = _KINDS.get(setting.name, setting.kind)
             parser.add_argument(f"--{setting.name}", type=kind, help=setting.help)
-    for name in ("stop-with-stdin", "verbose"):
-        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--stop-with-stdin", action="store_true")
     given = vars(parser.parse_args(arguments))
     return HostSettings(**{name: value for name, value in given.items() if value is not None})
 

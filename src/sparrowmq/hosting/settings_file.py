@@ -1,0 +1,157 @@
+"""Settings of servers from a file and from the environment.
+
+A file has lines `name = value`, as the `broker.conf` of Apache's broker has, and takes names of
+both: ours, those of the command line's options, and RocketMQ's, where the table of settings names
+one. Empty lines, and lines that begin with `#`, say nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+from sparrowmq.config import ENVIRONMENT_PREFIX, SETTINGS, Setting, environment_name, find_setting
+from sparrowmq.errors import ConfigError
+
+FILE_BYTES_MAX = 64 << 10
+# Of the rows' `source`; other sources are no settings of Apache's broker.conf.
+_ROCKETMQ_NAME = re.compile(r"(?:NettyServerConfig|BrokerConfig|MessageStoreConfig)\.(\w+)")
+# What broker.conf often says, and must say here if it says it.
+_FIXED = {"brokerId": "0", "brokerRole": "ASYNC_MASTER"}
+_ELSEWHERE = {
+    "storePathRootDir": "write data; `sparrowmq up` keeps the broker's store in DATA/store",
+    "storePathCommitLog": "write data; the log is in the store's commitlog",
+    "aclEnable": "write acl, the path of plain_acl.yml",
+}
+_FLUSH_MODES = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
+_BOOLS = ("true", "false")
+# Other variables may begin with our prefix as well; so similar a name is meant for ours.
+_SIMILARITY = 0.75
+
+
+def read_settings(path: Path, taken: Iterable[str]) -> dict[str, str]:
+    """Return what a file says, by our names; values are checked.
+
+    Args:
+        path: the file.
+        taken: the names of the settings that whoever asks takes.
+
+    Raises: ConfigError, with the line.
+    """
+    rows = [find_setting(name) for name in taken]
+    ours = {row.name: row for row in rows}
+    # With a name server's port and a broker's, listenPort is the broker's, which comes later.
+    theirs = {
+        found[1]: row
+        for row in sorted(rows, key=SETTINGS.index)
+        if (found := _ROCKETMQ_NAME.match(row.source))
+    }
+    given: dict[str, str] = {}
+    for number, line in enumerate(_read(path).splitlines(), 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        where = f"{path}:{number}"
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not name:
+            raise ConfigError(f"{where}: {text!r} is no setting; write name = value")
+        if name in _FIXED:
+            _check_fixed(where, name, value)
+            continue
+        row = ours.get(name) or theirs.get(name)
+        if row is None:
+            raise ConfigError(f"{where}: {_unknown(name, [*ours, *theirs])}")
+        if row.name in given:
+            raise ConfigError(f"{where}: {row.name} is given twice; leave one of the lines")
+        if name not in ours:
+            value = _to_ours(where, row, value)
+        given[row.name] = _check(where, name, row, value)
+    return given
+
+
+def read_environment(environ: Mapping[str, str], taken: Iterable[str]) -> dict[str, str]:
+    """Return what variables say, by our names; values are checked, empty ones say nothing.
+
+    Args:
+        environ: the variables.
+        taken: the names of the settings that whoever asks takes; others' variables may be there.
+
+    Raises: ConfigError, with the variable; also for one that is nearly, and not, a setting's.
+    """
+    known = [environment_name(name) for name in (*(row.name for row in SETTINGS), "config")]
+    suffixes = [name.removeprefix(ENVIRONMENT_PREFIX) for name in known]
+    for name in environ:
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in known:
+            continue
+        suffix = name.removeprefix(ENVIRONMENT_PREFIX)
+        near = get_close_matches(suffix, suffixes, n=1, cutoff=_SIMILARITY)
+        if near:
+            raise ConfigError(
+                f"the variable {name} is no setting; did you mean {ENVIRONMENT_PREFIX}{near[0]}"
+            )
+    return {
+        name: _check("the environment", environment_name(name), find_setting(name), value)
+        for name in taken
+        if (value := environ.get(environment_name(name), ""))
+    }
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise ConfigError(
+                f"{path} has more than {FILE_BYTES_MAX} bytes; it is no settings file"
+            )
+        return data.decode()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}; give a file") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no UTF-8 text: {error.reason}") from error
+
+
+def _check_fixed(where: str, name: str, value: str) -> None:
+    if value != _FIXED[name]:
+        raise ConfigError(
+            f"{where}: {name} is {value!r}; it can only be {_FIXED[name]}: brokers do not "
+            "replicate here"
+        )
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    if name in _ELSEWHERE:
+        return f"{name} is not taken; {_ELSEWHERE[name]}"
+    by_lower = {each.lower(): each for each in known}
+    near = get_close_matches(name.lower(), by_lower, n=1)
+    if near:
+        return f"there is no setting {name!r}; did you mean {by_lower[near[0]]}"
+    return f"there is no setting {name!r}; there are {', '.join(sorted(known))}"
+
+
+def _to_ours(where: str, row: Setting, value: str) -> str:
+    """Return as we write it a value that RocketMQ writes otherwise."""
+    if row.name == "flush":
+        return _FLUSH_MODES.get(value, value)
+    if row.name == "log-file-mib" and value.isdecimal():
+        size, rest = divmod(int(value), 1 << 20)
+        if rest:
+            raise ConfigError(f"{where}: {value} bytes are no whole number of MiB; write one")
+        return str(size)
+    return value
+
+
+def _check(where: str, name: str, row: Setting, value: str) -> str:
+    if row.kind is bool:
+        if value not in _BOOLS:
+            raise ConfigError(f"{where}: {name} is {value!r}; write true or false")
+    elif row.kind is int:
+        if not re.fullmatch(r"-?\d{1,18}", value):
+            raise ConfigError(f"{where}: {name} is {value!r}; write a whole number")
+        if row.low is not None and row.high is not None and not row.low <= int(value) <= row.high:
+            raise ConfigError(f"{where}: {name} is {value}; it must be {row.low} to {row.high}")
+    elif row.choices and value not in row.choices:
+        raise ConfigError(f"{where}: {name} is {value!r}; it must be {' or '.join(row.choices)}")
+    return value
