@@ -34,6 +34,7 @@ from sparrowmq.client.config import (
     ConsumerConfig,
     IdentityConfig,
     ProducerConfig,
+    SightConfig,
 )
 from sparrowmq.client.settings import rows_of
 from sparrowmq.config import SETTINGS, Setting
@@ -118,11 +119,14 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.model import CompressionType, ConsumeFromWhere, MessageModel, UnreadablePolicy
 from sparrowmq.strategies.registry import StrategyChoice
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 '''
     for kind in KINDS.values():
         types = {each.name: each.type for table in kind.tables for each in fields(table)}
@@ -173,6 +177,7 @@ def make_page() -> tuple[Path, str]:
         ("Of every client", ClientConfig, every),
         ("Of producers and consumers: who they are", IdentityConfig, with_id),
         ("Of producers and consumers: how often they look", ClientTimes, with_id),
+        ("Of producers and consumers: who sees what they do", SightConfig, with_id),
         ("Of producers", ProducerConfig, ["Producer"]),
         ("Of consumers", ConsumerConfig, consumers),
         ("Of administrators", AdminConfig, ["Admin"]),

@@ -35,12 +35,13 @@ from sparrowmq.client.operations import (
     dead_letters,
     groups,
     request_reply,
-    send,
     topics,
     waiting,
 )
+from sparrowmq.client.operations import send as sending
 from sparrowmq.client.operations import trace as trace_of
 from sparrowmq.client.operations.member_loop import run_member
+from sparrowmq.client.operations.observe import observe, observe_batch, observe_later
 from sparrowmq.client.operations.overview import Overview, take_overview
 from sparrowmq.client.operations.reset import ResetPlan, Target, apply_reset, plan_reset
 from sparrowmq.client.operations.topics import TopicStatus
@@ -124,7 +125,8 @@ class AsyncProducer:
         every attempt failed (one of them may have stored it); RouteError or ConnectFailed if the
         topic or the name server is not found; BrokerError if the broker refuses it for good.
         """
-        return await self._run(trace_of.send_traced(self._publisher, message, queue=queue))
+        send = partial(trace_of.send_traced, self._publisher, queue=queue)
+        return await self._run(observe(self._publisher, message, send))
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
@@ -134,11 +136,13 @@ class AsyncProducer:
         Raises: as `send`; UsageError if the messages do not make a batch: at most 512 of one
         topic and 4 MiB, none of them delayed.
         """
-        return await self._run(trace_of.send_batch_traced(self._publisher, messages, queue=queue))
+        send = partial(trace_of.send_batch_traced, self._publisher, queue=queue)
+        return await self._run(observe_batch(self._publisher, messages, send))
 
     async def send_oneway(self, message: Message, *, queue: QueueChoice | None = None) -> None:
         """Write a message to the connection and hear nothing of it: it may be lost."""
-        await self._run(send.send_oneway(self._publisher, message, queue=queue))
+        send = partial(sending.send_oneway, self._publisher, queue=queue)
+        await self._run(observe(self._publisher, message, send))
 
     def send_nowait(
         self, message: Message, *, queue: QueueChoice | None = None
@@ -158,7 +162,9 @@ class AsyncProducer:
         """
         check_message(message)
         self._check_open()
-        return self._batches.add(message, queue)
+        return observe_later(
+            self._publisher, message, lambda message: self._batches.add(message, queue)
+        )
 
     async def flush(self) -> None:
         """Have what `send_nowait` took sent at once, and wait until all of it is answered."""
@@ -181,11 +187,14 @@ class AsyncProducer:
         Raises: as `send`; InvokeTimeout if no reply came in time, though the message may be
         consumed all the same.
         """
-        return await self._run(
-            request_reply.request(
-                self._publisher, self._instance.replies, message, queue=queue, timeout_ms=timeout_ms
-            )
+        ask = partial(
+            request_reply.request,
+            self._publisher,
+            self._instance.replies,
+            queue=queue,
+            timeout_ms=timeout_ms,
         )
+        return await self._run(observe(self._publisher, message, ask))
 
     async def reply(self, message: MessageExt, body: bytes) -> SendResult:
         """Reply to a message that came and was sent by `request`, of this client or Java's.
@@ -199,14 +208,14 @@ class AsyncProducer:
 
         Raises: RouteError, ConnectFailed, BrokerError.
         """
-        return await self._run(send.fetch_publish_queues(self._publisher, topic))
+        return await self._run(sending.fetch_publish_queues(self._publisher, topic))
 
     async def select_queue(self, message: Message) -> MessageQueue:
         """Return the queue that `send` would choose; round robin moves on.
 
         Raises: RouteError, ConnectFailed, BrokerError.
         """
-        return await self._run(send.select_queue(self._publisher, message))
+        return await self._run(sending.select_queue(self._publisher, message))
 
     async def _run(self, operation: Operation[T]) -> T:
         self._check_open()
@@ -229,7 +238,7 @@ class AsyncProducer:
         await self._batches.close()
         try:
             await self._driver.run(
-                bounded(send.leave(self._publisher), timeout_ms=LEAVE_TIMEOUT_MS, name="leave")
+                bounded(sending.leave(self._publisher), timeout_ms=LEAVE_TIMEOUT_MS, name="leave")
             )
             await self._driver.run(trace_of.finish(self._publisher.tracer))
         except SparrowError:

@@ -11,6 +11,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Self, Unpack
 
+from sparrowmq.calling import clock
 from sparrowmq.client.aio_member import AsyncMember
 from sparrowmq.client.assembly import (
     add_subscription,
@@ -168,12 +169,14 @@ class AsyncLitePullConsumer:
     async def _poll(self, count_max: int, timeout_ms: int | None) -> list[MessageExt]:
         if not self._polling.acquire(blocking=False):
             raise UsageError(f"consumer {self.client_id} is polled already; make one for each user")
-        state = self._state
+        state, begun_timestamp_ms = self._state, clock.timestamp_ms()
         try:
             while not (found := state.take(count_max)):
                 operation = poll.fetch(state, count_max, timeout_ms=timeout_ms)
                 if state.is_closed or not await self._member.driver.run(operation):
                     break
+            if found and state.received is not None:
+                state.received(found, begun_timestamp_ms)
             return found
         finally:
             self._polling.release()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -14,6 +15,7 @@ from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import CLOSE_MARGIN_MS, RESTART_S, make_coordinator
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.operations import transactions
+from sparrowmq.client.operations.observe import observe
 from sparrowmq.client.operations.trace import finish
 from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.setting_types import ProducerSettings
@@ -105,7 +107,8 @@ class AsyncTransactionProducer:
         Raises: UsageError before `start`, after `close`, or if the message is delayed; else as
         `Producer.send`. After SendFailed a half message may be stored, and `check` asked for it.
         """
-        return await self._run(transactions.send_half(self._coordinator, message, queue=queue))
+        send = partial(transactions.send_half, self._coordinator, queue=queue)
+        return await self._run(observe(self._publisher, message, send, is_half=True))
 
     async def commit(self, half: HalfMessage) -> TransactionState:
         """Have consumers get the message.

@@ -53,7 +53,7 @@ def check_function(
             f"{name} is {function!r}, a function with `yield`, which is not run when it is called; "
             f"give one that returns"
         )
-    if not is_async and inspect.iscoroutinefunction(bare):
+    if not is_async and is_coroutine_function(function):
         raise ConfigError(
             f"{name} is the coroutine function {function!r}, but this consumer calls functions in "
             f"threads: give a plain function, or take the consumer of the same name with Async"
@@ -69,6 +69,11 @@ def check_function(
         raise ConfigError(
             f"{name} is {function!r}, which cannot be called as {called}: {error}"
         ) from (error)
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Tell whether what a call of the function returns is to be awaited."""
+    return inspect.iscoroutinefunction(_bare(function))
 
 
 def _bare(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from sparrowmq.client.config import (
     ConsumerConfig,
     IdentityConfig,
     ProducerConfig,
+    SightConfig,
 )
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.identity import make_client_id, make_id_generator, random_start
@@ -27,6 +28,7 @@ from sparrowmq.client.lite_pull import LitePull
 from sparrowmq.client.local_offsets import LocalOffsets, default_directory
 from sparrowmq.client.name_servers import NameServers, parse_name_servers
 from sparrowmq.client.notices import NoticeLog
+from sparrowmq.client.observers import add_send_observers, watch_listener, watch_polls
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.setting_types import (
@@ -88,13 +90,15 @@ def make_publisher(
     identity = take(IdentityConfig, settings)
     config = take(ProducerConfig, settings, **_made(group, settings, make_client_id(identity)))
     name_servers = NameServers(find_name_servers(name_server), start=random_start())
-    return Publisher(
+    publisher = Publisher(
         config=config,
         name_servers=name_servers,
         ids=make_id_generator(identity.client_ip),
         selector=QueueSelector(random_start),
         tracer=_make_tracer(config, name_servers, identity.client_ip, "PRODUCE"),
     )
+    add_send_observers(publisher, take(SightConfig, settings))
+    return publisher
 
 
 def make_coordinator(
@@ -166,7 +170,7 @@ def make_subscriber(
     """Make the state of a new push consumer; see `check_functions`. Raises: ConfigError."""
     KINDS[PUSH].check_names(settings)
     check_functions(listener, callbacks, is_async=is_async)
-    return _make_subscriber(
+    subscriber = _make_subscriber(
         group,
         name_server,
         listener,
@@ -174,6 +178,9 @@ def make_subscriber(
         settings,
         consume_type=ConsumeType.CONSUME_PASSIVELY,
     )
+    sight = take(SightConfig, settings)
+    subscriber.listener = watch_listener(listener, subscriber.config, sight)
+    return subscriber
 
 
 def _make_subscriber(
@@ -258,6 +265,7 @@ def make_lite_pull(
         log(notice)
 
     subscriber.tell = tell
+    watch_polls(state, take(SightConfig, settings))
     return state
 
 

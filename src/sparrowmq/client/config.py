@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import ssl
     from pathlib import Path
 
+    from opentelemetry.trace import TracerProvider
+
     from sparrowmq.strategies.registry import StrategyChoice
 
 PUSH, LITE_PULL = "PushConsumer", "LitePullConsumer"
@@ -160,6 +162,22 @@ class ClientTimes:
         high=60_000,
         unit="ms",
         source="heartbeatBrokerInterval",
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SightConfig:
+    """Who sees what a producer or consumer does."""
+
+    tracer_provider: TracerProvider | None = setting(
+        None,
+        "make OpenTelemetry spans by this provider, such as "
+        "`opentelemetry.trace.get_tracer_provider()`, and carry their context in messages; needs "
+        "the extra `opentelemetry`; None makes none",
+        kind=object,
     )
 
     def __post_init__(self) -> None:
@@ -523,7 +541,7 @@ class AdminConfig:
         check_settings(self)
 
 
-_OF_ALL = (ClientConfig, IdentityConfig, ClientTimes)
+_OF_ALL = (ClientConfig, IdentityConfig, ClientTimes, SightConfig)
 KINDS = {
     kind.name: kind
     for kind in (

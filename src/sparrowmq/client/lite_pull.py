@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -92,6 +92,8 @@ class LitePull:
     # After the last message given, and the last commit that the user asked for, by queue.
     positions: dict[MessageQueue, int] = field(default_factory=dict)
     committed: dict[MessageQueue, int] = field(default_factory=dict)
+    # Sees what a poll returns, if it is something, and when the poll began by the wall clock.
+    received: Callable[[Sequence[MessageExt], int], None] | None = None
 
     def __post_init__(self) -> None:
         subscriber = self.subscriber

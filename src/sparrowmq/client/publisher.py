@@ -5,18 +5,38 @@ The operations of `operations/send.py` work on it; one driver owns it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from sparrowmq.calling.effects import Task
 from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.route_cache import RouteCache
+from sparrowmq.model import Message, SendResult
 from sparrowmq.protocol.message_id import UniqIdGenerator
 
 if TYPE_CHECKING:
     from sparrowmq.client.tracer import Tracer
+
+# Called once at the end of a send: with its result if there is one, with its error if it failed.
+Ended: TypeAlias = Callable[[SendResult | None, BaseException | None], None]
+
+
+class SendObserver(Protocol):
+    """Sees each send: where it is asked for, in the caller's thread and context, and its end."""
+
+    def begin(
+        self, messages: Sequence[Message], *, is_half: bool
+    ) -> tuple[Sequence[Message], Ended]:
+        """Return the messages to send instead of these, and whom to call at the end.
+
+        Args:
+            messages: of one topic, at least one.
+            is_half: whether the message waits for the end of its transaction.
+        """
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +53,7 @@ class Publisher:
         heartbeat_due_ms: when brokers must hear of this producer again; None before the first.
         checked_topics: topics whose names were found good.
         tracer: what is told of its messages, if it is.
+        observers: see each of its sends.
     """
 
     config: ProducerConfig
@@ -44,3 +65,4 @@ class Publisher:
     heartbeat_due_ms: int | None = None
     checked_topics: set[str] = field(default_factory=set)
     tracer: Tracer | None = None
+    observers: tuple[SendObserver, ...] = ()

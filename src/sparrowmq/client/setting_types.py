@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.model import CompressionType, ConsumeFromWhere, MessageModel, UnreadablePolicy
 from sparrowmq.strategies.registry import StrategyChoice
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 
 class ProducerSettings(TypedDict, total=False):
@@ -116,6 +119,12 @@ class ProducerSettings(TypedDict, total=False):
 
     heartbeat_ms: int
     """Between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
+
+    tracer_provider: TracerProvider | None
+    """Make OpenTelemetry spans by this provider, such as
+    `opentelemetry.trace.get_tracer_provider()`, and carry their context in messages; needs
+    the extra `opentelemetry`; None makes none.
+    """
 
 
 class PushConsumerSettings(TypedDict, total=False):
@@ -271,6 +280,12 @@ class PushConsumerSettings(TypedDict, total=False):
     heartbeat_ms: int
     """Between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
 
+    tracer_provider: TracerProvider | None
+    """Make OpenTelemetry spans by this provider, such as
+    `opentelemetry.trace.get_tracer_provider()`, and carry their context in messages; needs
+    the extra `opentelemetry`; None makes none.
+    """
+
 
 class LitePullConsumerSettings(TypedDict, total=False):
     """Settings of `LitePullConsumer` and `AsyncLitePullConsumer`; each may be left out."""
@@ -402,6 +417,12 @@ class LitePullConsumerSettings(TypedDict, total=False):
 
     heartbeat_ms: int
     """Between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
+
+    tracer_provider: TracerProvider | None
+    """Make OpenTelemetry spans by this provider, such as
+    `opentelemetry.trace.get_tracer_provider()`, and carry their context in messages; needs
+    the extra `opentelemetry`; None makes none.
+    """
 
 
 class AdminSettings(TypedDict, total=False):

@@ -1,0 +1,322 @@
+"""OpenTelemetry spans of the clients, on our broker: who sent, who consumed, in which trace."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from sparrowmq import (
+    AsyncProducer,
+    AsyncPushConsumer,
+    ConsumeFromWhere,
+    ConsumeStatus,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PushConsumer,
+    TransactionProducer,
+    TransactionState,
+)
+from sparrowmq.errors import ConfigError, UsageError
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+
+
+class Spans:
+    """The spans of one test, and what makes them."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+
+    def of(self, operation: str) -> list[ReadableSpan]:
+        finished = self.exporter.get_finished_spans()
+        return [each for each in finished if each.name.startswith(f"{operation} ")]
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    made = Spans()
+    yield made
+    made.provider.shutdown()
+
+
+def attributes_of(span: ReadableSpan) -> dict[str, Any]:
+    return {
+        name.removeprefix("messaging."): value for name, value in (span.attributes or {}).items()
+    }
+
+
+def context_of(span: ReadableSpan) -> tuple[int, int]:
+    context = span.get_span_context()
+    assert context is not None
+    return context.trace_id, context.span_id
+
+
+def links_of(span: ReadableSpan) -> list[tuple[int, int]]:
+    return [(link.context.trace_id, link.context.span_id) for link in span.links]
+
+
+def test_one_trace_goes_from_the_sender_through_the_message_into_the_listener(
+    cluster: EmbeddedCluster, topic: str, group: str, spans: Spans
+) -> None:
+    settings: dict[str, Any] = {
+        "name_server": cluster.name_server,
+        "tracer_provider": spans.provider,
+    }
+    inside: list[Any] = []
+
+    def take(messages: Any, _context: Any) -> None:
+        inside.append(trace.get_current_span().get_span_context())
+
+    tracer = spans.provider.get_tracer("test")
+    with Producer("GID_p", **settings) as producer, tracer.start_as_current_span("order") as order:
+        message = Message(topic, b"LH1234", tags="paid", keys=("k1", "k2"), sharding_key="LH")
+        result = producer.send(message)
+        client_id = producer.client_id
+    with PushConsumer(group, listener=take, consume_from_where=FIRST, **settings) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        wait_until("consumed", lambda: bool(spans.of("process")))
+
+    (sent,), (processed,) = spans.of("send"), spans.of("process")
+    assert (SpanKind.PRODUCER, SpanKind.CONSUMER) == (sent.kind, processed.kind)
+    assert sent.parent is not None
+    assert order.get_span_context().span_id == sent.parent.span_id
+    assert processed.parent is not None
+    assert context_of(sent) == (processed.parent.trace_id, processed.parent.span_id)
+    assert [context_of(sent)] == links_of(processed)
+    assert [context_of(processed)] == [(each.trace_id, each.span_id) for each in inside]
+    host, port = cluster.broker.rsplit(":", 1)
+    shared = {
+        "system": "rocketmq",
+        "destination.name": topic,
+        "destination.partition.id": str(result.queue.queue_id),
+        "message.id": result.msg_id,
+        "message.body.size": 6,
+        "rocketmq.message.tag": "paid",
+        "rocketmq.message.keys": ("k1", "k2"),
+        "server.address": host,
+        "server.port": int(port),
+    }
+    assert attributes_of(sent) == {
+        **shared,
+        "operation.name": "send",
+        "operation.type": "send",
+        "client.id": client_id,
+        "rocketmq.message.group": "LH",
+        "rocketmq.message.type": "fifo",
+    }
+    assert attributes_of(processed) == {
+        **shared,
+        "operation.name": "process",
+        "operation.type": "process",
+        "client.id": consumer.client_id,
+        "consumer.group.name": group,
+        "rocketmq.consumption_model": "clustering",
+    }
+
+
+def test_batch_is_one_span_and_a_call_with_several_messages_links_to_all(
+    cluster: EmbeddedCluster, topic: str, group: str, spans: Spans
+) -> None:
+    settings: dict[str, Any] = {
+        "name_server": cluster.name_server,
+        "tracer_provider": spans.provider,
+    }
+    with Producer("GID_p", **settings) as producer:
+        queue = producer.fetch_publish_queues(topic)[0]
+        producer.send_batch([Message(topic, b"a"), Message(topic, b"b")], queue=queue)
+        producer.send(Message(topic, b"c"), queue=queue)
+    batch, single = spans.of("send")
+    assert 2 == attributes_of(batch)["batch.message_count"]
+    with PushConsumer(
+        group,
+        listener=lambda messages, context: None,
+        consume_from_where=FIRST,
+        consume_message_batch_max_size=8,
+        **settings,
+    ) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        wait_until("consumed", lambda: bool(spans.of("process")))
+
+    (processed,) = spans.of("process")
+    assert processed.parent is None
+    assert [context_of(batch), context_of(batch), context_of(single)] == links_of(processed)
+    assert 3 == attributes_of(processed)["batch.message_count"]
+
+
+def test_send_nowait_has_a_span_of_its_own_for_each_message(
+    cluster: EmbeddedCluster, topic: str, spans: Spans
+) -> None:
+    tracer = spans.provider.get_tracer("test")
+    with Producer(
+        "GID_p", name_server=cluster.name_server, tracer_provider=spans.provider
+    ) as producer:
+        with tracer.start_as_current_span("order") as order:
+            futures = [producer.send_nowait(Message(topic, b"%d" % n)) for n in range(5)]
+        producer.flush()
+        ids = {future.result().msg_id for future in futures}
+
+    sent = spans.of("send")
+    assert ids == {attributes_of(span)["message.id"] for span in sent}
+    parents = {span.parent.span_id for span in sent if span.parent}
+    assert {order.get_span_context().span_id} == parents
+
+
+def test_failed_send_and_failed_delivery_are_errors(
+    cluster: EmbeddedCluster, topic: str, group: str, spans: Spans
+) -> None:
+    settings: dict[str, Any] = {
+        "name_server": cluster.name_server,
+        "tracer_provider": spans.provider,
+    }
+    outcomes = iter((RuntimeError("no seat"), ConsumeStatus.RECONSUME_LATER))
+
+    def take(messages: Any, context: Any) -> ConsumeStatus:
+        context.delay_level = -1
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    with Producer("GID_p", **settings) as producer:
+        with pytest.raises(UsageError):
+            producer.send(Message(topic, b"x", delay_level=19))
+        producer.send_batch([Message(topic, b"a"), Message(topic, b"b")])
+    (failed, _) = spans.of("send")
+    assert StatusCode.ERROR is failed.status.status_code
+    assert "sparrowmq.errors.UsageError" == (failed.attributes or {})["error.type"]
+    assert "delay" == attributes_of(failed)["rocketmq.message.type"]
+    assert ["exception"] == [event.name for event in failed.events]
+    with PushConsumer(group, listener=take, consume_from_where=FIRST, **settings) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        wait_until("delivered", lambda: len(spans.of("process")) == 2)
+
+    found = {(span.attributes or {})["error.type"] for span in spans.of("process")}
+    assert {"builtins.RuntimeError", "RECONSUME_LATER"} == found
+    assert {StatusCode.ERROR} == {span.status.status_code for span in spans.of("process")}
+
+
+async def test_coroutine_listener_runs_in_its_span(
+    cluster: EmbeddedCluster, topic: str, group: str, spans: Spans
+) -> None:
+    settings: dict[str, Any] = {
+        "name_server": cluster.name_server,
+        "tracer_provider": spans.provider,
+    }
+    done = asyncio.Event()
+
+    async def take(messages: Any, _context: Any) -> None:
+        with spans.provider.get_tracer("test").start_as_current_span("inner of listener"):
+            await asyncio.sleep(0)
+        done.set()
+
+    async with AsyncProducer("GID_p", **settings) as producer:
+        await producer.send_oneway(Message(topic, b"x"))
+        (sent,) = spans.of("send")
+        async with AsyncPushConsumer(
+            group, listener=take, consume_from_where=FIRST, **settings
+        ) as consumer:
+            await consumer.subscribe(topic)
+            await consumer.start()
+            async with asyncio.timeout(30):
+                await done.wait()
+
+    (processed,), (inner,) = spans.of("process"), spans.of("inner")
+    assert inner.parent is not None
+    assert context_of(processed) == (inner.parent.trace_id, inner.parent.span_id)
+    assert context_of(sent)[0] == context_of(processed)[0]
+
+
+def test_poll_is_a_span_with_links_once_it_returns_messages(
+    cluster: EmbeddedCluster, topic: str, group: str, spans: Spans
+) -> None:
+    settings: dict[str, Any] = {
+        "name_server": cluster.name_server,
+        "tracer_provider": spans.provider,
+    }
+    with Producer("GID_p", **settings) as producer:
+        producer.send(Message(topic, b"a"))
+    with LitePullConsumer(group, consume_from_where=FIRST, **settings) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        wait_until("polled", lambda: bool(consumer.poll(timeout_ms=1_000)))
+        assert [] == consumer.poll(timeout_ms=1)
+
+    (received,) = spans.of("receive")
+    assert SpanKind.CLIENT is received.kind
+    assert [context_of(spans.of("send")[0])] == links_of(received)
+    assert (received.start_time or 0) < (received.end_time or 0)
+
+
+def test_half_message_is_of_type_transaction(
+    cluster: EmbeddedCluster, topic: str, spans: Spans
+) -> None:
+    with TransactionProducer(
+        "GID_tx",
+        name_server=cluster.name_server,
+        check=lambda message: TransactionState.UNKNOWN,
+        tracer_provider=spans.provider,
+    ) as producer:
+        producer.start()
+        half = producer.send_half(Message(topic, b"x"))
+        producer.rollback(half)
+
+    (sent,) = spans.of("send")
+    assert "transaction" == attributes_of(sent)["rocketmq.message.type"]
+
+
+def test_what_is_no_provider_is_refused() -> None:
+    wrong: Any = True
+
+    with pytest.raises(ConfigError, match="tracer_provider is True; it must be an OpenTelemetry"):
+        Producer("GID_p", name_server="127.0.0.1:1", tracer_provider=wrong)
+
+
+def test_without_a_provider_the_library_is_not_imported() -> None:
+    code = (
+        "import sys; from sparrowmq import Producer, PushConsumer\n"
+        "Producer('GID_p', name_server='127.0.0.1:1').close()\n"
+        "PushConsumer('GID_c', name_server='127.0.0.1:1', listener=lambda m, c: None).close()\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    )
+
+    assert "[]" == printed_by(code)
+
+
+def test_missing_library_is_named() -> None:
+    code = (
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "from sparrowmq import Producer\n"
+        "from sparrowmq.errors import ConfigError\n"
+        "try: Producer('GID_p', name_server='127.0.0.1:1', tracer_provider=1)\n"
+        "except ConfigError as error: print(error)"
+    )
+
+    assert (
+        "tracer_provider is given, but opentelemetry is not installed; "
+        "pip install 'sparrowmq[opentelemetry]'"
+    ) == printed_by(code)
+
+
+def printed_by(code: str) -> str:
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    return found.stdout.strip()
