@@ -1,5 +1,6 @@
 """Every Python block of the README and the documentation runs, in order, file by file.
 
+Chinese pages have the blocks of their English twins.
 Where a block of text follows a Python block, each of its lines but "..." was printed. A block that
 says "# until Ctrl-C" gets its Ctrl-C once all of them but the last are.
 """
@@ -24,7 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.S)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
-WITH_BLOCKS = [path for path in DOCUMENTS if BLOCK.search(path.read_text())]
+FENCE = re.compile(r"^```.*?^```$", re.S | re.M)
+CHINESE = [path for path in DOCUMENTS if path.name.endswith(".zh.md")]
+WITH_BLOCKS = [path for path in DOCUMENTS if path not in CHINESE and BLOCK.search(path.read_text())]
 
 
 def name_of(path: Path) -> str:
@@ -65,6 +68,17 @@ def interrupting(code: str, printed: StringIO, lines: list[str]) -> Iterator[Non
         yield
     finally:
         thread.join()
+
+
+@pytest.mark.parametrize("path", CHINESE, ids=name_of)
+def test_a_chinese_page_has_the_blocks_of_its_english_twin(path: Path) -> None:
+    english = FENCE.findall(path.with_name(path.name.replace(".zh.md", ".md")).read_text())
+    chinese = [
+        block.replace('title="终端 ', 'title="terminal ')
+        for block in FENCE.findall(path.read_text())
+    ]
+
+    assert english == chinese
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
