@@ -147,6 +147,7 @@ def make(kind: type[SparrowError]) -> SparrowError:
     samples: dict[str, Any] = {
         "str": "said",
         "int": 7,
+        "bool": True,
         "tuple[str, ...]": ("a", "b"),
         # Where in a file of accounts.
         "Path": ("accounts", 1),

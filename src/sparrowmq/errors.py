@@ -17,7 +17,8 @@ SparrowError                      retriable = outcome_unknown = refresh_route = 
 │   ├── TopicRouteNotFound        (retriable)
 │   └── NoWritableQueue
 ├── BrokerError(code, remark)     an answer whose code is not SUCCESS
-├── SendFailed                    every attempt failed
+├── SendFailed                    every attempt failed (outcome_unknown if one of them is)
+├── BufferFull                    too much waits to be sent (retriable)
 └── StoreError
     ├── CorruptRecord(position)
     ├── StoreFull
@@ -147,11 +148,17 @@ class BrokerError(SparrowError):
         code: the response code as it came (`protocol.codes.ResponseCode` where known).
         remark: the peer's own words, "" when it gave none.
         address: the peer.
+        subject: what was asked for, such as a message to a topic, if the caller cannot know.
+        hint: what to try.
     """
 
-    def __init__(self, code: int, remark: str, *, address: str = "") -> None:
+    def __init__(
+        self, code: int, remark: str, *, address: str = "", subject: str = "", hint: str = ""
+    ) -> None:
+        what = f"{subject}: " if subject else ""
         where = f" from {address}" if address else ""
-        super().__init__(f"answer code {code}{where}: {remark or 'no remark'}")
+        advice = f"; {hint}" if hint else ""
+        super().__init__(f"{what}answer code {code}{where}: {remark or 'no remark'}{advice}")
         self.code = code
         self.remark = remark
         self.address = address
@@ -171,11 +178,19 @@ class SendFailed(SparrowError):
     Args:
         message: what happened, with the brokers tried.
         brokers_tried: broker names in the order of the attempts.
+        outcome_unknown: whether a broker may have stored the message all the same.
     """
 
-    def __init__(self, message: str, *, brokers_tried: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        brokers_tried: tuple[str, ...] = (),
+        outcome_unknown: bool = False,
+    ) -> None:
         super().__init__(message)
         self.brokers_tried = brokers_tried
+        self.outcome_unknown = outcome_unknown
 
 
 class StoreError(SparrowError):

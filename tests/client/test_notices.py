@@ -29,8 +29,16 @@ def message(number: int, *, reconsume_times: int = 0) -> MessageExt:
 @pytest.mark.parametrize(
     ("ended_count", "is_broadcasting", "fate"),
     [
-        (0, False, "with 3 messages of {queue}, to be delivered again: ValueError"),
-        (3, False, "of {queue}, to be kept as dead letters in %DLQ%GID_x: ValueError"),
+        (
+            0,
+            False,
+            "with 3 messages of {queue} from offset 40 on, to be delivered again: ValueError",
+        ),
+        (
+            3,
+            False,
+            "of {queue} from offset 40 on, to be kept as dead letters in %DLQ%GID_x: ValueError",
+        ),
         (
             1,
             False,
@@ -43,7 +51,7 @@ def test_failed_listener_is_logged_with_what_becomes_of_its_messages(
     caplog: pytest.LogCaptureFixture, ended_count: int, fate: str, *, is_broadcasting: bool
 ) -> None:
     NoticeLog("GID_x").tell(
-        ListenerFailed(QUEUE, 3, ended_count, is_broadcasting, ValueError("no such flight"))
+        ListenerFailed(QUEUE, 40, 3, ended_count, is_broadcasting, ValueError("no such flight"))
     )
 
     (line,) = caplog.messages
@@ -55,8 +63,8 @@ def test_dead_letter_is_logged_though_the_listener_failed_with_it_a_moment_ago(
 ) -> None:
     log, error = NoticeLog("GID_x"), ValueError("no such flight")
 
-    log.tell(ListenerFailed(QUEUE, 1, 0, is_broadcasting=False, error=error))
-    log.tell(ListenerFailed(QUEUE, 1, 1, is_broadcasting=False, error=error))
+    log.tell(ListenerFailed(QUEUE, 40, 1, 0, is_broadcasting=False, error=error))
+    log.tell(ListenerFailed(QUEUE, 40, 1, 1, is_broadcasting=False, error=error))
     log.tell(GivenUp(QUEUE, (message(7, reconsume_times=2),), is_broadcasting=False))
 
     again, kept, dead = caplog.messages

@@ -187,12 +187,18 @@ class AsyncDriver:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None:
-                raise UsageError("the driver belongs to another event loop; make one for this loop")
+                raise UsageError(
+                    "this client runs on another event loop, where it was used first; open a "
+                    "client in each loop (asyncio.run makes a new one at each call)"
+                )
             self._loop = loop
         if self._is_closing:
             raise UsageError("this client is closed; open a new one")
         if os.getpid() != self._pid:
-            raise UsageError("the driver was made before a fork; make one in this process")
+            raise UsageError(
+                "this client was made before a fork, and a connection serves one process; open a "
+                "client in each process, after the fork"
+            )
         return loop
 
     def _run_soon(self) -> None:

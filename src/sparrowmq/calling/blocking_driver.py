@@ -220,7 +220,10 @@ class BlockingDriver:
         if self._is_closing:
             raise UsageError("this client is closed; open a new one")
         if os.getpid() != self._pid:
-            raise UsageError("the driver was made before a fork; make one in this process")
+            raise UsageError(
+                "this client was made before a fork, and a connection serves one process; open a "
+                "client in each process, after the fork"
+            )
 
     def _lead(self, task: OperationTask) -> None:
         try:

@@ -38,7 +38,7 @@ def parse_name_servers(value: str | Sequence[str]) -> tuple[str, ...]:
         if match is None or not 0 < int(match["port"]) <= _PORT_MAX:
             raise ConfigError(
                 f"name_server {address!r} is no address; give host:port, such as 127.0.0.1:9876, "
-                f"and separate several by ';'"
+                f"without http:// or a path, and separate several by ';'"
             )
     return tuple(dict.fromkeys(addresses))
 

@@ -193,11 +193,12 @@ class NoticeLog:
     ) -> None:
         error = notice.error
         if isinstance(notice, ListenerFailed):
-            text = "the listener failed with %s of %s, %s: %r"
+            text = "the listener failed with %s of %s from offset %d on, %s: %r"
             kind = (text, str(notice.queue), type(error).__name__, str(notice.ended_count > 0))
             messages = _count(notice.message_count, "message")
             fate = self._fate_of(notice)
-            self._warn(kind, text, messages, notice.queue, fate, error, error=error)
+            place = (notice.queue, notice.first_offset)
+            self._warn(kind, text, messages, *place, fate, error, error=error)
         elif isinstance(notice, RebalanceListenerFailed):
             text = "a callback on queues that came or went failed: %r"
             self._warn((text, repr(error)), text, error, error=error)

@@ -88,7 +88,7 @@ def check_and_encode(message: Message, msg_id: str, *, config: ProducerConfig) -
     if not 0 < len(message.body) <= config.body_bytes_max:
         raise UsageError(
             f"the body of a message to {message.topic!r} has {len(message.body)} bytes; it must "
-            f"have 1 to {config.body_bytes_max}"
+            f"have 1 to {config.body_bytes_max} (body_bytes_max, and brokers have a bound too)"
         )
     namespace = config.namespace.name
     if not (
@@ -172,6 +172,6 @@ def _properties_of(message: Message, msg_id: str, *, namespace: str) -> str:
     if 4 * len(text) > PROPERTIES_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise UsageError(
             f"the properties of a message to {message.topic!r} have {len(text.encode())} bytes; "
-            f"{PROPERTIES_BYTES_MAX} is the most"
+            f"{PROPERTIES_BYTES_MAX} is the most; put what is large into the body"
         )
     return text

@@ -90,6 +90,7 @@ class ListenerFailed(NamedTuple):
     """
 
     queue: MessageQueue
+    first_offset: int
     message_count: int
     ended_count: int
     is_broadcasting: bool

@@ -517,7 +517,10 @@ class FrameDecoder:
         size, mark = _PREFIX.unpack_from(buffer, at)
         header_size = mark & 0x00FFFFFF
         if size + 4 > self._frame_bytes_max:
-            text = f"a frame of {size + 4} bytes, at most {self._frame_bytes_max}"
+            text = (
+                f"a frame of {size + 4} bytes, at most {self._frame_bytes_max}; the peer may not "
+                f"speak RocketMQ's protocol"
+            )
             raise self._stop(RemoteProtocolError(text))
         if header_size > size - 4:
             text = f"a header of {header_size} bytes in a frame of {size + 4}"

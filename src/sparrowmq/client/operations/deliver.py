@@ -193,7 +193,12 @@ def _failure_of(
         not subscriber.comes_again(message, delay_level=delay_level) for message in messages
     )
     return ListenerFailed(
-        action.queue, len(messages), ended_count, subscriber.is_broadcasting, error
+        action.queue,
+        messages[0].queue_offset,
+        len(messages),
+        ended_count,
+        subscriber.is_broadcasting,
+        error,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 from msgspec import Struct
@@ -24,6 +25,26 @@ INVOKE_TIMEOUT_MS = 3_000
 BODY_BYTES_MAX = 8 * 1024 * 1024
 # Of a remark, which goes into an error's text and into logs.
 REMARK_CHARACTERS_MAX = 2_000
+
+# What to try, by words of a remark. PlainPermissionManager.java, PlainAccessValidator.java.
+_HINTS_BY_REMARK = (
+    ("No accessKey is configured", "give access_key and secret_key"),
+    ("No acl config for", "check access_key; the server has no such account"),
+    ("Check signature failed", "check secret_key"),
+    ("AclException", "have an administrator of the cluster allow it to this access key"),
+)
+_HINTS_BY_CODE: Mapping[int, str] = MappingProxyType(
+    {
+        ResponseCode.SYSTEM_BUSY: "the broker has more to store than it can; send more slowly",
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "name servers listen at port 9876 and brokers "
+        "at 10911 if not told otherwise, and older servers lack newer requests",
+        ResponseCode.MESSAGE_ILLEGAL: "make the message smaller, or raise the broker's bounds",
+        ResponseCode.SERVICE_NOT_AVAILABLE: "look at the broker's log and its disk",
+        ResponseCode.NO_PERMISSION: "see what the topic, the group and the broker permit",
+        ResponseCode.TOPIC_NOT_EXIST: "create the topic, or check its name",
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the group, or check its name",
+    }
+)
 
 
 def make_request(
@@ -81,7 +102,7 @@ def ask_name_servers(
             reply: RemotingCommand = yield Invoke(address, make_request(code, header), share_ms)
             if reply.code != ResponseCode.SUCCESS:
                 name_servers.mark_answered(address)
-                raise error_of(reply, address)
+                raise _refusal_of(reply, address)
             answer = read(reply, address)
         except (TransportError, RemoteProtocolError) as error:
             failure = error
@@ -92,10 +113,16 @@ def ask_name_servers(
     if isinstance(failure, RemoteProtocolError):
         raise failure
     tried = ", ".join(addresses)
+    advice = "" if "; " in str(failure) else "; check the address, and that one runs there"
     raise ConnectFailed(
-        f"no name server answers at {tried} ({failure}); check the address and that one runs there",
-        address=tried,
+        f"no name server answers at {tried}: {failure}{advice}", address=tried
     ) from failure
+
+
+def _refusal_of(reply: RemotingCommand, address: str) -> BrokerError:
+    is_understood = reply.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    subject = "" if is_understood else f"{address} may be a broker, and no name server"
+    return error_of(reply, address, subject=subject)
 
 
 def decode_answer(
@@ -126,7 +153,15 @@ def decode_answer(
         raise RemoteProtocolError(f"{address} answers with {error}") from error
 
 
-def error_of(reply: RemotingCommand, address: str) -> BrokerError:
-    """Make the error of an answer that is no success."""
-    remark = (reply.remark or "")[:REMARK_CHARACTERS_MAX]
-    return BrokerError(reply.code, remark, address=address)
+def error_of(reply: RemotingCommand, address: str, *, subject: str = "") -> BrokerError:
+    """Make the error of an answer that is no success, with what to try.
+
+    Args:
+        subject: what was asked for, if the caller cannot know.
+    """
+    remark = (reply.remark or "").strip()[:REMARK_CHARACTERS_MAX]
+    hint = next(
+        (hint for words, hint in _HINTS_BY_REMARK if words in remark),
+        _HINTS_BY_CODE.get(reply.code, ""),
+    )
+    return BrokerError(reply.code, remark, address=address, subject=subject, hint=hint)

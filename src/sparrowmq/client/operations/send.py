@@ -276,6 +276,8 @@ def _attempt(
         yield from spawn(_heartbeat(publisher, topic), name=f"heartbeat of {config.group}")
     tried: list[str] = []
     failure: SparrowError | None = None
+    # Whether a broker may have stored it at an attempt whose answer did not come.
+    is_unknown = False
     # Whether no other broker may take it.
     is_alone = False
     for attempt in range(1 + config.retry_times):
@@ -289,9 +291,15 @@ def _attempt(
             now_ms = yield Now()
             if now_ms >= deadline_ms:
                 break
-        route, now_ms = yield from _get_route(
-            publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms
-        )
+        try:
+            route, now_ms = yield from _get_route(
+                publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms
+            )
+        except SparrowError as error:
+            if not is_unknown:
+                raise
+            failure = error
+            break
         avoid = tried[-1] if tried else None
         target = _choose(publisher, route, queue, key, avoid=avoid)
         is_alone = queue is not None or bool(key) or _has_one_broker(publisher, topic)
@@ -302,6 +310,7 @@ def _attempt(
             reply: RemotingCommand = yield Invoke(address, request, max(1, deadline_ms - now_ms))
         except (TransportError, NoWritableQueue) as error:
             failure = error
+            is_unknown = is_unknown or error.outcome_unknown
             now_ms = yield Now()
             continue
         status = _STATUSES.get(reply.code)
@@ -312,13 +321,40 @@ def _attempt(
         # Differs from RocketMQ: a broker that forbids is not asked again where no other may be.
         is_forbidden = reply.code == ResponseCode.NO_PERMISSION and is_alone
         if reply.code not in _RETRIED_CODES or failure.is_denial or is_forbidden:
-            raise failure
+            if is_unknown:
+                break
+            raise error_of(reply, address, subject=f"{_subject(topic, msg_id)} is not stored")
         now_ms = yield Now()
-    raise SendFailed(
-        f"a message to topic {topic!r} was not sent in {len(tried)} attempts at "
-        f"{', '.join(tried)}: {failure}; see whether the broker runs, and send it again",
-        brokers_tried=tuple(tried),
-    ) from failure
+    what = _subject(topic, msg_id)
+    raise _send_failed(what, tuple(tried), failure, is_unknown=is_unknown) from failure
+
+
+def _send_failed(
+    what: str, tried: tuple[str, ...], failure: SparrowError | None, *, is_unknown: bool
+) -> SendFailed:
+    advice = "no broker has stored it; see whether the broker runs, and send it again"
+    if is_unknown:
+        advice = (
+            "a broker may have stored it, though its answer did not come: look for its id, or send "
+            "it again and bear it twice"
+        )
+    times = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
+    brokers = ", ".join(dict.fromkeys(tried))
+    return SendFailed(
+        f"{what} failed in {times} at {brokers}: {failure}; {advice}",
+        brokers_tried=tried,
+        outcome_unknown=is_unknown,
+    )
+
+
+def _subject(topic: str, msg_id: str) -> str:
+    """Return what was sent, as errors name it."""
+    if not msg_id:
+        return f"a batch to topic {topic!r}"
+    first, *others = msg_id.split(",")
+    if not others:
+        return f"the message {first} to topic {topic!r}"
+    return f"the batch of {1 + len(others)} messages to topic {topic!r}, {first} the first,"
 
 
 def _get_route(
@@ -453,9 +489,11 @@ def _result_of(
 
 
 def _wrong_answer(target: MessageQueue, what: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
+    error = RemoteProtocolError(
         f"the answer to a send to {target} {what}; whether the message was stored is not known"
     )
+    error.outcome_unknown = True
+    return error
 
 
 def make_known(publisher: Publisher, message: Message) -> Operation[None]:
