@@ -363,6 +363,7 @@ async def talk(port: int, data: bytes) -> bytes:
     """Send bytes, and return what comes until the server closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
+    answer = b""
     async with asyncio.timeout(20):
         with suppress(ConnectionResetError):
             answer = await reader.read()

@@ -119,8 +119,9 @@ def test_history_is_of_the_groups_that_are_there_and_bounded() -> None:
         groups = tuple(GroupOverview(group=name, retry_lag=at_ms) for name in names)
         return Overview(at_ms=at_ms, timestamp_ms=at_ms, brokers=(), topics=(), groups=groups)
 
-    for at_ms in range(100):
-        rows = history.add(look(at_ms, "a", "b"))
+    for at_ms in range(99):
+        history.add(look(at_ms, "a", "b"))
+    rows = history.add(look(99, "a", "b"))
     assert [30, 30] == [len(row.lags) for row in rows]
     assert ["a"] == [row.group.group for row in history.add(look(100, "a"))]
     assert [(101,)] == [row.lags for row in history.add(look(101, "b"))]

@@ -65,7 +65,7 @@ def test_strategy_that_raises_leaves_any_other_member() -> None:
     class Broken:
         name = "BROKEN"
 
-        def allocate(self, *_: object) -> list[MessageQueue]:
+        def allocate(self, *_: object, **__: object) -> list[MessageQueue]:
             raise RuntimeError("no")
 
     history = QueueHistory()

@@ -71,7 +71,8 @@ def feed(path: Path, number: int, rows: list[dict[str, object]]) -> None:
     path.mkdir(exist_ok=True)
     file = path / f"{number:03d}.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    os.utime(file, (1_700_000_000 + number,) * 2)
+    time_s = 1_700_000_000 + number
+    os.utime(file, (time_s, time_s))
 
 
 def stream(spark: SparkSession, path: Path) -> DataFrame:

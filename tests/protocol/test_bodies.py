@@ -31,7 +31,8 @@ OTHER_INSTANCES = {"subgroup", "topicconfig"}
 
 
 def body_type(case: dict[str, Any]) -> Any:
-    return getattr(bodies, OUR_NAMES.get(case["class"], case["class"]))
+    name: str = case["class"]
+    return getattr(bodies, OUR_NAMES.get(name, name))
 
 
 def canonical(value: Any) -> Any:

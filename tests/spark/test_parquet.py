@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_a_replayed_batch_that_is_whole_is_left_alone(spark: SparkSession, tmp_p
         return sorted((str(p), p.stat().st_mtime_ns) for p in table.rglob("*.parquet"))
 
     # None removes the property, which the annotation leaves out.
-    set_property: Callable[[str, Any], None] = spark.sparkContext.setLocalProperty
+    set_property: Callable[[str, Any], None] = cast(Any, spark.sparkContext).setLocalProperty
 
     def write(query_id: str | None) -> None:
         set_property("sql.streaming.queryId", query_id)

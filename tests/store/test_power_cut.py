@@ -117,11 +117,10 @@ def work(store: MessageStore, life: Life, rng: Random, make: Callable[..., Recor
         if step <= 1:
             records = new_records(life, rng, make)
             life.put.update((r.body, (r.topic, r.queue_id)) for r in records)
-            for record in records:
-                result = store.append(record, timestamp_ms=now_ms)
-                assert result.status is PutStatus.PUT_OK
+            results = [store.append(record, timestamp_ms=now_ms) for record in records]
+            assert {PutStatus.PUT_OK} == {result.status for result in results}
             assert store.write().status is PutStatus.PUT_OK
-            waiting.append((result.end_position, records))
+            waiting.append((results[-1].end_position, records))
         elif step == 2 and flush is None:
             flush = store.flush_work()
         elif step == 2 and flush is not None:

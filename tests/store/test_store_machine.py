@@ -74,6 +74,7 @@ def build_machine(
         )
         def put(self, queue_id: int, sizes: list[int]) -> None:
             self.now_ms += 5
+            end_position = 0
             records = [
                 new_record(b"%d " % (len(self.messages) + n) + b"x" * size, queue_id=queue_id)
                 for n, size in enumerate(sizes)
@@ -83,9 +84,10 @@ def build_machine(
                 assert result.status is PutStatus.PUT_OK
                 assert result.queue_offset == sum(m[1] == queue_id for m in self.messages)
                 self.messages.append((result.position, queue_id, record.body))
+                end_position = result.end_position
             assert self.store.write().status is PutStatus.PUT_OK
             if self.config.flush is FlushMode.ASYNC:
-                self.readable_end = result.end_position
+                self.readable_end = end_position
 
         @rule()
         def put_too_much(self) -> None:

@@ -261,7 +261,7 @@ class TopApp(App[None]):
         if isinstance(screen, GroupScreen) and screen.group == event.case.snapshot.group:
             screen.update(event.case, event.findings)
 
-    def on_failed(self, event: LookFailed) -> None:
+    def on_look_failed(self, event: LookFailed) -> None:
         """Say that a look failed."""
         screen = self.screen
         if isinstance(screen, GroupScreen):
