@@ -79,7 +79,7 @@ def serve(rig: Any, connection: Any, frame: bytes, *, short: bool) -> list[Outpu
 
 def frames_of(outputs: Sequence[Output]) -> list[bytes]:
     return [
-        output.frame if isinstance(output, Written) else encode_frame(output.command)
+        output.head if isinstance(output, Written) else encode_frame(output.command)
         for output in outputs
         if isinstance(output, Written | Reply)
     ]

@@ -8,7 +8,10 @@ import pytest
 from sparrowmq.broker.message_filter import EXAMINATION_COST_MAX, EXAMINED_COUNT_MAX
 from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.framing import FrameDecoder, decode_request, encode_frame
 from sparrowmq.protocol.record import decode_messages
+from sparrowmq.serving.connections import Written
 
 HEARTBEAT = (
     b'{"clientID":"c1","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET",'
@@ -366,3 +369,54 @@ def _fields() -> dict[str, str]:
         "subscription": "*",
         "subVersion": "0",
     }
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"queueOffset": "1", "maxMsgNums": "1"},
+        {"queueOffset": "2"},
+        {"queueOffset": "9"},
+        {"queueId": "1"},
+        {"queueId": "9"},
+        {"subscription": "B"},
+        {"topic": "unknown"},
+        {"consumerGroup": "%"},
+    ],
+    ids=str,
+)
+def test_pull_is_answered_alike_however_its_header_was_read(
+    rig: Any, fields: dict[str, str]
+) -> None:
+    connection = rig.connect()
+    for body in (b"a", b"b"):
+        rig.send(connection, body=body, properties="TAGS\x01A")
+    values = {
+        "consumerGroup": "GID_c",
+        "topic": "T",
+        "queueId": "0",
+        "queueOffset": "0",
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+        **fields,
+    }
+    frame = encode_frame(
+        RemotingCommand(code=RequestCode.PULL_MESSAGE, ext_fields=values, opaque=-5)
+    )
+    (command,) = FrameDecoder(decode=decode_request).receive_data(frame)
+    assert command.header is not None
+
+    (short,) = rig.handle(connection, command)
+    (long,) = rig.handle(connection, FrameDecoder().receive_data(frame)[0])
+
+    assert isinstance(short, Written) == (short.command.code == ResponseCode.SUCCESS)
+    if isinstance(short, Written):
+        assert encode_frame(long.command) == short.head + (short.body or b"")
+    else:
+        assert encode_frame(long.command) == encode_frame(short.command)

@@ -20,7 +20,11 @@ from sparrowmq.protocol.framing import (
     decode_request,
     encode_frame,
 )
-from sparrowmq.protocol.headers import SendMessageRequestHeaderV2, decode_header
+from sparrowmq.protocol.headers import (
+    PullMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    decode_header,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -307,7 +311,7 @@ def send_frame(code: int, ext_fields: dict[str, Any]) -> bytes:
 
 
 def assert_reads_as_every_header(header: bytes) -> None:
-    """Compare what a server reads of a send with what `decode_command` does."""
+    """Compare what a server reads of a send or pull with what `decode_command` does."""
     try:
         expected = decode_command(SerializeType.JSON, header, b"body")
     except RemoteProtocolError:
@@ -319,8 +323,10 @@ def assert_reads_as_every_header(header: bytes) -> None:
     if actual.header is None:
         assert expected == actual
         return
-    header_of = decode_header(SendMessageRequestHeaderV2, expected.ext_fields)
-    assert isinstance(actual.header, SendMessageRequestHeaderV2)
+    is_pull = expected.code == RequestCode.PULL_MESSAGE
+    kind: type[msgspec.Struct] = PullMessageRequestHeader if is_pull else SendMessageRequestHeaderV2
+    header_of: msgspec.Struct = decode_header(kind, expected.ext_fields)
+    assert isinstance(actual.header, kind)
     assert msgspec.structs.asdict(header_of) == msgspec.structs.asdict(actual.header)
     actual.header, actual.ext_fields = None, expected.ext_fields
     assert expected == actual
@@ -357,3 +363,45 @@ def test_header_of_a_send_says_the_same_however_it_is_read(
     header = send_frame(RequestCode.SEND_MESSAGE_V2, fields)
 
     assert_reads_as_every_header(header.replace(b'{"a"', b"{" + doubled.encode() + b'"a"', 1))
+
+
+PULL_FIELDS = {
+    "consumerGroup": "GID",
+    "topic": "T",
+    "queueId": "3",
+    "queueOffset": "64",
+    "maxMsgNums": "32",
+    "sysFlag": "2",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "15000",
+    "subscription": "*",
+    "subVersion": "1795252251857",
+    "expressionType": "TAG",
+}
+
+
+def test_header_of_a_pull_is_read_into_its_type_at_once() -> None:
+    header = send_frame(RequestCode.PULL_MESSAGE, PULL_FIELDS)
+
+    assert decode_request(SerializeType.JSON, header, None).header is not None
+    assert_reads_as_every_header(header)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*PULL_FIELDS, "maxMsgBytes", "bname"]),
+        st.sampled_from(["1", "-1", "", "a:b", '"topic":"U"', '\\"x":', "9" * 20])
+        | st.sampled_from([1, True, None, 1.5])
+        | TEXTS,
+    ),
+    st.sets(st.sampled_from(sorted(PULL_FIELDS)), max_size=2),
+    st.sampled_from(["", '"topic":"U",', '"maxMsgBytes":"1",', '"z":"1",']),
+)
+def test_header_of_a_pull_says_the_same_however_it_is_read(
+    changes: dict[str, Any], absent: set[str], doubled: str
+) -> None:
+    fields = {name: v for name, v in (PULL_FIELDS | changes).items() if name not in absent}
+    header = send_frame(RequestCode.PULL_MESSAGE, fields)
+
+    start = b'"extFields":{'
+    assert_reads_as_every_header(header.replace(start, start + doubled.encode(), 1))

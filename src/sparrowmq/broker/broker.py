@@ -239,11 +239,15 @@ class Broker:
             reason = f"{written.status.name}: {written.remark}"
             outputs = pending.fail_unwritten(store.written_position, reason)
         dispatched = store.dispatch()
-        for item in dispatched:
-            if item.topic == SCHEDULE_TOPIC:
-                self.state.delays.note_arrival(item.queue_id)
-        pull.wake(self.state, dispatched)
-        return outputs + pull.answer_released(self.state)
+        if dispatched:
+            for item in dispatched:
+                if item.topic == SCHEDULE_TOPIC:
+                    self.state.delays.note_arrival(item.queue_id)
+            pull.wake(self.state, dispatched)
+        holds = self.state.holds
+        if holds.has_ended or holds.has_drained:
+            outputs += pull.answer_released(self.state)
+        return outputs
 
     @property
     def is_unsettled(self) -> bool:
@@ -290,6 +294,17 @@ class Broker:
             outputs += clients.forget_connection(state, connection, now_ms=now_ms)
             outputs.append(Close(connection, "its heartbeats stopped"))
         return outputs
+
+    def is_work_due(self, now_ms: int) -> bool:
+        """Tell whether `flush_work` and its like may have something: most turns need none."""
+        state = self.state
+        is_flush_due = state.config.sync_flush or now_ms >= self._flush_due_ms
+        return (
+            (is_flush_due and not self._flush_runs)
+            or state.journal.is_asked
+            or state.saves.is_asked
+            or state.registrations.is_asked
+        )
 
     def flush_work(self, *, now_ms: int) -> FlushWork | None:
         """Return what to flush, or None if a flush runs, nothing is new, or it is not yet time."""

@@ -127,7 +127,9 @@ class BrokerHost:
 
     def settle(self) -> None:
         """Show what was appended, and answer who waits for it."""
-        self._world.perform(self._broker.settle())
+        outputs = self._broker.settle()
+        if outputs:
+            self._world.perform(outputs)
         if self._broker.is_unsettled and not self.is_stopping:
             self._world.end_turn_soon()
 
@@ -136,6 +138,8 @@ class BrokerHost:
         if self.is_stopping:
             return
         broker, now_ms = self._broker, self._world.monotonic_ms()
+        if not broker.is_work_due(now_ms):
+            return
         for round in (
             self._flush_round(broker.flush_work(now_ms=now_ms)),
             self._journal_round(broker.journal_work(now_ms=now_ms)),

@@ -88,6 +88,11 @@ class PullHold:
         """Whether `release` has something to do."""
         return bool(self._woken or self._discarded or self._first_due())
 
+    @property
+    def has_drained(self) -> bool:
+        """Whether `take_drained` has something to return."""
+        return bool(self._drained)
+
     def hold(self, held: HeldPull) -> HeldPull | None:
         """Hold a pull; if the table is full, returns the one to be answered early instead."""
         evicted = self._evict() if self._count >= self._held_max else None

@@ -23,6 +23,11 @@ class Rounds:
         self.asked = self.begun + 1
         return self.asked
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether a round is asked for that has not begun."""
+        return self.asked > self.begun
+
     def begin(self) -> int | None:
         """Begin a round and return its number, or None if one runs or none is asked for."""
         if self.begun != self.finished or self.asked <= self.begun:

@@ -24,9 +24,9 @@ JSON headers are read strictly at first, which suffices for all known peers, and
 fastjson's dialect and with its conversions (`"11"` for 11, a language by number, keys in any
 case). Differs from RocketMQ: a key that comes twice is refused.
 
-Speed matters here: benchmarks/protocol.py. For it a server reads the header of a send, which is
-most of what brokers are asked, straight into its type (`decode_request`), and falls back on the
-readers above for every form of it that is not the usual one.
+Speed matters here: benchmarks/protocol.py. For it a server reads the headers of sends and pulls,
+which are most of what brokers are asked, straight into their types (`decode_request`), and falls
+back on the readers above for every form of them that is not the usual one.
 Source: RocketMQ 4.9.3 remoting/protocol/RemotingCommand.java, RocketMQSerializable.java.
 """
 
@@ -44,7 +44,7 @@ from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.protocol import fastjson
 from sparrowmq.protocol.codes import LanguageCode, RequestCode, SerializeType
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.headers import SendMessageRequestHeaderV2
+from sparrowmq.protocol.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
 
 # NettyDecoder.FRAME_MAX_LENGTH, counted with the four bytes of the length itself.
 FRAME_BYTES_MAX = 16_777_216
@@ -99,12 +99,27 @@ class _JsonSendHeader(msgspec.Struct, forbid_unknown_fields=True):
     serializeTypeCurrentRPC: str | UnsetType = UNSET  # noqa: N815
 
 
-# The keys that every such header has: those above but the last, eight required fields, two flags.
+class _JsonPullHeader(msgspec.Struct, forbid_unknown_fields=True):
+    """The header of PULL_MESSAGE as every known peer writes it."""
+
+    code: _Int32
+    flag: _Int32
+    language: str
+    opaque: _Int32
+    version: _Int32
+    extFields: PullMessageRequestHeader  # noqa: N815
+    serializeTypeCurrentRPC: str | UnsetType = UNSET  # noqa: N815
+
+
+# The keys that every such header has: those above but the last, eight required fields, two flags;
+# and those with nine required fields.
 _SEND_KEYS_MIN = 16
+_PULL_KEYS_MIN = 15
 _SEND_STARTS = tuple(
     f'{{"code":{code.value},"extFields":{{'.encode()
     for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 )
+_PULL_START = f'{{"code":{RequestCode.PULL_MESSAGE.value},"extFields":{{'.encode()
 
 
 class _JsonHeaderStart(msgspec.Struct):
@@ -130,6 +145,7 @@ class _JsonHeaderOut(msgspec.Struct):
 
 _decode_header_json = msgspec.json.Decoder(_JsonHeader).decode
 _decode_send_json = msgspec.json.Decoder(_JsonSendHeader, strict=False).decode
+_decode_pull_json = msgspec.json.Decoder(_JsonPullHeader, strict=False).decode
 _decode_header_start = msgspec.json.Decoder(_JsonHeaderStart).decode
 _encode_header_json = msgspec.json.Encoder().encode
 _MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -175,9 +191,10 @@ def encode_head(command: RemotingCommand) -> bytes:
     return _PREFIX.pack(size, kind | len(header)) + header
 
 
-def frame_json_header(header: bytes) -> bytes:
-    """Make a frame without a body of a header that is written already, as JSON."""
-    return _PREFIX.pack(4 + len(header), len(header)) + header
+def frame_json_header(header: bytes, body_size: int = 0) -> bytes:
+    """Return a frame up to its body, of a header that is written already, as JSON."""
+    size = len(header)
+    return _PREFIX.pack(4 + size + body_size, size) + header
 
 
 def _encode_json_header(command: RemotingCommand) -> bytes:
@@ -261,15 +278,17 @@ def _decode_json_command(header: bytes, body: bytes | None) -> RemotingCommand:
 
 
 def decode_request(kind: int, header: bytes, body: bytes | None) -> RemotingCommand:
-    """Read a command as `decode_command` does, but the usual header of a send into its type.
+    """Read a command as `decode_command` does, but usual headers of sends and pulls into types.
 
     Raises: RemoteProtocolError as `decode_command`.
     """
-    if header.startswith(_SEND_STARTS) and kind == SerializeType.JSON:
-        command = _find_send(header, body)
-        if command is not None:
-            return command
-    return decode_command(kind, header, body)
+    command: RemotingCommand | None = None
+    if kind == 0:
+        if header.startswith(_SEND_STARTS):
+            command = _find_send(header, body)
+        elif header.startswith(_PULL_START):
+            command = _find_pull(header, body)
+    return decode_command(kind, header, body) if command is None else command
 
 
 def _find_send(header: bytes, body: bytes | None) -> RemotingCommand | None:
@@ -288,9 +307,7 @@ def _find_send(header: bytes, body: bytes | None) -> RemotingCommand | None:
         + (send.bname is not None)
     )
     if (
-        # No key comes twice, none is unknown or null; a colon in a value costs a closer look.
-        (header.count(b":") != key_count and header.count(b'":') != key_count)
-        or len(header) > EXT_VALUE_BYTES_MAX
+        not _has_keys(header, key_count)
         # What else msgspec takes for true, Java does not.
         or (send.batch and b'"m":"true"' not in header)
         or send.unit_mode
@@ -305,6 +322,43 @@ def _find_send(header: bytes, body: bytes | None) -> RemotingCommand | None:
         version=fields.version,
         header=send,
     )
+
+
+def _find_pull(header: bytes, body: bytes | None) -> RemotingCommand | None:
+    """Return the pull of a header that is as every known peer writes it, None for others."""
+    try:
+        fields = _decode_pull_json(header)
+    except _MALFORMED:
+        return None
+    pull = fields.extFields
+    key_count = (
+        _PULL_KEYS_MIN
+        + (fields.serializeTypeCurrentRPC is not UNSET)
+        + (pull.subscription is not None)
+        + (pull.expression_type is not None)
+        + (pull.max_msg_bytes is not None)
+    )
+    if not _has_keys(header, key_count):
+        return None
+    return RemotingCommand(
+        code=fields.code,
+        body=body,
+        opaque=fields.opaque,
+        flag=fields.flag,
+        language=_LANGUAGES_BY_NAME.get(fields.language),
+        version=fields.version,
+        header=pull,
+    )
+
+
+def _has_keys(header: bytes, count: int) -> bool:
+    """Tell whether no key comes twice, and none is unknown or null; nor is any value too long.
+
+    A colon in a value costs a closer look.
+    """
+    return (header.count(b":") == count or header.count(b'":') == count) and len(
+        header
+    ) <= EXT_VALUE_BYTES_MAX
 
 
 def _check_ext_fields(ext_fields: Mapping[str, str], header_bytes: int) -> None:

@@ -37,15 +37,16 @@ class Reply(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Write the answer to a request, which is a frame already."""
+    """Write the answer to a request, which is a frame already: `head` up to its body."""
 
     connection: Connection
-    frame: bytes
+    head: bytes
+    body: bytes | None = None
 
     @property
     def command(self) -> RemotingCommand:
         """What the frame says."""
-        (command,) = FrameDecoder().receive_data(self.frame)
+        (command,) = FrameDecoder().receive_data(self.head + (self.body or b""))
         return command
 
 

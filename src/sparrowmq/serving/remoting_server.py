@@ -171,7 +171,7 @@ class RemotingServer:
             if link is None:
                 continue
             if isinstance(output, Written):
-                self._write(link, output.frame, None)
+                self._write(link, output.head, output.body)
             elif isinstance(output, Reply | Push):
                 self._write(link, _encode_head(output.command), output.command.body)
             elif isinstance(output, Produce):
@@ -207,7 +207,8 @@ class RemotingServer:
         except Exception:
             LOG.exception("the end of a turn failed")
         finally:
-            self._serve_behind()
+            if self._behind:
+                self._serve_behind()
             self._write_out()
             self._is_ending_turn = False
             if self._behind:
@@ -217,6 +218,8 @@ class RemotingServer:
         # Those whose bytes the kernel takes at once have none left of earlier turns here.
         if self._unsent_bytes > self._limits.unsent_bytes_max:
             self._measure_unsent()
+        if not self._unwritten:
+            return
         links, self._unwritten = self._unwritten, []
         now_ms = clock.monotonic_ms()
         for link in links:

@@ -100,7 +100,7 @@ class SimulatedServer:
                 if not isinstance(output, Push) and self._on_reply is not None:
                     self._on_reply(output.connection, output.command)
                 if isinstance(output, Written):
-                    link.unwritten.append(output.frame)
+                    link.unwritten.append(output.head + (output.body or b""))
                 else:
                     link.unwritten.append(encode_frame(output.command))
                 self._unwritten[link] = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import lru_cache
 from itertools import accumulate, compress, pairwise
 from operator import add, ne
 from struct import Struct
@@ -17,8 +18,6 @@ _FILTERED_ENTRIES_MAX = 800
 # Records this close together are read at once: a read costs as much as copying some 10 KB.
 _GAP_BYTES_MAX = 16 << 10
 _READ_BYTES_MAX = 4 << 20
-# Of an entry, where the record is.
-_PLACE = Struct(">qi8x")
 _SYS_FLAG_AND_TIMES = Struct(">36xi8x8xq4xq")
 _BORN_V6 = 0x10
 
@@ -63,7 +62,18 @@ def _read_all(log: CommitLog, entries: bytes, bytes_max: int) -> tuple[bytes, in
     Nothing here takes a step in Python per message: records that lie back to back, as those of a
     producer's batch do, are one run, and are read as one.
     """
-    positions, sizes = zip(*_PLACE.iter_unpack(entries), strict=True)
+    places = _places(len(entries) // ENTRY_SIZE).unpack(entries)
+    positions, sizes = places[::2], places[1::2]
+    *begins, end = accumulate(sizes, initial=positions[0])
+    total = end - positions[0]
+    # A filler's size is beyond these limits.
+    if (
+        total <= min(bytes_max, _READ_BYTES_MAX)
+        and positions[0] >= log.files.begin
+        and positions == tuple(begins)
+    ):
+        run = log.read(positions[0], total)
+        return (run, len(sizes)) if len(run) == total else (b"", 0)
     if FILLER_SIZE in sizes or min(positions) < log.files.begin:
         return b"", 0
     totals = list(accumulate(sizes))
@@ -78,6 +88,12 @@ def _read_all(log: CommitLog, entries: bytes, bytes_max: int) -> tuple[bytes, in
     records = parts[0] if len(runs) == 1 else b"".join(parts)
     assert isinstance(records, bytes)
     return (records, count) if len(records) == totals[count - 1] else (b"", 0)
+
+
+@lru_cache(maxsize=256)
+def _places(count: int) -> Struct:
+    """Return the layout of entries of which only the records' positions and sizes are read."""
+    return Struct(">" + "qi8x" * count)
 
 
 def _answer_outside(queue_offset: int, low: int, high: int) -> GetResult:
