@@ -212,6 +212,16 @@ SETTINGS: tuple[Setting, ...] = (
         "the IP address under which clients reach the broker, if it is not --host",
     ),
     Setting(
+        "health-port",
+        int,
+        None,
+        "",
+        "",
+        "answer /health and /ready over HTTP at this port, on --host; 0 takes any free one",
+        0,
+        65_535,
+    ),
+    Setting(
         "acl",
         str,
         "",
@@ -243,7 +253,8 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "",
         "tls.server.certPath",
-        "a PEM file with the certificate (and chain) of the servers, which then speak TLS",
+        "a PEM file with the certificate (and chain) of the servers, which then speak TLS; a "
+        "renewed one is taken while servers run",
     ),
     Setting(
         "tls-key",

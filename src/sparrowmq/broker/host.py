@@ -111,6 +111,11 @@ class BrokerHost:
         # Whether no round begins any more but the last ones.
         self.is_stopping = False
 
+    @property
+    def is_found(self) -> bool:
+        """Whether one of the name servers, if there are any, was reached when last called."""
+        return not self._name_servers or len(self._unreached) < len(self._name_servers)
+
     # --- turns ------------------------------------------------------------------------------
 
     def tick(self) -> None:

@@ -126,6 +126,30 @@ class BrokerServer:
         """The machine."""
         return self._broker
 
+    def use_tls(self, tls: ssl.SSLContext) -> None:
+        """Speak TLS by another context with peers to come."""
+        self._server.use_tls(tls)
+
+    def use_name_server_tls(self, tls: ssl.SSLContext) -> None:
+        """Connect to name servers by another context from now on."""
+        self._driver.use_tls(tls)
+
+    def failures(self) -> list[str]:
+        """Say what only a restart mends."""
+        failure = self._store.failure
+        return [] if failure is None else [f"the store takes no messages: {failure}"]
+
+    def obstacles(self) -> list[str]:
+        """Say why clients are not served now, or cannot find the broker."""
+        found = self.failures()
+        if self._store.refusal is not None:
+            found.append(f"the store takes no messages: {self._store.refusal}")
+        if self._host.is_stopping:
+            found.append("the broker stops")
+        elif not self._host.is_found:
+            found.append("no name server is reached")
+        return found
+
     def _read_tables(self) -> SavedConfig:
         saved = read_tables(self._storage)
         for loss in saved.losses:

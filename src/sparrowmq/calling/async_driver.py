@@ -112,6 +112,11 @@ class AsyncDriver:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
+    def use_tls(self, tls: ssl.SSLContext) -> None:
+        """Connect by another context from now on; the driver must have had one."""
+        assert self._tls is not None
+        self._tls = tls
+
     async def run(self, operation: Operation[T], *, name: str = "run") -> T:
         """Run an operation and return its result.
 

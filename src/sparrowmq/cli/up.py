@@ -85,6 +85,7 @@ Insecure = Annotated[bool, _option("insecure")]
 Acl = Annotated[str, _option("acl")]
 AclCredentials = Annotated[str, _option("acl-credentials")]
 Advertise = Annotated[str, _option("advertise")]
+HealthPort = Annotated[int | None, _option("health-port", min=0, max=65_535)]
 BrokerName = Annotated[str, _option("broker-name")]
 ClusterName = Annotated[str, _option("cluster-name")]
 AutoCreate = Annotated[
@@ -139,6 +140,7 @@ def up(
     transaction_check_interval_ms: TransactionInterval = 60_000,
     transaction_check_max: TransactionChecks = 15,
     advertise: Advertise = "",
+    health_port: HealthPort = None,
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
     tls_client_ca: TlsClientCa = "",
@@ -203,6 +205,7 @@ def nameserver(
     config: Config = None,
     host: Host = "127.0.0.1",
     port: Annotated[int, _option("nameserver-port", "--port", min=0, max=65_535)] = 9876,
+    health_port: HealthPort = None,
     data: Data = Path("sparrowmq-data/nameserver"),
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
@@ -246,6 +249,7 @@ def serve_broker(
     transaction_check_interval_ms: TransactionInterval = 60_000,
     transaction_check_max: TransactionChecks = 15,
     advertise: Advertise = "",
+    health_port: HealthPort = None,
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
     tls_client_ca: TlsClientCa = "",

@@ -1,8 +1,9 @@
 """A name server, a broker, or both, in the foreground of this process.
 
 Each prints exactly one line on stdout, once it serves: `ready nameserver=HOST:PORT
-broker=HOST:PORT`, or the part it is. Logs go to stderr. SIGTERM and SIGINT stop it cleanly with
-exit code 0. Exit code 1 is a directory or port in use, 2 a wrong setting.
+broker=HOST:PORT`, or the part it is, and `health=HOST:PORT` if it was asked for. Logs go to stderr.
+SIGTERM and SIGINT stop it cleanly with exit code 0. Exit code 1 is a directory or port in use, 2 a
+wrong setting.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from sparrowmq.broker.config import BrokerConfig, DuplicateClientIdPolicy
@@ -28,6 +30,8 @@ from sparrowmq.broker.server import BrokerServer
 from sparrowmq.calling.tls import client_context, own_server_context, server_context
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, SparrowError
+from sparrowmq.hosting.certificate_files import CertificateFiles
+from sparrowmq.hosting.health import serve_health
 from sparrowmq.nameserver.server import NameServerServer
 from sparrowmq.protocol.acl import Credentials
 from sparrowmq.serving.access import AccessControl
@@ -37,8 +41,8 @@ from sparrowmq.serving.remoting_server import bind
 from sparrowmq.store.retention import RetentionConfig
 
 EXIT_FAILURE = 1
-# How often the file of access control is looked at.
-ACL_LOOK_S = 1.0
+# How often the files of access control and certificates are looked at.
+LOOK_S = 1.0
 EXIT_USAGE = 2
 # Python's default is 700.
 _NEW_OBJECTS_PER_COLLECTION = 50_000
@@ -86,6 +90,7 @@ class HostSettings:
     transaction_check_interval_ms: int = 60_000
     transaction_check_max: int = 15
     advertise: str = ""
+    health_port: int | None = None
     tls_cert: str = ""
     tls_key: str = ""
     tls_client_ca: str = ""
@@ -107,27 +112,26 @@ def run_both(settings: HostSettings, *, on_ready: Callable[[str], None] | None =
     """
 
     async def serve(stop: asyncio.Event) -> None:
-        ip, tls = _check_host(settings), _server_tls(settings)
-        own_tls = own_server_context(settings.tls_cert, settings.tls_key or None) if tls else None
+        ip = _check_host(settings)
         data = settings.data
         # The one server signs what it asks the other.
         own = Credentials(access_key=secrets.token_hex(16), secret_key=secrets.token_hex(32))
         async with (
             _access(settings, own=own) as access,
-            _name_server(ip, settings, data / "nameserver", tls=tls, access=access) as port,
+            _name_server(ip, settings, data / "nameserver", access=access) as port,
             _broker(
                 ip,
                 settings,
                 data / "store",
                 name_servers=[_join(_reachable(ip), port)],
-                tls=tls,
-                name_server_tls=own_tls,
+                name_server_tls=_own_tls(settings),
                 access=access,
                 credentials=own if settings.acl else None,
-            ) as broker_address,
+            ) as (broker_address, server),
+            _health(ip, settings, server) as health,
         ):
             shown = _join(_advertised(ip, settings.advertise), port)
-            _print_ready(f"nameserver={shown} broker={broker_address}")
+            _print_ready(f"nameserver={shown} broker={broker_address}{health}")
             if on_ready is not None:
                 on_ready(shown)
             await stop.wait()
@@ -139,12 +143,13 @@ def run_name_server(settings: HostSettings) -> int:
     """Serve as a name server in `data`; return the exit code."""
 
     async def serve(stop: asyncio.Event) -> None:
-        ip, tls = _check_host(settings), _server_tls(settings)
+        ip = _check_host(settings)
         async with (
             _access(settings) as access,
-            _name_server(ip, settings, settings.data, tls=tls, access=access) as port,
+            _name_server(ip, settings, settings.data, access=access) as port,
+            _health(ip, settings) as health,
         ):
-            _print_ready(f"nameserver={_join(_advertised(ip, ''), port)}")
+            _print_ready(f"nameserver={_join(_advertised(ip, ''), port)}{health}")
             await stop.wait()
 
     return _run(serve, settings)
@@ -154,14 +159,7 @@ def run_broker(settings: HostSettings) -> int:
     """Serve as a broker in `data`, known to the name servers given; return the exit code."""
 
     async def serve(stop: asyncio.Event) -> None:
-        ip, tls = _check_host(settings), _server_tls(settings)
-        name_server_tls = None
-        if settings.tls_ca:
-            name_server_tls = client_context(
-                ca_file=settings.tls_ca,
-                certificate_file=settings.tls_cert or None,
-                key_file=settings.tls_key or None,
-            )
+        ip = _check_host(settings)
         credentials = None
         if settings.acl_credentials:
             credentials = read_credentials(Path(settings.acl_credentials))
@@ -172,13 +170,13 @@ def run_broker(settings: HostSettings) -> int:
                 settings,
                 settings.data,
                 name_servers=list(parse_name_servers(settings.nameserver)),
-                tls=tls,
-                name_server_tls=name_server_tls,
+                name_server_tls=_client_tls(settings),
                 access=access,
                 credentials=credentials,
-            ) as address,
+            ) as (address, server),
+            _health(ip, settings, server) as health,
         ):
-            _print_ready(f"broker={address}")
+            _print_ready(f"broker={address}{health}")
             await stop.wait()
 
     return _run(serve, settings)
@@ -193,19 +191,45 @@ async def _access(
         yield None
         return
     file = AccessFile(Path(settings.acl), own=own)
+    async with _looking(file.reload):
+        yield file.control
+
+
+@asynccontextmanager
+async def _looking(*looks: Callable[[], None]) -> AsyncIterator[None]:
+    """Look at files again and again."""
 
     async def follow() -> None:
         while True:
-            await asyncio.sleep(ACL_LOOK_S)
-            file.reload()
+            await asyncio.sleep(LOOK_S)
+            for look in looks:
+                look()
 
     follower = asyncio.create_task(follow())
     try:
-        yield file.control
+        yield
     finally:
         follower.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await follower
+
+
+@asynccontextmanager
+async def _health(
+    ip: str, settings: HostSettings, broker: BrokerServer | None = None
+) -> AsyncIterator[str]:
+    """Answer who asks for health; gives what to add to the line that says that all is ready."""
+    if settings.health_port is None:
+        yield ""
+        return
+    listening = bind(ip, settings.health_port)
+    with contextlib.closing(listening):
+        async with serve_health(
+            listening,
+            health=broker.failures if broker else list,
+            ready=broker.obstacles if broker else list,
+        ):
+            yield f" health={_join(ip, listening.getsockname()[1])}"
 
 
 @asynccontextmanager
@@ -214,24 +238,35 @@ async def _name_server(
     settings: HostSettings,
     root: Path,
     *,
-    tls: ssl.SSLContext | None,
     access: AccessControl | None,
 ) -> AsyncIterator[int]:
     """Serve; gives the port."""
+    tls = _server_tls(settings)
     listening = bind(ip, settings.nameserver_port)
     with contextlib.closing(listening):
         server = NameServerServer(
             root,
-            tls=tls,
+            tls=tls.context if tls else None,
             takes_plain=settings.tls_mode is TlsMode.PERMISSIVE,
             access=access,
         )
         try:
             bound_port: int = listening.getsockname()[1]
             await server.start(listening)
-            yield bound_port
+            async with _following((tls, server.use_tls)):
+                yield bound_port
         finally:
             await server.stop()
+
+
+@asynccontextmanager
+async def _following(
+    *followers: tuple[CertificateFiles | None, Callable[[ssl.SSLContext], None]],
+) -> AsyncIterator[None]:
+    """Have servers and clients use the contexts that files give, also renewed ones."""
+    looks = [partial(files.reload, use) for files, use in followers if files is not None]
+    async with _looking(*looks):
+        yield
 
 
 @asynccontextmanager
@@ -241,12 +276,11 @@ async def _broker(
     root: Path,
     *,
     name_servers: list[str],
-    tls: ssl.SSLContext | None,
-    name_server_tls: ssl.SSLContext | None,
+    name_server_tls: CertificateFiles | None,
     access: AccessControl | None,
     credentials: Credentials | None,
-) -> AsyncIterator[str]:
-    """Serve; gives the address that clients are told."""
+) -> AsyncIterator[tuple[str, BrokerServer]]:
+    """Serve; gives the address that clients are told, and the server."""
     retention = RetentionConfig(
         reserved_hours=settings.retention_hours,
         delete_when=settings.delete_when,
@@ -254,6 +288,7 @@ async def _broker(
         force_percent=settings.disk_force_percent,
         full_percent=settings.disk_full_percent,
     )
+    tls = _server_tls(settings)
     listening = bind(ip, settings.broker_port)
     with contextlib.closing(listening):
         address = _join(_advertised(ip, settings.advertise), listening.getsockname()[1])
@@ -273,9 +308,9 @@ async def _broker(
             root,
             config,
             name_servers=name_servers,
-            tls=tls,
+            tls=tls.context if tls else None,
             takes_plain=settings.tls_mode is TlsMode.PERMISSIVE,
-            name_server_tls=name_server_tls,
+            name_server_tls=name_server_tls.context if name_server_tls else None,
             salvage=settings.salvage,
             log_file_size=settings.log_file_mib << 20,
             access=access,
@@ -283,7 +318,10 @@ async def _broker(
         )
         try:
             await server.start(listening)
-            yield address
+            async with _following(
+                (tls, server.use_tls), (name_server_tls, server.use_name_server_tls)
+            ):
+                yield address, server
         finally:
             await server.stop()
 
@@ -350,14 +388,36 @@ def _print_ready(what: str) -> None:
     print(f"ready {what}", flush=True)
 
 
-def _server_tls(settings: HostSettings) -> ssl.SSLContext | None:
+def _speaks_tls(settings: HostSettings) -> bool:
+    return bool(settings.tls_cert) and settings.tls_mode is not TlsMode.DISABLED
+
+
+def _server_tls(settings: HostSettings) -> CertificateFiles | None:
     """Return the servers' context. Raises: ConfigError."""
     cert, key, client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca
-    if cert and settings.tls_mode is not TlsMode.DISABLED:
-        return server_context(cert, key or None, client_ca_file=client_ca or None)
+    if _speaks_tls(settings):
+        make = partial(server_context, cert, key or None, client_ca_file=client_ca or None)
+        return CertificateFiles(make, (cert, key, client_ca))
     if not cert and (key or client_ca):
         raise ConfigError("--tls-key and --tls-client-ca need --tls-cert; give it, or none of them")
     return None
+
+
+def _own_tls(settings: HostSettings) -> CertificateFiles | None:
+    """Return the context of a client of a server with the same certificate. Raises: ConfigError."""
+    if not _speaks_tls(settings):
+        return None
+    cert, key = settings.tls_cert, settings.tls_key
+    return CertificateFiles(partial(own_server_context, cert, key or None), (cert, key))
+
+
+def _client_tls(settings: HostSettings) -> CertificateFiles | None:
+    """Return the context of a client of name servers elsewhere. Raises: ConfigError."""
+    ca, cert, key = settings.tls_ca, settings.tls_cert, settings.tls_key
+    if not ca:
+        return None
+    make = partial(client_context, ca_file=ca, certificate_file=cert or None, key_file=key or None)
+    return CertificateFiles(make, (ca, cert, key))
 
 
 def _check_host(settings: HostSettings) -> str:

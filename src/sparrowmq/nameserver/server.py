@@ -60,6 +60,10 @@ class NameServerServer:
         )
         self._ticker: asyncio.TimerHandle | None = None
 
+    def use_tls(self, tls: ssl.SSLContext) -> None:
+        """Speak TLS by another context with peers to come."""
+        self._server.use_tls(tls)
+
     async def start(self, listening: socket.socket) -> None:
         """Serve on a bound socket."""
         await self._server.start(listening)

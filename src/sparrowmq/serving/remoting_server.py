@@ -137,6 +137,11 @@ class RemotingServer:
             raise _cannot_listen(error, *listening.getsockname()[:2]) from error
         self._sweeper = loop.call_later(self._limits.sweep_ms / 1000, self._sweep)
 
+    def use_tls(self, tls: ssl.SSLContext) -> None:
+        """Speak TLS by another context with peers to come; the server must have had one."""
+        assert self._tls is not None
+        self._tls = tls
+
     def stop_reading(self) -> None:
         """Accept no more connections and serve no more requests; answers still go out."""
         self._is_stopping = True
