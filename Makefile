@@ -7,12 +7,13 @@ SEEDS ?= 1000
 START ?= 0
 MINUTES ?= 10
 TARGETS ?=
+COVERAGE_FLOOR ?= 85
 BIN := .venv/bin
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup demo test simulate fuzz check format generate docs screens bench bench-compare interop interop-smoke soak soak-spark lock try-wheel clean
+.PHONY: help setup demo test coverage simulate fuzz check format generate docs screens bench bench-compare interop interop-smoke soak soak-spark lock try-wheel clean
 
 setup: .venv/ready ## make .venv with everything that is used here
 
@@ -30,6 +31,13 @@ demo: setup ## the main job on 336,776 flights; the report is demo-out/report.ht
 
 test: setup ## the tests but those against Apache RocketMQ
 	$(BIN)/python -m pytest -m "not interop"
+
+# Half as slow again as `make test`. What processes that are killed have run is not counted.
+coverage: setup ## `make test`, with the lines and branches that it misses; fails below the floor
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -m "not interop"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --fail-under $(COVERAGE_FLOOR)
 
 # Faults under a virtual clock: some minutes. `make simulate SEEDS=100 START=5000` for others.
 simulate: setup ## faults under a virtual clock: SEEDS=1000 START=0
