@@ -62,12 +62,15 @@ def interrupting(code: str, printed: StringIO, lines: list[str]) -> Iterator[Non
         wait_until("printed", lambda: set(lines) <= set(printed.getvalue().splitlines()))
         os.kill(os.getpid(), signal.SIGINT)
 
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
         yield
     finally:
         thread.join()
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
 
 
 @pytest.mark.parametrize("path", CHINESE, ids=name_of)
