@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparrowmq.protocol.record import BatchEntry, Record, encode_batch, encode_host, scan_batch
+from sparrowmq.protocol.record import BatchEntry, Record, encode_batch, encode_host
 from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.file_storage import FileStorage
-from sparrowmq.store.message_batch import MessageBatch
+from sparrowmq.store.message_batch import MessageBatch, read_messages
 from sparrowmq.store.message_store import MessageStore
 from sparrowmq.store.results import PutResult, PutStatus
 
@@ -47,9 +47,7 @@ def make_batch(messages: list[BatchEntry], **fields: Any) -> MessageBatch:
         "store_host": HOSTS[0],
         "reconsume_times": 2,
     }
-    spans = scan_batch(body)
-    own = [body[begin:end] for _, _, begin, end in spans]
-    return MessageBatch("T", 3, body, spans, own, **values | fields)
+    return MessageBatch("T", 3, read_messages(body), **values | fields)
 
 
 def put_singly(store: MessageStore, batch: MessageBatch, messages: list[BatchEntry]) -> PutResult:

@@ -17,11 +17,10 @@ from sparrowmq.protocol.record import (
     decode_record,
     encode_batch,
     encode_host,
-    scan_batch,
 )
 from sparrowmq.protocol.subscription import tags_code
 from sparrowmq.store import FlushMode, GetStatus, MessageStore, PutStatus, StoreConfig
-from sparrowmq.store.message_batch import MessageBatch
+from sparrowmq.store.message_batch import MessageBatch, read_messages
 
 NewRecord = Callable[..., Record]
 SMALL = StoreConfig(
@@ -226,9 +225,7 @@ def test_batch_stays_together(store: MessageStore, new_record: NewRecord) -> Non
     batch = MessageBatch(
         topic="T",
         queue_id=0,
-        body=body,
-        spans=scan_batch(body),
-        properties=[b""] * 5,
+        messages=read_messages(body),
         added="CLUSTER\x01c",
         sys_flag=0,
         born_timestamp_ms=1,

@@ -3,7 +3,7 @@
 What the messages of a batch share is packed once, and what differs goes straight from the request's
 body into the records, field by field of all messages rather than message by message. The bytes are
 those of `encode_stored` and `place_stored` (tests/store/test_message_batch.py), for a third of the
-time (benchmarks/broker.py).
+time (benchmarks/broker.py). Many messages of one size go through even_batch.py.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from zlib import crc32
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model.message import PROPERTY_DELAY_LEVEL, PROPERTY_TAGS
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX
-from sparrowmq.protocol.record import MAGIC_V1, V6_BITS, BatchSpan, head_of
+from sparrowmq.protocol.record import MAGIC_V1, V6_BITS, BatchSpan, head_of, scan_batch
 from sparrowmq.store.consume_queue import ENTRY
+from sparrowmq.store.even_batch import EvenMessages, EvenRecords, ends_alike, find_even
 from sparrowmq.store.record_check import (
     CHECKSUMMED_PROPERTIES_SIZE_MAX,
     CRC_PROPERTY,
@@ -37,28 +38,60 @@ _CRC_START = f"{CRC_PROPERTY}\x01".encode()
 _RARE = {PROPERTY_TAGS: b"G", PROPERTY_DELAY_LEVEL: b"L", CRC_PROPERTY: b"#"}
 
 
-def holds_property(properties: Sequence[bytes], name: str) -> bool:
-    """Return whether one of several messages has a property, maybe empty: TAGS, DELAY, __CRC32#."""
-    text = _SEPARATOR.join(properties)
-    if _RARE[name] not in text:
-        return False
-    start = f"{name}\x01".encode()
-    return text.startswith(start) or _SEPARATOR + start in text
+def holds_property(text: bytes, name: str) -> bool:
+    """Return whether a property is there, maybe empty: TAGS, DELAY or __CRC32#.
+
+    Args:
+        text: properties of one or several messages, a separator before each one's.
+    """
+    return _RARE[name] in text and b"\x02%s\x01" % name.encode() in text
+
+
+class ListedMessages(NamedTuple):
+    """The messages of a SEND_BATCH_MESSAGE, one by one.
+
+    Args:
+        body: of the request; `spans` say where its messages stand, `properties` are theirs.
+    """
+
+    body: bytes
+    spans: Sequence[BatchSpan]
+    properties: list[bytes]
+
+    @property
+    def message_count(self) -> int:
+        """How many there are."""
+        return len(self.spans)
+
+    @property
+    def properties_text(self) -> bytes:
+        """All properties, a separator before each message's."""
+        return _SEPARATOR + _SEPARATOR.join(self.properties)
+
+
+def read_messages(body: bytes) -> EvenMessages | ListedMessages:
+    """Find the messages in the body of SEND_BATCH_MESSAGE.
+
+    Raises: RemoteProtocolError if it is malformed.
+    """
+    return find_even(body) or _list_messages(body)
+
+
+def _list_messages(body: bytes) -> ListedMessages:
+    spans = scan_batch(body)
+    return ListedMessages(body, spans, [body[begin:end] for _, _, begin, end in spans])
 
 
 class MessageBatch(NamedTuple):
     """Messages of one queue.
 
     Args:
-        body: of the request; `spans` say where its messages stand, `properties` are theirs.
         added: properties that each message gets besides its own; at least one.
     """
 
     topic: str
     queue_id: int
-    body: bytes
-    spans: Sequence[BatchSpan]
-    properties: list[bytes]
+    messages: EvenMessages | ListedMessages
     added: str
     sys_flag: int
     born_timestamp_ms: int
@@ -72,19 +105,23 @@ class EncodedBatch(NamedTuple):
     """Records that lack only what their place decides; each list has an element for each.
 
     Args:
-        properties: what the message brought along.
+        flags: of the messages.
         body_crcs: checksums of the bodies.
         ends: all from the sys flag on, without the checksum of the whole.
         has_crc: whether that checksum follows.
         sizes: of the whole records.
     """
 
-    batch: MessageBatch
-    properties: list[bytes]
+    flags: list[int]
     body_crcs: list[int]
     ends: list[bytes]
     has_crc: list[bool]
     sizes: list[int]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all records."""
+        return sum(self.sizes)
 
 
 class PlacedBatch(NamedTuple):
@@ -98,16 +135,26 @@ class PlacedBatch(NamedTuple):
 
 def encode_batch_records(
     batch: MessageBatch, *, topic_field: bytes, append_crc: bool
-) -> EncodedBatch:
+) -> EncodedBatch | EvenRecords:
     """Encode the records but for what their place in the log decides.
 
     Raises: LocalProtocolError if a message does not fit into a record.
     """
-    body, spans, properties = batch.body, batch.spans, batch.properties
+    messages = batch.messages
     added = batch.added.encode()
-    if holds_property([added], CRC_PROPERTY):
+    if holds_property(_SEPARATOR + added, CRC_PROPERTY):
         added = _without_crc(added)
-    if holds_property(properties, CRC_PROPERTY):
+    has_crcs = holds_property(messages.properties_text, CRC_PROPERTY)
+    if isinstance(messages, EvenMessages):
+        if append_crc and not has_crcs and ends_alike(messages):
+            joined = added if added.endswith(_SEPARATOR) else added + _SEPARATOR
+            if messages.properties_size and messages.matrix[0, -1] != 2:
+                joined = _SEPARATOR + joined
+            if messages.properties_size + len(joined) <= CHECKSUMMED_PROPERTIES_SIZE_MAX:
+                return EvenRecords(messages, batch.queue_id, _middle(batch), topic_field, joined)
+        messages = _list_messages(messages.matrix.tobytes())
+    body, spans, properties = messages
+    if has_crcs:
         properties = [_without_crc(each) for each in properties]
     # A separator ends the properties before the checksum.
     ending = _SEPARATOR if append_crc and not added.endswith(_SEPARATOR) else b""
@@ -137,7 +184,8 @@ def encode_batch_records(
     sizes = [
         _START.size + len(end) + crc_size for end, crc_size in zip(ends, crc_sizes, strict=True)
     ]
-    return EncodedBatch(batch, properties, body_crcs, ends, has_crc, sizes)
+    flags = [span[0] for span in spans]
+    return EncodedBatch(flags, body_crcs, ends, has_crc, sizes)
 
 
 def _middle(batch: MessageBatch) -> bytes:
@@ -160,17 +208,27 @@ def _middle(batch: MessageBatch) -> bytes:
 
 
 def place_batch(
-    encoded: EncodedBatch, *, position: int, queue_offset: int, tags_code: Callable[[str], int]
+    batch: MessageBatch,
+    encoded: EncodedBatch | EvenRecords,
+    *,
+    position: int,
+    queue_offset: int,
+    tags_code: Callable[[str], int],
 ) -> PlacedBatch:
     """Complete the records for the place that the log has for them.
 
     Args:
         tags_code: gives the code of a message from its properties.
     """
-    batch, properties, body_crcs, ends, has_crc, sizes = encoded
-    positions = list(accumulate(sizes, initial=position))
-    positions.pop()
-    flags = [span[0] for span in batch.spans]
+    codes = _tags_codes(batch, tags_code)
+    if isinstance(encoded, EvenRecords):
+        data = encoded.place(position, queue_offset)
+        positions = range(position, position + len(data), encoded.record_size)
+        entries = encoded.queue_entries(position, codes)
+        return PlacedBatch(data, tuple(positions), entries, frozenset(codes))
+    flags, body_crcs, ends, has_crc, sizes = encoded
+    places = list(accumulate(sizes, initial=position))
+    places.pop()
     starts = map(
         _START.pack,
         sizes,
@@ -179,7 +237,7 @@ def place_batch(
         repeat(batch.queue_id),
         flags,
         count(queue_offset),
-        positions,
+        places,
     )
     records = list(map(add, starts, ends))
     checksums = encode_crc_properties(map(crc32, records))
@@ -188,16 +246,19 @@ def place_batch(
             each if is_checked else b"" for each, is_checked in zip(checksums, has_crc, strict=True)
         ]
     data = b"".join(chain.from_iterable(zip(records, checksums, strict=True)))
-    if holds_property([batch.added.encode()], PROPERTY_TAGS):
+    entries = b"".join(map(ENTRY.pack, places, sizes, codes))
+    return PlacedBatch(data, tuple(places), entries, frozenset(codes))
+
+
+def _tags_codes(batch: MessageBatch, tags_code: Callable[[str], int]) -> list[int]:
+    messages = batch.messages
+    if holds_property(_SEPARATOR + batch.added.encode(), PROPERTY_TAGS):
         # Of equal names the last counts, so the batch's own tag does.
         ending = f"\x02{batch.added}"
-        codes = [tags_code(each.decode(errors="replace") + ending) for each in properties]
-    elif holds_property(properties, PROPERTY_TAGS):
-        codes = [tags_code(each.decode(errors="replace")) for each in properties]
-    else:
-        codes = [tags_code("")] * len(sizes)
-    entries = b"".join(map(ENTRY.pack, positions, sizes, codes))
-    return PlacedBatch(data, tuple(positions), entries, frozenset(codes))
+        return [tags_code(each.decode(errors="replace") + ending) for each in messages.properties]
+    if holds_property(messages.properties_text, PROPERTY_TAGS):
+        return [tags_code(each.decode(errors="replace")) for each in messages.properties]
+    return [tags_code("")] * messages.message_count
 
 
 def _without_crc(properties: bytes) -> bytes:

@@ -409,10 +409,11 @@ class MessageStore:
             encoded = encode_batch_records(
                 batch, topic_field=queue.topic_field, append_crc=self._config.append_crc
             )
-            total = sum(encoded.sizes)
+            total = encoded.size
             if total + BLANK_SIZE > self._config.commit_log_file_size:
                 return _illegal(f"{total} bytes fit into no file of the log")
             found = place_batch(
+                batch,
                 encoded,
                 position=self._log.reserve(total),
                 queue_offset=queue.next_offset,

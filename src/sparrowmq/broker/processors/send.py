@@ -49,11 +49,16 @@ from sparrowmq.protocol.record import (
     MULTI_TAGS,
     TRANSACTION_TYPE,
     Record,
-    scan_batch,
 )
 from sparrowmq.serving.connections import Output, Reply
 from sparrowmq.serving.requests import FAQ, Refusal, Request
-from sparrowmq.store.message_batch import MessageBatch, holds_property
+from sparrowmq.store.even_batch import EvenMessages
+from sparrowmq.store.message_batch import (
+    ListedMessages,
+    MessageBatch,
+    holds_property,
+    read_messages,
+)
 from sparrowmq.store.record_check import parse_delay_level
 from sparrowmq.store.results import PutResult, PutStatus
 
@@ -397,12 +402,12 @@ def _is_half(text: str) -> bool:
 def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBatch, bool]:
     """Return the batch to store, and whether the producer waits."""
     body, header = sent.body, sent.header
-    spans = scan_batch(body)
-    if not spans or len(spans) > state.config.batch_count_max:
+    messages = read_messages(body)
+    if not 0 < messages.message_count <= state.config.batch_count_max:
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"a batch of {len(spans)} messages; from 1 to {state.config.batch_count_max} "
-            "are allowed",
+            f"a batch of {messages.message_count} messages; "
+            f"from 1 to {state.config.batch_count_max} are allowed",
         )
     topic = sent.topic.topic_name
     if topic.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)):
@@ -412,15 +417,12 @@ def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBa
     # As in RocketMQ, a batch's own properties say whether its producer waits, and each of its
     # messages gets them.
     shared = header.properties or ""
-    properties = [body[begin:end] for _, _, begin, end in spans]
-    if (_DELAY in shared and delay_level(shared) > 0) or _has_delayed(properties):
+    if (_DELAY in shared and delay_level(shared) > 0) or _has_delayed(messages):
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
     batch = MessageBatch(
         topic=topic,
         queue_id=sent.queue_id,
-        body=body,
-        spans=spans,
-        properties=properties,
+        messages=messages,
         added=_with_origin(state, shared),
         sys_flag=_sys_flag(state, sent),
         born_timestamp_ms=header.born_timestamp_ms,
@@ -432,10 +434,10 @@ def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBa
     return batch, _waits(shared)
 
 
-def _has_delayed(properties: Sequence[bytes]) -> bool:
+def _has_delayed(messages: EvenMessages | ListedMessages) -> bool:
     """Tell whether one of several messages is to wait for a delay level."""
-    return holds_property(properties, PROPERTY_DELAY_LEVEL) and any(
-        delay_level(each.decode()) > 0 for each in properties
+    return holds_property(messages.properties_text, PROPERTY_DELAY_LEVEL) and any(
+        delay_level(each.decode()) > 0 for each in messages.properties
     )
 
 
