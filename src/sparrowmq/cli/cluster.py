@@ -146,7 +146,7 @@ def group_row(group: GroupOverview, flow: FlowRates | None) -> Json:
     times = [t.last_timestamp_ms for t in group.topics if t.last_timestamp_ms is not None]
     return {
         "group": group.group,
-        "lag": group.lag,
+        "lag": group.known_lag,
         "retries": group.retry_lag,
         "in_per_s": None if flow is None else flow.produced_per_s,
         "out_per_s": None if flow is None else flow.consumed_per_s,

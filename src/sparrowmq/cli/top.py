@@ -306,7 +306,7 @@ def cells_of(row: GroupRow) -> Iterator[Text]:
     group, flow, lags = row
     trouble = trouble_of(group)
     yield Text(group.group, "bold red" if trouble else "bold")
-    yield Text(f"{group.lag:,}", justify="right")
+    yield Text(format_value(group.known_lag), justify="right")
     yield Text(sparkline(lags), "yellow")
     yield Text(format_value(flow and flow.produced_per_s), justify="right")
     yield Text(format_value(flow and flow.consumed_per_s), justify="right")

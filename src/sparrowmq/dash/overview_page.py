@@ -86,7 +86,7 @@ def _row(watcher: Watcher, name: str, glance: GroupOverview | None, words: Words
         twins = sum(count > 1 for count in look.members.values())
     elif glance is not None and glance.members is not None:
         members, twins = len(glance.members), len(glance.duplicate_ids)
-    lag = glance.lag if glance else look.lag if look else None
+    lag = glance.known_lag if glance else look.lag if look else None
     return [
         Cell(name, group_href(name)),
         _trouble(watched, members, lag, words),

@@ -116,6 +116,7 @@ def test_groups_are_added_up_over_brokers_and_the_neediest_come_first() -> None:
             "GID_idle": {"t1": [(10, 10, 5_000)]},
             "GID_far": {"t1": [(500, 100, 7_000), (10, 10, 1_000)], "%RETRY%GID_far": [(3, 1, 9)]},
             "GID_gone": {"t2": [(10, 5, 0)]},
+            "GID_new": {},
             "GID_twins": {"t2": [(10, 9, 2_000)]},
             "TOOLS_CONSUMER": {"t2": [(10, 9, 2_000)]},
         },
@@ -131,8 +132,10 @@ def test_groups_are_added_up_over_brokers_and_the_neediest_come_first() -> None:
 
     seen = take(play)
 
-    assert ["GID_twins", "GID_gone", "GID_far", "GID_idle"] == [g.group for g in seen.groups]
-    twins, gone, far, idle = seen.groups
+    names = ["GID_twins", "GID_gone", "GID_far", "GID_idle", "GID_new"]
+    assert names == [g.group for g in seen.groups]
+    twins, gone, far, idle, new = seen.groups
+    assert [1, 5, 432, 0, None] == [g.known_lag for g in (twins, gone, far, idle, new)]
     assert (("x",), ()) == (twins.duplicate_ids, far.duplicate_ids)
     assert ((), 5) == (gone.members, gone.lag)
     assert (2, 432, ("a", "b")) == (far.retry_lag, far.lag, far.members)

@@ -100,6 +100,11 @@ class GroupOverview:
         return self.retry_lag + sum(topic.lag for topic in self.topics)
 
     @property
+    def known_lag(self) -> int | None:
+        """`lag`; None for a group that has committed nothing, of which nobody knows where it is."""
+        return self.lag if self.topics or self.retry_lag else None
+
+    @property
     def duplicate_ids(self) -> tuple[str, ...]:
         """The client ids that more than one connection has."""
         ids = self.members or ()
