@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+import sparrowmq
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -93,3 +96,27 @@ def test_links_lead_somewhere(path: Path) -> None:
     ]
 
     assert [] == wrong
+
+
+def test_the_page_of_the_api_has_every_public_name_but_those_made_of_others() -> None:
+    page = (ROOT / "docs/reference/api.md").read_text()
+    listed = re.findall(r"^::: sparrowmq\.(\w+)$", page, re.M)
+
+    made = {name for name in sparrowmq.__all__ if name.startswith("Async") or "Settings" in name}
+    assert sorted(set(sparrowmq.__all__) - made) == sorted(listed)
+    assert {name for name in made if name.startswith("Async")} == set(re.findall(r"Async\w+", page))
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "" == ended.stdout + ended.stderr
+    assert 0 == ended.returncode

@@ -35,7 +35,7 @@ AsyncCheck: TypeAlias = Callable[[MessageExt], Awaitable[TransactionState] | Tra
 class HalfMessage(NamedTuple):
     """A message that no consumer sees before its transaction is committed, and where it waits.
 
-    Args:
+    Attributes:
         msg_id: its id, which it keeps; the check function finds it in `message.msg_id`.
         offset_msg_id: where the half message stands in its broker's log.
         queue: where it belongs.
