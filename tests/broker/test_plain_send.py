@@ -37,6 +37,7 @@ OTHER_TEXTS = (
     "XDELAY\x013",
     "TRAN_MSG\x01true\x02PGROUP\x01GID_p",
     "TRAN_MSG\x01true",
+    "TIMER_DELAY_SEC\x0130",
     "__CRC32#\x010123456789\x02",
     "n\x01" + "v" * 32_650,
     "n\x01" + "v" * 32_750,

@@ -256,13 +256,14 @@ def test_missing_field_is_named(rig: Any) -> None:
     assert (1, "the custom field <e> is null") == (reply.code, reply.remark)
 
 
-def test_body_is_needed_and_bounded(make_rig: Callable[..., Any]) -> None:
+def test_body_may_be_empty_and_is_bounded(make_rig: Callable[..., Any]) -> None:
     rig = make_rig(message_bytes_max=100)
     rig.create_topic("T")
 
-    codes = [rig.send(rig.connect(), body=body).code for body in (None, b"x" * 101, b"x" * 100)]
+    codes = [rig.send(rig.connect(), body=body).code for body in (b"x" * 101, b"x" * 100, None)]
 
-    assert [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL, 0] == codes
+    assert [ResponseCode.MESSAGE_ILLEGAL, 0, 0] == codes
+    assert [b"x" * 100, b""] == [record.body for record in rig.records("T")]
 
 
 def test_topic_without_write_permission_takes_nothing(rig: Any) -> None:
@@ -364,6 +365,40 @@ def test_batch_is_taken_whose_messages_only_look_delayed(rig: Any, properties: s
     reply = rig.send(rig.connect(), body=body, code=RequestCode.SEND_BATCH_MESSAGE)
 
     assert (ResponseCode.SUCCESS, 2) == (reply.code, len(rig.records("T")))
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"])
+def test_message_with_a_time_of_its_own_is_refused_and_never_delivered_at_once(
+    rig: Any, name: str
+) -> None:
+    timed = f"K\x01v\x02{name}\x0130"
+    batch = encode_batch([BatchEntry(0, b"x", "K\x01v"), BatchEntry(0, b"x", timed)])
+
+    replies = [
+        rig.send(rig.connect(), properties=timed),
+        rig.send(rig.connect(), properties=f"{timed}\x02TRAN_MSG\x01true\x02PGROUP\x01GID_p"),
+        rig.send(rig.connect(), body=batch, code=RequestCode.SEND_BATCH_MESSAGE),
+    ]
+
+    assert {ResponseCode.MESSAGE_ILLEGAL} == {reply.code for reply in replies}
+    assert {f"{name}: this broker has no timer wheel; give a delay level, 1 to 18, by DELAY"} == {
+        reply.remark for reply in replies
+    }
+    assert 0 == rig.store.appended_position
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        "MY_TIMER_DELAY_SEC\x0130",
+        "K\x01TIMER_DELAY_SEC",
+        # It has waited, on another broker; here a level counts more, as on RocketMQ.
+        "TIMER_DELIVER_MS\x011700000000000\x02TIMER_OUT_MS\x011700000000000",
+        "TIMER_DELAY_SEC\x0130\x02DELAY\x013",
+    ],
+)
+def test_message_that_only_looks_timed_is_taken(rig: Any, properties: str) -> None:
+    assert 0 == rig.send(rig.connect(), properties=properties).code
 
 
 def test_malformed_batch_is_answered_with_an_error(rig: Any) -> None:

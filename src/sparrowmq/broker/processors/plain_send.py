@@ -27,6 +27,7 @@ from sparrowmq.serving.connections import Connection, Output, Written
 # These find more than the properties meant, which is for `send` to find out.
 _DELAY = f"{PROPERTY_DELAY_LEVEL}\x01"
 _HALF = f"{PROPERTY_TRANSACTION_PREPARED}\x01"
+_TIMER = "TIMER_D"
 _WAIT = f"{PROPERTY_WAIT_STORE_OK}\x01"
 _WAIT_TRUE = f"\x02{_WAIT}true"
 _SEND = RequestCode.SEND_MESSAGE_V2.value
@@ -58,6 +59,7 @@ def send_plain(
         or header.batch
         or _DELAY in text
         or _HALF in text
+        or _TIMER in text
         or state.journal.finished < state.topics_journal_round
     ):
         return None

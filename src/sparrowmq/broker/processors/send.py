@@ -24,6 +24,10 @@ from sparrowmq.model.message import (
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_WAIT_STORE_OK,
 )
@@ -69,6 +73,7 @@ _ILLEGAL = (
 # These find a property, and also one whose name ends alike: `find_property` decides.
 _DELAY = f"{PROPERTY_DELAY_LEVEL}\x01"
 _HALF = f"{PROPERTY_TRANSACTION_PREPARED}\x01"
+_TIMER = "TIMER_D"
 _WAIT = f"{PROPERTY_WAIT_STORE_OK}\x01"
 _WAIT_TRUE = f"{_WAIT}true"
 # MQVersion.V3_4_9_SNAPSHOT: from here on a request's own limit of retries counts.
@@ -111,8 +116,9 @@ def store_sent(
     Returns: the queue; the outcome; whether the sender waits for the flush.
     """
     command = request.command
-    body = command.body
-    if body is None or len(body) > state.config.message_bytes_max:
+    # A frame without a body is a message whose body is empty, as on RocketMQ.
+    body = command.body or b""
+    if len(body) > state.config.message_bytes_max:
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
     queue_id = header.queue_id
     topic = state.topics.find_plain(header.topic)
@@ -306,6 +312,8 @@ def _single_record(state: BrokerState, request: Request, sent: _Sent) -> tuple[R
     """Return the record to store and whether the producer waits for the flush."""
     header, topic, queue_id, body = sent
     text = header.properties or ""
+    if _TIMER in text:
+        _refuse_timer(text)
     is_half = _HALF in text and _is_half(text)
     sys_flag = header.sys_flag
     if sys_flag & TRANSACTION_TYPE or topic.topic_filter_type == "MULTI_TAG":
@@ -419,6 +427,10 @@ def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBa
     shared = header.properties or ""
     if (_DELAY in shared and delay_level(shared) > 0) or _has_delayed(messages):
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
+    if _TIMER in shared or _TIMER.encode() in messages.properties_text:
+        _refuse_timer(shared)
+        for each in messages.properties:
+            _refuse_timer(each.decode())
     batch = MessageBatch(
         topic=topic,
         queue_id=sent.queue_id,
@@ -439,6 +451,22 @@ def _has_delayed(messages: EvenMessages | ListedMessages) -> bool:
     return holds_property(messages.properties_text, PROPERTY_DELAY_LEVEL) and any(
         delay_level(each.decode()) > 0 for each in messages.properties
     )
+
+
+def _refuse_timer(text: str) -> None:
+    """Refuse a message with a time of its own, as 5.x does where its timer wheel is off.
+
+    As there, a delay level counts more than a time, and what has waited already is delivered.
+    """
+    if find_property(text, PROPERTY_TIMER_OUT_MS) or delay_level(text) > 0:
+        return
+    for name in (PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELAY_MS):
+        if find_property(text, name):
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{name}: this broker has no timer wheel; "
+                f"give a delay level, 1 to {len(DELAY_LEVELS_MS)}, by {PROPERTY_DELAY_LEVEL}",
+            )
 
 
 def delay_level(properties: str) -> int:
