@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -12,7 +13,19 @@ import pytest
 
 from frame_server import FrameServer
 from sparrowmq.calling.async_driver import AsyncDriver
-from sparrowmq.calling.effects import Cancelled, Event, call, cancel, invoke, join, now, spawn, wait
+from sparrowmq.calling.effects import (
+    CallEach,
+    Cancelled,
+    Event,
+    call,
+    cancel,
+    invoke,
+    join,
+    now,
+    sleep,
+    spawn,
+    wait,
+)
 from sparrowmq.errors import UsageError
 from sparrowmq.protocol.command import RemotingCommand
 
@@ -130,6 +143,56 @@ async def test_cancel_cancels_a_coroutine_call(driver: AsyncDriver) -> None:
     with pytest.raises(UsageError, match="task listener was cancelled"):
         await driver.run(operation())
     await cancelled.wait()
+
+
+async def test_coroutine_calls_one_by_one_tell_how_each_ended(driver: AsyncDriver) -> None:
+    async def listener(number: int) -> float:
+        await asyncio.sleep(0)
+        if number == 2:
+            raise asyncio.CancelledError
+        return 12 / number
+
+    effect = CallEach(listener, deque(((number,), number) for number in (3, 0, 2, 4)), deque())
+
+    def operation() -> Any:
+        yield effect
+
+    await driver.run(operation())
+
+    ended = [(call, value, type(error)) for call, value, error, _ in effect.returned]
+    assert [
+        (3, 4, type(None)),
+        (0, None, ZeroDivisionError),
+        (2, None, UsageError),
+        (4, 3, type(None)),
+    ] == ended
+
+
+async def test_cancel_cancels_the_coroutine_call_under_way_and_no_other_begins(
+    driver: AsyncDriver,
+) -> None:
+    begun = asyncio.Event()
+
+    async def listener(_: int) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    effect = CallEach(listener, deque(((number,), number) for number in (1, 2)), deque())
+
+    def calls() -> Any:
+        yield effect
+
+    def operation() -> Any:
+        task = yield from spawn(calls(), name="calls")
+        yield from call(begun.wait)
+        yield from cancel(task)
+        while not effect.returned:
+            yield from sleep(1)
+
+    await driver.run(operation())
+
+    assert [1] == [returned.call for returned in effect.returned]
+    assert 1 == len(effect.waiting)
 
 
 async def test_spawned_task_runs_beside_the_loop(driver: AsyncDriver) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from queue import Queue
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 from frame_server import FrameServer, Handler, Peer
 from harness import Harness
 from sparrowmq.calling.effects import (
+    CALLS_MS,
+    CallEach,
     Cancelled,
     Event,
     bounded,
@@ -694,6 +698,75 @@ def test_pool_exists_only_after_a_call(driver: Harness, serve: Callable[..., Fra
     after = {thread.name for thread in threading.enumerate()}
 
     assert {"sparrowmq-call-0"} == after - before
+
+
+def each(function: Callable[..., Any], *args: Any) -> CallEach:
+    """Call a function with each of some arguments; those stand for the calls, too."""
+    return CallEach(function, deque(((arg,), arg) for arg in args), deque())
+
+
+def run_each(effect: CallEach) -> Any:
+    yield effect
+
+
+def test_calls_one_by_one_tell_how_each_ended(driver: Harness) -> None:
+    effect = each(lambda number: 12 // number, 3, 0, 4)
+
+    assert driver.run(run_each(effect)) is None
+
+    ended = [(call, value, type(error)) for call, value, error, _ in effect.returned]
+    assert [(3, 4, type(None)), (0, None, ZeroDivisionError), (4, 3, type(None))] == ended
+
+
+def test_what_a_call_returned_shows_before_the_next_one_ends(driver: Harness) -> None:
+    release = threading.Event()
+    effect = each(lambda number: number < 2 or release.wait(PATIENCE_S), 1, 2)
+
+    def operation() -> Any:
+        task = yield from spawn(run_each(effect), name="calls")
+        while not effect.returned:
+            yield from sleep(1)
+        is_done = task.done
+        release.set()
+        yield from join(task)
+        return is_done
+
+    assert driver.run(operation()) is False
+    assert [1, 2] == [returned.call for returned in effect.returned]
+
+
+def test_calls_that_take_their_time_are_left_to_others(driver: Harness) -> None:
+    effect = each(lambda _: time.sleep(2 * CALLS_MS / 1_000), *range(3))
+
+    driver.run(run_each(effect))
+
+    assert ([0], 2) == ([returned.call for returned in effect.returned], len(effect.waiting))
+    assert effect.returned[0].duration_ms >= CALLS_MS
+
+
+def test_no_call_begins_after_the_one_in_which_all_were_cancelled(driver: Harness) -> None:
+    begun, release = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    def listener(number: int) -> None:
+        calls.append(number)
+        begun.set()
+        release.wait(PATIENCE_S)
+
+    effect = each(listener, 1, 2)
+
+    def operation() -> Any:
+        task = yield from spawn(run_each(effect), name="calls")
+        yield from call(begun.wait, PATIENCE_S)
+        yield from cancel(task)
+        yield from failure_of(join(task))
+        release.set()
+        while not effect.returned:
+            yield from sleep(1)
+
+    driver.run(operation())
+
+    assert ([1], 1) == (calls, len(effect.waiting))
 
 
 # Cancelling.

@@ -1,4 +1,4 @@
-"""Listeners that never return: told once, when there is nobody left to consume."""
+"""How many tasks call a listener; and listeners that never return: told once, when all hang."""
 
 from __future__ import annotations
 
@@ -11,10 +11,30 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import ConsumeFromWhere, Message, MessageExt, MessageQueue, Producer, PushConsumer
-from sparrowmq.client.listener_calls import ListenerCalls, ListenersStuck, Pace
+from sparrowmq import (
+    ConsumeContext,
+    ConsumeFromWhere,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.calling.effects import Returned
+from sparrowmq.client.listener_calls import (
+    AHEAD_MAX,
+    PATIENCE_MS,
+    Handed,
+    ListenerCalls,
+    ListenersStuck,
+    Pace,
+)
 from sparrowmq.client.running_info import describe
 from sparrowmq.membership.actions import Deliver
+from sparrowmq.membership.deliveries import CallUnderWay
+from sparrowmq.membership.owned_queue import OwnedQueue
+from sparrowmq.membership.queue_callbacks import QueueCallbacks
+from sparrowmq.membership.queue_lease import QueueLease
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -34,32 +54,43 @@ def delivery(number: int) -> Deliver:
     return Deliver(QUEUE, 1, number, [message])
 
 
+def under_way(*begun: tuple[int, int]) -> list[CallUnderWay]:
+    """Calls by number and beginning."""
+    owned = OwnedQueue(
+        QUEUE,
+        epoch=1,
+        lease=QueueLease(is_wanted=False),
+        calls=QueueCallbacks(is_wanted=False),
+        now_ms=0,
+    )
+    return [CallUnderWay(delivery(number), owned, begun_ms) for number, begun_ms in begun]
+
+
 @pytest.fixture
 def calls() -> ListenerCalls:
-    """Two calls, begun at 0 and at 500."""
-    made = ListenerCalls()
-    made.begin(delivery(1), 0)
-    made.begin(delivery(2), 500)
-    return made
+    return ListenerCalls()
 
 
-def find(calls: ListenerCalls, now_ms: int, *, count: int = 2) -> ListenersStuck | None:
-    return calls.find_stuck(now_ms, call_count_max=count, timeout_ms=1_000)
+def find(
+    calls: ListenerCalls, now_ms: int, *begun: tuple[int, int], count: int = 2
+) -> ListenersStuck | None:
+    return calls.find_stuck(under_way(*begun), now_ms, call_count_max=count, timeout_ms=1_000)
 
 
 def test_all_must_have_run_too_long(calls: ListenerCalls) -> None:
-    assert find(calls, 1_500) is None
-    assert find(calls, 9_000, count=3) is None
-    assert find(calls, 1_501) == ListenersStuck(2, 1_001, 1_501, ("T/b/3/1", "T/b/3/2"))
+    both = ((1, 0), (2, 500))
+
+    assert find(calls, 1_500, *both) is None
+    assert find(calls, 9_000, *both, count=3) is None
+    assert find(calls, 1_501, *both) == ListenersStuck(2, 1_001, 1_501, ("T/b/3/1", "T/b/3/2"))
 
 
 def test_pace_is_of_this_minute_and_the_one_before(calls: ListenerCalls) -> None:
-    calls.end(delivery(1), 2_000, done_count=1)
-    calls.end(delivery(2), 1_500, done_count=0)
+    calls.ended("T", 2_000, calls=1, duration_ms=2_000, done=1)
+    calls.ended("T", 1_500, calls=1, duration_ms=1_000, done=0, failed=1)
 
     assert Pace(1_500.0, 0.1, 0.1) == calls.pace("T", 10_000)
-    calls.begin(delivery(3), 64_000)
-    calls.end(delivery(3), 70_000, done_count=1)
+    calls.ended("T", 70_000, calls=1, duration_ms=6_000, done=1)
     assert Pace(3_000.0, 2 / 80, 1 / 80) == calls.pace("T", 80_000)
     # The first minute is too long ago.
     assert Pace(6_000.0, 1 / 70, 0.0) == calls.pace("T", 130_000)
@@ -67,25 +98,147 @@ def test_pace_is_of_this_minute_and_the_one_before(calls: ListenerCalls) -> None
 
 
 def test_it_is_told_once_until_one_returns(calls: ListenerCalls) -> None:
-    assert find(calls, 5_000) is not None
-    assert find(calls, 6_000) is None
+    assert find(calls, 5_000, (1, 0), (2, 500)) is not None
+    assert find(calls, 6_000, (1, 0), (2, 500)) is None
 
-    calls.end(delivery(1), 6_000, done_count=1)
-    assert find(calls, 7_000) is None
-    calls.begin(delivery(3), 7_000)
-    assert find(calls, 8_000) is None
-    again = find(calls, 8_001)
+    calls.ended("T", 6_000, calls=1, duration_ms=6_000, done=1)
+    assert find(calls, 7_000, (2, 500)) is None
+    assert find(calls, 8_000, (2, 500), (3, 7_000)) is None
+    again = find(calls, 8_001, (2, 500), (3, 7_000))
 
     assert again is not None
     assert ("T/b/3/2", "T/b/3/3") == again.messages
-    assert (2, 500) == (len(calls), calls.begun_ms)
 
 
-def test_nothing_is_stuck_where_nothing_may_run() -> None:
-    calls = ListenerCalls()
-
+def test_nothing_is_stuck_where_nothing_may_run(calls: ListenerCalls) -> None:
     assert find(calls, 9_000, count=0) is None
-    assert (0, None) == (len(calls), calls.begun_ms)
+
+
+# --- how many tasks make the calls ----------------------------------------------------------------
+
+
+def hand_over(calls: ListenerCalls, count: int) -> None:
+    for number in range(count):
+        handed = Handed(delivery(number), [], ConsumeContext(QUEUE))
+        calls.waiting.append((([], handed.context), handed))
+
+
+def begin(calls: ListenerCalls, now_ms: int, *, under_way: int) -> int:
+    return calls.begin_tasks(now_ms, call_count=under_way, task_count_max=20)
+
+
+def end_task(calls: ListenerCalls, *durations_ms: int) -> None:
+    """Have a task make so many calls of those that wait."""
+    calls.returned.extend(
+        Returned(calls.waiting.popleft()[1], None, None, ms) for ms in durations_ms
+    )
+    calls.task_ended()
+    assert len(durations_ms) == len(calls.take_returned())
+
+
+@pytest.fixture
+def quick(calls: ListenerCalls) -> ListenerCalls:
+    """Calls of a listener that has shown to be quick."""
+    hand_over(calls, 8)
+    assert 8 == begin(calls, 0, under_way=8)
+    end_task(calls, *[0] * 8)
+    for _ in range(7):
+        end_task(calls)
+    return calls
+
+
+def test_calls_run_side_by_side_as_long_as_nobody_knows_how_long_they_take(
+    calls: ListenerCalls,
+) -> None:
+    hand_over(calls, 3)
+
+    assert (3, 0) == (begin(calls, 0, under_way=3), calls.ahead_max)
+    # They have begun nothing yet.
+    assert 0 == begin(calls, 0, under_way=3)
+    hand_over(calls, 30)
+    assert 17 == begin(calls, 0, under_way=33)
+    end_task(calls, 0, 0)
+    assert 1 == begin(calls, 0, under_way=31)
+
+
+def test_quick_listener_keeps_one_task_and_has_calls_ahead(quick: ListenerCalls) -> None:
+    hand_over(quick, 100)
+
+    assert (1, AHEAD_MAX) == (begin(quick, 7, under_way=100), quick.ahead_max)
+    assert 0 == begin(quick, 8, under_way=100)
+    end_task(quick, *[0] * 60, 1, 1)
+    assert (1, AHEAD_MAX) == (begin(quick, 9, under_way=38), quick.ahead_max)
+    assert 9 + PATIENCE_MS == quick.next_due_ms(9)
+
+
+@pytest.mark.parametrize("durations_ms", [(0, 2), (1, 1), (0,) * 9 + (2,)])
+def test_listener_that_takes_its_time_is_not_quick_any_more(
+    quick: ListenerCalls, durations_ms: tuple[int, ...]
+) -> None:
+    hand_over(quick, 20)
+    assert 1 == begin(quick, 0, under_way=20)
+
+    end_task(quick, *durations_ms)
+
+    left = 20 - len(durations_ms)
+    assert (left, 0) == (begin(quick, 1, under_way=left), quick.ahead_max)
+
+
+def test_calls_behind_one_that_takes_long_go_back_after_a_moment(quick: ListenerCalls) -> None:
+    hand_over(quick, 30)
+    assert 1 == begin(quick, 0, under_way=30)
+    quick.waiting.popleft()
+
+    assert [] == list(quick.take_back(PATIENCE_MS - 1, is_suspended=False))
+    back = list(quick.take_back(PATIENCE_MS, is_suspended=False))
+
+    assert set(range(1, 30)) == {each.delivery_id for each in back}
+    hand_over(quick, 19)
+    assert 19 == begin(quick, PATIENCE_MS, under_way=20)
+    assert [] == list(quick.take_back(PATIENCE_MS, is_suspended=False))
+    assert quick.next_due_ms(2 * PATIENCE_MS) is None
+
+
+def test_calls_that_have_not_begun_go_back_when_consumption_is_suspended(
+    calls: ListenerCalls,
+) -> None:
+    hand_over(calls, 2)
+    begin(calls, 0, under_way=2)
+    calls.waiting.popleft()
+
+    assert [delivery(1)] == list(calls.take_back(0, is_suspended=True))
+
+
+@pytest.mark.slow
+def test_one_slow_call_does_not_hold_up_the_others_of_a_quick_listener(
+    cluster: EmbeddedCluster, producer: Producer, group: str, free: threading.Event
+) -> None:
+    topic = f"T_{group}"
+    cluster.create_topic(topic, queues=1)
+    done: list[bytes] = []
+
+    def listen(messages: list[MessageExt], _: object) -> None:
+        if messages[0].body == b"500":
+            free.wait(60)
+        done.append(messages[0].body)
+
+    for first in range(0, 1_000, 100):
+        batch = [Message(topic, b"%d" % n) for n in range(first, first + 100)]
+        producer.send_batch(batch)
+    with PushConsumer(
+        group,
+        name_server=cluster.name_server,
+        listener=listen,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    ) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        wait_until("all others", lambda: len(done) == 999)
+        free.set()
+        wait_until("the slow one", lambda: len(done) == 1_000)
+        assert consumer.wait_idle()
+
+    assert {b"%d" % n for n in range(1_000)} == set(done)
 
 
 @pytest.fixture

@@ -345,7 +345,7 @@ def test_deliveries_are_bounded_and_queues_take_turns() -> None:
 
     assert [Q0, Q1, Q0] == [delivery.queue for delivery in first]
     assert [Q1] == [delivery.queue for delivery in second]
-    assert 3 == member.delivery_count
+    assert 3 == len(member.deliveries)
 
 
 def test_flow_control_stops_pulls_until_messages_are_done() -> None:
@@ -679,7 +679,7 @@ def test_drain_is_bounded_and_a_late_result_changes_nothing() -> None:
     assert [DrainTimedOut(Q0, 2)] == member.take_facts()
     member.consumed(delivery, acked_count=2)
     assert [] == of_type(member.due(10_003), Commit)
-    assert 0 == member.delivery_count
+    assert 0 == len(member.deliveries)
 
 
 def test_last_commit_is_repeated_and_then_given_up() -> None:

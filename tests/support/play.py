@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from sparrowmq.calling.call_run import CallRun
 from sparrowmq.calling.effects import (
     Call,
+    CallEach,
     Cancel,
     Invoke,
     Join,
@@ -93,5 +95,8 @@ class Play:
             return effect.event.is_set
         if isinstance(effect, Call):
             return effect.function(*effect.args)
+        if isinstance(effect, CallEach):
+            CallRun(effect).run()
+            return None
         assert isinstance(effect, Cancel)
         return None

@@ -22,6 +22,7 @@ from typing import Any, Self, TypeVar, cast
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.call_pool import CallPool, log_left
+from sparrowmq.calling.call_run import CallRun
 from sparrowmq.calling.channel import (
     CONNECT_TIMEOUT_MS,
     WRITE_BUFFER_BYTES_MAX,
@@ -30,7 +31,15 @@ from sparrowmq.calling.channel import (
     OnRequest,
 )
 from sparrowmq.calling.channel_table import ChannelTable
-from sparrowmq.calling.effects import Call, Cancelled, Effect, Invoke, Oneway, Operation
+from sparrowmq.calling.effects import (
+    Call,
+    CallEach,
+    Cancelled,
+    Effect,
+    Invoke,
+    Oneway,
+    Operation,
+)
 from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
 from sparrowmq.calling.sockets import split_address, tune
 from sparrowmq.calling.tls import (
@@ -277,6 +286,10 @@ class AsyncDriver:
     def _carry(self, task: OperationTask, effect: Effect) -> None:
         if isinstance(effect, Call):
             self._call(task, effect)
+        elif isinstance(effect, CallEach):
+            run = CallRun(effect)
+            is_async = _is_coroutine_function(effect.function)
+            self._call(task, Call(run.run_coroutines if is_async else run.run, ()), run)
         else:
             assert isinstance(effect, Invoke | Oneway)
             self._channels.submit(task, effect)
@@ -286,8 +299,10 @@ class AsyncDriver:
             place.forget(_task)
         elif isinstance(place, asyncio.Future):
             place.cancel()
+        elif isinstance(place, CallRun):
+            place.is_cancelled = True
 
-    def _call(self, task: OperationTask, effect: Call) -> None:
+    def _call(self, task: OperationTask, effect: Call, run: CallRun | None = None) -> None:
         assert self._loop is not None
         if _is_coroutine_function(effect.function):
             future = self._await(effect.function(*effect.args))
@@ -296,7 +311,7 @@ class AsyncDriver:
             return
         if self._pool is None:
             self._pool = CallPool(size=self._pool_size, name="sparrowmq-call")
-        task.place = ticket = object()
+        task.place = ticket = object() if run is None else run
         returned = partial(_hand_over, self._loop, partial(self._scheduler.end_call, task, ticket))
         self._pool.submit(effect.function, effect.args, returned)
 

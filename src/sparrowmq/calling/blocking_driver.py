@@ -31,8 +31,18 @@ from typing import Any, Self, TypeVar
 
 from sparrowmq.calling import clock, effects
 from sparrowmq.calling.call_pool import CallPool, log_left
+from sparrowmq.calling.call_run import CallRun
 from sparrowmq.calling.channel import Channel, OnConnectionLost, OnRequest
-from sparrowmq.calling.effects import Call, Cancelled, Effect, Event, Invoke, Oneway, Operation
+from sparrowmq.calling.effects import (
+    Call,
+    CallEach,
+    Cancelled,
+    Effect,
+    Event,
+    Invoke,
+    Oneway,
+    Operation,
+)
 from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Timed
 from sparrowmq.calling.socket_network import SocketNetwork
 from sparrowmq.errors import UsageError
@@ -334,9 +344,13 @@ class BlockingDriver:
         if isinstance(effect, Invoke | Oneway):
             self._network.channels.submit(task, effect)
             return
-        assert isinstance(effect, Call)
+        assert isinstance(effect, Call | CallEach)
         if self._pool is None:
             self._pool = CallPool(size=self._pool_size, name="sparrowmq-call")
+        if isinstance(effect, CallEach):
+            task.place = run = CallRun(effect)
+            self._pool.submit(run.run, (), partial(self._returned, task, run))
+            return
         task.place = ticket = object()
         returned = partial(self._returned, task, ticket)
         self._pool.submit(effect.function, effect.args, returned)
@@ -344,6 +358,8 @@ class BlockingDriver:
     def _drop(self, task: OperationTask, place: Any) -> None:
         if isinstance(place, Channel):
             place.forget(task)
+        elif isinstance(place, CallRun):
+            place.is_cancelled = True
 
     def _returned(
         self, task: OperationTask, ticket: object, result: Any, error: BaseException | None

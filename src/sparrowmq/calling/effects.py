@@ -15,6 +15,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
@@ -22,6 +23,10 @@ from sparrowmq.errors import InvokeTimeout
 from sparrowmq.protocol.command import RemotingCommand
 
 T = TypeVar("T")
+
+# How long the calls of one `CallEach` go on: handing calls to a thread and results back costs more
+# than many a call, and what is done may be told so much later (benchmarks/against_apache.py).
+CALLS_MS = 2
 
 
 class Cancelled(BaseException):
@@ -149,7 +154,40 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
 
 
-Effect: TypeAlias = Invoke | Oneway | Sleep | Now | Timestamp | Spawn | Join | Cancel | Wait | Call
+class Returned(NamedTuple):
+    """How a call of `CallEach` ended.
+
+    Args:
+        call: what stood beside its arguments.
+        value: what the function returned; None if it raised.
+        error: what it raised.
+        duration_ms: how long it took.
+    """
+
+    call: Any
+    value: Any
+    error: Exception | None
+    duration_ms: int
+
+
+class CallEach(NamedTuple):
+    """Call the user's code, as `Call` does, with one after the other of several arguments.
+
+    A call and its arguments are taken from the left of `waiting`, and how it ended is put to the
+    right of `returned` at once; several tasks may share both. It goes on until nothing waits or
+    the calls have taken `CALLS_MS` together. The result is None.
+
+    When the task is cancelled, the call under way goes on, and none begins after it.
+    """
+
+    function: Callable[..., Any]
+    waiting: deque[tuple[tuple[Any, ...], Any]]
+    returned: deque[Returned]
+
+
+Effect: TypeAlias = (
+    Invoke | Oneway | Sleep | Now | Timestamp | Spawn | Join | Cancel | Wait | Call | CallEach
+)
 Operation: TypeAlias = Generator[Effect, Any, T]
 # How a request of a server is answered: not at all, at once, or with what an operation returns.
 Answer: TypeAlias = RemotingCommand | Operation[RemotingCommand] | None

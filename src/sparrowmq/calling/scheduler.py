@@ -2,7 +2,8 @@
 
 A driver owns one scheduler. The scheduler carries out the effects that concern tasks and time
 (`Sleep, Now, Timestamp, Spawn, Join, Cancel, Wait`) and hands those that concern the world
-(`Invoke, Oneway, Call`) to its driver, which later calls `resume` or `throw` for the task.
+(`Invoke, Oneway, Call, CallEach`) to its driver, which later calls `resume` or `throw` for the
+task.
 
 Rules of this file:
 - A task is in one of four situations: ready (in `ready`, once), running, waiting (`effect` is what
@@ -26,6 +27,7 @@ from typing import Any, Protocol
 
 from sparrowmq.calling.effects import (
     Call,
+    CallEach,
     Cancel,
     Cancelled,
     Effect,
@@ -239,8 +241,8 @@ class Scheduler:
         """Step ready tasks until none is ready.
 
         Args:
-            carry: starts carrying out an `Invoke`, `Oneway` or `Call` that a task waits for from
-                now on.
+            carry: starts carrying out an `Invoke`, `Oneway`, `Call` or `CallEach` that a task waits
+                for from now on.
             drop: forgets one whose task was cancelled; takes the task and the `place` it had.
         """
         ready = self.ready
@@ -338,7 +340,7 @@ class Scheduler:
             target = effect.task
             assert isinstance(target, OperationTask)
             target.joiners.remove(task)
-        elif isinstance(effect, Invoke | Oneway | Call):
+        elif isinstance(effect, Invoke | Oneway | Call | CallEach):
             self._dropped.append((task, task.place))
 
     def _step(self, task: OperationTask) -> Effect | None:
@@ -362,7 +364,7 @@ class Scheduler:
                     timeout_ms: int = effect.timeout_ms  # type: ignore[union-attr, assignment]
                     self.set_deadline(task, self.read_clock() + timeout_ms)
                     return effect
-                if kind is Call:
+                if kind is Call or kind is CallEach:
                     task.effect = effect
                     return effect
                 try:

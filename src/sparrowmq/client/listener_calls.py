@@ -1,6 +1,13 @@
-"""The calls of a consumer's listener: those under way, how long they take, whether all are stuck.
+"""How a consumer's listener is called: by how many tasks, how fast of late, and whether all hang.
 
-Pure.
+Pure. Which calls are under way is in the member's book (`membership/deliveries.py`).
+
+Calls wait here for a task to make them. A task takes one after the other for a moment (`CallEach`),
+since handing a call to a thread and its outcome back takes longer than many a call. A listener that
+is quick keeps one task busy, and calls are handed out ahead of it; for any other there are as many
+tasks as calls, so that they run side by side. If a quick listener turns out slow, the calls that
+wait go back to the member after `PATIENCE_MS`, and have tasks of their own when they come again
+(benchmarks/against_apache.py: drain, a listener by 1).
 
 A call that runs too long has its messages sent back, but keeps its thread. Once every thread is
 kept so, nothing is consumed any more although the member is alive and listed, which nobody sees
@@ -9,12 +16,25 @@ from outside; `ListenersStuck` says it.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sparrowmq.calling.effects import Returned
 from sparrowmq.membership.actions import Deliver
+from sparrowmq.membership.deliveries import CallUnderWay
+from sparrowmq.model import ConsumeContext, ConsumeOrderlyContext, MessageExt
 
 MINUTE_MS = 60_000
+# A task that made so many calls or more, each in an eighth of a millisecond or less, shows that the
+# listener is quick; fewer say little, since time is counted in whole milliseconds.
+QUICK_CALLS_MIN = 8
+QUICK_CALLS_PER_MS = 8
+# How long calls wait for the one task of a quick listener, and how many calls it may have ahead.
+PATIENCE_MS = 5
+AHEAD_MAX = 256
 
 
 class ListenersStuck(NamedTuple):
@@ -35,7 +55,8 @@ class Pace(NamedTuple):
     failed_per_s: float = 0.0
 
 
-class _Tally(NamedTuple):
+@dataclass(slots=True)
+class _Tally:
     """What ended in one minute of the clock."""
 
     minute: int
@@ -45,52 +66,101 @@ class _Tally(NamedTuple):
     failed: int = 0
 
 
-class _Call(NamedTuple):
+class Handed(NamedTuple):
+    """A delivery as the listener gets it: messages as users see them, and the call's context."""
+
     delivery: Deliver
-    begun_ms: int
+    messages: list[MessageExt]
+    context: ConsumeContext | ConsumeOrderlyContext
 
 
 @dataclass(slots=True)
 class ListenerCalls:
-    """The listener's calls under way, how fast calls went of late, and whether all are stuck."""
+    """The listener's calls that wait, the tasks that make them, and how calls went of late."""
 
-    _calls: dict[int, _Call] = field(default_factory=dict)
+    # Arguments and what they stand for; threads take them from the left.
+    waiting: deque[tuple[tuple[list[MessageExt], object], Handed]] = field(default_factory=deque)
+    # How calls ended; threads put it to the right.
+    returned: deque[Returned] = field(default_factory=deque)
+    _task_count: int = 0
+    # When the newest task began.
+    _task_begun_ms: int = 0
+    _is_quick: bool = False
     _has_told: bool = False
     # By topic, of the newest minute in which a call ended, and of the one before.
     _tallies: dict[str, tuple[_Tally, _Tally]] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return len(self._calls)
-
     @property
-    def begun_ms(self) -> int | None:
-        """When the oldest call began, None without calls."""
-        return min((call.begun_ms for call in list(self._calls.values())), default=None)
+    def ahead_max(self) -> int:
+        """How many calls may wait beyond those for which there is a task."""
+        return AHEAD_MAX if self._is_quick else 0
 
-    def begin(self, delivery: Deliver, now_ms: int) -> None:
-        """Take note of a call."""
-        self._calls[delivery.delivery_id] = _Call(delivery, now_ms)
+    def take_back(self, now_ms: int, *, is_suspended: bool) -> Iterator[Deliver]:
+        """Give back calls that have not begun and must not, or wait too long for their turn."""
+        if self._is_quick and self._task_count and now_ms - self._task_begun_ms >= PATIENCE_MS:
+            self._is_quick = False
+        if is_suspended or (not self._is_quick and len(self.waiting) > self._task_count):
+            with suppress(IndexError):
+                while True:
+                    # A thread may take the last one at any time.
+                    yield self.waiting.pop()[1].delivery
 
-    def end(self, delivery: Deliver, now_ms: int, *, done_count: int) -> None:
-        """Take note that a call has returned, and how many of its messages are done."""
-        call = self._calls.pop(delivery.delivery_id, None)
+    def begin_tasks(self, now_ms: int, *, call_count: int, task_count_max: int) -> int:
+        """Return how many tasks are to begin now; each then counts until `task_ended`.
+
+        Args:
+            call_count: how many calls are under way, those that wait included.
+            task_count_max: how many calls may run at once.
+        """
+        wanted = 1 if self._is_quick else min(call_count, task_count_max)
+        count = min(len(self.waiting), wanted - self._task_count)
+        if count <= 0:
+            return 0
+        self._task_count += count
+        self._task_begun_ms = now_ms
+        return count
+
+    def next_due_ms(self, now_ms: int) -> int | None:
+        """Return when patience ends, None where nothing waits for that.
+
+        Calls may have returned by then which their task, kept by the next, cannot tell of.
+        """
+        due_ms = self._task_begun_ms + PATIENCE_MS
+        return due_ms if self._task_count and now_ms < due_ms else None
+
+    def task_ended(self) -> None:
+        """Note that a task has ended."""
+        self._task_count -= 1
+
+    def take_returned(self) -> list[Returned]:
+        """Return how calls have ended since the last time."""
+        count = len(self.returned)
+        taken = [self.returned.popleft() for _ in range(count)]
+        self._judge(taken)
+        return taken
+
+    def _judge(self, returned: Sequence[Returned]) -> None:
+        count = len(returned)
+        duration_ms = sum(each.duration_ms for each in returned)
+        if count >= QUICK_CALLS_MIN or duration_ms > 1:
+            self._is_quick = duration_ms * QUICK_CALLS_PER_MS <= count
+
+    def ended(
+        self, topic: str, now_ms: int, *, calls: int, duration_ms: int, done: int, failed: int = 0
+    ) -> None:
+        """Note that calls for a topic have returned, and how many messages are done or failed."""
         self._has_told = False
-        if call is None:
-            return
         minute = now_ms // MINUTE_MS
-        before, newest = self._tallies.get(delivery.queue.topic, (_Tally(0), _Tally(minute)))
-        if newest.minute < minute:
-            before, newest = newest, _Tally(minute)
-        _, calls, total_ms, done, failed = newest
-        failed_count = len(delivery.messages) - done_count
-        newest = _Tally(
-            minute,
-            calls + 1,
-            total_ms + now_ms - call.begun_ms,
-            done + done_count,
-            failed + failed_count,
-        )
-        self._tallies[delivery.queue.topic] = before, newest
+        tallies = self._tallies.get(topic)
+        if tallies is None:
+            tallies = self._tallies[topic] = (_Tally(0), _Tally(minute))
+        elif tallies[1].minute < minute:
+            tallies = self._tallies[topic] = (tallies[1], _Tally(minute))
+        newest = tallies[1]
+        newest.calls += calls
+        newest.total_ms += duration_ms
+        newest.done += done
+        newest.failed += failed
 
     def pace(self, topic: str, now_ms: int) -> Pace:
         """Return how calls for a topic went in this minute of the clock and the one before."""
@@ -108,18 +178,17 @@ class ListenerCalls:
         )
 
     def find_stuck(
-        self, now_ms: int, *, call_count_max: int, timeout_ms: int
+        self, calls: Sequence[CallUnderWay], now_ms: int, *, call_count_max: int, timeout_ms: int
     ) -> ListenersStuck | None:
         """Tell whether all calls are stuck; once, until one of them returns.
 
         Args:
+            calls: those under way, the oldest first.
             call_count_max: how many calls may be under way.
             timeout_ms: how long a call may run.
         """
-        if self._has_told or not 0 < call_count_max <= len(self._calls):
+        if self._has_told or not 0 < call_count_max <= len(calls):
             return None
-        # The order of beginning.
-        calls = list(self._calls.values())
         if now_ms - calls[-1].begun_ms <= timeout_ms:
             return None
         self._has_told = True

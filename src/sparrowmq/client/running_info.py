@@ -93,7 +93,7 @@ def _reset_offsets(subscriber: Subscriber, request: RemotingCommand, *, now_ms: 
 
 def describe(subscriber: Subscriber, *, now_ms: int, timestamp_ms: int) -> ConsumerRunningInfo:
     """Return what the consumer is doing, under the names that RocketMQ's tools read."""
-    config, calls = subscriber.config, subscriber.listener_calls
+    config, calls = subscriber.config, subscriber.member.deliveries
     boot_timestamp_ms = timestamp_ms - now_ms
     return ConsumerRunningInfo(
         properties={
@@ -117,7 +117,7 @@ def describe(subscriber: Subscriber, *, now_ms: int, timestamp_ms: int) -> Consu
             for owned in subscriber.member.owned_queues()
         },
         status_table={
-            topic: _describe_pace(calls.pace(topic, now_ms))
+            topic: _describe_pace(subscriber.listener_calls.pace(topic, now_ms))
             for topic in sorted(subscriber.subscriptions)
         },
     )

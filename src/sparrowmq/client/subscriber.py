@@ -205,6 +205,8 @@ class Subscriber:
     callbacks: RebalanceCallbacks
     tell: Callable[[Notice], None]
     start_timestamp_ms: int = 0
+    # The topic from which this group's failed messages come again.
+    retry_topic: str = field(init=False)
     strategy: AllocateMessageQueueStrategy = field(init=False)
     member: GroupMember = field(init=False)
     routes: RouteCache = field(default_factory=RouteCache)
@@ -230,6 +232,7 @@ class Subscriber:
     tracer: Tracer | None = None
 
     def __post_init__(self) -> None:
+        self.retry_topic = retry_topic(self.config.group)
         self.strategy = strategy_from(self.config.strategy)
         self.member = GroupMember(
             member_config_from(self.config, tells_user=any(self.callbacks)),
@@ -272,11 +275,6 @@ class Subscriber:
         else:
             limit = 0 if self.is_broadcasting else max_reconsume_times(config.max_reconsume_times)
         return limit is None or message.reconsume_times < limit
-
-    @property
-    def retry_topic(self) -> str:
-        """The topic from which this group's failed messages come again."""
-        return retry_topic(self.config.group)
 
     @property
     def user_topics(self) -> list[str]:

@@ -1,12 +1,25 @@
-"""The calls of a member's listener that are under way. Pure."""
+"""The one book of the listener's calls that are under way. Pure.
+
+Which messages of a queue are with the listener, and since when, its `ProcessQueue` knows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections import deque
+from collections.abc import MutableMapping, Sequence
+from typing import NamedTuple
 
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.membership.owned_queue import OwnedQueue
 from sparrowmq.model import MessageQueue
+
+
+class CallUnderWay(NamedTuple):
+    """One call of the listener, whose queue it is for, and since when it may begin."""
+
+    delivery: Deliver
+    owned: OwnedQueue
+    begun_ms: int
 
 
 class Deliveries:
@@ -18,17 +31,37 @@ class Deliveries:
         is_in_order: whether a queue has one call under way at once, at most.
     """
 
-    __slots__ = ("_batch_size", "_count_max", "_is_in_order", "_last_id", "_under_way")
+    __slots__ = (
+        "_batch_size",
+        "_count_max",
+        "_is_in_order",
+        "_last_id",
+        "_under_way",
+        "ahead_max",
+    )
 
     def __init__(self, *, count_max: int, batch_size: int, is_in_order: bool) -> None:
         self._count_max = count_max
         self._batch_size = batch_size
         self._is_in_order = is_in_order
         self._last_id = 0
-        self._under_way: dict[int, OwnedQueue] = {}
+        # So many calls more may be handed out to wait for their turn.
+        self.ahead_max = 0
+        # In the order of beginning.
+        self._under_way: dict[int, CallUnderWay] = {}
 
     def __len__(self) -> int:
         return len(self._under_way)
+
+    @property
+    def under_way(self) -> list[CallUnderWay]:
+        """The calls under way, the oldest first."""
+        return list(self._under_way.values())
+
+    @property
+    def begun_ms(self) -> int | None:
+        """When the oldest call began, None without calls."""
+        return next((call.begun_ms for call in self.under_way), None)
 
     def begin(self, queues: MutableMapping[MessageQueue, OwnedQueue], now_ms: int) -> list[Deliver]:
         """Take one batch of each queue in turn, while calls are free.
@@ -36,28 +69,51 @@ class Deliveries:
         Queues that were served last are put last, so that none starves.
         """
         found: list[Deliver] = []
-        free = self._count_max - len(self._under_way)
-        waiting = [owned for owned in queues.values() if owned.process_queue.pending_count]
-        # Also of an earlier time that the queue was ours.
-        busy = {owned.queue for owned in self._under_way.values()} if self._is_in_order else set()
-        while free > 0 and waiting:
-            owned = waiting.pop(0)
-            if owned.queue in busy:
+        free = self._count_max + self.ahead_max - len(self._under_way)
+        if free <= 0:
+            return found
+        busy: set[MessageQueue] = set()
+        if self._is_in_order:
+            # Also of an earlier time that the queue was ours.
+            busy.update(call.delivery.queue for call in self._under_way.values())
+        waiting = deque(
+            owned
+            for owned in queues.values()
+            if owned.process_queue.pending_count
+            and owned.queue not in busy
+            and owned.may_deliver(now_ms)
+        )
+        served: list[MessageQueue] = []
+        while waiting and len(found) < free:
+            owned = waiting.popleft()
+            messages = owned.take(self._batch_size, now_ms)
+            if not messages:
                 continue
-            delivery = owned.take(self._last_id + 1, self._batch_size, now_ms)
-            if delivery is None:
-                continue
-            self._last_id = delivery.delivery_id
-            self._under_way[delivery.delivery_id] = owned
+            self._last_id += 1
+            delivery = Deliver(owned.queue, owned.epoch, self._last_id, messages)
+            self._under_way[self._last_id] = CallUnderWay(delivery, owned, now_ms)
             found.append(delivery)
-            free -= 1
-            queues[owned.queue] = queues.pop(owned.queue)
-            if self._is_in_order:
-                busy.add(owned.queue)
-            elif owned.process_queue.pending_count:
+            served.append(owned.queue)
+            if not self._is_in_order and owned.process_queue.pending_count:
                 waiting.append(owned)
+        for queue in served[-len(queues) :]:
+            queues[queue] = queues.pop(queue)
         return found
 
     def end(self, delivery_id: int) -> OwnedQueue | None:
         """Note that a call has returned; return whose it was, None if it was noted before."""
-        return self._under_way.pop(delivery_id, None)
+        call = self._under_way.pop(delivery_id, None)
+        return None if call is None else call.owned
+
+    def end_all(self, deliveries: Sequence[Deliver]) -> dict[OwnedQueue, list[Deliver]]:
+        """Note that calls have returned; return those not noted before, by whose they were."""
+        found: dict[OwnedQueue, list[Deliver]] = {}
+        for delivery in deliveries:
+            call = self._under_way.pop(delivery.delivery_id, None)
+            if call is None:
+                continue
+            if call.owned in found:
+                found[call.owned].append(delivery)
+            else:
+                found[call.owned] = [delivery]
+        return found

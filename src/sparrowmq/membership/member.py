@@ -118,7 +118,7 @@ class GroupMember:
         self._is_known = False
         self._listed_ids = ListedIds(config.group, config.client_id)
         self._epoch = 0
-        self._deliveries = Deliveries(
+        self.deliveries = Deliveries(
             count_max=config.deliveries_max,
             batch_size=config.batch_size,
             is_in_order=config.is_orderly,
@@ -159,7 +159,7 @@ class GroupMember:
         if self.locks_queues:
             self._locks.collect(self._queues.values(), now_ms, actions)
         if not self.is_suspended:
-            actions += self._deliveries.begin(self._queues, now_ms)
+            actions += self.deliveries.begin(self._queues, now_ms)
         if self._is_leaving and all(owned.has_ended for owned in self._queues.values()):
             # Locks are being given back; nothing of ours is left to be taken over.
             self._collect_leave(now_ms, actions)
@@ -174,7 +174,7 @@ class GroupMember:
                 candidates.append(self.heartbeat.next_due_ms(now_ms))
             if self._can_rebalance():
                 candidates.append(self._rebalance.next_due_ms(now_ms))
-        if self._deliveries:
+        if self.deliveries:
             candidates.append(self._expiry_due_ms)
         if self.locks_queues:
             candidates.append(self._locks.next_due_ms(self._queues.values(), now_ms))
@@ -198,11 +198,6 @@ class GroupMember:
     def topics(self) -> tuple[str, ...]:
         """What is subscribed, sorted."""
         return tuple(sorted(self._topics))
-
-    @property
-    def delivery_count(self) -> int:
-        """How many calls of the listener are under way."""
-        return len(self._deliveries)
 
     def holds(self, queue: MessageQueue) -> bool:
         """Return whether a queue is in our hands, also while it starts or drains."""
@@ -555,6 +550,19 @@ class GroupMember:
         if owned is not None:
             owned.pull_failed(offset, now_ms)
 
+    def take_back(self, delivery: Deliver) -> None:
+        """The listener will not be called with it: its messages wait again."""
+        owned = self.deliveries.end(delivery.delivery_id)
+        if owned is not None:
+            owned.take_back(delivery.messages)
+
+    def consumed_all(self, deliveries: Sequence[Deliver]) -> int:
+        """The listener has returned from several calls, all messages done; return how many."""
+        count = sum(len(delivery.messages) for delivery in deliveries)
+        for owned, own in self.deliveries.end_all(deliveries).items():
+            owned.consumed_all(own)
+        return count
+
     def consumed(
         self,
         delivery: Deliver,
@@ -568,10 +576,10 @@ class GroupMember:
         Args:
             decided: by offset, what goes before that for single messages.
         """
-        owned = self._deliveries.end(delivery.delivery_id)
+        owned = self.deliveries.end(delivery.delivery_id)
         if owned is not None:
             owned.consumed(
-                delivery.delivery_id,
+                delivery.messages,
                 acked_count=acked_count,
                 delay_level=delay_level,
                 decided=decided,
@@ -580,11 +588,11 @@ class GroupMember:
 
     def consumed_in_order(self, delivery: Deliver, outcome: OrderlyOutcome, now_ms: int) -> None:
         """The listener in order has returned."""
-        owned = self._deliveries.end(delivery.delivery_id)
+        owned = self.deliveries.end(delivery.delivery_id)
         if owned is not None:
             sends_back = not self._config.is_broadcasting
             owned.consumed_in_order(
-                delivery.delivery_id, outcome, sends_back=sends_back, now_ms=now_ms
+                delivery.messages, outcome, sends_back=sends_back, now_ms=now_ms
             )
 
     def sent_back(

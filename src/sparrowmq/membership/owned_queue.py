@@ -96,8 +96,8 @@ class OwnedQueue:
         "_pull",
         "_unlock",
         "backs",
+        "call_count",
         "calls",
-        "deliveries",
         "epoch",
         "in_order",
         "is_released",
@@ -124,8 +124,8 @@ class OwnedQueue:
         self.process_queue = ProcessQueue(queue, now_ms=now_ms)
         self.backs = SendBacks(self.process_queue)
         self.is_released = False
-        # Messages in the hands of the listener, by delivery.
-        self.deliveries: dict[int, list[MessageExt]] = {}
+        # Calls of the listener under way; which they are stands in the member's `Deliveries`.
+        self.call_count = 0
         self._failures = 0
         # Pulls in a row after which the offset is where it was, or that went back.
         self._fruitless_count = 0
@@ -264,7 +264,7 @@ class OwnedQueue:
 
     def _collect_release(self, now_ms: int, actions: list[Action], facts: list[Fact]) -> None:
         assert self._drain_deadline_ms is not None
-        is_at_work = self.in_order is not None and bool(self.deliveries)
+        is_at_work = self.in_order is not None and self.call_count > 0
         if is_at_work:
             # Order counts for more than time: nobody else may begin while our listener runs.
             return
@@ -524,28 +524,43 @@ class OwnedQueue:
 
     # --- deliveries -------------------------------------------------------------------------
 
-    def take(self, delivery_id: int, count_max: int, now_ms: int) -> Deliver | None:
-        """Take the next messages for the listener, if there are any and the lock is ours."""
-        if self.lease.is_fenced(now_ms) or not self._may_go_on(now_ms):
-            return None
-        if not self.calls.may_deliver(now_ms):
-            return None
+    def may_deliver(self, now_ms: int) -> bool:
+        """Return whether the listener may be called: the lock is ours, and nothing holds it up."""
+        return (
+            not self.lease.is_fenced(now_ms)
+            and self._may_go_on(now_ms)
+            and self.calls.may_deliver(now_ms)
+        )
+
+    def take(self, count_max: int, now_ms: int) -> list[MessageExt]:
+        """Take the next messages for a call of the listener, if there are any."""
         messages = self.process_queue.take_batch(count_max, now_ms=now_ms)
-        if not messages:
-            return None
-        self.deliveries[delivery_id] = messages
-        return Deliver(self.queue, self.epoch, delivery_id, messages)
+        self.call_count += bool(messages)
+        return messages
+
+    def take_back(self, messages: Sequence[MessageExt]) -> None:
+        """Have messages wait again with which the listener was not called."""
+        self.call_count -= 1
+        self.process_queue.make_again(messages)
+
+    def consumed_all(self, deliveries: Sequence[Deliver]) -> None:
+        """Take in calls of a listener that are done with all their messages."""
+        self.call_count -= len(deliveries)
+        if not self.is_released:
+            self.process_queue.complete(
+                [message.queue_offset for each in deliveries for message in each.messages]
+            )
 
     def consumed(
         self,
-        delivery_id: int,
+        messages: Sequence[MessageExt],
         *,
         acked_count: int,
         delay_level: int,
         decided: Mapping[int, Decision],
         sends_back: bool,
     ) -> None:
-        """Take in a listener's result: the first `acked_count` messages are done.
+        """Take in the result of a listener's call: the first `acked_count` messages are done.
 
         The others are sent back, unless their time was up and they were sent back already; or,
         where nothing is sent back (BROADCASTING), they are done too.
@@ -553,8 +568,8 @@ class OwnedQueue:
         Args:
             decided: by offset, what goes before that for single messages.
         """
-        messages = self.deliveries.pop(delivery_id, None)
-        if messages is None or self.is_released:
+        self.call_count -= 1
+        if self.is_released:
             return
         backs: dict[int, list[MessageExt]] = {}
         for index, message in enumerate(messages):
@@ -571,11 +586,16 @@ class OwnedQueue:
         )
 
     def consumed_in_order(
-        self, delivery_id: int, outcome: OrderlyOutcome, *, sends_back: bool, now_ms: int
+        self,
+        messages: Sequence[MessageExt],
+        outcome: OrderlyOutcome,
+        *,
+        sends_back: bool,
+        now_ms: int,
     ) -> None:
-        """Take in the result of a listener in order."""
-        messages = self.deliveries.pop(delivery_id, None)
-        if messages is None or self.process_queue.state is ProcessQueueState.DROPPED:
+        """Take in the result of a call of a listener in order."""
+        self.call_count -= 1
+        if self.process_queue.state is ProcessQueueState.DROPPED:
             return
         assert self.in_order is not None
         dead = self.in_order.settle(self.process_queue, messages, outcome, now_ms=now_ms)

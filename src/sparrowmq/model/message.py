@@ -359,6 +359,11 @@ class ConsumeContext:
             chosen = {message.queue_offset for message in messages}
         decisions.update(dict.fromkeys(chosen, decision))
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether anything was decided on a message."""
+        return bool(self._decisions)
+
     def end(self) -> dict[int, Decision]:
         """Return what was decided, by queue offset; nothing can be decided after that."""
         decisions, self._decisions = self._decisions or {}, None

@@ -3,8 +3,8 @@
 The scheduler and the channels are those of the other drivers. A process's driver is stepped by the
 events of the world, and only while the process neither stands still nor is gone.
 
-A function in `Call` runs at once; if it returns `Later`, the call takes that long and its result
-is worked out when it ends.
+A function in `Call` or `CallEach` runs at once; if it returns `Later`, the call takes that long and
+its result is worked out when it ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 
 from sparrowmq.calling.channel import Channel, OnConnectionLost, OnRequest
 from sparrowmq.calling.channel_table import ChannelTable, OnFailure
-from sparrowmq.calling.effects import Call, Effect, Invoke, Oneway, Operation
+from sparrowmq.calling.effects import (
+    CALLS_MS,
+    Call,
+    CallEach,
+    Effect,
+    Invoke,
+    Oneway,
+    Operation,
+    Returned,
+)
 from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
 from sparrowmq.simulation.network import End, Network
 from sparrowmq.simulation.process import Process
@@ -32,6 +41,13 @@ class Later(NamedTuple):
 
     duration_ms: int
     finish: Callable[[], Any]
+
+
+class _Run(NamedTuple):
+    """A `CallEach` under way, and since when."""
+
+    effect: CallEach
+    first_ms: int
 
 
 class SimulatedDriver:
@@ -139,6 +155,9 @@ class SimulatedDriver:
     def _carry(self, task: OperationTask, effect: Effect) -> None:
         if isinstance(effect, Call):
             self._call(task, effect)
+        elif isinstance(effect, CallEach):
+            task.place = run = _Run(effect, self._process.monotonic_ms())
+            self._call_next(task, run)
         else:
             assert isinstance(effect, Invoke | Oneway)
             self._channels.submit(task, effect)
@@ -177,6 +196,37 @@ class SimulatedDriver:
         except Exception as error:
             failure = error
         self._scheduler.end_call(task, ticket, result, failure)
+        self.turn()
+
+    def _call_next(self, task: OperationTask, run: _Run) -> None:
+        """Make the calls of a `CallEach` up to the first that takes its time."""
+        effect, first_ms = run
+        while effect.waiting and self._process.monotonic_ms() - first_ms < CALLS_MS:
+            args, call = effect.waiting.popleft()
+            result: Any = None
+            failure: Exception | None = None
+            try:
+                result = effect.function(*args)
+            except Exception as error:
+                failure = error
+            if isinstance(result, Later):
+                end = partial(self._end_one, task, run, call, result)
+                self._process.call_in(result.duration_ms, end)
+                return
+            effect.returned.append(Returned(call, result, failure, 0))
+        self._scheduler.end_call(task, run, None, None)
+
+    def _end_one(self, task: OperationTask, run: _Run, call: object, later: Later) -> None:
+        # The user's code comes to its end whether or not anybody waits for it.
+        value: Any = None
+        failure: Exception | None = None
+        try:
+            value = later.finish()
+        except Exception as error:
+            failure = error
+        run.effect.returned.append(Returned(call, value, failure, later.duration_ms))
+        if task.place is run:
+            self._call_next(task, run)
         self.turn()
 
     # --- connections ------------------------------------------------------------------------

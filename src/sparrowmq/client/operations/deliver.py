@@ -1,14 +1,20 @@
-"""Give messages to the listener, and tell the member what it made of them."""
+"""Give messages to the listener, and tell the member what it made of them.
+
+Hot path, benchmark: benchmarks/against_apache.py, drains. Hence the shortest way for calls that end
+well, and several of them in one task (`client/listener_calls.py`).
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from sparrowmq.calling.effects import Call, Now, Operation
+from sparrowmq.calling.effects import Call, CallEach, Now, Operation, Returned
 from sparrowmq.client.arguments import refuse_awaitable
+from sparrowmq.client.listener_calls import Handed
 from sparrowmq.client.operations.trace import trace_consumed, trace_delivery
 from sparrowmq.client.subscriber import DeadLetterChosen, GivenUp, ListenerFailed, Subscriber
 from sparrowmq.errors import UsageError
@@ -38,42 +44,135 @@ _DIRECT_OUTCOMES = {
 }
 
 
-def deliver(subscriber: Subscriber, action: Deliver) -> Operation[None]:
-    """Carry out `Deliver` for a concurrent listener."""
-    messages = _messages_of(subscriber, action)
-    queue = subscriber.config.namespace.unwrap_queue(action.queue)
-    context = ConsumeContext(queue, messages=tuple(messages))
-    acked_count = 0
-    begun_ms: int = yield Now()
-    subscriber.listener_calls.begin(action, begun_ms)
-    traced = yield from trace_delivery(subscriber.tracer, messages)
-    code = ConsumedCode.EXCEPTION
+def hand_over(subscriber: Subscriber, delivery: Deliver) -> None:
+    """Have a delivery wait for a task that calls the listener with it."""
+    queue, _, _, messages = delivery
+    config = subscriber.config
+    subscriber.counters.delivered += len(messages)
+    if queue.topic == subscriber.retry_topic:
+        messages = [with_own_topic(message) for message in messages]
+    if config.namespace.name:
+        messages = config.namespace.unwrap_messages(messages)
+        queue = config.namespace.unwrap_queue(queue)
+    context: ConsumeContext | ConsumeOrderlyContext
+    if config.orderly:
+        context = ConsumeOrderlyContext(queue)
+    else:
+        context = ConsumeContext(queue, None, 0, tuple(messages))
+    # A list of its own: the listener may change it.
+    call = Handed(delivery, messages, context)
+    subscriber.listener_calls.waiting.append(((list(messages), context), call))
+
+
+def call_listener(subscriber: Subscriber) -> Operation[None]:
+    """Call the listener with what waits for it, for a moment."""
+    calls = subscriber.listener_calls
     try:
-        # A list of its own: the listener may change it.
-        status = yield Call(subscriber.listener, (list(messages), context))
-        acked_count = _acked_count(status, context, len(messages))
+        if subscriber.tracer is None:
+            yield CallEach(subscriber.listener, calls.waiting, calls.returned)
+        elif calls.waiting:
+            yield from _call_traced(subscriber, calls.waiting.popleft())
+    finally:
+        calls.task_ended()
+    subscriber.wake.set()
+
+
+def _call_traced(
+    subscriber: Subscriber, call: tuple[tuple[list[MessageExt], object], Handed]
+) -> Operation[None]:
+    """Call the listener once, with trace before and after."""
+    traced = yield from trace_delivery(subscriber.tracer, call[1].messages)
+    returned: deque[Returned] = deque()
+    yield CallEach(subscriber.listener, deque([call]), returned)
+    now_ms: int = yield Now()
+    for each in returned:
+        code = _settle(subscriber, each, now_ms)
+        yield from trace_consumed(traced, code)
+
+
+def settle_returned(subscriber: Subscriber, now_ms: int) -> None:
+    """Take in how calls of the listener have ended."""
+    returned = subscriber.listener_calls.take_returned()
+    if len(returned) > 1 and not subscriber.config.orderly:
+        returned = _settle_done(subscriber, returned, now_ms)
+    for each in returned:
+        _settle(subscriber, each, now_ms)
+
+
+def _settle_done(
+    subscriber: Subscriber, returned: Sequence[Returned], now_ms: int
+) -> list[Returned]:
+    """Take in all calls of a concurrent listener that ended well together; return the others."""
+    others: list[Returned] = []
+    done: dict[str, list[Deliver]] = {}
+    durations_ms: dict[str, int] = {}
+    for each in returned:
+        (delivery, _, context), status, error, call_ms = each
+        if (
+            error is None
+            and (status is None or status is ConsumeStatus.CONSUME_SUCCESS)
+            and context.ack_index is None
+            and not context.is_decided
+        ):
+            context.end()
+            topic = delivery.queue.topic
+            if topic in done:
+                done[topic].append(delivery)
+            else:
+                done[topic] = [delivery]
+            if call_ms:
+                durations_ms[topic] = durations_ms.get(topic, 0) + call_ms
+        else:
+            others.append(each)
+    for topic, deliveries in done.items():
+        count = subscriber.member.consumed_all(deliveries)
+        subscriber.counters.succeeded += count
+        duration_ms = durations_ms.get(topic, 0)
+        subscriber.listener_calls.ended(
+            topic, now_ms, calls=len(deliveries), duration_ms=duration_ms, done=count
+        )
+    return others
+
+
+def _settle(subscriber: Subscriber, returned: Returned, now_ms: int) -> ConsumedCode:
+    """Take in how a call of the listener ended."""
+    if subscriber.config.orderly:
+        return _settle_in_order(subscriber, returned, now_ms)
+    handed, status, error, duration_ms = returned
+    delivery, messages, context = handed
+    count = len(messages)
+    acked_count, code = 0, ConsumedCode.EXCEPTION
+    try:
+        if error is not None:
+            raise error
+        acked_count = _acked_count(status, context, count)
         code = ConsumedCode.SUCCESS
-    except Exception as error:
+    except Exception as failure:
         # The user's code may raise anything.
-        subscriber.tell(_failure_of(subscriber, action, error, context.delay_level))
-    ended_ms: int = yield Now()
+        subscriber.tell(_failure_of(subscriber, delivery, failure, context.delay_level))
     decided = context.end()
-    failed = _failed_of(messages, acked_count, decided)
-    if failed and code is ConsumedCode.SUCCESS:
-        code = ConsumedCode.FAILED
-    done_count = len(messages) - len(failed)
-    subscriber.listener_calls.end(action, ended_ms, done_count=done_count)
-    yield from trace_consumed(traced, code)
+    failed: Sequence[MessageExt] = ()
+    if decided or acked_count < count:
+        failed = _failed_of(messages, acked_count, decided)
+    if failed:
+        _tell_failed(subscriber, delivery.queue, failed, decided)
+        if code is ConsumedCode.SUCCESS:
+            code = ConsumedCode.FAILED
+    done_count = count - len(failed)
+    subscriber.listener_calls.ended(
+        delivery.queue.topic,
+        now_ms,
+        calls=1,
+        duration_ms=duration_ms,
+        done=done_count,
+        failed=len(failed),
+    )
     subscriber.counters.succeeded += done_count
     subscriber.counters.failed += len(failed)
-    for message in failed:
-        if (decision := decided.get(message.queue_offset)) is not None and decision.reason:
-            subscriber.tell(DeadLetterChosen(action.queue, message, decision.reason))
-    _tell_given_up(subscriber, action.queue, failed)
     subscriber.member.consumed(
-        action, acked_count=acked_count, delay_level=context.delay_level, decided=decided
+        delivery, acked_count=acked_count, delay_level=context.delay_level, decided=decided
     )
-    subscriber.wake.set()
+    return code
 
 
 def _failed_of(
@@ -88,36 +187,49 @@ def _failed_of(
     ]
 
 
-def deliver_in_order(subscriber: Subscriber, action: Deliver) -> Operation[None]:
-    """Carry out `Deliver` for a listener in order."""
-    messages = _messages_of(subscriber, action)
-    context = ConsumeOrderlyContext(subscriber.config.namespace.unwrap_queue(action.queue))
-    status = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
-    begun_ms: int = yield Now()
-    subscriber.listener_calls.begin(action, begun_ms)
-    traced = yield from trace_delivery(subscriber.tracer, messages)
-    code = ConsumedCode.EXCEPTION
+def _tell_failed(
+    subscriber: Subscriber,
+    queue: MessageQueue,
+    failed: Sequence[MessageExt],
+    decided: Mapping[int, Decision],
+) -> None:
+    for message in failed:
+        if (decision := decided.get(message.queue_offset)) is not None and decision.reason:
+            subscriber.tell(DeadLetterChosen(queue, message, decision.reason))
+    _tell_given_up(subscriber, queue, failed)
+
+
+def _settle_in_order(subscriber: Subscriber, returned: Returned, now_ms: int) -> ConsumedCode:
+    """Take in how a call of a listener in order ended."""
+    handed, value, error, duration_ms = returned
+    delivery, messages, context = handed
+    status, code = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, ConsumedCode.EXCEPTION
     try:
-        returned = yield Call(subscriber.listener, (list(messages), context))
-        status = _orderly_status(returned)
+        if error is not None:
+            raise error
+        status = _orderly_status(value)
         is_done = status in (ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
         code = ConsumedCode.SUCCESS if is_done else ConsumedCode.FAILED
-    except Exception as error:
+    except Exception as failure:
         # The user's code may raise anything.
-        subscriber.tell(_failure_of(subscriber, action, error))
-    ended_ms: int = yield Now()
+        subscriber.tell(_failure_of(subscriber, delivery, failure))
     done_count = len(messages) if code is ConsumedCode.SUCCESS else 0
-    subscriber.listener_calls.end(action, ended_ms, done_count=done_count)
-    yield from trace_consumed(traced, code)
+    subscriber.listener_calls.ended(
+        delivery.queue.topic,
+        now_ms,
+        calls=1,
+        duration_ms=duration_ms,
+        done=done_count,
+        failed=len(messages) - done_count,
+    )
     if status is ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
         subscriber.counters.failed += len(messages)
-        _tell_given_up(subscriber, action.queue, messages)
+        _tell_given_up(subscriber, delivery.queue, messages)
     elif context.auto_commit or status is not ConsumeOrderlyStatus.ROLLBACK:
         subscriber.counters.succeeded += len(messages)
     outcome = OrderlyOutcome(status, context.auto_commit, context.suspend_ms)
-    now_ms: int = yield Now()
-    subscriber.member.consumed_in_order(action, outcome, now_ms)
-    subscriber.wake.set()
+    subscriber.member.consumed_in_order(delivery, outcome, now_ms)
+    return code
 
 
 def consume_directly(
@@ -177,14 +289,6 @@ def with_own_topic(message: MessageExt) -> MessageExt:
     return message if topic is None else msgspec.structs.replace(message, topic=topic)
 
 
-def _messages_of(subscriber: Subscriber, action: Deliver) -> list[MessageExt]:
-    subscriber.counters.delivered += len(action.messages)
-    messages = action.messages
-    if action.queue.topic == subscriber.retry_topic:
-        messages = [with_own_topic(message) for message in messages]
-    return subscriber.config.namespace.unwrap_messages(messages)
-
-
 def _failure_of(
     subscriber: Subscriber, action: Deliver, error: Exception, delay_level: int = 0
 ) -> ListenerFailed:
@@ -213,10 +317,10 @@ def _tell_given_up(
 
 def _acked_count(status: Any, context: ConsumeContext, count: int) -> int:
     """Return how many of the messages are done."""
-    refuse_awaitable("the listener", status)
     if status is ConsumeStatus.RECONSUME_LATER:
         return 0
     if status is not None and status is not ConsumeStatus.CONSUME_SUCCESS:
+        refuse_awaitable("the listener", status)
         raise UsageError(
             f"the listener returned {status!r}; return a ConsumeStatus, or None for success"
         )

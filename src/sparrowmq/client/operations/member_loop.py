@@ -25,7 +25,12 @@ from sparrowmq.calling.effects import (
     join,
 )
 from sparrowmq.client.operations.callbacks import tell_user
-from sparrowmq.client.operations.deliver import deliver, deliver_in_order, with_own_topic
+from sparrowmq.client.operations.deliver import (
+    call_listener,
+    hand_over,
+    settle_returned,
+    with_own_topic,
+)
 from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.handover import acquire, ask_members, renew_locks, unlock
 from sparrowmq.client.operations.membership import (
@@ -104,32 +109,51 @@ _REGISTRATION_CODES = frozenset(
 
 
 def run_member(
-    subscriber: Subscriber, carriers: Mapping[type, Carrier] = MappingProxyType({})
+    subscriber: Subscriber,
+    carriers: Mapping[type, Carrier] = MappingProxyType({}),
+    take_delivery: Callable[[Subscriber, Deliver], None] = hand_over,
 ) -> Operation[None]:
     """Be a member of the group until it has been left (`subscriber.member.leave`).
 
     Args:
         carriers: operations in the place of those of this module, by the action's type.
+        take_delivery: takes each delivery in the place of the listener.
     """
-    carry_delivery = deliver_in_order if subscriber.config.orderly else deliver
-    operations = {**_OPERATIONS, Deliver: carry_delivery, **carriers}
-    member, wake = subscriber.member, subscriber.wake
+    operations = {**_OPERATIONS, **carriers}
+    member, wake, calls = subscriber.member, subscriber.wake, subscriber.listener_calls
     while not member.is_done:
         wake.clear()
         now_ms: int = yield Now()
+        settle_returned(subscriber, now_ms)
+        for delivery in calls.take_back(now_ms, is_suspended=member.is_suspended):
+            member.take_back(delivery)
+        member.deliveries.ahead_max = calls.ahead_max
         for action in member.due(now_ms):
-            name = type(action).__name__
+            if isinstance(action, Deliver):
+                take_delivery(subscriber, action)
+                continue
             if isinstance(action, AbandonPull):
                 pulling = subscriber.pulls.pop(action.queue, None)
                 if pulling is not None:
                     yield Cancel(pulling)
                 continue
+            name = type(action).__name__
             task: Task = yield Spawn(operations[type(action)](subscriber, action), name)
             if isinstance(action, Pull):
                 subscriber.pulls[action.queue] = task
+        task_count = calls.begin_tasks(
+            now_ms,
+            call_count=len(member.deliveries),
+            task_count_max=subscriber.config.consume_thread_count,
+        )
+        for _ in range(task_count):
+            yield Spawn(call_listener(subscriber), "calls of the listener")
         yield from _tell_facts(subscriber)
         _tell_stuck(subscriber, now_ms)
-        yield Wait(wake, max(0, member.next_due_ms(now_ms) - now_ms))
+        due_ms = member.next_due_ms(now_ms)
+        if (tasks_due_ms := calls.next_due_ms(now_ms)) is not None:
+            due_ms = min(due_ms, tasks_due_ms)
+        yield Wait(wake, max(0, due_ms - now_ms))
     if subscriber.telling is not None:
         try:
             yield from join(subscriber.telling, timeout_ms=LAST_CHANGE_MS)
@@ -157,7 +181,10 @@ def _tell_stuck(subscriber: Subscriber, now_ms: int) -> None:
         own = sum(queue.topic != subscriber.retry_topic for queue in queues)
         call_count_max = min(call_count_max, own)
     stuck = subscriber.listener_calls.find_stuck(
-        now_ms, call_count_max=call_count_max, timeout_ms=config.consume_timeout_ms
+        subscriber.member.deliveries.under_way,
+        now_ms,
+        call_count_max=call_count_max,
+        timeout_ms=config.consume_timeout_ms,
     )
     if stuck is not None:
         subscriber.tell(stuck)

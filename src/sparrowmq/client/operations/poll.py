@@ -36,7 +36,7 @@ from sparrowmq.client.operations.pull_answer import read_answer
 from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
 from sparrowmq.errors import InvokeTimeout, SparrowError, UsageError
-from sparrowmq.membership.actions import Commit, Deliver, Rebalance, SendBack
+from sparrowmq.membership.actions import Commit, Rebalance, SendBack
 from sparrowmq.membership.member import TopicShare
 from sparrowmq.membership.process_queue import MIB
 from sparrowmq.model import MessageQueue, MessageSelector, UnreadablePolicy
@@ -54,11 +54,10 @@ def serve(state: LitePull) -> Operation[None]:
     """Be a member until it has been left, and have messages ready for polls."""
     carriers: dict[type, Carrier] = {
         Rebalance: partial(_rebalance, state),
-        Deliver: partial(_deliver, state),
         SendBack: _keep,
         Commit: partial(_commit, state),
     }
-    yield from run_member(state.subscriber, carriers)
+    yield from run_member(state.subscriber, carriers, lambda _, delivery: state.deliver(delivery))
 
 
 def _rebalance(state: LitePull, subscriber: Subscriber, _: Rebalance) -> Operation[None]:
@@ -73,11 +72,6 @@ def _rebalance(state: LitePull, subscriber: Subscriber, _: Rebalance) -> Operati
     now_ms: int = yield Now()
     member.rebalanced(shares, now_ms)
     subscriber.wake.set()
-
-
-def _deliver(state: LitePull, _: Subscriber, action: Deliver) -> Operation[None]:
-    state.deliver(action)
-    yield from ()
 
 
 def _keep(subscriber: Subscriber, action: SendBack) -> Operation[None]:

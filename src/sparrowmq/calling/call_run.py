@@ -1,0 +1,64 @@
+"""Carries out one `CallEach`: in a thread, or as a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sparrowmq.calling import clock
+from sparrowmq.calling.effects import CALLS_MS, CallEach, Returned
+from sparrowmq.errors import UsageError
+
+
+class CallRun:
+    """The calls of one `CallEach`.
+
+    Attributes:
+        is_cancelled: set it to have no further call begin.
+    """
+
+    __slots__ = ("_effect", "is_cancelled")
+
+    def __init__(self, effect: CallEach) -> None:
+        self._effect = effect
+        self.is_cancelled = False
+
+    def run(self) -> None:
+        """Make the calls on this thread."""
+        function, waiting, returned = self._effect
+        first_ms = begun_ms = clock.monotonic_ms()
+        while not self.is_cancelled and begun_ms - first_ms < CALLS_MS:
+            try:
+                # Other threads may take the last one at any time.
+                args, call = waiting.popleft()
+            except IndexError:
+                break
+            value = raised = None
+            try:
+                value = function(*args)
+            except Exception as error:
+                # The user's code may raise anything.
+                raised = error
+            ended_ms = clock.monotonic_ms()
+            returned.append(Returned(call, value, raised, ended_ms - begun_ms))
+            begun_ms = ended_ms
+
+    async def run_coroutines(self) -> None:
+        """Make the calls of a coroutine function."""
+        function, waiting, returned = self._effect
+        first_ms = begun_ms = clock.monotonic_ms()
+        while waiting and not self.is_cancelled and begun_ms - first_ms < CALLS_MS:
+            args, call = waiting.popleft()
+            value = None
+            raised: Exception | None = None
+            try:
+                value = await function(*args)
+            except Exception as error:
+                # The user's code may raise anything.
+                raised = error
+            except asyncio.CancelledError:
+                raised = UsageError("the coroutine was cancelled")
+                task = asyncio.current_task()
+                self.is_cancelled = task is not None and task.cancelling() > 0
+            ended_ms = clock.monotonic_ms()
+            returned.append(Returned(call, value, raised, ended_ms - begun_ms))
+            begun_ms = ended_ms
