@@ -31,6 +31,7 @@ from collections.abc import Generator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
+from sparrowmq.store.even_index import KeyRun
 from sparrowmq.store.storage import StorageFile
 
 HEADER_SIZE = 40
@@ -40,6 +41,7 @@ _HEADER = Struct(">qqqqii")
 assert _HEADER.size == HEADER_SIZE
 _ENTRY = Struct(">iqii")
 assert _ENTRY.size == _ENTRY_SIZE
+_ENTRY_TYPE = [("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 _SLOT = Struct(">i")
 _INT_MAX = 0x7FFFFFFF
 # So many entries are read within 5 ms.
@@ -160,9 +162,9 @@ class IndexFile:
 
         Raises: OSError; nothing has changed then.
         """
-        header, slots = self.header, self._load_slots()
+        slots = self._load_slots()
         seconds = self._seconds(timestamps_ms)
-        number = header.next_number
+        number = self.header.next_number
         used = [key_hash % self._slot_count for key_hash in hashes]
         previous: list[int] = []
         for slot in used:
@@ -171,22 +173,59 @@ class IndexFile:
             number += 1
         flat = [field for entry in zip(hashes, positions, seconds, previous, strict=True)
                 for field in entry]  # fmt: skip
-        data = Struct(">" + "iqii" * len(used)).pack(*flat)
+        self._write(Struct(">" + "iqii" * len(used)).pack(*flat), used, previous)
+        self._dirty_pages.update([slot // _PAGE_SLOTS for slot in used])
+        self._extend(positions, timestamps_ms, used_slots=previous.count(0))
+
+    def add_run(self, run: KeyRun) -> None:
+        """Add the entries of a run, as `add` does."""
+        np = sys.modules["numpy"]
+        slots = np.frombuffer(self._load_slots(), dtype=np.int32)
+        used = run.hashes % self._slot_count
+        numbers = self.header.next_number + np.arange(len(used), dtype=np.int32)
+        # Of keys of one slot each names the one before it.
+        previous, order = slots[used], used.argsort(kind="stable")
+        is_again = used[order[1:]] == used[order[:-1]]
+        previous[order[1:][is_again]] = numbers[order[:-1][is_again]]
+        slots[used] = numbers
+        entries = np.empty(len(used), dtype=_ENTRY_TYPE)
+        entries["hash"], entries["position"], entries["previous"] = (
+            run.hashes,
+            run.positions,
+            previous,
+        )
+        # A run has few store times.
+        times, which = np.unique(run.timestamps_ms, return_inverse=True)
+        seconds = self._seconds([int(run.timestamps_ms[0]), *times.tolist()])
+        entries["seconds"] = np.array(seconds[1:])[which]
+        entries["seconds"][0] = seconds[0]
+        self._write(entries.tobytes(), used, previous)
+        self._dirty_pages.update(np.unique(used // _PAGE_SLOTS).tolist())
+        self._extend(run.positions, run.timestamps_ms, used_slots=int((previous == 0).sum()))
+
+    def _write(self, data: bytes, used: Sequence[int], previous: Sequence[int]) -> None:
+        """Write entries; the slots that they use get back what they had, if that fails."""
         try:
-            self._file.write(self._entries_at + _ENTRY_SIZE * header.next_number, data)
+            self._file.write(self._entries_at + _ENTRY_SIZE * self.header.next_number, data)
         except OSError:
+            slots = self._load_slots()
             for slot, before in zip(reversed(used), reversed(previous), strict=True):
                 slots[slot] = before
             raise
-        self._dirty_pages.update([slot // _PAGE_SLOTS for slot in used])
+
+    def _extend(
+        self, positions: Sequence[int], timestamps_ms: Sequence[int], *, used_slots: int
+    ) -> None:
+        """Have the header tell of entries that were written."""
+        header = self.header
         is_first = header.next_number == 1
         self.header = IndexHeader(
-            begin_timestamp_ms=timestamps_ms[0] if is_first else header.begin_timestamp_ms,
-            end_timestamp_ms=timestamps_ms[-1],
-            begin_position=positions[0] if is_first else header.begin_position,
-            end_position=positions[-1],
-            used_slot_count=header.used_slot_count + previous.count(0),
-            next_number=number,
+            begin_timestamp_ms=int(timestamps_ms[0]) if is_first else header.begin_timestamp_ms,
+            end_timestamp_ms=int(timestamps_ms[-1]),
+            begin_position=int(positions[0]) if is_first else header.begin_position,
+            end_position=int(positions[-1]),
+            used_slot_count=header.used_slot_count + used_slots,
+            next_number=header.next_number + len(positions),
         )
 
     def _seconds(self, timestamps_ms: Sequence[int]) -> list[int]:

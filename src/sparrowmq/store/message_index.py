@@ -29,6 +29,7 @@ from typing import NamedTuple
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from sparrowmq.store.checkpoint import IndexMark
 from sparrowmq.store.config import StoreConfig
+from sparrowmq.store.even_index import KeyRun, find_run, may_begin_run
 from sparrowmq.store.file_series import FileSeries
 from sparrowmq.store.index_file import (
     HEADER_SIZE,
@@ -283,6 +284,11 @@ class MessageIndex:
         file_end = base + self._log_files.file_size
         chunk = self._log_files.read(position, min(_CHUNK_BYTES, min(limit, file_end) - position))
         found = _Keys(self._topics)
+        run = self._find_run(chunk, position, found) if may_begin_run(chunk, 0) else None
+        if run is not None:
+            self._add_run(run)
+            self.built_position = position + run.size
+            return
         at = found.collect(chunk, position, self._skip_position)
         if at == 0:
             size, magic = _size_and_magic(chunk)
@@ -296,12 +302,25 @@ class MessageIndex:
         self._add(found)
         self.built_position = position + at
 
+    def _find_run(self, chunk: bytes, position: int, found: _Keys) -> KeyRun | None:
+        run = find_run(chunk, position, names=_NAMES, of_topic=found.powers)
+        has_skipped = run is not None and 0 <= self._skip_position - position < run.size
+        return None if has_skipped else run
+
     def _add(self, found: _Keys) -> None:
         hashes, at = found.hashes(), 0
         while at < len(hashes):
             file = self._file_to_add_to(found.timestamps_ms[at])
             stop = min(len(hashes), at + file.room)
             file.add(hashes[at:stop], found.positions[at:stop], found.timestamps_ms[at:stop])
+            at = stop
+
+    def _add_run(self, run: KeyRun) -> None:
+        at = 0
+        while at < len(run.hashes):
+            file = self._file_to_add_to(int(run.timestamps_ms[at]))
+            stop = min(len(run.hashes), at + file.room)
+            file.add_run(run.part(at, stop))
             at = stop
 
     def _file_to_add_to(self, timestamp_ms: int) -> IndexFile:
@@ -464,16 +483,22 @@ class _Keys:
         ]
 
     def collect(self, chunk: bytes, position: int, skip_position: int) -> int:
-        """Take the keys of all whole records; return where in the chunk the last of them ends.
+        """Take the keys of records; return where in the chunk the last of them ends.
+
+        It is the last whole one, or the last before a run that `find_run` may take.
 
         Args:
             position: where the chunk stands in the log.
             skip_position: of a record whose keys are not taken.
         """
         at, last_at, unpack = 0, len(chunk) - _HEAD_SIZE, _HEAD.unpack_from
+        # What looks like a run and is none may be full of others.
+        begins_run = may_begin_run(chunk, 0)
         while at <= last_at:
             size, magic, sys_flag, store_ms, body_size = unpack(chunk, at)
             end = at + size
+            if at and not begins_run and may_begin_run(chunk, at):
+                break
             if end > len(chunk) or (magic != MAGIC_V1 and magic != MAGIC_V2):
                 break
             topic_at = at + _HEAD_SIZE + body_size
@@ -499,9 +524,7 @@ class _Keys:
         return at
 
     def _add(self, topic: bytes, key: bytes, position: int, timestamp_ms: int) -> None:
-        powers = self._topics.get(topic)
-        if powers is None:
-            powers = self._add_topic(topic)
+        powers = self.powers(topic)
         if len(key) <= KEY_BYTES_MAX and key.isascii():
             self._keys.append(key)
             self._added.append(powers[len(key)])
@@ -511,11 +534,14 @@ class _Keys:
         self.positions.append(position)
         self.timestamps_ms.append(timestamp_ms)
 
-    def _add_topic(self, topic: bytes) -> list[int]:
-        if len(self._topics) >= _TOPICS_MAX:
-            self._topics.clear()
-        of_topic = hash_text(topic.decode("utf-8", "replace") + "#")
-        powers = self._topics[topic] = [of_topic * power & _MASK for power in POWERS]
+    def powers(self, topic: bytes) -> list[int]:
+        """Return what a topic adds to the hash of a key, by the key's length."""
+        powers = self._topics.get(topic)
+        if powers is None:
+            if len(self._topics) >= _TOPICS_MAX:
+                self._topics.clear()
+            of_topic = hash_text(topic.decode("utf-8", "replace") + "#")
+            powers = self._topics[topic] = [of_topic * power & _MASK for power in POWERS]
         return powers
 
 
