@@ -103,5 +103,5 @@ def test_a_job_that_fails_says_why_in_one_line_and_keeps_javas_words_in_a_file(
     started, log, reason = result.stderr.splitlines()
     assert (3, "") == (result.returncode, result.stdout)
     assert "sparrowmq: starting Spark on local[*]" == started
-    assert reason.startswith("sparrowmq: no name server answers at 127.0.0.1:1 ")
+    assert reason.startswith("sparrowmq: no name server answers at 127.0.0.1:1: ")
     assert "at org.apache.spark" in Path(log.rpartition(" ")[2]).read_text()
