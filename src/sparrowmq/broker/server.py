@@ -10,7 +10,7 @@ import logging
 import random
 import socket
 import ssl
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ class BrokerServer:
         log_file_size: bytes of each file of the commit log.
         access: who may do what; None lets everybody do everything.
         credentials: by which the broker signs what it asks name servers; None for no signatures.
+        wall_clock: tells the time of messages and delays, in milliseconds.
     """
 
     def __init__(
@@ -68,7 +69,9 @@ class BrokerServer:
         log_file_size: int = COMMIT_LOG_FILE_SIZE,
         access: AccessControl | None = None,
         credentials: Credentials | None = None,
+        wall_clock: Callable[[], int] = clock.timestamp_ms,
     ) -> None:
+        self._wall_clock = wall_clock
         self._storage = FileStorage(root)
         mode = FlushMode.SYNC if config.sync_flush else FlushMode.ASYNC
         self._store = MessageStore(
@@ -80,7 +83,7 @@ class BrokerServer:
                 salvage=salvage,
             ),
         )
-        report = self._store.load(timestamp_ms=clock.timestamp_ms())
+        report = self._store.load(timestamp_ms=wall_clock())
         LOG.info("store %s loaded: %s", root, report)
         loss = report.describe_loss()
         if loss is not None:
@@ -92,28 +95,27 @@ class BrokerServer:
                 random_below=random.Random().randrange,
                 saved=self._read_tables().tables,
                 now_ms=clock.monotonic_ms(),
-                timestamp_ms=clock.timestamp_ms(),
+                timestamp_ms=wall_clock(),
                 access=access,
             )
         except BaseException:
             self._store.close()
             raise
+        self._note_retention(root, config)
         self._host = BrokerHost(self._broker, self._storage, self, name_servers=name_servers)
         self._server = RemotingServer(
-            self._broker, limits=limits, tls=tls, takes_plain=takes_plain, on_turn=self.end_turn
+            self._broker,
+            limits=limits,
+            tls=tls,
+            takes_plain=takes_plain,
+            on_turn=self.end_turn,
+            timestamp_ms=wall_clock,
         )
         self._driver = AsyncDriver(
             on_connection_lost=self._host.connection_lost,
             tls=name_server_tls,
             credentials=credentials,
         )
-        if config.retention.reserved_hours is None and not self._store.is_expiring:
-            LOG.warning(
-                "store %s has messages from before messages expired: it keeps all until "
-                "--retention-hours says how long (%d is the default for a new store, 0 keeps all)",
-                root,
-                RESERVED_HOURS,
-            )
         self._threads = {
             lane: ThreadPoolExecutor(1, thread_name_prefix=f"sparrowmq-{lane.value}")
             for lane in RoundLane
@@ -149,6 +151,15 @@ class BrokerServer:
         elif not self._host.is_found:
             found.append("no name server is reached")
         return found
+
+    def _note_retention(self, root: Path, config: BrokerConfig) -> None:
+        if config.retention.reserved_hours is None and not self._store.is_expiring:
+            LOG.warning(
+                "store %s has messages from before messages expired: it keeps all until "
+                "--retention-hours says how long (%d is the default for a new store, 0 keeps all)",
+                root,
+                RESERVED_HOURS,
+            )
 
     def _read_tables(self) -> SavedConfig:
         saved = read_tables(self._storage)
@@ -189,6 +200,13 @@ class BrokerServer:
             for thread in self._threads.values():
                 thread.shutdown()
 
+    def catch_up(self) -> None:
+        """Do all that is due by the wall clock now, not a part of it at the next tick."""
+        counters, before = self._broker.state.counters, -1
+        while counters.puts != before:
+            before = counters.puts
+            self._host.tick()
+
     def _tick(self) -> None:
         try:
             self._host.tick()
@@ -204,7 +222,7 @@ class BrokerServer:
 
     def timestamp_ms(self) -> int:
         """Read the wall clock."""
-        return clock.timestamp_ms()
+        return self._wall_clock()
 
     def perform(self, outputs: Sequence[Output]) -> None:
         """Carry out what the broker said."""

@@ -24,9 +24,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from sparrowmq.broker.config import BrokerConfig, DuplicateClientIdPolicy
 from sparrowmq.broker.server import BrokerServer
+from sparrowmq.calling import clock
 from sparrowmq.calling.tls import client_context, own_server_context, server_context
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, SparrowError
@@ -112,31 +114,59 @@ def run_both(settings: HostSettings, *, on_ready: Callable[[str], None] | None =
     """
 
     async def serve(stop: asyncio.Event) -> None:
-        ip = _check_host(settings)
-        data = settings.data
-        # The one server signs what it asks the other.
-        own = Credentials(access_key=secrets.token_hex(16), secret_key=secrets.token_hex(32))
-        async with (
-            _access(settings, own=own) as access,
-            _name_server(ip, settings, data / "nameserver", access=access) as port,
-            _broker(
-                ip,
-                settings,
-                data / "store",
-                name_servers=[_join(_reachable(ip), port)],
-                name_server_tls=_own_tls(settings),
-                access=access,
-                credentials=own if settings.acl else None,
-            ) as (broker_address, server),
-            _health(ip, settings, server) as health,
-        ):
-            shown = _join(_advertised(ip, settings.advertise), port)
-            _print_ready(f"nameserver={shown} broker={broker_address}{health}")
+        async with serving_both(settings) as both:
+            _print_ready(f"nameserver={both.name_server} broker={both.broker}{both.health}")
             if on_ready is not None:
-                on_ready(shown)
+                on_ready(both.name_server)
             await stop.wait()
 
     return _run(serve, settings)
+
+
+class Serving(NamedTuple):
+    """A name server and a broker that serve.
+
+    `health` is how the broker's health page is shown, "" without one.
+    """
+
+    name_server: str
+    broker: str
+    health: str
+    server: BrokerServer
+
+
+@asynccontextmanager
+async def serving_both(
+    settings: HostSettings, *, wall_clock: Callable[[], int] = clock.timestamp_ms
+) -> AsyncIterator[Serving]:
+    """Serve on this event loop as a name server and a broker below `data`.
+
+    Args:
+        wall_clock: tells the broker the time of messages and delays, in milliseconds.
+
+    Raises: ConfigError for settings that are wrong; OSError or StoreError if it cannot serve.
+    """
+    ip = _check_host(settings)
+    data = settings.data
+    # The one server signs what it asks the other.
+    own = Credentials(access_key=secrets.token_hex(16), secret_key=secrets.token_hex(32))
+    async with (
+        _access(settings, own=own) as access,
+        _name_server(ip, settings, data / "nameserver", access=access) as port,
+        _broker(
+            ip,
+            settings,
+            data / "store",
+            name_servers=[_join(_reachable(ip), port)],
+            name_server_tls=_own_tls(settings),
+            access=access,
+            credentials=own if settings.acl else None,
+            wall_clock=wall_clock,
+        ) as (broker_address, server),
+        _health(ip, settings, server) as health,
+    ):
+        shown = _join(_advertised(ip, settings.advertise), port)
+        yield Serving(shown, broker_address, health, server)
 
 
 def run_name_server(settings: HostSettings) -> int:
@@ -279,6 +309,7 @@ async def _broker(
     name_server_tls: CertificateFiles | None,
     access: AccessControl | None,
     credentials: Credentials | None,
+    wall_clock: Callable[[], int] = clock.timestamp_ms,
 ) -> AsyncIterator[tuple[str, BrokerServer]]:
     """Serve; gives the address that clients are told, and the server."""
     retention = RetentionConfig(
@@ -315,6 +346,7 @@ async def _broker(
             log_file_size=settings.log_file_mib << 20,
             access=access,
             credentials=credentials,
+            wall_clock=wall_clock,
         )
         try:
             await server.start(listening)

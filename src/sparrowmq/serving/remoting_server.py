@@ -82,6 +82,7 @@ class RemotingServer:
         tls: the context of a server that speaks TLS.
         takes_plain: whether a server that speaks TLS also serves peers that do not.
         on_turn: called once at the end of each turn of the loop in which commands came.
+        timestamp_ms: tells the wall clock's time, in milliseconds.
     """
 
     def __init__(
@@ -92,8 +93,10 @@ class RemotingServer:
         tls: ssl.SSLContext | None = None,
         takes_plain: bool = False,
         on_turn: Callable[[], None] | None = None,
+        timestamp_ms: Callable[[], int] = clock.timestamp_ms,
     ) -> None:
         self._machine = machine
+        self._timestamp_ms = timestamp_ms
         self._tls = tls
         self._takes_plain = takes_plain
         self._limits = limits or ServerLimits()
@@ -291,7 +294,7 @@ class RemotingServer:
         """Serve what waits of a connection while there is time and room."""
         if self._is_stopping:
             return
-        timestamp_ms = clock.timestamp_ms()
+        timestamp_ms = self._timestamp_ms()
         room_bytes = link.room_bytes
         while now_ms < until_ms and link.can_serve(room_bytes):
             if link.unmade:
@@ -351,7 +354,7 @@ class RemotingServer:
             return
         try:
             outputs = self._machine.connection_closed(
-                link.connection, now_ms=clock.monotonic_ms(), timestamp_ms=clock.timestamp_ms()
+                link.connection, now_ms=clock.monotonic_ms(), timestamp_ms=self._timestamp_ms()
             )
         except Exception:
             LOG.exception("closing of %s failed", link.connection.address)

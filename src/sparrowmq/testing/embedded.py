@@ -23,13 +23,10 @@ from types import TracebackType
 from typing import IO, Literal, Self
 
 from sparrowmq.client.blocking import Admin
-from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.errors import UsageError
+from sparrowmq.testing.questions import WAIT_MS, ClusterFailed, wait_until_consumed
 
 _STOP_TIMEOUT_S = 20
-
-
-class ClusterFailed(SparrowError):
-    """The embedded cluster did not start; the text ends with what it said."""
 
 
 class EmbeddedCluster:
@@ -163,6 +160,10 @@ class EmbeddedCluster:
         """Create a topic; returns when clients can find it."""
         with Admin(name_server=self.name_server, tls=self._tls) as admin:
             admin.create_topic(topic, queues)
+
+    def wait_until_consumed(self, group: str, *topics: str, timeout_ms: int = WAIT_MS) -> None:
+        """Wait until a group has committed every message of topics (`wait_until_consumed`)."""
+        wait_until_consumed(self.name_server, group, *topics, timeout_ms=timeout_ms, tls=self._tls)
 
     def _forget_process(self) -> None:
         process, self._process = self._process, None

@@ -1,0 +1,67 @@
+"""Fixtures for tests of programs that use SparrowMQ; pytest finds them by itself.
+
+| Fixture | Scope | What it is |
+|---|---|---|
+| `rmq_cluster` | session | an `InProcessCluster`; with pytest-xdist one for each worker |
+| `rmq_topic` | function | the name of a topic that no other test uses, with four queues |
+| `rmq_group` | function | the name of a group that no other test uses |
+| `rmq_messages` | function | a function of a topic: its messages, `count` of them if asked for |
+
+Importing this module loads nothing but pytest: the cluster comes with the first test that asks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from sparrowmq.model import MessageExt
+    from sparrowmq.testing.in_process import InProcessCluster
+
+TOPIC_QUEUES = 4
+# Of a test's name in a topic's.
+_NAME_CHARACTERS_MAX = 60
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def rmq_cluster() -> Iterator[InProcessCluster]:
+    """A name server and a broker for the session."""
+    from sparrowmq.testing.in_process import InProcessCluster
+
+    with InProcessCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def rmq_topic(rmq_cluster: InProcessCluster, request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own."""
+    topic = _name_for("T", request)
+    rmq_cluster.create_topic(topic, TOPIC_QUEUES)
+    return topic
+
+
+@pytest.fixture
+def rmq_group(request: pytest.FixtureRequest) -> str:
+    """The name of a group of the test's own."""
+    return _name_for("GID", request)
+
+
+@pytest.fixture
+def rmq_messages(rmq_cluster: InProcessCluster) -> Callable[..., list[MessageExt]]:
+    """Read a topic: `rmq_messages(topic, count=0, timeout_ms=10_000)`."""
+    from functools import partial
+
+    from sparrowmq.testing.questions import read_messages
+
+    return partial(read_messages, rmq_cluster.name_server)
+
+
+def _name_for(kind: str, request: pytest.FixtureRequest) -> str:
+    test = re.sub(r"[^A-Za-z0-9_-]", "_", request.node.name)[:_NAME_CHARACTERS_MAX]
+    return f"{kind}_{test}_{next(_NUMBERS)}"

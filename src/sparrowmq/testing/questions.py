@@ -1,0 +1,125 @@
+"""What a test asks a cluster: was it consumed, and which messages are there?
+
+These functions wait in the thread that calls them. A test that runs on an event loop calls them by
+`asyncio.to_thread`: its own clients stand still otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from sparrowmq.client.blocking import Admin
+from sparrowmq.client.blocking_pull import LitePullConsumer
+from sparrowmq.client.directory import QueueLag
+from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
+from sparrowmq.model import MessageExt
+from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX, TOOLS_GROUP
+
+WAIT_MS: Final = 10_000
+# From one look at the cluster to the next.
+LOOK_MS: Final = 20
+# Of one topic; a test that has more reads them by a consumer.
+MESSAGES_MAX: Final = 100_000
+
+
+class ClusterFailed(SparrowError):
+    """A cluster for tests did not start, or what a test waited for did not come in time."""
+
+
+def wait_until_consumed(
+    name_server: str,
+    group: str,
+    *topics: str,
+    timeout_ms: int = WAIT_MS,
+    tls: ssl.SSLContext | None = None,
+) -> None:
+    """Wait until a group has committed every message of the topics, and of its retry topic.
+
+    What was committed as failed and waits for its delay is not waited for: it comes to the retry
+    topic when the delay is over.
+
+    Raises: ClusterFailed if that is not so in time, with what each queue lacks; UsageError on an
+    event loop.
+    """
+    _refuse_event_loop("wait_until_consumed")
+    until_ms = _now_ms() + timeout_ms
+    with Admin(name_server=name_server, tls=tls) as admin:
+        while left := _lag_of(admin, group, topics):
+            if _now_ms() >= until_ms:
+                lines = ", ".join(
+                    f"{lag.queue}: {lag.consumer_offset} of {lag.broker_offset}" for lag in left
+                )
+                members = ", ".join(admin.consumer_ids(group)) or "nobody"
+                raise ClusterFailed(
+                    f"group {group} has not consumed {', '.join(topics)} within {timeout_ms} ms "
+                    f"({lines}); its members are {members}"
+                )
+            time.sleep(LOOK_MS / 1000)
+
+
+def read_messages(
+    name_server: str, topic: str, count: int = 0, *, timeout_ms: int = WAIT_MS
+) -> list[MessageExt]:
+    """Return all messages of a topic in the order in which they were stored; groups do not notice.
+
+    Args:
+        count: wait until so many are there.
+
+    Raises: ClusterFailed if there are fewer in time, or more than `MESSAGES_MAX`; UsageError on an
+    event loop; TopicRouteNotFound.
+    """
+    _refuse_event_loop("read_messages")
+    until_ms = _now_ms() + timeout_ms
+    found: list[MessageExt] = []
+    with LitePullConsumer(TOOLS_GROUP, name_server=name_server) as consumer:
+        positions = dict.fromkeys(consumer.fetch_subscribe_queues(topic), 0)
+        while True:
+            count_before = len(found)
+            for queue, offset in positions.items():
+                pulled = consumer.pull(queue, offset)
+                found += pulled.messages
+                positions[queue] = pulled.next_offset
+            if len(found) > MESSAGES_MAX:
+                raise ClusterFailed(
+                    f"topic {topic} has more than {MESSAGES_MAX} messages; read them by a consumer"
+                )
+            if len(found) > count_before:
+                continue
+            if len(found) >= count:
+                break
+            if _now_ms() >= until_ms:
+                raise ClusterFailed(
+                    f"topic {topic} has {len(found)} messages after {timeout_ms} ms, not {count}"
+                )
+            time.sleep(LOOK_MS / 1000)
+    return sorted(found, key=lambda message: message.commit_log_position)
+
+
+def _lag_of(admin: Admin, group: str, topics: Sequence[str]) -> list[QueueLag]:
+    left: list[QueueLag] = []
+    for topic in topics:
+        left += admin.group_lag(group, topic)
+    # Without a retry topic nothing has failed so far.
+    with suppress(TopicRouteNotFound):
+        left += admin.group_lag(group, f"{RETRY_GROUP_TOPIC_PREFIX}{group}")
+    return [lag for lag in left if lag.lag]
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _refuse_event_loop(name: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(
+        f"{name} waits, and would stop the event loop that calls it: "
+        f"await asyncio.to_thread({name}, ...)"
+    )

@@ -1,0 +1,222 @@
+"""The cluster in the test's own process, its clock, and what tests ask of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from sparrowmq import (
+    Admin,
+    AsyncProducer,
+    AsyncPushConsumer,
+    ConsumeFromWhere,
+    Message,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.errors import UsageError
+from sparrowmq.model.delay import DELAY_LEVELS_MS
+from sparrowmq.testing import (
+    ClusterFailed,
+    EmbeddedCluster,
+    InProcessCluster,
+    read_messages,
+    wait_until_consumed,
+)
+
+pytestmark = pytest.mark.slow
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+# Half of it or less on a machine that does nothing else.
+START_CPU_S_MAX = 0.3
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[InProcessCluster]:
+    with InProcessCluster() as running:
+        yield running
+
+
+def test_start_and_a_topic_take_little_of_the_processor() -> None:
+    def start() -> float:
+        begun_s = time.process_time()
+        with InProcessCluster() as running:
+            running.create_topic("T")
+            return time.process_time() - begun_s
+
+    assert min(start() for _ in range(3)) < START_CPU_S_MAX / 3
+
+
+def test_it_leaves_nothing_behind_and_starts_again() -> None:
+    threads = threading.active_count()
+    running = InProcessCluster()
+    for _ in range(2):
+        running.start()
+        with pytest.raises(UsageError, match="runs already"):
+            running.start()
+        running.close()
+        running.close()
+
+        assert threads == threading.active_count()
+
+
+def test_failed_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparrowmq.testing.in_process.Flush", None)
+
+    with pytest.raises(ClusterFailed, match="the cluster did not start: AttributeError"):
+        InProcessCluster().start()
+
+
+def test_every_delay_level_is_delivered_when_the_clock_says_so(cluster: InProcessCluster) -> None:
+    """Two hours of delays; each message comes once its level is over, and not before."""
+    cluster.create_topic("delayed", 1)
+    begun_s = time.monotonic()
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        for level in range(1, 1 + len(DELAY_LEVELS_MS)):
+            producer.send(Message("delayed", b"%d" % level, delay_level=level))
+    last_ms = 0
+    for number, delay_ms in enumerate(DELAY_LEVELS_MS, 1):
+        # The wall clock itself has gone on for some seconds at most.
+        before_ms = delay_ms - last_ms - 60_000
+        if before_ms > 0:
+            cluster.advance(timedelta(milliseconds=before_ms))
+            assert number - 1 == len(read_messages(cluster.name_server, "delayed"))
+        cluster.advance(timedelta(milliseconds=delay_ms - last_ms - max(before_ms, 0)))
+        found = read_messages(cluster.name_server, "delayed")
+        last_ms = delay_ms
+
+        assert b"%d" % number == found[-1].body
+
+    assert time.monotonic() - begun_s < 60
+    assert [b"%d" % level for level in range(1, 19)] == [message.body for message in found]
+
+
+def test_clock_does_not_go_back(cluster: InProcessCluster) -> None:
+    before_ms = cluster.timestamp_ms
+
+    with pytest.raises(UsageError, match="the clock goes on, not back by 0:00:01"):
+        cluster.advance(timedelta(seconds=-1))
+    cluster.advance(timedelta(days=1))
+
+    assert before_ms + 86_400_000 <= cluster.timestamp_ms < before_ms + 86_460_000
+    with pytest.raises(UsageError, match="does not run"):
+        InProcessCluster().advance(timedelta())
+
+
+def test_all_that_is_due_is_there_when_the_clock_was_moved(cluster: InProcessCluster) -> None:
+    """More than a broker delivers of one level at one tick."""
+    cluster.create_topic("many", 1)
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        for _ in range(700):
+            producer.send(Message("many", b"x", delay_level=16))
+
+    cluster.advance(timedelta(minutes=30))
+
+    assert 700 == len(read_messages(cluster.name_server, "many"))
+
+
+def test_retries_come_when_the_clock_says_so(cluster: InProcessCluster) -> None:
+    cluster.create_topic("retried")
+    attempts: list[int] = []
+
+    def listener(messages: object, context: object) -> None:
+        attempts.append(1)
+        if len(attempts) < 4:
+            raise ValueError("not yet")
+
+    with (
+        Producer("GID_p", name_server=cluster.name_server) as producer,
+        PushConsumer(
+            "GID_retried",
+            name_server=cluster.name_server,
+            listener=listener,
+            consume_from_where=FIRST,
+        ) as consumer,
+    ):
+        consumer.subscribe("retried")
+        consumer.start()
+        producer.send(Message("retried", b"x"))
+        for number in range(1, 5):
+            until_s = time.monotonic() + 20
+            while len(attempts) < number:
+                assert time.monotonic() < until_s
+                cluster.advance(timedelta(minutes=10))
+                time.sleep(0.01)
+        cluster.wait_until_consumed("GID_retried", "retried")
+
+    assert 4 == len(attempts)
+
+
+@pytest.mark.parametrize("kind", [InProcessCluster, EmbeddedCluster])
+def test_wait_until_consumed_waits_for_the_last_message(
+    kind: type[InProcessCluster | EmbeddedCluster],
+) -> None:
+    seen: list[bytes] = []
+    with kind() as running:
+        running.create_topic("T")
+        with Producer("GID_p", name_server=running.name_server) as producer:
+            for number in range(50):
+                producer.send(Message("T", b"%d" % number))
+        with pytest.raises(ClusterFailed, match=r"GID_c has not consumed T within 100 ms .*nobody"):
+            running.wait_until_consumed("GID_c", "T", timeout_ms=100)
+        with PushConsumer(
+            "GID_c",
+            name_server=running.name_server,
+            listener=lambda messages, context: seen.extend(m.body for m in messages),
+            consume_from_where=FIRST,
+        ) as consumer:
+            consumer.subscribe("T")
+            consumer.start()
+            running.wait_until_consumed("GID_c", "T")
+
+            assert 50 == len(seen)
+
+
+async def test_event_loop_is_not_stopped_by_a_wait(cluster: InProcessCluster) -> None:
+    await asyncio.to_thread(cluster.create_topic, "async")
+    seen: list[bytes] = []
+
+    async def listener(messages: list[object], context: object) -> None:
+        seen.extend(message.body for message in messages)  # type: ignore[attr-defined]
+
+    async with (
+        AsyncProducer("GID_p", name_server=cluster.name_server) as producer,
+        AsyncPushConsumer(
+            "GID_async",
+            name_server=cluster.name_server,
+            listener=listener,  # type: ignore[arg-type]
+            consume_from_where=FIRST,
+        ) as consumer,
+    ):
+        await consumer.subscribe("async")
+        await consumer.start()
+        await producer.send(Message("async", b"x"))
+        with pytest.raises(UsageError, match=r"await asyncio\.to_thread\(wait_until_consumed"):
+            cluster.wait_until_consumed("GID_async", "async")
+        with pytest.raises(UsageError, match=r"await asyncio\.to_thread\(read_messages"):
+            read_messages(cluster.name_server, "async")
+        await asyncio.to_thread(wait_until_consumed, cluster.name_server, "GID_async", "async")
+
+    assert [b"x"] == seen
+
+
+def test_messages_are_read_in_the_order_of_the_store(cluster: InProcessCluster) -> None:
+    cluster.create_topic("read", 4)
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        for number in range(100):
+            producer.send(Message("read", b"%d" % number))
+
+    with Admin(name_server=cluster.name_server) as admin:
+        groups = admin.list_groups()
+
+    found = read_messages(cluster.name_server, "read", 100)
+
+    assert [b"%d" % number for number in range(100)] == [message.body for message in found]
+    with pytest.raises(ClusterFailed, match="topic read has 100 messages after 50 ms, not 101"):
+        read_messages(cluster.name_server, "read", 101, timeout_ms=50)
+    with Admin(name_server=cluster.name_server) as admin:
+        assert admin.list_groups() == groups

@@ -1,0 +1,108 @@
+"""The pytest plug-in, as other projects run it: in a pytest of its own, by its entry point."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PLUGIN = PROJECT["entry-points"]["pytest11"]["sparrowmq"]
+SETTINGS = "[pytest]\nfilterwarnings = error\n"
+ASYNCIO = ("-p", "pytest_asyncio.plugin", "-o", "asyncio_default_fixture_loop_scope=function")
+TESTS = """
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from sparrowmq import AsyncProducer, AsyncPushConsumer, ConsumeFromWhere, Message, Producer
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_plain(rmq_cluster, rmq_topic, rmq_group, rmq_messages, number):
+    assert [] == rmq_messages(rmq_topic)
+    with Producer(rmq_group, name_server=rmq_cluster.name_server) as producer:
+        producer.send(Message(rmq_topic, b"now"))
+        producer.send(Message(rmq_topic, b"later", delay_level=18))
+    assert [b"now"] == [message.body for message in rmq_messages(rmq_topic)]
+    rmq_cluster.advance(timedelta(hours=2))
+    assert [b"now", b"later"] == [message.body for message in rmq_messages(rmq_topic)]
+
+
+@pytest.mark.asyncio
+async def test_asyncio(rmq_cluster, rmq_topic, rmq_group, rmq_messages):
+    async def listener(messages, context):
+        seen.extend(messages)
+
+    seen = []
+    address = rmq_cluster.name_server
+    async with (
+        AsyncProducer("GID_p", name_server=address) as producer,
+        AsyncPushConsumer(rmq_group, name_server=address, listener=listener,
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET) as consumer,
+    ):
+        await consumer.subscribe(rmq_topic)
+        await consumer.start()
+        await producer.send(Message(rmq_topic, b"x"))
+        await asyncio.to_thread(rmq_cluster.wait_until_consumed, rmq_group, rmq_topic)
+        assert [b"x"] == [message.body for message in seen]
+        assert 1 == len(await asyncio.to_thread(rmq_messages, rmq_topic, 1))
+"""
+LOADED = """
+import sys
+
+def test_loaded():
+    loaded = {name for name in sys.modules if name.split(".")[0] in {"sparrowmq", "msgspec"}}
+    assert loaded == {"sparrowmq", "sparrowmq.testing", "sparrowmq.testing.pytest_plugin"}
+"""
+
+pytestmark = pytest.mark.slow
+
+
+def run_pytest(directory: Path, files: dict[str, str], *options: str) -> str:
+    (directory / "pytest.ini").write_text(SETTINGS)
+    for name, text in files.items():
+        (directory / name).write_text(text)
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", "-q", *options],
+        # None but those named: an installation from before the entry point does as well.
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert 0 == result.returncode, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("options", [(), ("-p", "xdist.plugin", "-n", "2")], ids=["alone", "xdist"])
+def test_fixtures_serve_plain_and_asyncio_tests(tmp_path: Path, options: tuple[str, ...]) -> None:
+    assert "5 passed" in run_pytest(tmp_path, {"test_it.py": TESTS}, *ASYNCIO, *options)
+
+
+def test_plug_in_loads_nothing_for_those_who_do_not_use_it(tmp_path: Path) -> None:
+    assert "1 passed" in run_pytest(tmp_path, {"test_it.py": LOADED})
+
+
+def test_files_of_the_how_to_pass(tmp_path: Path) -> None:
+    page = (ROOT / "docs/howto/test-with-pytest.md").read_text()
+    files = dict(re.findall(r'```python title="(\S+)"\n(.*?)```', page, re.S))
+
+    assert {"reminders.py", "test_reminders.py", "test_async.py"} == files.keys()
+    assert "2 passed" in run_pytest(tmp_path, files, *ASYNCIO)
+
+
+def test_entry_point_names_the_plug_in() -> None:
+    assert {"rmq_cluster", "rmq_topic", "rmq_group", "rmq_messages"} <= set(
+        vars(import_module(PLUGIN))
+    )
