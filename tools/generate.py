@@ -3,7 +3,8 @@
 - The synchronous face is the asyncio face without `async` and `await` and in other words. What the
   two do differently stands in `client/task_host.py` and `client/thread_host.py`, under the same
   names.
-- The reference page of commands is made of the command line itself.
+- The reference page of commands is made of the command line itself, that of metrics of the tables
+  of series.
 - The types of settings (for editors and type checkers) and the reference page of settings are made
   of the rows in `client/config.py` and `config.py`.
 """
@@ -36,12 +37,15 @@ from sparrowmq.client.config import (
     ProducerConfig,
     SightConfig,
 )
+from sparrowmq.client.series import CLIENT_SERIES, MetricSeries
 from sparrowmq.client.settings import rows_of
 from sparrowmq.config import SETTINGS, Setting
+from sparrowmq.exporter.series import CLUSTER_SERIES
 
 ROOT = Path(__file__).parent.parent
 CLIENT = ROOT / "src/sparrowmq/client"
 PAGE = ROOT / "docs/reference/settings.md"
+METRICS_PAGE = ROOT / "docs/reference/metrics.md"
 COMMANDS_PAGE = ROOT / "docs/reference/command-line.md"
 RUFF = Path(sys.executable).with_name("ruff")
 
@@ -127,6 +131,7 @@ from sparrowmq.strategies.registry import StrategyChoice
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
+    from prometheus_client import CollectorRegistry
 '''
     for kind in KINDS.values():
         types = {each.name: each.type for table in kind.tables for each in fields(table)}
@@ -219,6 +224,40 @@ def markdown(rows: Iterable[Setting]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def make_metrics_page() -> tuple[Path, str]:
+    """Return the reference page of series."""
+    return (
+        METRICS_PAGE,
+        f"""# Metrics
+
+<!-- Made of the tables of series by `make generate`; change those. -->
+
+Series for Prometheus (extra `prometheus`). [How to set it up](../howto/watch-by-prometheus.md).
+
+## Of a cluster
+
+From `sparrowmq metrics` and `sparrowmq up --metrics-port`, of our brokers and Apache's. Counters
+begin with the exporter. Of more than 100 groups, those that need attention first have series
+beside their lag.
+
+{series_table(CLUSTER_SERIES)}
+## Of clients
+
+From producers and consumers with `metrics_registry=`.
+
+{series_table(CLIENT_SERIES)}""",
+    )
+
+
+def series_table(every: Iterable[MetricSeries]) -> str:
+    """Return series as a table."""
+    lines = ["| Series | Kind | Labels | Meaning |", "|---|---|---|---|"]
+    for each in every:
+        labels = ", ".join(f"`{label}`" for label in each.labels)
+        lines.append(f"| `{each.sample_name}` | {each.kind} | {labels} | {each.help} |")
+    return "\n".join(lines) + "\n"
+
+
 def make_commands_page() -> tuple[Path, str]:
     """Return the reference page of commands."""
     parts = [
@@ -302,7 +341,9 @@ def tidy(text: str, path: Path) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the files, or compare them."""
-    made = dict([*make_faces(), make_types(), make_page(), make_commands_page()])
+    made = dict(
+        [*make_faces(), make_types(), make_page(), make_metrics_page(), make_commands_page()]
+    )
     changed = [path for path, text in made.items() if not same(path, text)]
     for path in changed:
         print(path.relative_to(ROOT))

@@ -49,6 +49,9 @@ _COMMANDS = {
     "dash": _Command(
         "sparrowmq.cli.dash", "Show a cluster in a browser: the live page.", "cli,dash"
     ),
+    "metrics": _Command(
+        "sparrowmq.cli.metrics", "Serve a cluster's series for Prometheus.", "cli,prometheus"
+    ),
     "snapshot": _Command(
         "sparrowmq.cli.snapshot", "Write what a cluster says of itself as tables.", "cli,spark"
     ),

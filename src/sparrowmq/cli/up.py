@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -114,8 +115,18 @@ DashboardPort = Annotated[
         "--dashboard-port", min=0, max=65_535, help="the live page's port; 0 takes any free one"
     ),
 ]
-# How long the live page may take to end.
-_PAGE_TIMEOUT_S = 20
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        min=0,
+        max=65_535,
+        help="serve series for Prometheus at this port, in a process of its own, as `sparrowmq "
+        "metrics` does; 0 takes any free one",
+    ),
+]
+# How long a process beside the servers may take to end.
+_BESIDE_TIMEOUT_S = 20
 
 
 def up(
@@ -150,15 +161,28 @@ def up(
     salvage: Salvage = False,
     dashboard: Dashboard = False,
     dashboard_port: DashboardPort = 8181,
+    metrics_port: MetricsPort = None,
     stop_with_stdin: StopWithStdin = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a name server and a broker in one process, in the foreground."""
     settings = _settings(context, locals())
-    page_ca = "" if tls_mode is TlsMode.DISABLED else tls_cert
-    page = _PageProcess(data, dashboard_port, tls_ca=page_ca) if dashboard else None
-    with page or nullcontext():
-        code = run_both(settings, on_ready=page.start if page else None)
+    tls_ca = "" if tls_mode is TlsMode.DISABLED else tls_cert
+    beside = []
+    if dashboard:
+        page = ["dash", "--data", str(data), "--port", str(dashboard_port)]
+        beside.append(_ProcessBeside(page, tls_ca=tls_ca))
+    if metrics_port is not None:
+        beside.append(_ProcessBeside(["metrics", "--port", str(metrics_port)], tls_ca=tls_ca))
+
+    def start(name_server: str) -> None:
+        for process in beside:
+            process.start(name_server)
+
+    with ExitStack() as held:
+        for process in beside:
+            held.enter_context(process)
+        code = run_both(settings, on_ready=start)
     raise typer.Exit(code)
 
 
@@ -172,23 +196,23 @@ def _settings(context: typer.Context, given: dict[str, Any], **renamed: Any) -> 
     return HostSettings(**{n: v for n, v in {**given, **renamed}.items() if n in names})
 
 
-class _PageProcess:
-    """The live page of a cluster in a process of its own: what it draws delays no message.
+class _ProcessBeside:
+    """A command of ours on the cluster in a process of its own: it delays no message.
 
     It ends with this process, however that ends.
     """
 
-    def __init__(self, data: Path, port: int, *, tls_ca: str) -> None:
-        self._options = ["--data", str(data), "--port", str(port), "--stop-with-stdin"]
+    def __init__(self, command: Sequence[str], *, tls_ca: str) -> None:
+        self._command = [*command, "--stop-with-stdin"]
         if tls_ca:
-            self._options += ["--tls-ca", tls_ca]
+            self._command += ["--tls-ca", tls_ca]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, name_server: str) -> None:
-        """Start it; it says on stderr where it is, and the password."""
-        command = [sys.executable, "-m", "sparrowmq.cli.main", "dash", "--nameserver", name_server]
+        """Start it; it says on stderr where it serves."""
+        command = [sys.executable, "-m", "sparrowmq.cli.main", *self._command]
         self._process = subprocess.Popen(
-            [*command, *self._options], stdin=subprocess.PIPE, stdout=sys.stderr
+            [*command, "--nameserver", name_server], stdin=subprocess.PIPE, stdout=sys.stderr
         )
 
     def __enter__(self) -> Self:
@@ -197,7 +221,7 @@ class _PageProcess:
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
             # Its standard input closes.
-            self._process.communicate(timeout=_PAGE_TIMEOUT_S)
+            self._process.communicate(timeout=_BESIDE_TIMEOUT_S)
 
 
 def nameserver(

@@ -28,7 +28,7 @@ from sparrowmq.client.lite_pull import LitePull
 from sparrowmq.client.local_offsets import LocalOffsets, default_directory
 from sparrowmq.client.name_servers import NameServers, parse_name_servers
 from sparrowmq.client.notices import NoticeLog
-from sparrowmq.client.observers import add_send_observers, watch_listener, watch_polls
+from sparrowmq.client.observers import observe_consumer, observe_polls, observe_sends
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.setting_types import (
@@ -97,7 +97,7 @@ def make_publisher(
         selector=QueueSelector(random_start),
         tracer=_make_tracer(config, name_servers, identity.client_ip, "PRODUCE"),
     )
-    add_send_observers(publisher, take(SightConfig, settings))
+    observe_sends(publisher, take(SightConfig, settings))
     return publisher
 
 
@@ -178,8 +178,7 @@ def make_subscriber(
         settings,
         consume_type=ConsumeType.CONSUME_PASSIVELY,
     )
-    sight = take(SightConfig, settings)
-    subscriber.listener = watch_listener(listener, subscriber.config, sight)
+    observe_consumer(subscriber, take(SightConfig, settings))
     return subscriber
 
 
@@ -265,7 +264,7 @@ def make_lite_pull(
         log(notice)
 
     subscriber.tell = tell
-    watch_polls(state, take(SightConfig, settings))
+    observe_polls(state, take(SightConfig, settings))
     return state
 
 

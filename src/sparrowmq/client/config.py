@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from opentelemetry.trace import TracerProvider
+    from prometheus_client import CollectorRegistry
 
     from sparrowmq.strategies.registry import StrategyChoice
 
@@ -177,6 +178,12 @@ class SightConfig:
         "make OpenTelemetry spans by this provider, such as "
         "`opentelemetry.trace.get_tracer_provider()`, and carry their context in messages; needs "
         "the extra `opentelemetry`; None makes none",
+        kind=object,
+    )
+    metrics_registry: CollectorRegistry | None = setting(
+        None,
+        "show the client's series in this registry, such as `prometheus_client.REGISTRY`; needs "
+        "the extra `prometheus`; None shows none",
         kind=object,
     )
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 from sparrowmq.client.arguments import is_coroutine_function
-from sparrowmq.client.config import ConsumerConfig, SightConfig
+from sparrowmq.client.config import SightConfig
 from sparrowmq.client.lite_pull import LitePull
 from sparrowmq.client.publisher import Publisher, SendObserver
-from sparrowmq.client.subscriber import AsyncListener, AsyncOrderlyListener
+from sparrowmq.client.subscriber import AsyncListener, AsyncOrderlyListener, Subscriber
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageExt
 
@@ -20,39 +21,49 @@ Watch: TypeAlias = Callable[
 ]
 
 
-def add_send_observers(publisher: Publisher, sight: SightConfig) -> None:
+def observe_sends(publisher: Publisher, sight: SightConfig) -> None:
     """Have the sends of a new producer seen. Raises: ConfigError."""
     observers: list[SendObserver] = []
     if sight.tracer_provider is not None:
-        spans = _import_spans()
+        make = _import("spans", "tracer_provider", "opentelemetry").SendSpans
         address_of = publisher.routes.master_address
-        observers.append(spans.SendSpans(sight.tracer_provider, publisher.config, address_of))
+        observers.append(make(sight.tracer_provider, publisher.config, address_of))
+    if sight.metrics_registry is not None:
+        make = _import("metrics", "metrics_registry", "prometheus").SendMetrics
+        observers.append(make(sight.metrics_registry, publisher.config))
     publisher.observers = tuple(observers)
 
 
-def watch_listener(
-    listener: AsyncListener | AsyncOrderlyListener, config: ConsumerConfig, sight: SightConfig
-) -> AsyncListener | AsyncOrderlyListener:
-    """Return a listener whose calls are seen; itself if nobody wants to. Raises: ConfigError."""
-    if sight.tracer_provider is None:
-        return listener
-    spans = _import_spans().ConsumeSpans(sight.tracer_provider, config)
-    return _watched(listener, spans.watch)
-
-
-def watch_polls(state: LitePull, sight: SightConfig) -> None:
-    """Have what a new lite pull consumer's polls return seen. Raises: ConfigError."""
+def observe_consumer(subscriber: Subscriber, sight: SightConfig) -> None:
+    """Have the calls of a new push consumer's listener seen. Raises: ConfigError."""
     if sight.tracer_provider is not None:
-        spans = _import_spans().ConsumeSpans(sight.tracer_provider, state.subscriber.config)
-        state.received = spans.received
+        make = _import("spans", "tracer_provider", "opentelemetry").ConsumeSpans
+        spans = make(sight.tracer_provider, subscriber.config)
+        subscriber.listener = _watched(subscriber.listener, spans.watch)
+    if sight.metrics_registry is not None:
+        make = _import("metrics", "metrics_registry", "prometheus").ConsumeMetrics
+        metrics = make(sight.metrics_registry, subscriber)
+        subscriber.listener = _watched(subscriber.listener, metrics.watch)
 
 
-def _watched(listener: Any, watch: Watch) -> AsyncListener:
+def observe_polls(state: LitePull, sight: SightConfig) -> None:
+    """Have what a new lite pull consumer's polls return seen. Raises: ConfigError."""
+    subscriber = state.subscriber
+    if sight.tracer_provider is not None:
+        make = _import("spans", "tracer_provider", "opentelemetry").ConsumeSpans
+        state.received = make(sight.tracer_provider, subscriber.config).received
+    if sight.metrics_registry is not None:
+        make = _import("metrics", "metrics_registry", "prometheus").ConsumeMetrics
+        make(sight.metrics_registry, subscriber)
+
+
+def _watched(listener: AsyncListener | AsyncOrderlyListener, watch: Watch) -> AsyncListener:
+    called: Any = listener
     if is_coroutine_function(listener):
 
         async def call(messages: list[MessageExt], context: Any) -> Any:
             with watch(messages) as report:
-                returned = await listener(messages, context)
+                returned = await called(messages, context)
                 report(returned)
                 return returned
 
@@ -60,19 +71,18 @@ def _watched(listener: Any, watch: Watch) -> AsyncListener:
 
     def call_in_thread(messages: list[MessageExt], context: Any) -> Any:
         with watch(messages) as report:
-            returned = listener(messages, context)
+            returned = called(messages, context)
             report(returned)
             return returned
 
     return call_in_thread
 
 
-def _import_spans() -> Any:
+def _import(module: str, setting: str, extra: str) -> Any:
     try:
-        from sparrowmq.client import spans
+        return importlib.import_module(f"sparrowmq.client.{module}")
     except ImportError as error:
         raise ConfigError(
-            f"tracer_provider is given, but {error.name} is not installed; "
-            f"pip install 'sparrowmq[opentelemetry]'"
+            f"{setting} is given, but {error.name} is not installed; "
+            f"pip install 'sparrowmq[{extra}]'"
         ) from error
-    return spans

@@ -13,6 +13,7 @@ from sparrowmq.strategies.registry import StrategyChoice
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
+    from prometheus_client import CollectorRegistry
 
 
 class ProducerSettings(TypedDict, total=False):
@@ -124,6 +125,11 @@ class ProducerSettings(TypedDict, total=False):
     """Make OpenTelemetry spans by this provider, such as
     `opentelemetry.trace.get_tracer_provider()`, and carry their context in messages; needs
     the extra `opentelemetry`; None makes none.
+    """
+
+    metrics_registry: CollectorRegistry | None
+    """Show the client's series in this registry, such as `prometheus_client.REGISTRY`; needs the
+    extra `prometheus`; None shows none.
     """
 
 
@@ -286,6 +292,11 @@ class PushConsumerSettings(TypedDict, total=False):
     the extra `opentelemetry`; None makes none.
     """
 
+    metrics_registry: CollectorRegistry | None
+    """Show the client's series in this registry, such as `prometheus_client.REGISTRY`; needs the
+    extra `prometheus`; None shows none.
+    """
+
 
 class LitePullConsumerSettings(TypedDict, total=False):
     """Settings of `LitePullConsumer` and `AsyncLitePullConsumer`; each may be left out."""
@@ -422,6 +433,11 @@ class LitePullConsumerSettings(TypedDict, total=False):
     """Make OpenTelemetry spans by this provider, such as
     `opentelemetry.trace.get_tracer_provider()`, and carry their context in messages; needs
     the extra `opentelemetry`; None makes none.
+    """
+
+    metrics_registry: CollectorRegistry | None
+    """Show the client's series in this registry, such as `prometheus_client.REGISTRY`; needs the
+    extra `prometheus`; None shows none.
     """
 
 

@@ -1,0 +1,59 @@
+"""`sparrowmq metrics`: the series of a cluster, for Prometheus."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from sparrowmq.cli.connecting import ContextName, NameServer, Timeout, TlsCa, client_settings
+from sparrowmq.cli.contexts import choose_context
+from sparrowmq.cli.failures import reporting_errors
+from sparrowmq.client.assembly import make_directory
+
+
+def metrics(
+    nameserver: NameServer = None,
+    context: ContextName = None,
+    tls_ca: TlsCa = None,
+    timeout: Timeout = 3.0,
+    host: Annotated[str, typer.Option("--host", help="the address to listen on")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65_535, help="the port; 0 takes any free one")
+    ] = 9557,
+    interval: Annotated[
+        float,
+        typer.Option("--interval", min=1.0, max=3600.0, help="seconds between two looks"),
+    ] = 15.0,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="allow a --host that other machines can reach")
+    ] = False,
+    stop_with_stdin: Annotated[
+        bool, typer.Option("--stop-with-stdin", hidden=True, help="stop when stdin closes")
+    ] = False,
+) -> None:
+    """Serve a cluster's series for Prometheus: lag, owners, rebalances; also of Apache's."""
+    # Late: help, and the page of commands that is made of it, do without the library.
+    from sparrowmq.exporter.server import ExporterSettings, run_exporter
+
+    with reporting_errors():
+        chosen = choose_context(
+            name_server=nameserver, name=context, tls_ca=tls_ca, environ=os.environ
+        )
+        # Of a cluster with namespaces everything is shown, by its whole name.
+        connecting = {**client_settings(chosen.context), "namespace": None}
+        directory = make_directory(
+            chosen.context.name_server, timeout_ms=round(timeout * 1000), **connecting
+        )
+        code = run_exporter(
+            ExporterSettings(
+                directory=directory,
+                host=host,
+                port=port,
+                interval_s=interval,
+                insecure=insecure,
+                stop_with_stdin=stop_with_stdin,
+            )
+        )
+    raise typer.Exit(code)

@@ -1,0 +1,130 @@
+"""The series of a cluster: what each is called and means."""
+
+from __future__ import annotations
+
+from sparrowmq.client.series import MetricSeries
+
+_QUEUE = ("group", "topic", "broker", "queue")
+_BROKER = ("broker", "cluster")
+
+CLUSTER_SERIES = (
+    MetricSeries("sparrowmq_up", "gauge", (), "1 if the last look at the cluster was answered"),
+    MetricSeries(
+        "sparrowmq_last_look_timestamp_seconds",
+        "gauge",
+        (),
+        "when the cluster was looked at last, in seconds since 1970",
+    ),
+    MetricSeries("sparrowmq_broker_up", "gauge", _BROKER, "1 if the broker answered the last look"),
+    MetricSeries(
+        "sparrowmq_broker_puts_per_second", "gauge", _BROKER, "messages stored a second, of late"
+    ),
+    MetricSeries(
+        "sparrowmq_broker_gets_per_second", "gauge", _BROKER, "messages given out a second, of late"
+    ),
+    MetricSeries(
+        "sparrowmq_broker_disk_used_ratio",
+        "gauge",
+        _BROKER,
+        "how full the disk of the commit log is, 0 to 1",
+    ),
+    MetricSeries(
+        "sparrowmq_broker_dispatch_behind_bytes",
+        "gauge",
+        _BROKER,
+        "bytes of the commit log that are not in a consume queue yet",
+    ),
+    MetricSeries(
+        "sparrowmq_topic_end_offset",
+        "gauge",
+        ("topic",),
+        "the ends of a topic's queues, added up; its growth is what is produced. Of topics in "
+        "which some group has committed",
+    ),
+    MetricSeries(
+        "sparrowmq_group_lag",
+        "gauge",
+        ("group", "topic"),
+        "messages of a topic that a group has not consumed yet",
+    ),
+    MetricSeries(
+        "sparrowmq_group_lag_seconds",
+        "gauge",
+        ("group", "topic"),
+        "how long ago the last message consumed was stored, of the queue where that was longest "
+        "ago among those that are behind; 0 if none is",
+    ),
+    MetricSeries(
+        "sparrowmq_group_retry_lag",
+        "gauge",
+        ("group",),
+        "messages that failed and wait to be delivered again",
+    ),
+    MetricSeries(
+        "sparrowmq_group_members", "gauge", ("group",), "connections of members of the group"
+    ),
+    MetricSeries(
+        "sparrowmq_duplicate_client_ids",
+        "gauge",
+        ("group",),
+        "members beyond the first of each client id: these share queues, and others are unowned",
+    ),
+    MetricSeries(
+        "sparrowmq_unowned_queues",
+        "gauge",
+        ("group",),
+        "queues of the group's topics that no member consumes",
+    ),
+    MetricSeries(
+        "sparrowmq_multiply_owned_queues",
+        "gauge",
+        ("group",),
+        "queues that several members consume, without BROADCASTING",
+    ),
+    MetricSeries(
+        "sparrowmq_findings",
+        "gauge",
+        ("group", "severity"),
+        "what the doctor finds wrong: info, warn, or error where messages are not consumed or "
+        "consumed twice",
+    ),
+    MetricSeries(
+        "sparrowmq_rebalance",
+        "counter",
+        ("group", "reason"),
+        "times that queues began to change hands: a member joined, left, came as a twin (a second "
+        "of its id), or the number of queues, the strategy, the subscription changed; or unknown",
+    ),
+    MetricSeries(
+        "sparrowmq_rebalance_seconds",
+        "histogram",
+        ("group",),
+        "from the look before the first queue moved until every queue had one owner; as exact as "
+        "looks are close: the interval for the beginning, a second for the end",
+    ),
+    MetricSeries(
+        "sparrowmq_possible_duplicates",
+        "counter",
+        ("group",),
+        "at most so many messages were consumed twice: what owners had in hand when they lost "
+        "queues without a handover, and what came through queues with several owners",
+    ),
+    MetricSeries(
+        "sparrowmq_queue_owners", "gauge", _QUEUE, "members that consume a queue: 1 is right"
+    ),
+    MetricSeries(
+        "sparrowmq_queue_owner",
+        "gauge",
+        (*_QUEUE, "client_id"),
+        "1 for the member that consumes a queue; more if several processes have its id",
+    ),
+    MetricSeries(
+        "sparrowmq_queue_lag", "gauge", _QUEUE, "messages of a queue that are not consumed yet"
+    ),
+    MetricSeries(
+        "sparrowmq_queues_left_out",
+        "gauge",
+        (),
+        "queues without series of their own, since there are too many",
+    ),
+)

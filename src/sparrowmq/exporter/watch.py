@@ -1,0 +1,238 @@
+"""Looks at a cluster again and again, and has the newest series ready for whoever scrapes.
+
+A scrape asks no broker, so that any number of them costs the cluster nothing. A pass takes three
+requests a broker for the cluster, and for each group three a broker and one for each member, one
+group after the other. A group whose queues move is looked at every second until they are at rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling.clock import monotonic_ms, timestamp_ms
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.operations.groups import list_groups
+from sparrowmq.client.operations.overview import Overview, take_overview
+from sparrowmq.client.operations.snapshot import take_snapshot
+from sparrowmq.dash.looks import look_of
+from sparrowmq.doctor import Severity, diagnose
+from sparrowmq.doctor.case import examine
+from sparrowmq.errors import SparrowError
+from sparrowmq.exporter.course import REBALANCE_BUCKETS_S, GroupCourse
+from sparrowmq.exporter.series import CLUSTER_SERIES
+from sparrowmq.model import MessageQueue
+
+LOG = logging.getLogger("sparrowmq.exporter")
+
+# Groups that are looked at alone, those that need attention first; of all others there is the lag.
+GROUPS_MAX = 100
+# Queues that have series of their own, of all groups together.
+QUEUES_MAX = 10_000
+# Between two looks at a group whose queues move.
+MOVING_S = 1.0
+_HELP = {series.name: series for series in CLUSTER_SERIES}
+
+
+class ClusterWatch:
+    """Looks at a cluster, and is a collector of Prometheus.
+
+    Args:
+        directory: where the cluster is.
+        driver: runs the operations.
+        interval_s: between the beginnings of two passes.
+    """
+
+    def __init__(self, directory: Directory, driver: AsyncDriver, *, interval_s: float) -> None:
+        self._directory = directory
+        self._driver = driver
+        self._interval_s = interval_s
+        self._overview: Overview | None = None
+        self._groups: dict[str, GroupCourse] = {}
+        self._failure = ""
+        # Replaced as a whole: scrapes come from another thread.
+        self._families: list[Metric] = []
+        self._publish()
+
+    def collect(self) -> list[Metric]:
+        """Return the series as of the last look; any thread may call it."""
+        return self._families
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            end_ms = monotonic_ms() + round(self._interval_s * 1000)
+            await self.look()
+            while (left_s := (end_ms - monotonic_ms()) / 1000) > 0:
+                await asyncio.sleep(min(left_s, MOVING_S))
+                await self._look_at_moving()
+
+    async def look(self) -> None:
+        """Make one pass over the cluster and its groups."""
+        try:
+            overview = await self._driver.run(take_overview(self._directory))
+            known = await self._driver.run(list_groups(self._directory))
+        except SparrowError as error:
+            if not self._failure:
+                LOG.warning("the cluster cannot be looked at: %s", error)
+            self._failure = str(error)
+        else:
+            self._failure = ""
+            self._overview = overview
+            seen = [group.group for group in overview.groups]
+            names = [*seen, *sorted(set(known) - set(seen))][:GROUPS_MAX]
+            self._groups = {name: self._groups.get(name) or GroupCourse() for name in names}
+            for name, course in self._groups.items():
+                await self._look_at(name, course)
+        self._publish()
+
+    async def _look_at_moving(self) -> None:
+        moving = [(name, course) for name, course in self._groups.items() if course.is_moving]
+        for name, course in moving:
+            await self._look_at(name, course)
+        if moving:
+            self._publish()
+
+    async def _look_at(self, name: str, course: GroupCourse) -> None:
+        try:
+            snapshot = await self._driver.run(take_snapshot(self._directory, name))
+        except SparrowError as error:
+            LOG.debug("group %s cannot be looked at: %s", name, error)
+            return
+        case = examine(snapshot)
+        course.note(case, tuple(diagnose(snapshot)), look_of(case))
+
+    def _publish(self) -> None:
+        gauges = _Families()
+        gauges.set("sparrowmq_up", not self._failure and self._overview is not None)
+        if self._overview is not None:
+            _describe_cluster(gauges, self._overview)
+        left_out = 0
+        queue_count = 0
+        for name, course in self._groups.items():
+            if course.look is None:
+                continue
+            _describe_group(gauges, name, course)
+            queue_count += len(course.look.owners)
+            if queue_count <= QUEUES_MAX:
+                _describe_queues(gauges, name, course)
+            else:
+                left_out += len(course.look.owners)
+        gauges.set("sparrowmq_queues_left_out", left_out)
+        self._families = list(gauges.families())
+
+
+class _Families:
+    """Samples by series; a series that the table does not have is an error."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Metric] = {}
+
+    def set(self, name: str, value: float, *labels: str) -> None:
+        """Add the sample of a gauge or counter."""
+        family = self._by_name.get(name)
+        if family is None:
+            series = _HELP[name]
+            kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+            family = self._by_name[name] = kind(name, series.help, labels=series.labels)
+        assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
+        family.add_metric(labels, float(value))
+
+    def add_histogram(
+        self, name: str, buckets: list[tuple[str, float]], total: float, *labels: str
+    ) -> None:
+        """Add a histogram, by counts up to each bound."""
+        family = self._by_name.get(name)
+        if family is None:
+            series = _HELP[name]
+            family = HistogramMetricFamily(name, series.help, labels=series.labels)
+            self._by_name[name] = family
+        assert isinstance(family, HistogramMetricFamily)
+        family.add_metric(labels, buckets, total)
+
+    def families(self) -> Iterator[Metric]:
+        """Yield those that have samples, in the order of the table."""
+        return (self._by_name[name] for name in _HELP if name in self._by_name)
+
+
+def _describe_cluster(out: _Families, overview: Overview) -> None:
+    out.set("sparrowmq_last_look_timestamp_seconds", overview.timestamp_ms / 1000)
+    for broker in overview.brokers:
+        out.set("sparrowmq_broker_up", not broker.failure, broker.name, broker.cluster)
+        for name, value in (
+            ("sparrowmq_broker_puts_per_second", broker.puts_per_s),
+            ("sparrowmq_broker_gets_per_second", broker.gets_per_s),
+            ("sparrowmq_broker_disk_used_ratio", _number(broker.runtime, "commitLogDiskRatio")),
+            (
+                "sparrowmq_broker_dispatch_behind_bytes",
+                _number(broker.runtime, "dispatchBehindBytes"),
+            ),
+        ):
+            if value is not None:
+                out.set(name, value, broker.name, broker.cluster)
+    for topic in overview.topics:
+        if topic.broker_offset is not None and not topic.is_internal:
+            out.set("sparrowmq_topic_end_offset", topic.broker_offset, topic.topic)
+    for group in overview.groups:
+        out.set("sparrowmq_group_retry_lag", group.retry_lag, group.group)
+        for progress in group.topics:
+            out.set("sparrowmq_group_lag", progress.lag, group.group, progress.topic)
+            behind_s = 0.0
+            if progress.lag and progress.last_timestamp_ms:
+                behind_s = max(0.0, (timestamp_ms() - progress.last_timestamp_ms) / 1000)
+            out.set("sparrowmq_group_lag_seconds", behind_s, group.group, progress.topic)
+
+
+def _number(table: Mapping[str, str], name: str) -> float | None:
+    try:
+        return float(table[name])
+    except (KeyError, ValueError):
+        return None
+
+
+def _describe_group(out: _Families, name: str, course: GroupCourse) -> None:
+    look = course.look
+    assert look is not None
+    twins = sum(count - 1 for count in look.members.values())
+    out.set("sparrowmq_group_members", sum(look.members.values()), name)
+    out.set("sparrowmq_duplicate_client_ids", twins, name)
+    out.set("sparrowmq_unowned_queues", look.unowned, name)
+    out.set("sparrowmq_multiply_owned_queues", look.double, name)
+    for severity in Severity:
+        count = sum(finding.severity is severity for finding in course.findings)
+        out.set("sparrowmq_findings", count, name, severity.name.lower())
+    for reason, count in sorted(course.rebalances.items()):
+        out.set("sparrowmq_rebalance", count, name, reason)
+    out.set("sparrowmq_possible_duplicates", course.possible_duplicates, name)
+    counted, buckets = 0, []
+    for bound in (*REBALANCE_BUCKETS_S, float("inf")):
+        counted += course.rebalance_s[bound]
+        buckets.append(("+Inf" if bound == float("inf") else str(bound), float(counted)))
+    out.add_histogram("sparrowmq_rebalance_seconds", buckets, course.rebalance_s_sum, name)
+
+
+def _describe_queues(out: _Families, name: str, course: GroupCourse) -> None:
+    look, case = course.look, course.case
+    assert look is not None
+    assert case is not None
+    progress = case.snapshot.progress()
+    for queue, owners in look.owners.items():
+        labels = (name, *_labels_of(queue))
+        out.set("sparrowmq_queue_owners", len(owners), *labels)
+        for client_id in sorted(set(owners)):
+            out.set("sparrowmq_queue_owner", owners.count(client_id), *labels, client_id)
+        if queue in progress:
+            out.set("sparrowmq_queue_lag", progress[queue].lag, *labels)
+
+
+def _labels_of(queue: MessageQueue) -> tuple[str, str, str]:
+    return queue.topic, queue.broker_name, str(queue.queue_id)

@@ -1,0 +1,94 @@
+"""Series of the clients, on our broker."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sparrowmq import (
+    AsyncProducer,
+    ConsumeFromWhere,
+    ConsumeStatus,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.client.series import CLIENT_SERIES
+from sparrowmq.errors import ConfigError, UsageError
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+
+
+def test_sends_and_deliveries_are_counted_and_timed(
+    cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    registry = CollectorRegistry()
+    settings: dict[str, Any] = {"name_server": cluster.name_server, "metrics_registry": registry}
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"sparrowmq_client_{name}", labels)
+
+    def take(messages: Any, context: Any) -> ConsumeStatus:
+        if messages[0].body == b"raise":
+            context.delay_level = -1
+            raise RuntimeError
+        return ConsumeStatus.CONSUME_SUCCESS
+
+    with Producer("GID_p", **settings) as producer, Producer("GID_q", **settings) as other:
+        producer.send(Message(topic, b"a"))
+        producer.send_batch([Message(topic, b"b"), Message(topic, b"c")])
+        producer.send_nowait(Message(topic, b"raise")).result()
+        with pytest.raises(UsageError):
+            producer.send(Message(topic, b""))
+        other.send_oneway(Message(topic, b"d"))
+    with PushConsumer(group, listener=take, consume_from_where=FIRST, **settings) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        counters = consumer.counters
+        wait_until("consumed", lambda: (counters.succeeded, counters.failed) == (4, 1))
+        assert 8 == value("queues", group=group, topic=topic, client_id=consumer.client_id)
+
+    assert 4 == value("sent_messages_total", group="GID_p", topic=topic, outcome="ok")
+    assert 1 == value("sent_messages_total", group="GID_p", topic=topic, outcome="failed")
+    assert 1 == value("sent_messages_total", group="GID_q", topic=topic, outcome="ok")
+    assert 4 == value("send_seconds_count", group="GID_p", topic=topic)
+    assert 4 == value("process_seconds_count", group=group, topic=topic, outcome="ok")
+    assert 1 == value("process_seconds_count", group=group, topic=topic, outcome="failed")
+    assert 1 == value("events_total", group=group, event="ListenerFailed")
+    assert 4 == value("consumed_messages_total", group=group, outcome="succeeded")
+    assert {series.name for series in CLIENT_SERIES} == {each.name for each in registry.collect()}
+    del consumer
+    gc.collect()
+    assert 4 == value("consumed_messages_total", group=group, outcome="succeeded")
+
+
+async def test_asyncio_producer_and_lite_pull_consumer_are_counted(
+    cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    registry = CollectorRegistry()
+    settings: dict[str, Any] = {"name_server": cluster.name_server, "metrics_registry": registry}
+    async with AsyncProducer("GID_p", **settings) as producer:
+        await producer.send(Message(topic, b"a"))
+    with LitePullConsumer(group, consume_from_where=FIRST, **settings) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        wait_until("polled", lambda: bool(consumer.poll(timeout_ms=1_000)))
+
+        labels = {"group": group, "outcome": "pulled"}
+        name = "sparrowmq_client_consumed_messages_total"
+        assert 1 == registry.get_sample_value(name, labels)
+    labels = {"group": "GID_p", "topic": topic, "outcome": "ok"}
+    assert 1 == registry.get_sample_value("sparrowmq_client_sent_messages_total", labels)
+
+
+def test_what_is_no_registry_is_refused() -> None:
+    wrong: Any = "yes"
+
+    with pytest.raises(ConfigError, match="metrics_registry is 'yes'; it must be a Collector"):
+        Producer("GID_p", name_server="127.0.0.1:1", metrics_registry=wrong)

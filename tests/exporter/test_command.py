@@ -1,0 +1,100 @@
+"""`sparrowmq metrics` and `sparrowmq up --metrics-port` as processes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+COMMAND = [sys.executable, "-m", "sparrowmq.cli.main"]
+READY = r"ready metrics=(http://127\.0\.0\.1:\d+/metrics)\n"
+
+
+class Start(Protocol):
+    def __call__(self, *arguments: str) -> subprocess.Popen[str]: ...
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with ExitStack() as held:
+
+        def run(*arguments: str) -> subprocess.Popen[str]:
+            process = held.enter_context(
+                subprocess.Popen(
+                    [*COMMAND, *arguments],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            held.callback(process.kill)
+            return process
+
+        yield run
+
+
+def scrape(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_exporter_says_where_it_is_and_ends_cleanly(
+    start: Start, cluster: EmbeddedCluster, number: signal.Signals
+) -> None:
+    process = start("metrics", "--nameserver", cluster.name_server, "--port", "0")
+    assert process.stdout is not None
+    ready = re.fullmatch(READY, process.stdout.readline())
+    assert ready is not None
+
+    wait_until("a look", lambda: "sparrowmq_up 1.0" in scrape(ready[1]), timeout_s=30)
+    process.send_signal(number)
+
+    assert ("", "") == process.communicate(timeout=30)
+    assert 0 == process.returncode
+
+
+def test_up_serves_metrics_too_and_takes_the_exporter_with_it(start: Start, tmp_path: Path) -> None:
+    process = start(
+        *("up", "--data", str(tmp_path), "--metrics-port", "0"),
+        *("--nameserver-port", "0", "--broker-port", "0"),
+    )
+    assert process.stderr is not None
+    url = next(found[1] for line in process.stderr if (found := re.fullmatch(READY, line)))
+
+    wait_until("a look", lambda: "sparrowmq_broker_up{" in scrape(url), timeout_s=30)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+
+    assert 0 == process.returncode
+    with pytest.raises(OSError, match="refused"):
+        scrape(url)
+
+
+def test_wrong_settings_are_one_line(start: Start, cluster: EmbeddedCluster) -> None:
+    at = ("--nameserver", cluster.name_server)
+    port = cluster.broker.rpartition(":")[2]
+    outcomes = {}
+    for name, text in (("--host", "0.0.0.0"), ("--host", "here"), ("--port", port)):
+        process = start("metrics", *at, name, text)
+        _, said = process.communicate(timeout=30)
+        outcomes[text] = (process.returncode, said)
+
+    assert {1} == {said.count("\n") for _, said in outcomes.values()}
+    assert [2, 2, 1] == [code for code, _ in outcomes.values()]
+    assert "add --insecure if they may" in outcomes["0.0.0.0"][1]
+    assert "--host is 'here'" in outcomes["here"][1]
+    assert "choose another --port" in outcomes[port][1]

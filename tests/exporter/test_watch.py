@@ -1,0 +1,105 @@
+"""The series of a cluster as Prometheus reads them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from prometheus_client import CollectorRegistry
+
+from group_stage import GroupStage
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.client.assembly import make_directory
+from sparrowmq.exporter.series import CLUSTER_SERIES
+from sparrowmq.exporter.watch import ClusterWatch
+from sparrowmq.testing import EmbeddedCluster
+
+pytestmark = pytest.mark.slow
+
+
+class Scraped:
+    """A watch, and its samples by name and labels."""
+
+    def __init__(self, watch: ClusterWatch) -> None:
+        self.watch = watch
+        self.registry = CollectorRegistry()
+        self.registry.register(watch)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+    def owners(self, group: str) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for family in self.registry.collect():
+            for sample in family.samples:
+                if sample.name == "sparrowmq_queue_owner" and sample.labels["group"] == group:
+                    ids = found.setdefault(sample.labels["queue"], set())
+                    ids.add(sample.labels["client_id"])
+        return found
+
+
+@pytest_asyncio.fixture
+async def scraped(cluster: EmbeddedCluster) -> AsyncIterator[Scraped]:
+    directory = make_directory(cluster.name_server)
+    async with AsyncDriver() as driver:
+        yield Scraped(ClusterWatch(directory, driver, interval_s=1.0))
+
+
+async def test_every_series_has_a_sample_and_owners_are_named(
+    stage: GroupStage, scraped: Scraped
+) -> None:
+    stage.send([b"a", b"b", b"c", b"d", b"e"])
+    stage.join("one")
+    group, topic = stage.group, stage.topic
+    await scraped.watch.look()
+    stage.join("two")
+    while not scraped.value("sparrowmq_rebalance_total", group=group, reason="joined"):
+        await scraped.watch.look()
+    while scraped.value("sparrowmq_rebalance_seconds_count", group=group) != 1:
+        await scraped.watch.look()
+    while scraped.value("sparrowmq_group_lag", group=group, topic=topic) != 0:
+        await scraped.watch.look()
+
+    owners = scraped.owners(group)
+    assert {"0", "1", "2", "3"} == owners.keys()
+    assert {"172.17.0.1@one", "172.17.0.1@two"} == {each for ids in owners.values() for each in ids}
+    labels = {"group": group, "topic": topic, "broker": "broker-a", "queue": "3"}
+    assert 1 == scraped.value("sparrowmq_queue_owners", **labels)
+    assert 2 == scraped.value("sparrowmq_group_members", group=group)
+    assert 0 == scraped.value("sparrowmq_unowned_queues", group=group)
+    assert 0 == scraped.value("sparrowmq_duplicate_client_ids", group=group)
+    assert 5 == scraped.value("sparrowmq_topic_end_offset", topic=topic)
+    assert 1 == scraped.value("sparrowmq_broker_up", broker="broker-a", cluster="DefaultCluster")
+    families = {family.name for family in scraped.registry.collect()}
+    assert {series.name for series in CLUSTER_SERIES} == families
+
+
+async def test_twins_and_the_queues_that_they_leave_unowned_are_shown(
+    stage: GroupStage, scraped: Scraped
+) -> None:
+    stage.start_process("twin")
+    stage.start_process("twin")
+    group = stage.group
+
+    while scraped.value("sparrowmq_duplicate_client_ids", group=group) != 1:
+        await scraped.watch.look()
+    while not scraped.value("sparrowmq_unowned_queues", group=group):
+        await scraped.watch.look()
+
+    assert 2 == scraped.value("sparrowmq_group_members", group=group)
+    assert 0 < (scraped.value("sparrowmq_findings", group=group, severity="error") or 0)
+
+
+async def test_cluster_that_is_not_there_is_down_and_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    directory = make_directory("127.0.0.1:1", timeout_ms=200)
+    async with AsyncDriver() as driver:
+        silent = Scraped(ClusterWatch(directory, driver, interval_s=1.0))
+        assert 0 == silent.value("sparrowmq_up")
+        await silent.watch.look()
+        await silent.watch.look()
+
+    assert 0 == silent.value("sparrowmq_up")
+    assert 1 == len([line for line in caplog.messages if "cannot be looked at" in line])

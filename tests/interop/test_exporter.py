@@ -1,0 +1,65 @@
+"""The series of Apache's cluster: the exporter asks only what every RocketMQ answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sparrowmq import Admin, ConsumeFromWhere, Message, Producer, PushConsumer
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.client.assembly import make_directory
+from sparrowmq.exporter.series import CLUSTER_SERIES
+from sparrowmq.exporter.watch import ClusterWatch
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+TOPIC, GROUP = "exported", "GID_exported"
+
+
+async def test_owners_and_lag_of_a_group_at_apaches_broker(apache_cluster: Any) -> None:
+    registry = CollectorRegistry()
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, labels)
+
+    settings: dict[str, Any] = {"name_server": apache_cluster.name_server}
+    with Admin(**settings) as admin:
+        admin.create_topic(TOPIC, 4)
+    with Producer("GID_p", **settings) as producer:
+        for number in range(8):
+            producer.send(Message(TOPIC, b"%d" % number))
+    async with AsyncDriver() as driver:
+        directory = make_directory(apache_cluster.name_server)
+        watch = ClusterWatch(directory, driver, interval_s=1.0)
+        registry.register(watch)
+        with PushConsumer(
+            GROUP,
+            listener=lambda messages, context: None,
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            **settings,
+        ) as consumer:
+            consumer.subscribe(TOPIC)
+            consumer.start()
+            await asyncio.to_thread(consumer.wait_idle)
+            async with asyncio.timeout(120):
+                while value("sparrowmq_group_lag", group=GROUP, topic=TOPIC) != 0:
+                    await watch.look()
+
+    queues = [
+        sample.labels
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == "sparrowmq_queue_owner" and sample.labels["group"] == GROUP
+    ]
+    assert {consumer.client_id} == {labels["client_id"] for labels in queues}
+    assert {"0", "1", "2", "3"} == {labels["queue"] for labels in queues}
+    assert 0 == value("sparrowmq_unowned_queues", group=GROUP)
+    assert 1 == value("sparrowmq_group_members", group=GROUP)
+    assert 8 == value("sparrowmq_topic_end_offset", topic=TOPIC)
+    # Nothing has rebalanced since the first look.
+    quiet = {"sparrowmq_rebalance"}
+    found = {family.name for family in registry.collect()}
+    assert {series.name for series in CLUSTER_SERIES} - found <= quiet
