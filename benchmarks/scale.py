@@ -7,19 +7,28 @@ Each part starts brokers of its own, in processes of their own, and writes its r
 time of the broker's process from its first instruction on, interpreter and imports included.
 
 - `restart`: starts after a clean stop and after a kill, with `--millions` of messages.
+- `topics`: 1,000 topics of 8 queues, made one after another, here and on Apache's broker; needs
+  Java and the jars that `make interop` fetches.
+- `grown`: sends, pulls, memory, idle time and a restart with 10,000 topics of 8 queues, each with a
+  message, 2,000 groups with offsets and 10,000 connections, beside the same on an empty broker.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
 import json
 import os
+import shutil
 import socket
+import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -33,6 +42,9 @@ BATCH_COUNT = 100
 QUEUES = 8
 # Batches under way at once.
 _WINDOW = 16
+_TOPICS_CREATED = 1_000
+_TOPICS, _GROUPS, _CONNECTIONS = 10_000, 2_000, 10_000
+_SENDS, _PULLS, _IDLE_S = 20_000, 5_000, 35
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -108,6 +120,69 @@ def fill(cluster: EmbeddedCluster, topic: str, millions: float) -> None:
         pipe.run(send_frames(topic, batch=BATCH_COUNT), count)
 
 
+def create_frames(topics: Iterable[str]) -> list[bytes]:
+    """Return the creation of each topic."""
+    frames = []
+    for topic in topics:
+        fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES)}
+        fields |= {"writeQueueNums": str(QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG"}
+        fields |= {"topicSysFlag": "0", "order": "false"}
+        command = RemotingCommand(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=fields)
+        frames.append(encode_frame(command))
+    return frames
+
+
+def group_frames(groups: Iterable[str]) -> list[bytes]:
+    """Return the creation of each group, and a commit of an offset of it."""
+    frames = []
+    for group in groups:
+        body = b'{"groupName":"%s","consumeEnable":true}' % group.encode()
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        frames.append(encode_frame(RemotingCommand(code=code, body=body)))
+        fields = {"consumerGroup": group, "topic": "T", "queueId": "0", "commitOffset": "1"}
+        command = RemotingCommand(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext_fields=fields)
+        frames.append(encode_frame(command))
+    return frames
+
+
+def pull_frames(topic: str) -> list[bytes]:
+    """Return a pull of 32 messages from the beginning of each queue of a topic."""
+    frames = []
+    for queue in range(QUEUES):
+        fields = {"consumerGroup": "GID_c", "topic": topic, "queueId": str(queue)}
+        fields |= {"queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0"}
+        fields |= {"suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}
+        command = RemotingCommand(code=RequestCode.PULL_MESSAGE, ext_fields=fields)
+        frames.append(encode_frame(command))
+    return frames
+
+
+class Costs(NamedTuple):
+    """Microseconds of processor time for each request; of an idle second, for `idle`."""
+
+    send: float
+    pull: float
+    idle: float
+
+
+def measure_costs(cluster: EmbeddedCluster) -> Costs:
+    """Send to and pull from one topic, and do nothing for a while."""
+    pid = cluster.pid
+    with Pipe(cluster.broker) as pipe:
+
+        def cost(frames: list[bytes], count: int) -> float:
+            pipe.run(frames, count // 10)
+            begin = cpu_s(pid)
+            pipe.run(frames, count)
+            return (cpu_s(pid) - begin) / count * 1e6
+
+        send = cost(send_frames("T"), _SENDS)
+        pull = cost(pull_frames("T"), _PULLS)
+    begin = cpu_s(pid)
+    time.sleep(_IDLE_S)
+    return Costs(send, pull, (cpu_s(pid) - begin) / _IDLE_S * 1e6)
+
+
 # --- the parts ------------------------------------------------------------------------------------
 
 
@@ -134,8 +209,102 @@ def measure_restart(millions: float) -> list[Row]:
     ]
 
 
+def load_rig() -> Any:
+    """Return the module that starts Apache's servers for the interop tests."""
+    path = ROOT / "tests" / "interop" / "conftest.py"
+    spec = importlib.util.spec_from_file_location("rig", path)
+    assert spec is not None
+    assert spec.loader is not None
+    rig: Any = importlib.util.module_from_spec(spec)
+    sys.modules["rig"] = rig
+    spec.loader.exec_module(rig)
+    return rig
+
+
+def measure_topics() -> list[Row]:
+    """Create topics one after another, on both brokers in turn."""
+    rig = load_rig()
+    if shutil.which("java") is None or not (rig.cache_of("4.9.7") / "jars" / "complete").exists():
+        raise SystemExit("Java and Apache's jars are not there; `make interop` fetches the jars")
+
+    def create(address: str, prefix: str) -> float:
+        frames = create_frames(f"{prefix}_{n}" for n in range(_TOPICS_CREATED))
+        with Pipe(address) as pipe:
+            begin = time.perf_counter()
+            pipe.run(frames, len(frames), window=1)
+            return time.perf_counter() - begin
+
+    with tempfile.TemporaryDirectory() as directory, EmbeddedCluster() as ours:
+        java = rig.Java("java", Path(directory, "java"), version="4.9.7")
+        apache = rig.ApacheCluster(java, Path(directory, "apache", "store"))
+        apache.start()
+        try:
+            # The JVM has made its first ones before it counts.
+            create(apache.broker, "warm")
+            create(ours.broker, "warm")
+            seconds = {"apache": create(apache.broker, "T"), "ours": create(ours.broker, "T")}
+        finally:
+            apache.kill()
+    name = f"creating {_TOPICS_CREATED:,} topics × {QUEUES}, one after another, where as many are"
+    ratio = seconds["ours"] / seconds["apache"]
+    shown = f"{ratio:.2f} × Apache's ({seconds['ours']:.1f} s against {seconds['apache']:.1f} s)"
+    return [Row(name, shown, "≤ 1.0 ×")]
+
+
+def measure_grown() -> list[Row]:
+    """Measure a broker with much of everything beside an empty one."""
+    with EmbeddedCluster(flush="async") as empty:
+        empty.create_topic("T", queues=QUEUES)
+        before = measure_costs(empty)
+        before_mb = resident_mb(empty.pid)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        EmbeddedCluster(Path(directory), flush="async") as cluster,
+        contextlib.ExitStack() as peers,
+    ):
+        cluster.create_topic("T", queues=QUEUES)
+        topics = [f"T_{n}" for n in range(_TOPICS)]
+        with Pipe(cluster.broker) as pipe:
+            pipe.run(create_frames(topics), len(topics))
+            for topic in ["T", *topics]:
+                pipe.run(send_frames(topic), QUEUES)
+            frames = group_frames(f"GID_{n}" for n in range(_GROUPS))
+            pipe.run(frames, len(frames))
+        frame = pull_frames("T")
+        for _ in range(_CONNECTIONS):
+            peers.enter_context(Pipe(cluster.broker)).run(frame, 1)
+        after = measure_costs(cluster)
+        after_mb = resident_mb(cluster.pid)
+        peers.close()
+        cluster.restart()
+        restart_s = cpu_s(cluster.pid)
+        restarted_mb = resident_mb(cluster.pid)
+    scale = f"{_TOPICS:,} topics × {QUEUES}, {_GROUPS:,} groups, {_CONNECTIONS:,} connections"
+    return [
+        Row(
+            f"a send of 128 B, {scale}",
+            f"{after.send / before.send:.2f} × ({after.send:.0f} against {before.send:.0f} µs)",
+            "≤ 2 ×",
+        ),
+        Row(
+            f"a pull of 32 × 128 B, {scale}",
+            f"{after.pull / before.pull:.2f} × ({after.pull:.0f} against {before.pull:.0f} µs)",
+            "≤ 2 ×",
+        ),
+        Row(
+            f"an idle second, {scale}",
+            f"{after.idle / 1e3:.0f} ms against {before.idle / 1e3:.0f} ms of processor time",
+        ),
+        Row(f"memory, {scale}", f"{after_mb:.0f} MB against {before_mb:.0f} MB", "≤ 600 MB"),
+        Row(f"start after a clean stop, {scale}", f"{restart_s:.2f} CPU-s", "≤ 10 CPU-s"),
+        Row("memory after it", f"{restarted_mb:.0f} MB", "≤ 600 MB"),
+    ]
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "restart": lambda arguments: measure_restart(arguments.millions),
+    "topics": lambda _: measure_topics(),
+    "grown": lambda _: measure_grown(),
 }
 
 

@@ -29,6 +29,7 @@ _COMMANDS = {
     "up": _Command("sparrowmq.cli.up", "Run a name server and a broker in one process."),
     "nameserver": _Command("sparrowmq.cli.up", "Run a name server."),
     "broker": _Command("sparrowmq.cli.broker", "Run a broker, or look at those of a cluster."),
+    "store": _Command("sparrowmq.cli.store", "Check and copy the directory of a broker."),
     "context": _Command("sparrowmq.cli.context", "Name clusters; choose which to talk to."),
     "ls": _Command("sparrowmq.cli.cluster", "List brokers, topics and groups, with their lag."),
     "top": _Command("sparrowmq.cli.top", "Watch all consumer groups on a live screen."),

@@ -18,6 +18,7 @@ import os
 import resource
 import sys
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 from sparrowmq.errors import StoreError
@@ -93,19 +94,7 @@ class FileStorageFile:
     def next_data(self, position: int) -> int | None:
         """Return the first position from `position` on that may hold a byte other than zero."""
         fd = self._fd if self._fd >= 0 else self._reopen()
-        at, chunk_size = position, _FIRST_ZERO_CHUNK_SIZE
-        while at < self.size:
-            data_at = _seek_data(fd, at)
-            if data_at is None:
-                return None
-            at = data_at
-            chunk = os.pread(fd, chunk_size, at)
-            chunk_size = _ZERO_CHUNK_SIZE
-            zeros = len(chunk) - len(chunk.lstrip(b"\0"))
-            if zeros < len(chunk):
-                return at + zeros
-            at += max(zeros, 1)
-        return None
+        return _find_data(fd, position, self.size)
 
     def sync(self) -> None:
         """Make what was written durable.
@@ -279,6 +268,138 @@ class FileStorage:
             full_path = os.path.dirname(full_path)
 
 
+class ReadOnlyFile:
+    """A file of a `ReadOnlyStorage`; it is open only while it is read.
+
+    Args:
+        path: the path under the root.
+        full_path: the absolute one, None for a file that is not there.
+        size: the size that it seems to have.
+    """
+
+    def __init__(self, path: str, *, full_path: str | None, size: int) -> None:
+        self._full_path = full_path
+        self.path = path
+        self.size = size
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        assert self._full_path is not None
+        fd = os.open(self._full_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return the bytes from `position` on; zeros behind the file's real end."""
+        wanted = max(0, min(size, self.size - position))
+        if self._full_path is None:
+            return bytes(wanted)
+        with self._opened() as fd:
+            return os.pread(fd, wanted, position).ljust(wanted, b"\0")
+
+    def write(self, position: int, data: Bytes) -> None:
+        """Refuse. Raises: OSError."""
+        raise OSError(errno.EROFS, "the store is only read", self.path)
+
+    def zero_from(self, position: int) -> None:
+        """Refuse. Raises: OSError."""
+        raise OSError(errno.EROFS, "the store is only read", self.path)
+
+    def resize(self, size: int) -> None:
+        """Seem to be of another size."""
+        self.size = size
+
+    def next_data(self, position: int) -> int | None:
+        """Return the first position from `position` on that may hold a byte other than zero."""
+        if self._full_path is None:
+            return None
+        with self._opened() as fd:
+            return _find_data(fd, position, os.fstat(fd).st_size)
+
+    def sync(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class ReadOnlyStorage:
+    """A directory whose files are only read: what would change it seems to, or is refused.
+
+    Files that are made, or made longer, seem to hold zeros; nothing is removed.
+
+    Args:
+        root: the directory.
+
+    Raises: StoreError if there is none.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = os.path.abspath(root)
+        if not os.path.isdir(self._root):
+            raise StoreError(f"{self._root!r} is no directory")
+        self._fds: list[int] = []
+
+    def lock(self) -> None:
+        """Keep other processes from writing here. Raises: StoreError if one does."""
+        self._fds.append(os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        try:
+            fcntl.flock(self._fds[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path = os.path.join(self._root, "lock")
+            if os.path.exists(path):
+                self._fds.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+                fcntl.lockf(self._fds[1], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            self.unlock()
+            raise StoreError(
+                f"the directory {self._root!r} is in use by another process, or cannot be locked "
+                f"({error.strerror}); stop that one"
+            ) from error
+
+    def unlock(self) -> None:
+        """Let others in again."""
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def list_names(self, directory: str) -> list[str]:
+        """Return the sorted names in a directory; none if there is no such directory."""
+        try:
+            return sorted(os.listdir(os.path.join(self._root, directory)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def has(self, path: str) -> bool:
+        """Return whether there is a file or directory of this path."""
+        return os.path.lexists(os.path.join(self._root, path))
+
+    def create(self, path: str, *, size: int, pinned: bool = False) -> ReadOnlyFile:
+        """Return a file of zeros that is not there."""
+        return ReadOnlyFile(path, full_path=None, size=size)
+
+    def open(self, path: str, *, pinned: bool = False) -> ReadOnlyFile:
+        """Open an existing file; symbolic links are refused."""
+        full_path = os.path.join(self._root, path)
+        return ReadOnlyFile(path, full_path=full_path, size=os.lstat(full_path).st_size)
+
+    def remove(self, path: str) -> None:
+        """Do nothing."""
+
+    def remove_directory(self, path: str) -> None:
+        """Do nothing."""
+
+    def used_percent(self) -> int:
+        """Return 0: nothing is written."""
+        return 0
+
+    def rename(self, old_path: str, new_path: str) -> None:
+        """Do nothing."""
+
+    def sync_directory(self, path: str) -> None:
+        """Do nothing."""
+
+
 def _open_files_max() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     # No limit is -1 on Linux.
@@ -300,6 +421,23 @@ def _sync_data(fd: int) -> None:
         os.fdatasync(fd)
     else:
         os.fsync(fd)
+
+
+def _find_data(fd: int, position: int, size: int) -> int | None:
+    """Return where a byte other than zero may be, None if there is none before `size`."""
+    at, chunk_size = position, _FIRST_ZERO_CHUNK_SIZE
+    while at < size:
+        data_at = _seek_data(fd, at)
+        if data_at is None:
+            return None
+        at = data_at
+        chunk = os.pread(fd, chunk_size, at)
+        chunk_size = _ZERO_CHUNK_SIZE
+        zeros = len(chunk) - len(chunk.lstrip(b"\0"))
+        if zeros < len(chunk):
+            return at + zeros
+        at += max(zeros, 1)
+    return None
 
 
 def _seek_data(fd: int, position: int) -> int | None:

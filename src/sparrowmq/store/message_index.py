@@ -283,7 +283,7 @@ class MessageIndex:
             return
         file_end = base + self._log_files.file_size
         chunk = self._log_files.read(position, min(_CHUNK_BYTES, min(limit, file_end) - position))
-        found = _Keys(self._topics)
+        found = LogKeys(self._topics)
         run = self._find_run(chunk, position, found) if may_begin_run(chunk, 0) else None
         if run is not None:
             self._add_run(run)
@@ -302,12 +302,12 @@ class MessageIndex:
         self._add(found)
         self.built_position = position + at
 
-    def _find_run(self, chunk: bytes, position: int, found: _Keys) -> KeyRun | None:
+    def _find_run(self, chunk: bytes, position: int, found: LogKeys) -> KeyRun | None:
         run = find_run(chunk, position, names=_NAMES, of_topic=found.powers)
         has_skipped = run is not None and 0 <= self._skip_position - position < run.size
         return None if has_skipped else run
 
-    def _add(self, found: _Keys) -> None:
+    def _add(self, found: LogKeys) -> None:
         hashes, at = found.hashes(), 0
         while at < len(hashes):
             file = self._file_to_add_to(found.timestamps_ms[at])
@@ -459,7 +459,7 @@ class MessageIndex:
         return Found(positions, last.end_timestamp_ms, last.end_position)
 
 
-class _Keys:
+class LogKeys:
     """The keys of a piece of the log, with where they lead.
 
     Args:

@@ -1,0 +1,146 @@
+"""A copy of a broker's directory, also while the broker runs: consistent by the order of copying.
+
+What is copied first speaks only of what later parts have: the checkpoint of entries and records,
+queues and index of records. The log comes last; a record that was being written is a torn end. The
+copy has the file `abort`, so a start looks at it as after a crash, and keeps every message that was
+acknowledged before the copying began.
+
+Configuration is a journal and files that replace it from time to time. It is copied anew until no
+file was replaced meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from sparrowmq.broker.config_files import CONFIG_DIRECTORY
+from sparrowmq.errors import StoreError, UsageError
+from sparrowmq.store.checkpoint import CHECKPOINT_PATH
+from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
+from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY
+from sparrowmq.store.message_index import INDEX_DIRECTORY
+from sparrowmq.store.message_store import ABORT_PATH, EXPIRING_PATH
+
+# Files are replaced every few seconds at most; one copy of them takes hundredths of one.
+_TRIES_MAX = 20
+_CHUNK_SIZE = 1 << 20
+_FILE_MODE, _DIRECTORY_MODE = 0o600, 0o700
+
+
+def back_up(source: Path, target: Path) -> int:
+    """Copy a store root; return how many bytes of data were copied, without holes.
+
+    Args:
+        source: the store root of a broker, which may run.
+        target: a directory that is empty, or not there yet.
+
+    Raises: UsageError if `source` is no store root, or there is something in `target`; StoreError
+        if the copy cannot be made.
+    """
+    if not (source / COMMIT_LOG_DIRECTORY).is_dir():
+        raise UsageError(f"{source} is no broker's directory: it has no {COMMIT_LOG_DIRECTORY}")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target} is there already; give a directory that is empty or new")
+    try:
+        return _back_up(source, target)
+    except OSError as error:
+        reason = f"{error.filename or target}: {error.strerror}"
+        raise StoreError(f"the copy is not complete: {reason}; remove {target}") from error
+
+
+def _back_up(source: Path, target: Path) -> int:
+    target.mkdir(_DIRECTORY_MODE, parents=True, exist_ok=True)
+    (target / ABORT_PATH).touch(_FILE_MODE)
+    copied = 0
+    for name in (CHECKPOINT_PATH, EXPIRING_PATH):
+        copied += _copy_file(source / name, target / name)
+    copied += _copy_config(source / CONFIG_DIRECTORY, target / CONFIG_DIRECTORY)
+    for name in (INDEX_DIRECTORY, CONSUME_QUEUE_DIRECTORY, COMMIT_LOG_DIRECTORY):
+        copied += _copy_tree(source / name, target / name)
+    _sync_directory(target)
+    return copied
+
+
+def _copy_config(source: Path, target: Path) -> int:
+    for _ in range(_TRIES_MAX):
+        before = _inodes(source)
+        copied = _copy_tree(source, target)
+        if before == _inodes(source):
+            return copied
+        for path in target.iterdir():
+            path.unlink()
+    raise StoreError(
+        f"the files of {source} were replaced during each of {_TRIES_MAX} tries to copy them; "
+        "try again when fewer topics and groups are changed"
+    )
+
+
+def _inodes(directory: Path) -> dict[str, int]:
+    """Return what is there, but for files that are only being written."""
+    if not directory.is_dir():
+        return {}
+    with os.scandir(directory) as entries:
+        return {each.name: each.inode() for each in entries if not each.name.endswith(".tmp")}
+
+
+def _copy_tree(source: Path, target: Path) -> int:
+    """Copy a directory's files, and what is below; those that go meanwhile have expired."""
+    if not source.is_dir():
+        return 0
+    target.mkdir(_DIRECTORY_MODE, exist_ok=True)
+    copied = 0
+    for path in sorted(source.iterdir()):
+        if path.is_dir():
+            copied += _copy_tree(path, target / path.name)
+        elif not path.name.endswith(".tmp"):
+            copied += _copy_file(path, target / path.name)
+    _sync_directory(target)
+    return copied
+
+
+def _copy_file(source: Path, target: Path) -> int:
+    """Copy a file with its holes; nothing if there is none."""
+    try:
+        source_fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    try:
+        target_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            os.ftruncate(target_fd, os.fstat(source_fd).st_size)
+            copied = _copy_data(source_fd, target_fd)
+            os.fsync(target_fd)
+        finally:
+            os.close(target_fd)
+    finally:
+        os.close(source_fd)
+    return copied
+
+
+def _copy_data(source_fd: int, target_fd: int) -> int:
+    copied = at = 0
+    while True:
+        try:
+            at = os.lseek(source_fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return copied
+            raise
+        end = os.lseek(source_fd, at, os.SEEK_HOLE)
+        while at < end:
+            data = os.pread(source_fd, min(_CHUNK_SIZE, end - at), at)
+            if not data:
+                return copied
+            written = os.pwrite(target_fd, data, at)
+            at += written
+            copied += written
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

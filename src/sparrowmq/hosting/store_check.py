@@ -1,0 +1,59 @@
+"""The check of a broker's directory that no broker uses: messages, and configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables
+from sparrowmq.errors import SparrowError, StoreError, UsageError
+from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
+from sparrowmq.store.config import StoreConfig
+from sparrowmq.store.file_storage import ReadOnlyStorage
+from sparrowmq.store.store_check import FileFinding, Soundness, StoreCheck
+
+__all__ = ["FileFinding", "Soundness", "checking"]
+
+
+@contextmanager
+def checking(root: Path) -> Iterator[Iterator[FileFinding]]:
+    """Give the findings of a store root, each as soon as it is known; no broker starts meanwhile.
+
+    Raises: UsageError if it is no store root; StoreError if a process uses it.
+    """
+    if not root.is_dir():
+        raise UsageError(f"{root} is no directory")
+    storage = ReadOnlyStorage(root)
+    if not storage.has(COMMIT_LOG_DIRECTORY) and not storage.has(CONFIG_DIRECTORY):
+        hint = f"; {root / 'store'} is one" if (root / "store").is_dir() else ""
+        raise UsageError(
+            f"{root} is no directory of a broker: it has no {COMMIT_LOG_DIRECTORY}{hint}"
+        )
+    storage.lock()
+    try:
+        yield _check(storage)
+    finally:
+        storage.unlock()
+
+
+def _check(storage: ReadOnlyStorage) -> Iterator[FileFinding]:
+    try:
+        yield from StoreCheck(storage, StoreConfig()).run()
+        yield from _check_tables(storage)
+    except OSError as error:
+        raise StoreError(f"the store cannot be read: {error}") from error
+
+
+def _check_tables(storage: ReadOnlyStorage) -> Iterator[FileFinding]:
+    try:
+        saved = read_tables(storage)
+    except SparrowError as error:
+        yield FileFinding(CONFIG_DIRECTORY, Soundness.DAMAGED, str(error))
+        return
+    tables = saved.tables
+    topics = len(tables.topics.topic_config_table) if tables.topics else 0
+    groups = len(tables.groups.subscription_group_table) if tables.groups else 0
+    text = f"{topics:,} topics, {groups:,} groups, {len(tables.changes):,} changes in the journal"
+    state = Soundness.DAMAGED if saved.losses else Soundness.SOUND
+    yield FileFinding(CONFIG_DIRECTORY, state, "; ".join([text, *saved.losses]))

@@ -1,0 +1,79 @@
+"""`sparrowmq store check`: what it prints of real directories, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparrowmq import Message, Producer
+from sparrowmq.testing import EmbeddedCluster
+
+pytestmark = pytest.mark.slow
+
+
+def check(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sparrowmq.cli.main", "store", "check", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def fill(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("T", queues=2)
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        for n in range(20):
+            producer.send(Message("T", b"%d" % n, keys=(f"k{n}",)))
+
+
+def test_check_of_a_store_in_use_stopped_killed_and_damaged(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with EmbeddedCluster(tmp_path) as cluster:
+        fill(cluster)
+        in_use = check(root)
+        cluster.stop()
+        before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+        stopped = check(root, "--all", "--json")
+        after = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+        cluster.start()
+        cluster.kill()
+        killed = check(root)
+    with (root / "commitlog" / ("0" * 20)).open("r+b") as log:
+        log.seek(30)
+        log.write(b"xxx")
+    damaged = check(root)
+
+    assert 3 == in_use.returncode
+    assert "is in use by another process" in in_use.stderr
+    rows = {row["path"]: row for row in json.loads(stopped.stdout)}
+    assert (0, {"sound"}) == (stopped.returncode, {row["state"] for row in rows.values()})
+    assert {"commitlog/" + "0" * 20, "consumequeue/T/0", "checkpoint", "config"} <= rows.keys()
+    assert "20 records" == rows["commitlog/" + "0" * 20]["found"]
+    assert before == after
+    assert 0 == killed.returncode
+    assert ["checkpoint", "unfinished"] in [line.split()[:2] for line in killed.stdout.splitlines()]
+    assert 1 == damaged.returncode
+    assert "the record at byte 0 is damaged; valid ones follow" in damaged.stdout
+    assert " damaged" in damaged.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("none", "is no directory"), ("up", "has no commitlog; ")]
+)
+def test_what_is_no_store_is_exit_code_2(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "up" / "store").mkdir(parents=True)
+    ended = check(tmp_path / name)
+
+    assert (2, "") == (ended.returncode, ended.stdout)
+    assert words in ended.stderr
+    assert 1 == ended.stderr.count("\n")
+
+
+def test_a_plain_copy_of_a_stopped_store_is_a_backup(tmp_path: Path) -> None:
+    with EmbeddedCluster(tmp_path / "first") as cluster:
+        fill(cluster)
+    shutil.copytree(tmp_path / "first" / "store", tmp_path / "second" / "store")
+
+    assert 0 == check(tmp_path / "second" / "store").returncode

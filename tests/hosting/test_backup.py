@@ -1,0 +1,140 @@
+"""A backup of a broker that runs is one that a broker can start on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from sparrowmq import Admin, LitePullConsumer, Message, Producer
+from sparrowmq.errors import StoreError, UsageError
+from sparrowmq.hosting import store_backup
+from sparrowmq.hosting.store_backup import back_up
+from sparrowmq.model import ConsumeFromWhere
+from sparrowmq.testing import EmbeddedCluster
+
+pytestmark = pytest.mark.slow
+
+OPTIONS = ("--log-file-mib", "1")
+
+
+class Load:
+    """Sends and makes topics, without pause, from a thread of its own."""
+
+    def __init__(self, name_server: str) -> None:
+        self._name_server = name_server
+        self._is_done = threading.Event()
+        self.sent: list[bytes] = []
+        self.topics: list[str] = []
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with (
+            Producer("GID_p", name_server=self._name_server) as producer,
+            Admin(name_server=self._name_server) as admin,
+        ):
+            while not self._is_done.is_set():
+                bodies = [b"%d-%d" % (len(self.sent), n) + b"x" * 500 for n in range(20)]
+                producer.send_batch([Message("T", body, keys=("k",)) for body in bodies])
+                self.sent += bodies
+                if len(self.topics) * 200 < len(self.sent):
+                    topic = f"T_{len(self.topics)}"
+                    admin.create_topic(topic, 1)
+                    self.topics.append(topic)
+
+    def wait_for(self, count: int) -> None:
+        while len(self.sent) < count:
+            self._thread.join(0.01)
+            assert self._thread.is_alive()
+
+
+def read_all(name_server: str) -> list[bytes]:
+    bodies: list[bytes] = []
+    with LitePullConsumer(
+        "GID_restored",
+        name_server=name_server,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    ) as consumer:
+        consumer.subscribe("T")
+        consumer.start()
+        while found := consumer.poll(timeout_ms=2_000):
+            bodies += [message.body for message in found]
+    return bodies
+
+
+def test_copy_of_a_running_store_has_what_was_acknowledged(tmp_path: Path) -> None:
+    backup = tmp_path / "restored"
+    backup.mkdir()
+    with EmbeddedCluster(tmp_path / "first", flush="async", options=OPTIONS) as cluster:
+        cluster.create_topic("T", queues=4)
+        with Load(cluster.name_server) as load:
+            load.wait_for(6_000)
+            sent, topics = list(load.sent), list(load.topics)
+            copied = back_up(tmp_path / "first" / "store", backup / "store")
+            later = len(load.sent)
+    check = [sys.executable, "-m", "sparrowmq.cli.main", "store", "check", str(backup / "store")]
+    checked = subprocess.run(check, capture_output=True, text=True, check=False, timeout=60)
+    with EmbeddedCluster(backup, options=OPTIONS) as restored:
+        found = read_all(restored.name_server)
+        with Admin(name_server=restored.name_server) as admin:
+            known = set(admin.list_topics())
+        log = restored.log_path.read_text()
+
+    assert later > len(sent)
+    assert copied > 6_000 * 500
+    assert (0, " 0 damaged") == (checked.returncode, checked.stderr.rstrip()[-10:]), checked
+    assert set() == set(sent) - set(found)
+    assert len(found) == len(set(found))
+    assert set() == set(topics) - known
+    assert "damaged" not in log
+
+
+def test_only_a_store_is_copied_and_nothing_is_written_over(tmp_path: Path) -> None:
+    store, full = tmp_path / "store", tmp_path / "full"
+    (store / "commitlog").mkdir(parents=True)
+    full.mkdir()
+    (full / "mine").touch()
+
+    with pytest.raises(UsageError, match="no broker's directory"):
+        back_up(tmp_path, tmp_path / "copy")
+    with pytest.raises(UsageError, match="is there already"):
+        back_up(store, full)
+    assert 0 == back_up(store, tmp_path / "copy")
+    assert ["abort", "commitlog"] == sorted(path.name for path in (tmp_path / "copy").iterdir())
+
+
+def test_configuration_that_is_replaced_all_the_time_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "store" / "config"
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    config.mkdir()
+    copy, tries = store_backup._copy_tree, 0
+
+    def copy_and_replace(source: Path, target: Path) -> int:
+        nonlocal tries
+        copied = copy(source, target)
+        if source == config and tries < 30:
+            tries += 1
+            (config / f"journal.{tries:08d}").write_text("x")
+        return copied
+
+    monkeypatch.setattr(store_backup, "_copy_tree", copy_and_replace)
+
+    with pytest.raises(StoreError, match="replaced during each of 20 tries"):
+        back_up(tmp_path / "store", tmp_path / "refused")
+    assert 20 == tries
+    back_up(tmp_path / "store", tmp_path / "copied")
+    copied = sorted(path.name for path in (tmp_path / "copied" / "config").iterdir())
+    assert [f"journal.{n:08d}" for n in range(1, 31)] == copied

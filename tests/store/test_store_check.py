@@ -1,0 +1,193 @@
+"""What the check of a store finds, and that it finds nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from sparrowmq.protocol.record import Record
+from sparrowmq.simulation.storage import SimulatedStorage
+from sparrowmq.store import MessageStore, StoreConfig
+from sparrowmq.store.file_storage import ReadOnlyStorage
+from sparrowmq.store.store_check import FileFinding, Soundness, StoreCheck
+
+NewRecord = Callable[..., Record]
+Disk = Any
+CONFIG = StoreConfig(
+    commit_log_file_size=4096,
+    index_slot_count=64,
+    index_entry_count=100,
+    consume_queue_file_size=200,
+)
+COUNT = 120
+SOUND, UNFINISHED, DAMAGED = Soundness.SOUND, Soundness.UNFINISHED, Soundness.DAMAGED
+
+
+def fill(disk: Disk, make: NewRecord, *, is_clean: bool = True) -> MessageStore:
+    store = MessageStore(disk, CONFIG)
+    store.load(timestamp_ms=1)
+    for n in range(COUNT):
+        properties = f"TAGS\x01A\x02UNIQ_KEY\x01u{n}\x02KEYS\x01k{n} all"
+        store.put(make(b"%d" % n, queue_id=n % 3, properties=properties), timestamp_ms=100 + n)
+    if is_clean:
+        store.close()
+    return store
+
+
+def flush(store: MessageStore) -> None:
+    work = store.flush_work()
+    assert work is not None
+    work.run()
+    store.flush_done(work, None)
+    store.dispatch()
+
+
+def check(disk: Disk) -> dict[str, FileFinding]:
+    """Check the disk's files on a real one."""
+    with tempfile.TemporaryDirectory() as root:
+        for path, inode in disk.inodes.items():
+            Path(root, path).parent.mkdir(parents=True, exist_ok=True)
+            Path(root, path).write_bytes(inode.data)
+        before = contents(Path(root))
+        found = {each.path: each for each in StoreCheck(ReadOnlyStorage(root), CONFIG).run()}
+        assert before == contents(Path(root))
+    return found
+
+
+def contents(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def wrong(disk: Disk) -> dict[str, Soundness]:
+    return {path: each.state for path, each in check(disk).items() if each.state is not SOUND}
+
+
+def test_a_store_that_was_stopped_is_sound(storage: Disk, new_record: NewRecord) -> None:
+    fill(storage, new_record)
+    found = check(storage)
+
+    assert {SOUND} == {each.state for each in found.values()}
+    logs = [each for path, each in found.items() if path.startswith("commitlog/")]
+    assert len(storage.list_names("commitlog")) == len(logs) > 4
+    assert COUNT == sum(int(each.text.split()[0]) for each in logs)
+    assert "40 entries" == found["consumequeue/T/0"].text
+    indexed = [each.text for path, each in found.items() if path.startswith("index/")]
+    assert 3 * COUNT == sum(int(text.split()[0]) for text in indexed)
+
+
+def test_a_store_that_expired_in_part_is_sound(storage: Disk, new_record: NewRecord) -> None:
+    fill(storage, new_record)
+    store = MessageStore(storage, CONFIG)
+    store.load(timestamp_ms=1)
+    work = store.expire(before_timestamp_ms=None, files_max=2, reason="")
+    assert work is not None
+    work.run()
+    store.close()
+
+    assert {} == wrong(storage)
+
+
+def test_a_killed_store_is_unfinished_and_not_damaged(storage: Disk, new_record: NewRecord) -> None:
+    store = fill(storage, new_record, is_clean=False)
+    flush(store)
+    # Its entry is in memory alone.
+    store.put(new_record(b"last"), timestamp_ms=500)
+    flush(store)
+    disk = storage.kill()
+    last = max(path for path in disk.inodes if path.startswith("commitlog/"))
+    used = len(bytes(disk.inodes[last].data).rstrip(b"\0"))
+    disk.inodes[last].data[used : used + 9] = b"beginning"
+
+    found = wrong(disk)
+
+    assert {UNFINISHED} == set(found.values())
+    assert {last, "checkpoint", "consumequeue/T/0"} <= found.keys()
+
+
+def flip(path: str, at: int) -> Callable[[Disk], None]:
+    def damage(disk: Disk) -> None:
+        disk.inodes[path].data[at] ^= 4
+
+    return damage
+
+
+def remove(path: str) -> Callable[[Disk], None]:
+    return lambda disk: disk.remove(path)
+
+
+def cut(path: str) -> Callable[[Disk], None]:
+    return lambda disk: disk.inodes[path].replace(bytes(disk.inodes[path].data[:90]))
+
+
+def cut_log(disk: Disk) -> None:
+    last = max(path for path in disk.inodes if path.startswith("commitlog/"))
+    disk.inodes[last].data[0:4096] = bytes(4096)
+
+
+def stray_entry(disk: Disk) -> None:
+    source = bytes(disk.inodes["consumequeue/T/0/00000000000000000000"].data)
+    disk.create("consumequeue/other/0/00000000000000000000", size=200)
+    disk.inodes["consumequeue/other/0/00000000000000000000"].replace(source)
+
+
+LOG, QUEUE = "commitlog/00000000000000004096", "consumequeue/T/1/00000000000000000200"
+
+
+@pytest.mark.parametrize(
+    ("damage", "path", "words"),
+    [
+        (flip(LOG, 700), LOG, "is damaged; valid ones follow"),
+        (remove(LOG), LOG, "the file is missing"),
+        (cut(LOG), LOG, "90 bytes are left of 4096"),
+        (
+            flip(QUEUE, 27),
+            "consumequeue/T/1",
+            "1 are not what the log says; move consumequeue away",
+        ),
+        (remove(QUEUE), "consumequeue/T/1", "10 are missing"),
+        (stray_entry, "consumequeue/other/0", "10 are of no record"),
+        (cut_log, "checkpoint", "that had been synced are not there"),
+    ],
+)
+def test_damage_is_found_where_it_is(
+    damage: Callable[[Disk], None], path: str, words: str, storage: Disk, new_record: NewRecord
+) -> None:
+    fill(storage, new_record)
+    damage(storage)
+    found = check(storage)[path]
+
+    assert DAMAGED is found.state
+    assert words in found.text
+
+
+def test_a_damaged_entry_of_the_index_is_found(storage: Disk, new_record: NewRecord) -> None:
+    fill(storage, new_record)
+    name = storage.list_names("index")[0]
+    storage.inodes[f"index/{name}"].data[40 + 4 * 64 + 20 * 7] ^= 1
+    found = check(storage)[f"index/{name}"]
+
+    assert DAMAGED is found.state
+    assert "99 entries, 1 of which are of no key" in found.text
+
+
+@pytest.mark.slow
+def test_each_flipped_bit_of_log_and_queues_is_found(new_record: NewRecord) -> None:
+    storage, rng = SimulatedStorage(Random(1)), Random(2)
+    fill(storage, new_record)
+    used = {
+        path: len(bytes(inode.data).rstrip(b"\0"))
+        for path, inode in storage.inodes.items()
+        if path.startswith(("commitlog/", "consumequeue/"))
+    }
+    for _ in range(150):
+        disk = storage.copy()
+        path = rng.choice(sorted(used))
+        at = rng.randrange(used[path])
+        disk.inodes[path].data[at] ^= 1 << rng.randrange(8)
+
+        assert DAMAGED in wrong(disk).values(), (path, at)
