@@ -1,6 +1,6 @@
 """Our broker and our client beside Apache RocketMQ's: `python benchmarks/against_apache.py`.
 
-    python benchmarks/against_apache.py [--rounds N] [--seconds S] [--out DIRECTORY]
+    python benchmarks/against_apache.py [--rounds N] [--seconds S] [--out DIRECTORY] [--only TEXT]
     python benchmarks/against_apache.py --compare OLD.json NEW.json
 
 Both brokers run at once, each in a process of its own with asynchronous flush, and are loaded in
@@ -10,6 +10,7 @@ JVMs are warm: `WARM_UP_S` of load come first. Bodies have 128 bytes, topics eig
 What is compared is processor time, of the broker's process for a broker and of the client's for a
 client: other load on the machine disturbs it least. Each figure is the median of the rounds.
 The results are written as `apache.json` and `apache.md`; `--compare` sets two of them side by side.
+`--only` measures the broker alone, in the rows that have the text in their names, and writes nothing.
 
 Linux, Java 17 and the jars of Apache RocketMQ, which `make interop` fetches, are needed.
 """
@@ -271,11 +272,13 @@ class Comparison:
             if row.mode == "drain":
                 self._run_java(row, apache)
 
-    def run_round(self) -> None:
+    def run_round(self, only: str) -> None:
         for row in ROWS:
+            if only not in row.name:
+                continue
             for name, target in self._targets.items():
                 self._note(row, name, self._run_java(row, target))
-            if row.with_client:
+            if row.with_client and not only:
                 self._note(row, "our client", self._run_ours(row, self._targets["apache"]))
 
     def _last(self, row: Row) -> str:
@@ -305,9 +308,11 @@ class Comparison:
         """Return the rows of both tables, each figure a median."""
         brokers, clients = [], []
         for row in ROWS:
+            if (row.name, "ours") not in self.samples:
+                continue
             peer, ours = self._median(row, "apache"), self._median(row, "ours")
             brokers.append(describe_row(row, peer, ours, peer.broker_cpu, ours.broker_cpu))
-            if row.with_client:
+            if (row.name, "our client") in self.samples:
                 ours = self._median(row, "our client")
                 clients.append(describe_row(row, peer, ours, peer.client_cpu, ours.client_cpu))
         return {"broker": brokers, "client": clients}
@@ -397,7 +402,7 @@ def load_rig() -> Any:
     return rig
 
 
-def measure(rounds: int, seconds: float) -> dict[str, Any]:
+def measure(rounds: int, seconds: float, only: str) -> dict[str, Any]:
     if missing := [name for name in ("java", "javac") if shutil.which(name) is None]:
         raise SystemExit(f"{' and '.join(missing)} must be on the PATH: Java 17 or newer")
     rig = load_rig()
@@ -429,7 +434,7 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
             )
             comparison.fill()
             for _ in range(rounds):
-                comparison.run_round()
+                comparison.run_round(only)
         finally:
             load.kill()
             apache.kill()
@@ -441,6 +446,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--only", default="", metavar="TEXT")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"))
     parser.add_argument("--load", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -455,7 +461,10 @@ def main() -> None:
         old, new = (json.loads(path.read_text()) for path in arguments.compare)
         print(compare(old, new))
         return
-    result = measure(arguments.rounds, arguments.seconds)
+    result = measure(arguments.rounds, arguments.seconds, arguments.only)
+    if arguments.only:
+        print(render(result), end="")
+        return
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "apache.json").write_text(json.dumps(result, indent=1) + "\n")
     (arguments.out / "apache.md").write_text(render(result))

@@ -1,4 +1,4 @@
-"""What all tests share: golden vectors, a Spark session, Hypothesis' settings.
+"""What all tests share: golden vectors, the extension in C, a Spark session, Hypothesis' settings.
 
 `tests/support/golden.py` says how a test gets golden vectors. `pytest --golden DIR` runs the tests
 that do alone, on the files of another directory; one whose file or cases are not there is skipped.
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from certificates import Certificates
     from golden import GoldenDirectory
+    from sparrowmq.store.speedups import Speedups
 
 # Hypothesis fails an example that takes over 0.2 s: on a busy machine that says nothing.
 settings.register_profile("sparrowmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -106,6 +107,26 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     from certificates import Certificates
 
     return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def built_speedups(tmp_path_factory: pytest.TempPathFactory) -> Speedups:
+    """The extension in C as the tree has it."""
+    # Not at the top, as above.
+    from extension import build_speedups
+
+    return build_speedups(tmp_path_factory.mktemp("speedups"))
+
+
+@pytest.fixture(scope="module", params=["plain", "speedups"])
+def both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run the tests of a module without the extension in C, and with it."""
+    from sparrowmq.store import speedups
+
+    before, is_plain = speedups.functions, request.param == "plain"
+    speedups.functions = None if is_plain else request.getfixturevalue("built_speedups")
+    yield
+    speedups.functions = before
 
 
 @pytest.fixture(scope="session")

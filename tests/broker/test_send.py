@@ -13,6 +13,8 @@ from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import BatchEntry, encode_batch
 from sparrowmq.serving.connections import Fact, PauseReading
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 V1_FIELDS = {
     "producerGroup": "GID_p",
     "topic": "T",

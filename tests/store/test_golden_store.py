@@ -16,6 +16,8 @@ from sparrowmq.store.config import ENTRY_SIZE
 from sparrowmq.store.file_storage import FileStorage
 from steps import run_steps
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 def expected_of(archive: Path) -> Any:
     name = archive.name.removesuffix(".tar.gz")

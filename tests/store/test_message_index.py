@@ -29,6 +29,7 @@ CONFIG = StoreConfig(
     consume_queue_file_size=200,
 )
 NewRecord = Callable[..., Record]
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 def open_store(storage: Any, config: StoreConfig = CONFIG) -> MessageStore:

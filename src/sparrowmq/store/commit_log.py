@@ -78,7 +78,7 @@ class CommitLog:
 
         Raises: OSError if that fails; what was not written yet is not part of the log any more.
         """
-        if self.end + size + BLANK_SIZE <= self._file_end:
+        if self.fits(size):
             return self.end
         self.write()
         next_base = self._file_end
@@ -94,8 +94,11 @@ class CommitLog:
 
     def has_room(self, size: int) -> bool:
         """Tell whether `append` takes a record at `end` without any work on files."""
-        end = self.end + size
-        return end + BLANK_SIZE <= self._file_end and end - self.written < UNWRITTEN_BYTES_MAX
+        return self.fits(size) and self.end + size - self.written < UNWRITTEN_BYTES_MAX
+
+    def fits(self, size: int) -> bool:
+        """Tell whether `reserve` returns `end`."""
+        return self.end + size + BLANK_SIZE <= self._file_end
 
     def append(self, data: bytes) -> None:
         """Take whole records for `end`, for which `reserve` has made room.

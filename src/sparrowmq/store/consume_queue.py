@@ -19,10 +19,13 @@ recovery writes them again (benchmarks/broker.py).
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from struct import Struct
 
 from sparrowmq.store.config import ENTRY_SIZE, StoreConfig
 from sparrowmq.store.file_series import FileSeries
+from sparrowmq.store.results import Dispatched
 from sparrowmq.store.storage import Storage, StorageFile
 
 CONSUME_QUEUE_DIRECTORY = "consumequeue"
@@ -36,6 +39,32 @@ _FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 def filler_entries(count: int) -> bytes:
     """Return entries that stand for no message."""
     return _FILLER * count
+
+
+def take_readable(pending: deque[Dispatched], limit: int) -> list[Dispatched]:
+    """Take from the front what stands in the log before a position."""
+    if not pending or pending[0].position >= limit:
+        return []
+    if pending[-1].position < limit:
+        ready = list(pending)
+        pending.clear()
+        return ready
+    ready = []
+    while pending[0].position < limit:
+        ready.append(pending.popleft())
+    return ready
+
+
+def gather_entries(items: Iterable[Dispatched]) -> dict[tuple[str, int], bytearray]:
+    """Return the entries of each queue, by topic and queue id."""
+    entries: dict[tuple[str, int], bytearray] = {}
+    for item in items:
+        key = (item.topic, item.queue_id)
+        if key in entries:
+            entries[key] += item.entries
+        else:
+            entries[key] = bytearray(item.entries)
+    return entries
 
 
 class ConsumeQueue:

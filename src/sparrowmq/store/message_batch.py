@@ -8,7 +8,7 @@ time (benchmarks/broker.py). Many messages of one size go through even_batch.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, chain, count, repeat
 from operator import add
 from struct import Struct
@@ -20,6 +20,7 @@ from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model.message import PROPERTY_DELAY_LEVEL, PROPERTY_TAGS
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX
 from sparrowmq.protocol.record import MAGIC_V1, V6_BITS, BatchSpan, head_of, scan_batch
+from sparrowmq.store import speedups
 from sparrowmq.store.consume_queue import ENTRY
 from sparrowmq.store.even_batch import EvenMessages, EvenRecords, ends_alike, find_even
 from sparrowmq.store.record_check import (
@@ -34,6 +35,11 @@ _START = Struct(">iIiiiqq")
 _pack_short = Struct(">H").pack
 _SEPARATOR = b"\x02"
 _CRC_START = f"{CRC_PROPERTY}\x01".encode()
+# Of properties that a whole batch has, these are for `encode_batch_records`, or to be refused.
+_NOT_PLAIN = (
+    *(f"{name}\x01".encode() for name in (PROPERTY_TAGS, PROPERTY_DELAY_LEVEL, CRC_PROPERTY)),
+    b"TIMER_D",
+)
 # A letter of a name that is rare in properties: Python finds one byte ten times as fast as more.
 _RARE = {PROPERTY_TAGS: b"G", PROPERTY_DELAY_LEVEL: b"L", CRC_PROPERTY: b"#"}
 
@@ -130,7 +136,7 @@ class PlacedBatch(NamedTuple):
     data: bytes
     positions: tuple[int, ...]
     entries: bytes
-    tags_codes: frozenset[int]
+    tags_codes: Collection[int]
 
 
 def encode_batch_records(
@@ -188,12 +194,56 @@ def encode_batch_records(
     return EncodedBatch(flags, body_crcs, ends, has_crc, sizes)
 
 
-def _middle(batch: MessageBatch) -> bytes:
-    """Return what stands in each record between its position and its body."""
+def encode_plain_batch(
+    batch: MessageBatch,
+    body: bytes,
+    *,
+    topic_field: bytes,
+    position: int,
+    queue_offset: int,
+    count_max: int,
+) -> PlacedBatch | None:
+    """Do what `encode_batch_records` and `place_batch` do, if the extension in C can.
+
+    Args:
+        batch: its messages are not looked at, but those in `body`, the request's.
+        count_max: the most messages.
+
+    Returns: None if there is no extension; if a batch has a delay or time, a checksum, a tag of its
+        own or text that is not ASCII, or is to be refused.
+    """
+    functions = speedups.functions
+    added = batch.added.encode()
+    if functions is None or any(name in added for name in _NOT_PLAIN):
+        return None
+    if not added.endswith(_SEPARATOR):
+        added += _SEPARATOR
+    try:
+        head = _head(batch)
+    except LocalProtocolError:
+        return None
+    found = functions.encode_batch(
+        body,
+        head,
+        topic_field,
+        added,
+        position,
+        queue_offset,
+        count_max,
+        CHECKSUMMED_PROPERTIES_SIZE_MAX,
+    )
+    if found is None:
+        return None
+    data, entries, positions, codes = found
+    return PlacedBatch(data, positions, entries, codes)
+
+
+def _head(batch: MessageBatch) -> bytes:
+    """Return the head of each record, with zeros for what differs."""
     head, v6_bits = head_of(batch.born_host, batch.store_host)
     try:
-        packed = head.pack(
-            0, 0, 0, batch.queue_id, 0, 0, 0,
+        return head.pack(
+            0, MAGIC_V1, 0, batch.queue_id, 0, 0, 0,
             batch.sys_flag & ~V6_BITS | v6_bits,
             batch.born_timestamp_ms,
             batch.born_host,
@@ -204,7 +254,11 @@ def _middle(batch: MessageBatch) -> bytes:
         )  # fmt: skip
     except LayoutError as error:
         raise LocalProtocolError(f"a record cannot carry this: {error}") from error
-    return packed[_START.size : -4]
+
+
+def _middle(batch: MessageBatch) -> bytes:
+    """Return what stands in each record between its position and its body."""
+    return _head(batch)[_START.size : -4]
 
 
 def place_batch(

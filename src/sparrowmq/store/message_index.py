@@ -27,6 +27,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+from sparrowmq.store import speedups
 from sparrowmq.store.checkpoint import IndexMark
 from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.even_index import KeyRun, find_run, may_begin_run
@@ -283,18 +284,17 @@ class MessageIndex:
             return
         file_end = base + self._log_files.file_size
         chunk = self._log_files.read(position, min(_CHUNK_BYTES, min(limit, file_end) - position))
-        found = LogKeys(self._topics)
-        run = self._find_run(chunk, position, found) if may_begin_run(chunk, 0) else None
-        if run is not None:
-            self._add_run(run)
-            self.built_position = position + run.size
-            return
-        at = found.collect(chunk, position, self._skip_position)
+        if speedups.functions is None and may_begin_run(chunk, 0):
+            run = self._find_run(chunk, position)
+            if run is not None:
+                self._add_run(run)
+                self.built_position = position + run.size
+                return
+        at, found = self._collect(chunk, position)
         if at == 0:
             size, magic = _size_and_magic(chunk)
             if magic in (MAGIC_V1, MAGIC_V2) and len(chunk) < size <= file_end - position:
-                chunk = self._log_files.read(position, size)
-                at = found.collect(chunk, position, self._skip_position)
+                at, found = self._collect(self._log_files.read(position, size), position)
         if at == 0:
             # A BLANK, or nothing that was ever a record: on with the next file.
             self.built_position = min(file_end, limit)
@@ -302,13 +302,25 @@ class MessageIndex:
         self._add(found)
         self.built_position = position + at
 
-    def _find_run(self, chunk: bytes, position: int, found: LogKeys) -> KeyRun | None:
-        run = find_run(chunk, position, names=_NAMES, of_topic=found.powers)
+    def _find_run(self, chunk: bytes, position: int) -> KeyRun | None:
+        powers = LogKeys(self._topics).powers
+        run = find_run(chunk, position, names=_NAMES, of_topic=powers)
         has_skipped = run is not None and 0 <= self._skip_position - position < run.size
         return None if has_skipped else run
 
-    def _add(self, found: LogKeys) -> None:
-        hashes, at = found.hashes(), 0
+    def _collect(self, chunk: bytes, position: int) -> tuple[int, _Found]:
+        """Return where in a chunk of the log the last whole record ends, and the keys before."""
+        if (functions := speedups.functions) is not None:
+            told = functions.collect_keys(chunk, position, self._skip_position)
+            if told is not None:
+                at, hashes, positions, timestamps_ms = told
+                return at, _Found(hashes, positions, timestamps_ms)
+        keys = LogKeys(self._topics)
+        at = keys.collect(chunk, position, self._skip_position)
+        return at, _Found(keys.hashes(), keys.positions, keys.timestamps_ms)
+
+    def _add(self, found: _Found) -> None:
+        hashes, at = found.hashes, 0
         while at < len(hashes):
             file = self._file_to_add_to(found.timestamps_ms[at])
             stop = min(len(hashes), at + file.room)
@@ -457,6 +469,14 @@ class MessageIndex:
             if file.header.begin_timestamp_ms < begin_ms or len(positions) >= count_max:
                 break
         return Found(positions, last.end_timestamp_ms, last.end_position)
+
+
+class _Found(NamedTuple):
+    """Keys with where they lead, in the log's order: of each its `slot_hash`."""
+
+    hashes: list[int]
+    positions: list[int]
+    timestamps_ms: list[int]
 
 
 class LogKeys:

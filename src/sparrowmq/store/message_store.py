@@ -36,11 +36,17 @@ from sparrowmq.store.checkpoint import Checkpoint, Mark, read_checkpoint
 from sparrowmq.store.clean_stop import resume, write_stop
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, FlushMode, StoreConfig
-from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue
+from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue, gather_entries, take_readable
 from sparrowmq.store.expiry import Expiry, ExpiryWork
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.log_scan import LogScan
-from sparrowmq.store.message_batch import MessageBatch, encode_batch_records, place_batch
+from sparrowmq.store.message_batch import (
+    MessageBatch,
+    PlacedBatch,
+    encode_batch_records,
+    encode_plain_batch,
+    place_batch,
+)
 from sparrowmq.store.message_index import LAG_BYTES_MAX, MessageIndex
 from sparrowmq.store.queue_reader import find_offset_by_time, read_messages, read_store_timestamp
 from sparrowmq.store.record_check import BLANK_SIZE, CRC_PROPERTY_SIZE, RecordChecker
@@ -52,6 +58,8 @@ from sparrowmq.store.results import (
     PutResult,
     PutStatus,
     QueryResult,
+    illegal,
+    unwritten,
 )
 from sparrowmq.store.storage import Storage, StorageFile, is_shortage
 from sparrowmq.store.stored_record import (
@@ -76,15 +84,6 @@ _GATHERING_QUEUES_MAX = 256
 _OK = PutResult(PutStatus.PUT_OK)
 # The others are in no queue: half messages and what became of them.
 _QUEUED_TYPES = (TRANSACTION_NONE, TRANSACTION_COMMIT)
-
-
-def _illegal(remark: str) -> PutResult:
-    return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
-
-
-def _unwritten(error: OSError) -> PutResult:
-    remark = f"the message cannot be written: {error}"
-    return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
 
 
 class MessageStore:
@@ -285,7 +284,7 @@ class MessageStore:
             self._unreported = error
         result = self.append(record, timestamp_ms=timestamp_ms)
         if result.status is PutStatus.PUT_OK and (error := self._write()) is not None:
-            return _unwritten(error)
+            return unwritten(error)
         return result
 
     def append(self, record: Record, *, timestamp_ms: int) -> PutResult:
@@ -302,7 +301,7 @@ class MessageStore:
         if queue is None:
             return refusal
         if len(record.body) > self._config.message_bytes_max:
-            return _illegal(f"a body of {len(record.body)} bytes")
+            return illegal(f"a body of {len(record.body)} bytes")
         topic_field, append_crc = queue.topic_field, self._config.append_crc
         is_queued = record.sys_flag & TRANSACTION_TYPE in _QUEUED_TYPES
         end = self._log.end
@@ -313,7 +312,7 @@ class MessageStore:
             if has_crc:
                 size += CRC_PROPERTY_SIZE
             if size + BLANK_SIZE > self._config.commit_log_file_size:
-                return _illegal(f"{size} bytes fit into no file of the log")
+                return illegal(f"{size} bytes fit into no file of the log")
             position = self._log.reserve(size)
             record.queue_offset = queue.next_offset if is_queued else 0
             record.position = position
@@ -321,21 +320,16 @@ class MessageStore:
             record.size = size
             self._log.append(encode_stored(record, topic_field, properties, has_crc=has_crc))
         except LocalProtocolError as error:
-            return _illegal(str(error))
+            return illegal(str(error))
         except OSError as error:
             return self._failed_to_write(error, end)
         placed = None
         if is_queued:
-            code = self._checker.tags_code(queue.topic, record.properties, timestamp_ms)
+            topic, queue_id, offset = queue.topic, queue.queue_id, queue.next_offset + 1
+            code = self._checker.tags_code(topic, record.properties, timestamp_ms)
+            entry = ENTRY.pack(position, size, code)
             placed = Dispatched(
-                queue.topic,
-                queue.queue_id,
-                queue.next_offset + 1,
-                (code,),
-                timestamp_ms,
-                position,
-                position,
-                ENTRY.pack(position, size, code),
+                topic, queue_id, offset, (code,), timestamp_ms, position, position, entry
             )
         return self._placed(queue, placed, (position,), timestamp_ms)
 
@@ -349,11 +343,7 @@ class MessageStore:
         store_host: bytes,
         timestamp_ms: int,
     ) -> tuple[int, int, int] | None:
-        """Take a message as `append` does, with fewer steps, if nothing special applies to it.
-
-        Args:
-            header: of its request.
-            properties: as they are to be stored.
+        """Take a message as `append` does, with fewer steps, its properties as they are stored.
 
         Returns: where the record begins and ends, and its queue offset. None if the message is one
             for `append`: it begins a queue or a file, it has a checksum or nearly too long
@@ -398,6 +388,48 @@ class MessageStore:
         )
         return position, position + size, queue_offset
 
+    def append_plain_batch(
+        self, batch: MessageBatch, body: bytes, *, count_max: int
+    ) -> PutResult | None:
+        """Take a batch as `append_batch` does, by the extension in C (`encode_plain_batch`).
+
+        Returns: None if the batch is one for `append_batch`; nothing has changed then.
+        """
+        queue, _ = self._queue_for(batch.topic, batch.queue_id)
+        if queue is None or not self._config.append_crc:
+            return None
+        found = encode_plain_batch(
+            batch,
+            body,
+            topic_field=queue.topic_field,
+            position=self._log.end,
+            queue_offset=queue.next_offset,
+            count_max=count_max,
+        )
+        if found is None or not self._log.fits(len(found.data)):
+            return None
+        return self._append_placed(queue, found, batch.store_timestamp_ms)
+
+    def _append_placed(
+        self, queue: ConsumeQueue, found: PlacedBatch, timestamp_ms: int
+    ) -> PutResult:
+        end = self._log.end
+        try:
+            self._log.append(found.data)
+        except OSError as error:
+            return self._failed_to_write(error, end)
+        placed = Dispatched(
+            queue.topic,
+            queue.queue_id,
+            queue.next_offset + len(found.positions),
+            found.tags_codes,
+            timestamp_ms,
+            found.positions[0],
+            found.positions[-1],
+            found.entries,
+        )
+        return self._placed(queue, placed, found.positions, timestamp_ms)
+
     def append_batch(self, batch: MessageBatch) -> PutResult:
         """Take the messages of a batch, which stay together, as `append` does."""
         timestamp_ms = batch.store_timestamp_ms
@@ -411,7 +443,7 @@ class MessageStore:
             )
             total = encoded.size
             if total + BLANK_SIZE > self._config.commit_log_file_size:
-                return _illegal(f"{total} bytes fit into no file of the log")
+                return illegal(f"{total} bytes fit into no file of the log")
             found = place_batch(
                 batch,
                 encoded,
@@ -419,22 +451,11 @@ class MessageStore:
                 queue_offset=queue.next_offset,
                 tags_code=lambda text: self._checker.tags_code(topic, text, timestamp_ms),
             )
-            self._log.append(found.data)
         except LocalProtocolError as error:
-            return _illegal(str(error))
+            return illegal(str(error))
         except OSError as error:
             return self._failed_to_write(error, end)
-        placed = Dispatched(
-            topic,
-            batch.queue_id,
-            queue.next_offset + len(found.positions),
-            found.tags_codes,
-            timestamp_ms,
-            found.positions[0],
-            found.positions[-1],
-            found.entries,
-        )
-        return self._placed(queue, placed, found.positions, timestamp_ms)
+        return self._append_placed(queue, found, timestamp_ms)
 
     def _queue_for(self, topic: str, queue_id: int) -> tuple[ConsumeQueue | None, PutResult]:
         """Return the queue, which may be new, or why nothing can be put into it."""
@@ -445,10 +466,10 @@ class MessageStore:
             return None, PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
         if self._unreported is not None:
             # Whoever sent what was lost must hear of it first: positions are used again.
-            return None, _unwritten(self._unreported)
+            return None, unwritten(self._unreported)
         if queue is None:
             if (fault := find_name_fault(topic, queue_id)) is not None:
-                return None, _illegal(fault)
+                return None, illegal(fault)
             queue = ConsumeQueue(self._storage, topic, queue_id, config=self._config)
         return queue, _OK
 
@@ -481,7 +502,7 @@ class MessageStore:
         """
         error = self._write() or self._unreported
         self._unreported = None
-        return _OK if error is None else _unwritten(error)
+        return _OK if error is None else unwritten(error)
 
     def _write(self) -> OSError | None:
         try:
@@ -496,7 +517,7 @@ class MessageStore:
         if self._log.end < end:
             self._unreported = error
         self._take_back()
-        return _unwritten(error)
+        return unwritten(error)
 
     def _take_back(self) -> None:
         """Forget the queue entries of what is not part of the log."""
@@ -625,35 +646,23 @@ class MessageStore:
 
         A queue whose entries cannot be written, as on a full disk, is left for the next call.
         """
-        pending, limit = self._pending, self._readable_position
-        if not pending or pending[0].position >= limit:
+        pending = self._pending
+        ready = take_readable(pending, self._readable_position)
+        if not ready:
             return []
-        if pending[-1].position < limit:
-            ready = list(pending)
-            pending.clear()
-        else:
-            ready = []
-            while pending[0].position < limit:
-                ready.append(pending.popleft())
-        entries: dict[QueueKey, bytearray] = {}
-        for item in ready:
-            key = (item.topic, item.queue_id)
-            if key in entries:
-                entries[key] += item.entries
-            else:
-                entries[key] = bytearray(item.entries)
-        unwritten = set()
+        entries = gather_entries(ready)
+        left_out = set()
         gathers = len(self._dirty_queues) + len(entries) <= _GATHERING_QUEUES_MAX
         for key, added in entries.items():
             try:
                 self._queues[key].append(added, gathers=gathers)
             except OSError:
-                unwritten.add(key)
+                left_out.add(key)
         self._dirty_queues.update(entries)
-        if unwritten:
-            left = [d for d in ready if (d.topic, d.queue_id) in unwritten]
+        if left_out:
+            left = [d for d in ready if (d.topic, d.queue_id) in left_out]
             pending.extendleft(reversed(left))
-            ready = [d for d in ready if (d.topic, d.queue_id) not in unwritten]
+            ready = [d for d in ready if (d.topic, d.queue_id) not in left_out]
         if ready:
             self._dispatched_timestamp_ms = ready[-1].store_timestamp_ms
             self.dispatched_record_position = ready[-1].last_position

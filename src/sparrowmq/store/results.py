@@ -36,6 +36,17 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
     remark: str = ""
 
 
+def illegal(remark: str) -> PutResult:
+    """Say that nothing was stored for what a message is."""
+    return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
+
+
+def unwritten(error: OSError) -> PutResult:
+    """Say that nothing was stored since the disk does not take it."""
+    remark = f"the message cannot be written: {error}"
+    return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
+
+
 class GetStatus(Enum):
     """Source: GetMessageStatus.java."""
 

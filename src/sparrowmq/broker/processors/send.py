@@ -127,8 +127,7 @@ def store_sent(
         queue_id = _choose_queue(state, request, topic, queue_id)
     sent = _Sent(header, topic, queue_id, body)
     if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
-        batch, waits = _batch(state, request, sent)
-        result = state.store.append_batch(batch)
+        result, waits = _store_batch(state, request, sent)
     else:
         record, waits = _single_record(state, request, sent)
         result = state.store.append(record, timestamp_ms=request.timestamp_ms)
@@ -407,10 +406,41 @@ def _is_half(text: str) -> bool:
     return True
 
 
-def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBatch, bool]:
-    """Return the batch to store, and whether the producer waits."""
-    body, header = sent.body, sent.header
-    messages = read_messages(body)
+def _store_batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[PutResult, bool]:
+    """Append a batch; returns the outcome, and whether the producer waits for the flush."""
+    header, topic, queue_id, body = sent
+    # As in RocketMQ, a batch's own properties say whether its producer waits, and each of its
+    # messages gets them.
+    shared = header.properties or ""
+    batch = MessageBatch(
+        topic=topic.topic_name,
+        queue_id=queue_id,
+        messages=ListedMessages(body, (), []),
+        added=_with_origin(state, shared),
+        sys_flag=header.sys_flag,
+        born_timestamp_ms=header.born_timestamp_ms,
+        store_timestamp_ms=request.timestamp_ms,
+        born_host=request.connection.host,
+        store_host=state.store_host,
+        reconsume_times=header.reconsume_times or 0,
+    )
+    result: PutResult | None = None
+    if (
+        state.topics.find_plain(topic.topic_name) is topic
+        and not header.sys_flag & TRANSACTION_TYPE
+    ):
+        count_max = state.config.batch_count_max
+        result = state.store.append_plain_batch(batch, body, count_max=count_max)
+    if result is None:
+        messages = read_messages(body)
+        _check_batch(state, sent, messages)
+        batch = batch._replace(messages=messages, sys_flag=_sys_flag(state, sent))
+        result = state.store.append_batch(batch)
+    return result, _waits(shared)
+
+
+def _check_batch(state: BrokerState, sent: _Sent, messages: EvenMessages | ListedMessages) -> None:
+    """Refuse what no batch may have."""
     if not 0 < messages.message_count <= state.config.batch_count_max:
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -422,28 +452,13 @@ def _batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[MessageBa
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"
         )
-    # As in RocketMQ, a batch's own properties say whether its producer waits, and each of its
-    # messages gets them.
-    shared = header.properties or ""
+    shared = sent.header.properties or ""
     if (_DELAY in shared and delay_level(shared) > 0) or _has_delayed(messages):
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
     if _TIMER in shared or _TIMER.encode() in messages.properties_text:
         _refuse_timer(shared)
         for each in messages.properties:
             _refuse_timer(each.decode())
-    batch = MessageBatch(
-        topic=topic,
-        queue_id=sent.queue_id,
-        messages=messages,
-        added=_with_origin(state, shared),
-        sys_flag=_sys_flag(state, sent),
-        born_timestamp_ms=header.born_timestamp_ms,
-        store_timestamp_ms=request.timestamp_ms,
-        born_host=request.connection.host,
-        store_host=state.store_host,
-        reconsume_times=header.reconsume_times or 0,
-    )
-    return batch, _waits(shared)
 
 
 def _has_delayed(messages: EvenMessages | ListedMessages) -> bool:

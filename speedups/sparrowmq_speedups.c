@@ -1,0 +1,445 @@
+/* Three functions of SparrowMQ's store over bytes, in C.
+ *
+ * Each does what its twin in Python does, to the byte, and says what the twin is for it; the package
+ * `sparrowmq` has them all and needs none of these (src/sparrowmq/store/speedups.py, which also says
+ * what the arguments are). Whatever is not the usual form of the input is answered with None: the
+ * twin takes it then. So nothing here decides what is refused, and nothing here reads beyond a
+ * buffer, whatever is in it.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define SEPARATOR 2
+#define MAGIC_V1 0xDAA320A7u
+#define MAGIC_V2 0xDAA320ABu
+#define HEAD_SIZE 88
+#define CRC_PROPERTY_SIZE 20
+#define ENTRY_SIZE 20
+#define INDEX_ENTRY_SIZE 20
+
+typedef const unsigned char *Bytes;
+
+/* --- numbers, big-endian ------------------------------------------------------------------- */
+
+static uint32_t read32(Bytes at) {
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+static uint64_t read64(Bytes at) { return (uint64_t)read32(at) << 32 | read32(at + 4); }
+
+static void write32(unsigned char *at, uint32_t value) {
+    at[0] = (unsigned char)(value >> 24);
+    at[1] = (unsigned char)(value >> 16);
+    at[2] = (unsigned char)(value >> 8);
+    at[3] = (unsigned char)value;
+}
+
+static void write64(unsigned char *at, uint64_t value) {
+    write32(at, (uint32_t)(value >> 32));
+    write32(at + 4, (uint32_t)value);
+}
+
+/* --- CRC-32, eight bytes a step (as zlib's) ------------------------------------------------ */
+
+static uint32_t crc_table[8][256];
+
+static void fill_crc_table(void) {
+    for (uint32_t n = 0; n < 256; n++) {
+        uint32_t c = n;
+        for (int bit = 0; bit < 8; bit++) {
+            c = c & 1 ? c >> 1 ^ 0xEDB88320u : c >> 1;
+        }
+        crc_table[0][n] = c;
+    }
+    for (uint32_t n = 0; n < 256; n++) {
+        for (int k = 1; k < 8; k++) {
+            uint32_t c = crc_table[k - 1][n];
+            crc_table[k][n] = crc_table[0][c & 0xFF] ^ c >> 8;
+        }
+    }
+}
+
+static uint32_t crc32_of(Bytes at, size_t size) {
+    uint32_t c = 0xFFFFFFFFu;
+    for (; size >= 8; at += 8, size -= 8) {
+        uint32_t low = c ^ ((uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24);
+        c = crc_table[7][low & 0xFF] ^ crc_table[6][low >> 8 & 0xFF] ^ crc_table[5][low >> 16 & 0xFF] ^
+            crc_table[4][low >> 24] ^ crc_table[3][at[4]] ^ crc_table[2][at[5]] ^ crc_table[1][at[6]] ^
+            crc_table[0][at[7]];
+    }
+    for (; size > 0; at++, size--) {
+        c = crc_table[0][(c ^ *at) & 0xFF] ^ c >> 8;
+    }
+    return c ^ 0xFFFFFFFFu;
+}
+
+/* --- properties ---------------------------------------------------------------------------- */
+
+/* Whether the name that ends before `mark` ends with `name`. */
+static int ends_with(Bytes begin, Bytes mark, const char *name, size_t size) {
+    return (size_t)(mark - begin) >= size && memcmp(mark - size, name, size) == 0;
+}
+
+/* Whether a property of this name begins there: first of all, or behind a separator. */
+static int is_property(Bytes begin, Bytes mark, const char *name, size_t size) {
+    return ends_with(begin, mark, name, size) &&
+           ((size_t)(mark - begin) == size || mark[-(ptrdiff_t)size - 1] == SEPARATOR);
+}
+
+static int is_ascii(Bytes at, Bytes end) {
+    unsigned char all = 0;
+    while (at < end) {
+        all |= *at++;
+    }
+    return all < 0x80;
+}
+
+/* Java's String.hashCode of ASCII, going on from `hash`. */
+static uint32_t hash_on(uint32_t hash, Bytes at, Bytes end) {
+    while (at < end) {
+        hash = hash * 31 + *at++;
+    }
+    return hash;
+}
+
+/* --- the records of a batch ----------------------------------------------------------------- */
+
+/* Finds the tag among properties: its hash goes to *code. Returns 0 if the twin must look. */
+static int read_properties(Bytes begin, Bytes end, int32_t *code) {
+    *code = 0;
+    if (!is_ascii(begin, end)) {
+        return 0;
+    }
+    for (Bytes at = begin; at < end; at++) {
+        at = memchr(at, 1, (size_t)(end - at));
+        if (at == NULL) {
+            break;
+        }
+        if (ends_with(begin, at, "DELAY", 5) || ends_with(begin, at, "__CRC32#", 8) ||
+            ends_with(begin, at, "TIMER_DELIVER_MS", 16) || ends_with(begin, at, "TIMER_DELAY_SEC", 15) ||
+            ends_with(begin, at, "TIMER_DELAY_MS", 14)) {
+            return 0;
+        }
+        if (is_property(begin, at, "TAGS", 4)) {
+            Bytes value_end = memchr(at + 1, SEPARATOR, (size_t)(end - at - 1));
+            if (value_end == NULL) {
+                value_end = end;
+            }
+            if (value_end > at + 1) {
+                *code = (int32_t)hash_on(0, at + 1, value_end);
+            }
+        }
+    }
+    return 1;
+}
+
+static PyObject *encode_batch(PyObject *self, PyObject *args) {
+    Bytes body, head, topic, added;
+    Py_ssize_t body_size, head_size, topic_size, added_size, count_max, properties_max;
+    long long position, queue_offset;
+    if (!PyArg_ParseTuple(args, "y#y#y#y#LLnn", &body, &body_size, &head, &head_size, &topic, &topic_size, &added,
+                          &added_size, &position, &queue_offset, &count_max, &properties_max)) {
+        return NULL;
+    }
+    if (head_size < HEAD_SIZE || added_size < 1) {
+        Py_RETURN_NONE;
+    }
+    Bytes end = body + body_size;
+    Py_ssize_t count = 0;
+    size_t total = 0;
+    int32_t code;
+    for (Bytes at = body; at < end; count++) {
+        if (end - at < 22 || count == count_max) {
+            Py_RETURN_NONE;
+        }
+        uint32_t size = read32(at), message_size = read32(at + 16);
+        if (size < 22 || size > (size_t)(end - at) || message_size > size - 22) {
+            Py_RETURN_NONE;
+        }
+        Bytes properties = at + 22 + message_size;
+        size_t own = (size_t)properties[-2] << 8 | properties[-1];
+        if (22 + (size_t)message_size + own != size || !read_properties(properties, at + size, &code)) {
+            Py_RETURN_NONE;
+        }
+        size_t text = own + (own && at[size - 1] != SEPARATOR) + (size_t)added_size;
+        if (text > (size_t)properties_max) {
+            Py_RETURN_NONE;
+        }
+        total += (size_t)head_size + message_size + (size_t)topic_size + 2 + text + CRC_PROPERTY_SIZE;
+        at += size;
+    }
+    if (count == 0 || total > 0x7FFFFFFF) {
+        Py_RETURN_NONE;
+    }
+    PyObject *data = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    PyObject *entries = PyBytes_FromStringAndSize(NULL, count * ENTRY_SIZE);
+    PyObject *positions = PyTuple_New(count);
+    PyObject *codes = PySet_New(NULL);
+    PyObject *result = NULL;
+    if (data == NULL || entries == NULL || positions == NULL || codes == NULL) {
+        goto done;
+    }
+    unsigned char *out = (unsigned char *)PyBytes_AsString(data);
+    unsigned char *entry = (unsigned char *)PyBytes_AsString(entries);
+    int32_t last_code = 0;
+    Py_ssize_t n = 0;
+    for (Bytes at = body; at < end; n++) {
+        uint32_t size = read32(at), message_size = read32(at + 16);
+        Bytes message = at + 20, properties = message + message_size + 2;
+        size_t own = size - 22 - message_size;
+        unsigned char *record = out;
+        memcpy(out, head, (size_t)head_size);
+        write32(record + 8, crc32_of(message, message_size) & 0x7FFFFFFF);
+        memcpy(record + 16, at + 12, 4);
+        write64(record + 20, (uint64_t)(queue_offset + n));
+        write64(record + 28, (uint64_t)position);
+        out += head_size;
+        write32(out - 4, message_size);
+        memcpy(out, message, message_size);
+        out += message_size;
+        memcpy(out, topic, (size_t)topic_size);
+        out += topic_size;
+        unsigned char *length = out;
+        out += 2;
+        memcpy(out, properties, own);
+        out += own;
+        if (own && out[-1] != SEPARATOR) {
+            *out++ = SEPARATOR;
+        }
+        memcpy(out, added, (size_t)added_size);
+        out += added_size;
+        size_t text = (size_t)(out - length) - 2 + CRC_PROPERTY_SIZE;
+        length[0] = (unsigned char)(text >> 8);
+        length[1] = (unsigned char)text;
+        uint32_t record_size = (uint32_t)(out - record) + CRC_PROPERTY_SIZE;
+        write32(record, record_size);
+        uint32_t crc = crc32_of(record, (size_t)(out - record)) & 0x7FFFFFFF;
+        memcpy(out, "__CRC32#\1", 9);
+        out += 9;
+        /* The lowest digit comes first. */
+        for (int digit = 0; digit < 10; digit++, crc /= 10) {
+            *out++ = (unsigned char)('0' + crc % 10);
+        }
+        *out++ = SEPARATOR;
+        if (!read_properties(properties, properties + own, &code)) {
+            goto done;
+        }
+        write64(entry, (uint64_t)position);
+        write32(entry + 8, record_size);
+        write64(entry + 12, (uint64_t)(int64_t)code);
+        entry += ENTRY_SIZE;
+        if (n == 0 || code != last_code) {
+            PyObject *number = PyLong_FromLong(code);
+            if (number == NULL || PySet_Add(codes, number) < 0) {
+                Py_XDECREF(number);
+                goto done;
+            }
+            Py_DECREF(number);
+            last_code = code;
+        }
+        PyObject *place = PyLong_FromLongLong(position);
+        if (place == NULL || PyTuple_SetItem(positions, n, place) < 0) {
+            goto done;
+        }
+        position += record_size;
+        at += size;
+    }
+    result = PyTuple_Pack(4, data, entries, positions, codes);
+done:
+    Py_XDECREF(data);
+    Py_XDECREF(entries);
+    Py_XDECREF(positions);
+    Py_XDECREF(codes);
+    return result;
+}
+
+/* --- the index ------------------------------------------------------------------------------ */
+
+static int append_number(PyObject *list, long long value) {
+    PyObject *number = PyLong_FromLongLong(value);
+    if (number == NULL) {
+        return -1;
+    }
+    int failed = PyList_Append(list, number);
+    Py_DECREF(number);
+    return failed;
+}
+
+/* Finds the value of the last property of a name that has one; *value_end is NULL without any. */
+static void find_value(Bytes begin, Bytes end, const char *name, size_t size, Bytes *value, Bytes *value_end) {
+    *value_end = NULL;
+    for (Bytes at = begin; at < end; at++) {
+        at = memchr(at, 1, (size_t)(end - at));
+        if (at == NULL) {
+            return;
+        }
+        if (is_property(begin, at, name, size)) {
+            Bytes stop = memchr(at + 1, SEPARATOR, (size_t)(end - at - 1));
+            if (stop != at + 1) {
+                *value = at + 1;
+                *value_end = stop == NULL ? end : stop;
+            }
+        }
+    }
+}
+
+/* Adds each of the blank-separated keys of a value. */
+static int add_keys(PyObject *lists[3], uint32_t topic_hash, Bytes at, Bytes end, long long position, long long time) {
+    while (at < end) {
+        Bytes stop = memchr(at, ' ', (size_t)(end - at));
+        if (stop == NULL) {
+            stop = end;
+        }
+        if (stop > at) {
+            uint32_t hash = hash_on(topic_hash, at, stop);
+            if (hash >= 0x80000000u) {
+                hash = (0u - hash) & 0x7FFFFFFFu;
+            }
+            if (append_number(lists[0], hash) < 0 || append_number(lists[1], position) < 0 ||
+                append_number(lists[2], time) < 0) {
+                return -1;
+            }
+        }
+        at = stop + 1;
+    }
+    return 0;
+}
+
+static PyObject *collect_keys(PyObject *self, PyObject *args) {
+    Bytes chunk;
+    Py_ssize_t chunk_size;
+    long long position, skip_position;
+    if (!PyArg_ParseTuple(args, "y#LL", &chunk, &chunk_size, &position, &skip_position)) {
+        return NULL;
+    }
+    PyObject *lists[3] = {PyList_New(0), PyList_New(0), PyList_New(0)};
+    PyObject *result = NULL;
+    Bytes at = chunk, end = chunk + chunk_size;
+    if (lists[0] == NULL || lists[1] == NULL || lists[2] == NULL) {
+        goto done;
+    }
+    while (end - at >= HEAD_SIZE) {
+        uint32_t size = read32(at), magic = read32(at + 4), sys_flag = read32(at + 36);
+        if (size > (size_t)(end - at) || (magic != MAGIC_V1 && magic != MAGIC_V2)) {
+            break;
+        }
+        size_t born = sys_flag & 0x10 ? 20 : 8, store = sys_flag & 0x20 ? 20 : 8;
+        size_t head_size = HEAD_SIZE - 16 + born + store;
+        if (size < head_size + 3) {
+            /* Records as damaged as this are for the twin. */
+            result = Py_NewRef(Py_None);
+            goto done;
+        }
+        long long time = (long long)read64(at + 48 + born);
+        uint32_t body_size = read32(at + head_size - 4);
+        size_t length_size = magic == MAGIC_V1 ? 1 : 2;
+        if (body_size > size - head_size - length_size - 2) {
+            result = Py_NewRef(Py_None);
+            goto done;
+        }
+        Bytes topic = at + head_size + body_size + length_size, record_end = at + size;
+        size_t topic_size = length_size == 1 ? topic[-1] : (size_t)topic[-2] << 8 | topic[-1];
+        if (topic_size + 2 > (size_t)(record_end - topic) || !is_ascii(topic, topic + topic_size) ||
+            !is_ascii(topic + topic_size + 2, record_end)) {
+            result = Py_NewRef(Py_None);
+            goto done;
+        }
+        long long place = position + (at - chunk);
+        /* A rollback is in no queue, and so not in the index. */
+        if ((sys_flag & 0xC) != 0xC && place != skip_position) {
+            Bytes properties = topic + topic_size + 2, value = NULL, value_end;
+            uint32_t topic_hash = hash_on(0, topic, topic + topic_size) * 31 + '#';
+            find_value(properties, record_end, "UNIQ_KEY", 8, &value, &value_end);
+            if (value_end != NULL && add_keys(lists, topic_hash, value, value_end, place, time) < 0) {
+                goto done;
+            }
+            find_value(properties, record_end, "KEYS", 4, &value, &value_end);
+            if (value_end != NULL && add_keys(lists, topic_hash, value, value_end, place, time) < 0) {
+                goto done;
+            }
+        }
+        at = record_end;
+    }
+    result = Py_BuildValue("nOOO", (Py_ssize_t)(at - chunk), lists[0], lists[1], lists[2]);
+done:
+    Py_XDECREF(lists[0]);
+    Py_XDECREF(lists[1]);
+    Py_XDECREF(lists[2]);
+    return result;
+}
+
+static PyObject *add_entries(PyObject *self, PyObject *args) {
+    PyObject *slots_of, *lists[3];
+    long number;
+    Py_buffer buffer;
+    if (!PyArg_ParseTuple(args, "OO!O!O!l", &slots_of, &PyList_Type, &lists[0], &PyList_Type, &lists[1], &PyList_Type,
+                          &lists[2], &number)) {
+        return NULL;
+    }
+    if (PyObject_GetBuffer(slots_of, &buffer, PyBUF_WRITABLE) < 0) {
+        return NULL;
+    }
+    int32_t *slots = buffer.buf;
+    Py_ssize_t slot_count = buffer.len / 4, count = PyList_Size(lists[0]);
+    PyObject *data = PyBytes_FromStringAndSize(NULL, count * INDEX_ENTRY_SIZE);
+    PyObject *used = PyList_New(count), *previous = PyList_New(count), *result = NULL;
+    if (data == NULL || used == NULL || previous == NULL || slot_count == 0 || PyList_Size(lists[1]) != count ||
+        PyList_Size(lists[2]) != count) {
+        goto done;
+    }
+    unsigned char *out = (unsigned char *)PyBytes_AsString(data);
+    for (Py_ssize_t n = 0; n < count; n++, out += INDEX_ENTRY_SIZE) {
+        long long hash = PyLong_AsLongLong(PyList_GetItem(lists[0], n));
+        long long position = PyLong_AsLongLong(PyList_GetItem(lists[1], n));
+        long long seconds = PyLong_AsLongLong(PyList_GetItem(lists[2], n));
+        if (PyErr_Occurred()) {
+            goto done;
+        }
+        Py_ssize_t slot = (Py_ssize_t)((unsigned long long)hash % (unsigned long long)slot_count);
+        write32(out, (uint32_t)hash);
+        write64(out + 4, (uint64_t)position);
+        write32(out + 12, (uint32_t)seconds);
+        write32(out + 16, (uint32_t)slots[slot]);
+        PyObject *before = PyLong_FromLong(slots[slot]), *place = PyLong_FromSsize_t(slot);
+        slots[slot] = (int32_t)(number + n);
+        if (before == NULL || PyList_SetItem(previous, n, before) < 0 || place == NULL ||
+            PyList_SetItem(used, n, place) < 0) {
+            goto done;
+        }
+    }
+    result = PyTuple_Pack(3, data, used, previous);
+done:
+    PyBuffer_Release(&buffer);
+    Py_XDECREF(data);
+    Py_XDECREF(used);
+    Py_XDECREF(previous);
+    if (result == NULL && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_ValueError, "lists of different lengths, or no slots");
+    }
+    return result;
+}
+
+/* --- the module ----------------------------------------------------------------------------- */
+
+static PyMethodDef functions[] = {
+    {"encode_batch", encode_batch, METH_VARARGS, "Lay out the records and queue entries of a batch."},
+    {"collect_keys", collect_keys, METH_VARARGS, "Find the keys of records, as hashes."},
+    {"add_entries", add_entries, METH_VARARGS, "Add entries to an index."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "sparrowmq_speedups", NULL, 0, functions, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit_sparrowmq_speedups(void) {
+    fill_crc_table();
+    PyObject *made = PyModule_Create(&module);
+    /* What the functions take and return; sparrowmq uses them only with the number it knows. */
+    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 1) < 0) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    return made;
+}

@@ -1,0 +1,91 @@
+"""Three functions over bytes that an extension in C may do for the store, if it is installed.
+
+The extension is a distribution of its own, `sparrowmq-speedups` (`speedups/` in the repository).
+The store has each of its functions in Python too, needs none of them, and gives and takes the same
+bytes with and without (tests/store/test_speedups.py). What they gain, and what else was tried:
+docs/decisions/speedups-in-c.md.
+"""
+
+from __future__ import annotations
+
+from array import array
+from importlib import import_module
+from typing import Protocol, cast
+
+# The number that the extension must have: another one takes or returns something else.
+_INTERFACE = 1
+
+
+class Speedups(Protocol):
+    """What the extension has. None stands for input that only Python's code takes, or refuses."""
+
+    INTERFACE: int
+
+    def encode_batch(
+        self,
+        body: bytes,
+        head: bytes,
+        topic_field: bytes,
+        added: bytes,
+        position: int,
+        queue_offset: int,
+        count_max: int,
+        properties_bytes_max: int,
+        /,
+    ) -> tuple[bytes, bytes, tuple[int, ...], set[int]] | None:
+        """Lay out the records of a batch, each with its checksum, and their queue's entries.
+
+        Args:
+            body: of the request.
+            head: a record's, in which what differs from message to message is zero.
+            topic_field: the topic with its length before it.
+            added: properties that each message gets, with a separator at their end.
+            position: where the first record begins in the log.
+            queue_offset: of the first message.
+            count_max: the most messages.
+            properties_bytes_max: the most bytes of one message's properties, without the checksum.
+
+        Returns: the records, the entries, where the records begin, and the tags codes.
+        """
+        ...
+
+    def collect_keys(
+        self, chunk: bytes, position: int, skip_position: int, /
+    ) -> tuple[int, list[int], list[int], list[int]] | None:
+        """Find the keys of the whole records at the beginning of a chunk of the log.
+
+        Args:
+            position: where the chunk stands in the log.
+            skip_position: of a record whose keys are left out.
+
+        Returns: where in the chunk the last record ends; and for each key its `slot_hash`, the
+            position of its record and that one's store time.
+        """
+        ...
+
+    def add_entries(
+        self,
+        slots: array[int],
+        hashes: list[int],
+        positions: list[int],
+        seconds: list[int],
+        number: int,
+        /,
+    ) -> tuple[bytes, list[int], list[int]]:
+        """Write entries of an index file, and their numbers, from `number` on, into its slots.
+
+        Returns: the entries; the slot of each; and what was in the slot before.
+        """
+        ...
+
+
+def _find() -> Speedups | None:
+    try:
+        found = cast(Speedups, import_module("sparrowmq_speedups"))
+    except ImportError:
+        return None
+    return found if found.INTERFACE == _INTERFACE else None
+
+
+# Read at each use: tests run the store with and without them.
+functions = _find()
