@@ -13,7 +13,7 @@ BIN := .venv/bin
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup demo test coverage simulate fuzz check format generate docs screens bench bench-compare interop interop-smoke soak soak-spark lock try-wheel clean
+.PHONY: help setup demo test coverage simulate fuzz check format generate docs screens speedups bench bench-compare interop interop-smoke soak soak-spark lock try-wheel clean
 
 setup: .venv/ready ## make .venv with everything that is used here
 
@@ -75,15 +75,15 @@ fuzz: .venv/fuzz-ready ## inputs that break a decoder: TARGETS=... MINUTES=10
 	@touch $@
 
 check: setup ## format, lint, types, architecture
-	$(BIN)/ruff format --check src tests benchmarks tools
-	$(BIN)/ruff check src tests benchmarks tools
+	$(BIN)/ruff format --check src tests benchmarks tools speedups
+	$(BIN)/ruff check src tests benchmarks tools speedups
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/python -m pytest tests/test_architecture.py tests/test_generated.py
 
 format: setup ## format, and mend what ruff can
-	$(BIN)/ruff format src tests benchmarks tools
-	$(BIN)/ruff check --fix src tests benchmarks tools
+	$(BIN)/ruff format src tests benchmarks tools speedups
+	$(BIN)/ruff check --fix src tests benchmarks tools speedups
 
 # The synchronous face, the types of settings, and their page.
 generate: setup ## make the files that are made of others
@@ -92,6 +92,9 @@ generate: setup ## make the files that are made of others
 # The documentation as a site, in build/site; a broken link or a missing page is an error.
 docs: setup ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+speedups: setup ## build the extension in C and install it into .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation ./speedups
 
 bench: setup ## all benchmarks; the comparison with Apache is written to benchmarks/results
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -10,7 +10,7 @@ JVMs are warm: `WARM_UP_S` of load come first. Bodies have 128 bytes, topics eig
 What is compared is processor time, of the broker's process for a broker and of the client's for a
 client: other load on the machine disturbs it least. Each figure is the median of the rounds.
 The results are written as `apache.json` and `apache.md`; `--compare` sets two of them side by side.
-`--only` measures the broker alone, in the rows that have the text in their names, and writes nothing.
+`--only` measures the broker alone, in the rows that have the text in their names; it writes nothing.
 
 Linux, Java 17 and the jars of Apache RocketMQ, which `make interop` fetches, are needed.
 """
@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparrowmq import AsyncProducer, ConsumeFromWhere, Message, MessageExt, Producer, PushConsumer
+from sparrowmq.store import speedups
 from sparrowmq.testing import EmbeddedCluster
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -350,6 +351,7 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "java": java.stderr.splitlines()[0],
         "peer": f"Apache RocketMQ {VERSION}",
+        "speedups": speedups.functions is not None,
     }
 
 
@@ -358,7 +360,8 @@ def render(result: dict[str, Any]) -> str:
     machine, rounds = result["machine"], result["rounds"]
     lines = [
         f"{machine['date']}, commit {machine['commit']}, {machine['processor']} with "
-        f"{machine['cores']} cores, Python {machine['python']}, {machine['java']}; "
+        f"{machine['cores']} cores, Python {machine['python']}, {machine['java']}, "
+        f"{'with' if machine['speedups'] else 'without'} sparrowmq-speedups; "
         f"{'one round' if rounds == 1 else f'medians of {rounds} rounds'} in turn.",
     ]
     for key, title in (("broker", "broker"), ("client", "client, on Apache's broker")):

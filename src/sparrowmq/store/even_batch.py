@@ -20,7 +20,7 @@ from sparrowmq.protocol.record import MAGIC_V1
 from sparrowmq.store.record_check import CRC_PROPERTY, CRC_PROPERTY_SIZE
 
 # Fewer are as fast one by one.
-EVEN_COUNT_MIN = 32
+EVEN_COUNT_MIN = 64
 # Of an entry of the request: size, magic, checksum, flag, length of the body. Behind the body
 # stands the properties' length.
 _HEAD = Struct(">iiiii")
