@@ -10,7 +10,7 @@ JVMs are warm: `WARM_UP_S` of load come first. Bodies have 128 bytes, topics eig
 What is compared is processor time, of the broker's process for a broker and of the client's for a
 client: other load on the machine disturbs it least. Each figure is the median of the rounds.
 The results are written as `apache.json` and `apache.md`; `--compare` sets two of them side by side.
-`--only` measures the broker alone, in the rows that have the text in their names; it writes nothing.
+`--only` measures the broker alone, in the rows that have the text in their names, and prints it.
 
 Linux, Java 17 and the jars of Apache RocketMQ, which `make interop` fetches, are needed.
 """

@@ -24,6 +24,7 @@ from sparrowmq.store.message_batch import (
     read_messages,
 )
 
+COUNT = EVEN_COUNT_MIN + 8
 HOSTS = tuple(map(encode_host, ("1.2.3.4:5", "[::1]:6")))
 ADDED = ["CLUSTER\x01c", "TAGS\x01all\x02CLUSTER\x01c", "CLUSTER\x01c\x02"]
 # What the properties of all are like; `{}` is another text for each of one length.
@@ -112,7 +113,7 @@ def test_what_is_not_for_it_is_listed(count: int, properties: str) -> None:
 @pytest.mark.parametrize("at", [3, 19, 25], ids=["size", "body's length", "properties' length"])
 def test_a_later_entry_of_another_layout_is_seen(at: int) -> None:
     entry = encode_batch([BatchEntry(0, b"body", "a\x01bcd")])
-    body = bytearray(entry * 40)
+    body = bytearray(entry * COUNT)
     body[30 * len(entry) + at] ^= 1
 
     with pytest.raises(RemoteProtocolError, match="batch entry of"):
@@ -121,7 +122,7 @@ def test_a_later_entry_of_another_layout_is_seen(at: int) -> None:
 
 @pytest.mark.parametrize("cut", [1, 17, 39])
 def test_a_body_that_ends_early_is_refused(cut: int) -> None:
-    body = encode_batch([BatchEntry(0, b"body", "a\x01bcd")] * 40)
+    body = encode_batch([BatchEntry(0, b"body", "a\x01bcd")] * COUNT)
 
     with pytest.raises(RemoteProtocolError):
         read_messages(body[:-cut])
@@ -137,7 +138,7 @@ def test_a_body_that_ends_early_is_refused(cut: int) -> None:
     ids=["ends differ", "brings a checksum", "no room for a checksum"],
 )
 def test_even_messages_with_special_properties_are_stored_one_by_one(properties: list[str]) -> None:
-    entries = [BatchEntry(0, b"x", properties[n % len(properties)]) for n in range(40)]
+    entries = [BatchEntry(0, b"x", properties[n % len(properties)]) for n in range(COUNT)]
     body = encode_batch(entries)
 
     is_even, placed = store_batch(read_messages(body))
@@ -148,7 +149,7 @@ def test_even_messages_with_special_properties_are_stored_one_by_one(properties:
 
 
 def test_without_numpy_they_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = encode_batch([BatchEntry(0, b"x", "a\x01b")] * 40)
+    body = encode_batch([BatchEntry(0, b"x", "a\x01b")] * COUNT)
     by_matrix = store_batch(read_messages(body))
     monkeypatch.setattr(even_batch, "_numpy", lambda: None)
 
