@@ -27,6 +27,7 @@ from sparrowmq.report import (
     tag,
     value_table,
 )
+from sparrowmq.report.plot import text_width
 from sparrowmq.report.scale import format_duration_ms
 
 _SECONDS = "seconds since the demo began"
@@ -306,7 +307,7 @@ def _pipeline(outcome: DemoOutcome) -> Markup:
         f"{kill}",
         f"A reader that knows nothing of Spark (Arrow) finds {found.rows:,} rows, "
         f"{found.distinct:,} distinct by broker, queue and offset, in "
-        f"{count_of(found.files, 'file')}, {found.size_bytes / _MIB:,.0f} MiB, with "
+        f"{count_of(found.files, 'file')}, {found.size_bytes / _MIB:,.1f} MiB, with "
         f"{len(found.columns)} columns: {', '.join(found.columns)}.",
         table(
             ["batch", "written at", "took"], rows, caption="Each batch of the table", numeric=[1, 2]
@@ -367,7 +368,7 @@ def _machine(outcome: DemoOutcome) -> Markup:
         x_label=_SECONDS,
         tones={},
         x_range=(0.0, outcome.seconds(outcome.end_ms)),
-        left=270.0,
+        left=max(text_width(band.label) for band in bands) + 20,
     )
     memory = "unknown" if outcome.memory_peak_mib is None else f"{outcome.memory_peak_mib:,} MiB"
     facts = [

@@ -64,7 +64,9 @@ def render(result: BacklogResult) -> str:
         _causes(result),
         _plots(result),
         _accumulations(result),
-        lead=f"{_stamp(extent.begin)} to {_stamp(extent.end)} UTC.",
+        lead=f"{_stamp(extent.begin)} to {_stamp(extent.end)} UTC."
+        if seconds
+        else f"{_stamp(extent.begin)} UTC.",
     )
 
 

@@ -83,7 +83,7 @@ def _usable(result: BalanceResult) -> list[StrategySummary]:
 def _comparison(summaries: Sequence[StrategySummary]) -> Markup:
     plots: list[tuple[str, str, Callable[[StrategySummary], float]]] = [
         (
-            "Skew: the busiest member's queues less the idlest one's, mean over groups",
+            "Skew: what the busiest member has more than the least busy one, mean over groups",
             "queues",
             lambda each: round(each.skew_mean, 2),
         ),
@@ -158,6 +158,8 @@ def _suffering(result: BalanceResult) -> Markup:
 def _method() -> Markup:
     return section(
         "How it was computed",
+        "AVG is RocketMQ's default: members in the order of their ids take neighbouring queues, "
+        "equally many.",
         "RocketMQ's members each divide every topic alone, by the list of ids that brokers give "
         "out. An id that is listed twice has one share, which both processes consume. Kafka's "
         "coordinator knows equal ids as two members, and one member divides all topics at once. "
