@@ -27,6 +27,7 @@ from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.remoting_server import RemotingServer
+from sparrowmq.serving.world import LoopWorld
 from sparrowmq.store.config import COMMIT_LOG_FILE_SIZE, FlushMode, StoreConfig
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.message_store import MessageStore
@@ -109,7 +110,7 @@ class BrokerServer:
             tls=tls,
             takes_plain=takes_plain,
             on_turn=self.end_turn,
-            timestamp_ms=wall_clock,
+            world=LoopWorld(timestamp_ms=wall_clock),
         )
         self._driver = AsyncDriver(
             on_connection_lost=self._host.connection_lost,

@@ -8,11 +8,11 @@ import ssl
 from collections import deque
 from typing import Protocol, cast
 
-from sparrowmq.calling import clock
 from sparrowmq.calling.tls import HANDSHAKE_RECORD, TlsSession, describe
 from sparrowmq.protocol.framing import FrameDecoder, decode_request
 from sparrowmq.serving.connections import Connection, Produce
 from sparrowmq.serving.limits import ServerLimits
+from sparrowmq.serving.world import ServerWorld
 
 # From here on a write of its own costs less than a copy.
 _LARGE_BYTES_MIN = 64 * 1024
@@ -55,12 +55,14 @@ class Link(asyncio.Protocol):
         self,
         owner: LinkOwner,
         limits: ServerLimits,
+        world: ServerWorld,
         *,
         tls: ssl.SSLContext | None,
         takes_plain: bool = False,
     ) -> None:
         self._owner = owner
         self._limits = limits
+        self._world = world
         self._room_bytes = limits.send_buffer_bytes_max // 2
         self.decoder = FrameDecoder(frame_bytes_max=limits.frame_bytes_max, decode=decode_request)
         self.unmade: deque[Produce] = deque()
@@ -90,7 +92,7 @@ class Link(asyncio.Protocol):
         """Take the transport, or refuse the connection."""
         # uvloop's transports are none by inheritance.
         self.transport = cast(asyncio.Transport, transport)
-        self._opened_ms = self._active_ms = self.unsent_since_ms = clock.monotonic_ms()
+        self._opened_ms = self._active_ms = self.unsent_since_ms = self._world.monotonic_ms()
         connection = self._owner.opened(self)
         if connection is None:
             self._is_refused = True
@@ -143,13 +145,13 @@ class Link(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop reading too: a peer that takes no answers gets no further ones."""
-        self._stalled_ms = clock.monotonic_ms()
+        self._stalled_ms = self._world.monotonic_ms()
         self._read_or_not()
 
     def resume_writing(self) -> None:
         """Go on: the peer has taken most of its answers."""
         self._stalled_ms = None
-        self._active_ms = clock.monotonic_ms()
+        self._active_ms = self._world.monotonic_ms()
         self._read_or_not()
         self._owner.go_on(self)
 
@@ -300,7 +302,7 @@ class Link(asyncio.Protocol):
         if self.transport.is_closing():
             return
         LOG.debug("close %s: %s", self.connection.address, reason)
-        self.write_out(clock.monotonic_ms())
+        self.write_out(self._world.monotonic_ms())
         if self._stalled_ms is not None:
             self.transport.abort()
         else:

@@ -28,7 +28,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from sparrowmq.calling import clock
 from sparrowmq.errors import ProtocolError
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -49,12 +48,21 @@ from sparrowmq.serving.descriptors import peer_descriptors_max
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.link import Link
 from sparrowmq.serving.requests import Request, answer
+from sparrowmq.serving.world import LoopWorld, ServerTimer, ServerWorld
 
 # A peer that does not take its last answers within this is cut off.
 _CLOSING_TURNS_MAX = 50
 _CLOSING_TURN_S = 0.02
 
 LOG = logging.getLogger("sparrowmq.serving")
+
+
+def log_failure(what: str, error: Exception) -> None:
+    """Log what failed; without a traceback where the peer is at fault."""
+    if isinstance(error, ProtocolError):
+        LOG.info("%s are closed: %s", what, error)
+    else:
+        LOG.error("%s failed", what, exc_info=error)
 
 
 class Machine(Protocol):
@@ -82,7 +90,9 @@ class RemotingServer:
         tls: the context of a server that speaks TLS.
         takes_plain: whether a server that speaks TLS also serves peers that do not.
         on_turn: called once at the end of each turn of the loop in which commands came.
-        timestamp_ms: tells the wall clock's time, in milliseconds.
+        world: the loop and the clocks; None for the event loop that runs.
+        on_failure: called with what failed of the server's own, or with a peer's bytes that cannot
+            be read, and the error.
     """
 
     def __init__(
@@ -93,10 +103,13 @@ class RemotingServer:
         tls: ssl.SSLContext | None = None,
         takes_plain: bool = False,
         on_turn: Callable[[], None] | None = None,
-        timestamp_ms: Callable[[], int] = clock.timestamp_ms,
+        world: ServerWorld | None = None,
+        on_failure: Callable[[str, Exception], None] = log_failure,
     ) -> None:
         self._machine = machine
-        self._timestamp_ms = timestamp_ms
+        self._world = world or LoopWorld()
+        self._monotonic_ms = self._world.monotonic_ms
+        self._on_failure = on_failure
         self._tls = tls
         self._takes_plain = takes_plain
         self._limits = limits or ServerLimits()
@@ -111,7 +124,7 @@ class RemotingServer:
         self._serves_until_ms: int | None = None
         self._is_stopping = False
         self._server: asyncio.Server | None = None
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweeper: ServerTimer | None = None
         self._accepted = 0
         self._refused = 0
         self._descriptors_max = peer_descriptors_max()
@@ -132,13 +145,21 @@ class RemotingServer:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Link(self, self._limits, tls=self._tls, takes_plain=self._takes_plain),
+                self.make_link,
                 sock=listening,
                 backlog=1024,
             )
         except OSError as error:
             raise _cannot_listen(error, *listening.getsockname()[:2]) from error
-        self._sweeper = loop.call_later(self._limits.sweep_ms / 1000, self._sweep)
+        self.begin_sweeps()
+
+    def make_link(self) -> Link:
+        """Make the server's side of a connection that is being accepted."""
+        return Link(self, self._limits, self._world, tls=self._tls, takes_plain=self._takes_plain)
+
+    def begin_sweeps(self) -> None:
+        """Check the limits on time, now and then, from now on."""
+        self._sweeper = self._world.call_later(self._limits.sweep_ms, self._sweep)
 
     def use_tls(self, tls: ssl.SSLContext) -> None:
         """Speak TLS by another context with peers to come; the server must have had one."""
@@ -203,7 +224,7 @@ class RemotingServer:
         """Have a turn end, and `on_turn` called, when the loop has served what is ready now."""
         if not self._is_turn_due:
             self._is_turn_due = True
-            asyncio.get_running_loop().call_soon(self._end_turn)
+            self._world.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
         self._is_turn_due = False
@@ -212,8 +233,8 @@ class RemotingServer:
         try:
             if self._on_turn is not None:
                 self._on_turn()
-        except Exception:
-            LOG.exception("the end of a turn failed")
+        except Exception as error:
+            self._on_failure("the end of a turn", error)
         finally:
             if self._behind:
                 self._serve_behind()
@@ -229,7 +250,7 @@ class RemotingServer:
         if not self._unwritten:
             return
         links, self._unwritten = self._unwritten, []
-        now_ms = clock.monotonic_ms()
+        now_ms = self._monotonic_ms()
         for link in links:
             self._unsent_bytes += link.write_out(now_ms)
 
@@ -260,7 +281,7 @@ class RemotingServer:
 
     def received(self, link: Link, data: bytes) -> None:
         """Take bytes that came, and serve the requests that they complete."""
-        now_ms = clock.monotonic_ms()
+        now_ms = self._monotonic_ms()
         if self._serves_until_ms is None:
             self._serves_until_ms = now_ms + self._limits.turn_ms_max
         link.feed(data, now_ms)
@@ -280,7 +301,7 @@ class RemotingServer:
             self.end_turn_soon()
 
     def _serve_behind(self) -> None:
-        now_ms = clock.monotonic_ms()
+        now_ms = self._monotonic_ms()
         until_ms = now_ms + self._limits.turn_ms_max
         for _ in range(len(self._behind)):
             if now_ms >= until_ms:
@@ -288,13 +309,13 @@ class RemotingServer:
             link = self._behind.popleft()
             link.is_queued = False
             self._serve(link, now_ms, until_ms)
-            now_ms = clock.monotonic_ms()
+            now_ms = self._monotonic_ms()
 
     def _serve(self, link: Link, now_ms: int, until_ms: int) -> None:
         """Serve what waits of a connection while there is time and room."""
         if self._is_stopping:
             return
-        timestamp_ms = self._timestamp_ms()
+        timestamp_ms = self._world.timestamp_ms()
         room_bytes = link.room_bytes
         while now_ms < until_ms and link.can_serve(room_bytes):
             if link.unmade:
@@ -306,7 +327,7 @@ class RemotingServer:
                 break
             if outputs:
                 self.perform(outputs)
-            now_ms = clock.monotonic_ms()
+            now_ms = self._monotonic_ms()
         else:
             link.fall_behind()
             if link.is_to_go_on():
@@ -317,8 +338,8 @@ class RemotingServer:
         produce = link.unmade.popleft()
         try:
             return produce.make()
-        except Exception:
-            LOG.exception("an answer to %s failed", link.connection.address)
+        except Exception as error:
+            self._on_failure(f"an answer to {link.connection.address}", error)
             return ()
 
     def _handle_next(self, link: Link, now_ms: int, timestamp_ms: int) -> Sequence[Output] | None:
@@ -330,7 +351,8 @@ class RemotingServer:
             link.note_frame()
             return _refuse(Request(refused.command, connection, now_ms, timestamp_ms), refused)
         except ProtocolError as error:
-            link.refuse(str(error))
+            self._on_failure(f"bytes of {connection.address}", error)
+            link.close(str(error))
             return None
         if command is None:
             return None
@@ -342,7 +364,7 @@ class RemotingServer:
                 command, connection, now_ms=now_ms, timestamp_ms=timestamp_ms
             )
         except Exception as error:
-            LOG.exception("request %d of %s failed", command.code, connection.address)
+            self._on_failure(f"request {command.code} of {connection.address}", error)
             remark = f"{type(error).__name__}: {error}"
             request = Request(command, connection, now_ms, timestamp_ms)
             return answer(request, ResponseCode.SYSTEM_ERROR, remark=remark)
@@ -354,16 +376,18 @@ class RemotingServer:
             return
         try:
             outputs = self._machine.connection_closed(
-                link.connection, now_ms=clock.monotonic_ms(), timestamp_ms=self._timestamp_ms()
+                link.connection,
+                now_ms=self._monotonic_ms(),
+                timestamp_ms=self._world.timestamp_ms(),
             )
-        except Exception:
-            LOG.exception("closing of %s failed", link.connection.address)
+        except Exception as error:
+            self._on_failure(f"closing of {link.connection.address}", error)
         else:
             self.perform(outputs)
             self.end_turn_soon()
 
     def _sweep(self) -> None:
-        now_ms = clock.monotonic_ms()
+        now_ms = self._monotonic_ms()
         if self._refused:
             LOG.warning(
                 "%d connections refused: %d are open, and the process may have %d descriptors "
@@ -378,9 +402,7 @@ class RemotingServer:
             if reason is not None:
                 link.refuse(reason)
         self._measure_unsent()
-        self._sweeper = asyncio.get_running_loop().call_later(
-            self._limits.sweep_ms / 1000, self._sweep
-        )
+        self.begin_sweeps()
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -79,14 +79,12 @@ class NameServerNode:
             process,
             self._network,
             machine,
-            on_turn=lambda: None,
             on_failure=self._checkers.note_failure,
         )
         server.listen(self.address)
 
         def tick() -> None:
             server.perform(machine.tick(now_ms=process.monotonic_ms()))
-            server.end_turn()
             process.call_in(NAME_SERVER_TICK_MS, tick)
 
         tick()
@@ -338,13 +336,12 @@ class BrokerNode:
         self._server.perform(outputs)
 
     def end_turn(self) -> None:
-        """End a turn: show what is readable, begin what is due, write the answers."""
-        self._server.end_turn()
+        """End a turn: show what is readable, begin what is due."""
+        self._turn()
 
     def end_turn_soon(self) -> None:
-        """End another turn behind this one."""
-        assert self.process is not None
-        self.process.call_in(0, self._server.end_turn)
+        """End a turn once others were served."""
+        self._server.end_turn_soon()
 
     def begin_round(self, round: Round) -> None:
         """Have a round end after as long as the disk takes."""

@@ -1,0 +1,60 @@
+"""What a server needs of the world beside its connections: the time, and turns of a loop.
+
+Production runs on an event loop; the simulation runs the same server in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from sparrowmq.calling import clock
+
+
+class ServerTimer(Protocol):
+    """A call to come."""
+
+    def cancel(self) -> None:
+        """Have it not happen."""
+        ...
+
+
+class ServerWorld(Protocol):
+    """The clocks and the loop under a server."""
+
+    def monotonic_ms(self) -> int:
+        """Read the monotonic clock."""
+        ...
+
+    def timestamp_ms(self) -> int:
+        """Read the wall clock."""
+        ...
+
+    def call_soon(self, function: Callable[[], None]) -> object:
+        """Call a function once what is ready now was served."""
+        ...
+
+    def call_later(self, delay_ms: int, function: Callable[[], None]) -> ServerTimer:
+        """Call a function after a time."""
+        ...
+
+
+class LoopWorld:
+    """The event loop that runs, and the machine's clocks.
+
+    Args:
+        timestamp_ms: the wall clock, where it is another one.
+    """
+
+    def __init__(self, *, timestamp_ms: Callable[[], int] = clock.timestamp_ms) -> None:
+        self.monotonic_ms = clock.monotonic_ms
+        self.timestamp_ms = timestamp_ms
+
+    def call_soon(self, function: Callable[[], None]) -> object:
+        """Call a function at the loop's next step."""
+        return asyncio.get_running_loop().call_soon(function)
+
+    def call_later(self, delay_ms: int, function: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call a function after a time."""
+        return asyncio.get_running_loop().call_later(delay_ms / 1000, function)
