@@ -13,7 +13,7 @@ BIN := .venv/bin
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup demo test coverage simulate fuzz check format generate docs screens speedups bench bench-compare interop interop-smoke soak soak-spark lock try-wheel clean
+.PHONY: help setup demo test coverage simulate fuzz check format generate docs screens speedups bench bench-compare interop interop-smoke soak soak-spark lock try-wheel audit clean
 
 setup: .venv/ready ## make .venv with everything that is used here
 
@@ -108,6 +108,13 @@ bench-compare: setup ## two results of the comparison with Apache side by side: 
 # Takes dependencies from the package index, as users do; about a minute.
 try-wheel: setup ## build the wheel, install it into a fresh environment, and use it
 	$(BIN)/python tools/try_wheel.py
+
+# Licences by what is installed; then known weaknesses, for which it asks a service.
+audit: setup ## licences of the dependencies, and their known weaknesses
+	$(BIN)/python tools/audit.py
+	$(PYTHON) -m venv .cache/audit
+	.cache/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	.cache/audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
 # From the running product, in about three minutes.
 screens: setup ## take the pictures of the live page for the docs; needs Chromium
