@@ -137,6 +137,17 @@ SETTINGS: tuple[Setting, ...] = (
         1,
         1_024,
     ),
+    Setting(
+        "brokers",
+        int,
+        1,
+        "",
+        "",
+        "how many brokers to run, each in a process of its own, as a broker uses one core: the "
+        "second has the name broker-a-2, the directory store-2 and the tenth port behind the first",
+        1,
+        16,
+    ),
     Setting("broker-name", str, "broker-a", "", "BrokerConfig.brokerName", "the broker's name"),
     Setting(
         "cluster-name",

@@ -135,6 +135,7 @@ def up(
     host: Host = "127.0.0.1",
     nameserver_port: Annotated[int, _option("nameserver-port", min=0, max=65_535)] = 9876,
     broker_port: Annotated[int, _option("broker-port", min=0, max=65_535)] = 10911,
+    brokers: Annotated[int, _option("brokers", min=1, max=16)] = 1,
     data: Data = Path("sparrowmq-data"),
     flush: FlushOption = Flush.SYNC,
     log_file_mib: LogFileMib = 1024,
@@ -165,7 +166,7 @@ def up(
     stop_with_stdin: StopWithStdin = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run a name server and a broker in one process, in the foreground."""
+    """Run a name server and a broker, or several, in the foreground."""
     settings = _settings(context, locals())
     tls_ca = "" if tls_mode is TlsMode.DISABLED else tls_cert
     beside = []

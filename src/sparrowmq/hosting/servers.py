@@ -18,13 +18,15 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from sparrowmq.broker.config import BrokerConfig, DuplicateClientIdPolicy
 from sparrowmq.broker.server import BrokerServer
@@ -32,6 +34,13 @@ from sparrowmq.calling import clock
 from sparrowmq.calling.tls import client_context, own_server_context, server_context
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, SparrowError
+from sparrowmq.hosting.broker_processes import (
+    BrokerProcesses,
+    Place,
+    Told,
+    nth,
+    serve_brokers,
+)
 from sparrowmq.hosting.certificate_files import CertificateFiles
 from sparrowmq.hosting.health import serve_health
 from sparrowmq.nameserver.server import NameServerServer
@@ -42,6 +51,9 @@ from sparrowmq.serving.descriptors import raise_descriptor_limit
 from sparrowmq.serving.remoting_server import bind
 from sparrowmq.store.retention import RetentionConfig
 
+LOG = logging.getLogger("sparrowmq.hosting")
+
+_PORT_MAX = 65_535
 EXIT_FAILURE = 1
 # How often the files of access control and certificates are looked at.
 LOOK_S = 1.0
@@ -93,6 +105,7 @@ class HostSettings:
     transaction_check_max: int = 15
     advertise: str = ""
     health_port: int | None = None
+    brokers: int = 1
     tls_cert: str = ""
     tls_key: str = ""
     tls_client_ca: str = ""
@@ -109,9 +122,13 @@ class HostSettings:
 def run_both(settings: HostSettings, *, on_ready: Callable[[str], None] | None = None) -> int:
     """Serve as a name server and a broker below `data`; return the exit code.
 
+    With `brokers` more than 1, each broker has a process of its own.
+
     Args:
         on_ready: called with the name server's address once both serve.
     """
+    if settings.brokers > 1:
+        return _run_several(settings, on_ready)
 
     async def serve(stop: asyncio.Event) -> None:
         async with serving_both(settings) as both:
@@ -167,6 +184,117 @@ async def serving_both(
     ):
         shown = _join(_advertised(ip, settings.advertise), port)
         yield Serving(shown, broker_address, health, server)
+
+
+def _run_several(settings: HostSettings, on_ready: Callable[[str], None] | None) -> int:
+    """Serve as a name server; brokers run in processes of their own."""
+
+    async def serve(stop: asyncio.Event) -> None:
+        ip = _check_host(settings)
+        data = settings.data
+        own = Credentials(access_key=secrets.token_hex(16), secret_key=secrets.token_hex(32))
+        places = [
+            nth(number, name=settings.broker_name, port=settings.broker_port)
+            for number in range(1, settings.brokers + 1)
+        ]
+        _check_places(settings, places)
+        async with (
+            _access(settings, own=own) as access,
+            _name_server(ip, settings, data / "nameserver", access=access) as port,
+        ):
+
+            def make_order(place: Place) -> bytes:
+                ordered = replace(
+                    settings,
+                    broker_name=place.name,
+                    broker_port=place.port,
+                    data=data / place.directory,
+                    health_port=None,
+                    stop_with_stdin=True,
+                )
+                return _ENCODER.encode(BrokerOrder(ordered, _join(_reachable(ip), port), own))
+
+            async with (
+                serve_brokers(places, make_order) as brokers,
+                _health(ip, settings, brokers) as health,
+            ):
+                shown = _join(_advertised(ip, settings.advertise), port)
+                addresses = " ".join(f"broker={address}" for address in brokers.addresses)
+                _print_ready(f"nameserver={shown} {addresses}{health}")
+                if on_ready is not None:
+                    on_ready(shown)
+                await stop.wait()
+
+    return _run(serve, settings)
+
+
+def _check_places(settings: HostSettings, places: Sequence[Place]) -> None:
+    if places[-1].port > _PORT_MAX:
+        raise ConfigError(
+            f"--broker-port {settings.broker_port} leaves no port for {places[-1].name}, which "
+            f"would have {places[-1].port}; choose a lower one"
+        )
+    served = {place.directory for place in places}
+    for path in sorted(settings.data.glob("store-*")):
+        if path.name not in served and path.is_dir():
+            LOG.warning("%s has messages that no broker serves; --brokers gives more brokers", path)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOrder:
+    """What a broker's process of `--brokers` is to do.
+
+    Args:
+        settings: of this one broker; `data` is its store root.
+        name_server: where it registers.
+        own: by which it signs what it asks the name server, if there is access control.
+    """
+
+    settings: HostSettings
+    name_server: str
+    own: Credentials
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=str)
+
+
+def read_order(line: str) -> BrokerOrder:
+    """Return the order that the parent has written."""
+    return msgspec.json.decode(line, type=BrokerOrder, dec_hook=lambda _, text: Path(text))
+
+
+def run_ordered(order: BrokerOrder) -> int:
+    """Serve as one broker of several, and say how it is; return the exit code."""
+    settings = order.settings
+
+    async def serve(stop: asyncio.Event) -> None:
+        ip = _check_host(settings)
+        async with (
+            _access(settings) as access,
+            _broker(
+                ip,
+                settings,
+                settings.data,
+                name_servers=[order.name_server],
+                name_server_tls=_own_tls(settings),
+                access=access,
+                credentials=order.own if settings.acl else None,
+            ) as (address, server),
+        ):
+            _print_ready(f"broker={address}")
+            last = Told()
+
+            def tell() -> None:
+                nonlocal last
+                now = Told(server.failures(), server.obstacles())
+                if now != last:
+                    last = now
+                    print(_ENCODER.encode(now).decode(), flush=True)
+
+            async with _looking(tell):
+                await stop.wait()
+
+    return _run(serve, settings, label=f" {settings.broker_name}")
 
 
 def run_name_server(settings: HostSettings) -> int:
@@ -246,7 +374,7 @@ async def _looking(*looks: Callable[[], None]) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _health(
-    ip: str, settings: HostSettings, broker: BrokerServer | None = None
+    ip: str, settings: HostSettings, broker: BrokerServer | BrokerProcesses | None = None
 ) -> AsyncIterator[str]:
     """Answer who asks for health; gives what to add to the line that says that all is ready."""
     if settings.health_port is None:
@@ -358,11 +486,13 @@ async def _broker(
             await server.stop()
 
 
-def _run(serve: Callable[[asyncio.Event], Awaitable[None]], settings: HostSettings) -> int:
+def _run(
+    serve: Callable[[asyncio.Event], Awaitable[None]], settings: HostSettings, *, label: str = ""
+) -> int:
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.DEBUG if settings.verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        format=f"%(asctime)s{label} %(levelname)s %(name)s: %(message)s",
     )
     raise_descriptor_limit()
 

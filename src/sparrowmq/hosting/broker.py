@@ -1,0 +1,10 @@
+"""`python -m sparrowmq.hosting.broker`: one of the processes that `broker_processes` starts."""
+
+from __future__ import annotations
+
+import sys
+
+from sparrowmq.hosting.servers import read_order, run_ordered
+
+if __name__ == "__main__":
+    sys.exit(run_ordered(read_order(sys.stdin.readline())))
