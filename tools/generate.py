@@ -233,6 +233,7 @@ def make_metrics_page() -> tuple[Path, str]:
 <!-- Made of the tables of series by `make generate`; change those. -->
 
 Series for Prometheus (extra `prometheus`). [How to set it up](../howto/watch-by-prometheus.md).
+Clients' log lines have [a page of their own](logs.md).
 
 ## Of a cluster
 

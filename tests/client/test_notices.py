@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import logging
+import re
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
+from sparrowmq.client.listener_calls import ListenersStuck
 from sparrowmq.client.notices import MESSAGES_SHOWN_MAX, NoticeLog
-from sparrowmq.client.subscriber import GivenUp, ListenerFailed
-from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.client.subscriber import GivenUp, ListenerFailed, Notice
+from sparrowmq.client.transactions import CheckFailed, EndFailed
+from sparrowmq.model import MessageExt, MessageQueue, TransactionState, UnreadablePolicy
 
 QUEUE = MessageQueue("T", "broker-a", 3)
+LOGS_PAGE = Path(__file__).parents[2] / "docs/reference/logs.md"
 
 
 def message(number: int, *, reconsume_times: int = 0) -> MessageExt:
@@ -84,3 +90,55 @@ def test_line_of_many_dead_letters_names_a_few(caplog: pytest.LogCaptureFixture)
     assert "15 messages of" in line
     assert f"ID{MESSAGES_SHOWN_MAX - 1} of T and 5 more;" in line
     assert f"ID{MESSAGES_SHOWN_MAX} of" not in line
+
+
+def make_notice(kind: type[Any]) -> Any:
+    """Make a notice of a kind, with some value for each of its fields."""
+    values: dict[str, Any] = {
+        "queue": QUEUE,
+        "error": ValueError("no such flight"),
+        "message": message(7),
+        "messages": (message(7),),
+        "cid_all": ("a", "a"),
+        "addresses": ("127.0.0.1:1",),
+        "policy": UnreadablePolicy.SKIP,
+        "outcome": TransactionState.COMMIT,
+        "topics": ("T",),
+        "assigned": (QUEUE,),
+        "gained": (QUEUE,),
+        "revoked": (),
+        "is_broadcasting": False,
+        **dict.fromkeys(("topic", "client_id", "reason", "what", "strategy"), "text"),
+        "msg_id": "ID7",
+        "group": "GID_x",
+    }
+    if kind is ListenersStuck:
+        values["messages"] = ("T/broker-a/3/7",)
+    return kind(**{name: values.get(name, 5) for name in kind._fields})
+
+
+def test_page_of_log_lines_has_every_event_with_its_level_and_fields(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "sparrowmq.client")
+    usual = {*vars(logging.makeLogRecord({})), "message", "event", "group"}
+    rows = {
+        event: (level.split(",")[0], set(re.findall(r"`(\w+)`", fields)))
+        for event, level, fields in re.findall(
+            r"^\| `(\w+)` \| ([^|]+?) \| ([^|]*?) ?\|", LOGS_PAGE.read_text(), re.M
+        )
+    }
+    kinds = [*get_args(Notice), CheckFailed, EndFailed]
+
+    for kind in kinds:
+        NoticeLog("GID_x").tell(make_notice(kind))
+
+    assert len(kinds) == len(caplog.records)
+    written = {
+        vars(record)["event"]: (record.levelname, set(vars(record)) - usual)
+        for record in caplog.records
+    }
+    alone = {"no_subscription", "not_started", "not_closed"}
+    assert written == {event: row for event, row in rows.items() if event not in alone}
+    assert alone <= rows.keys()
+    assert {"GID_x"} == {vars(record)["group"] for record in caplog.records}

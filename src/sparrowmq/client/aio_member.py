@@ -6,7 +6,7 @@ import logging
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.async_driver import CLOSE_TIMEOUT_MS
@@ -20,8 +20,8 @@ from sparrowmq.client.assembly import (
 )
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.member_events import begin_leaving
-from sparrowmq.client.notices import warn_no_subscription, warn_not_started
-from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.client.notices import warn_no_subscription, warn_not_closed, warn_not_started
+from sparrowmq.client.subscriber import LeftGroup, Subscriber
 from sparrowmq.client.task_host import TaskHost, open_instance
 from sparrowmq.errors import UsageError
 
@@ -52,9 +52,10 @@ class AsyncMember:
         self.is_closed = False
         # A consumer that nobody starts does nothing, without an error.
         self._forgotten = weakref.finalize(self, warn_not_started, subscriber)
+        self._dropped: weakref.finalize[..., Any] | None = None
 
-    def start(self) -> None:
-        """Begin the membership.
+    def start(self, consumer: object) -> None:
+        """Begin the membership of a consumer: a line says so if that is dropped without `close`.
 
         Raises: UsageError if it was begun or closed before; as `check_start` and
         `ClientInstances.register`.
@@ -65,8 +66,18 @@ class AsyncMember:
         check_start(self._subscriber)
         warn_no_subscription(self._subscriber)
         self._forgotten.detach()
+        self._dropped = weakref.finalize(consumer, warn_not_closed, self._subscriber)
         INSTANCES.register(self._subscriber, self._instance)
         self._host.start(self._loop, name=f"sparrowmq-consumer-{config.group}")
+
+    def describe(self, kind: str) -> str:
+        """Return the consumer as a text: its kind, group, id and state."""
+        subscriber, state = self._subscriber, "not started"
+        if self.is_closed:
+            state = "closed"
+        elif self._host.is_started:
+            state = f"running, {len(subscriber.user_queues(subscriber.member.assigned))} queues"
+        return f"<{kind} of {subscriber.user_group}: {subscriber.config.client_id}, {state}>"
 
     def check_running(self) -> None:
         """Raise a UsageError before `start` and after `close`."""
@@ -101,6 +112,8 @@ class AsyncMember:
         if self.is_closed:
             return
         self.is_closed = True
+        if self._dropped is not None:
+            self._dropped.detach()
         timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
         deadline_ms = clock.monotonic_ms() + timeout_ms
         # Says so now if it was never started.
@@ -113,6 +126,10 @@ class AsyncMember:
                 (timeout_ms - DRIVER_CLOSE_MS) / 1000, give_up=partial(give_up, self._subscriber)
             )
             INSTANCES.unregister(self._subscriber)
+            if self._subscriber.has_joined:
+                config, counters = self._subscriber.config, self._subscriber.counters
+                left = LeftGroup(config.client_id, counters.succeeded, counters.failed)
+                self._subscriber.tell(left)
         if INSTANCES.close(self._instance):
             left_ms = max(0, deadline_ms - clock.monotonic_ms())
             await self.driver.aclose(timeout_ms=min(left_ms, CLOSE_TIMEOUT_MS))

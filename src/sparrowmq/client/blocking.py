@@ -98,6 +98,11 @@ class Producer:
         self._batches = Batches(self._publisher, self._driver)
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        group = self._publisher.config.group
+        return f"<{type(self).__name__} of {group}: {self.client_id}, {state}>"
+
     def __enter__(self) -> Self:
         return self
 
@@ -299,6 +304,9 @@ class PushConsumer:
             pool_size=self._subscriber.config.consume_thread_count + 1,
         )
 
+    def __repr__(self) -> str:
+        return self._member.describe(type(self).__name__)
+
     def __enter__(self) -> Self:
         return self
 
@@ -349,7 +357,7 @@ class PushConsumer:
         under its client id in this process; ConfigError if one of its group here subscribes
         something else, or the strategy CONFIG gives queues of topics that are not subscribed.
         """
-        self._member.start()
+        self._member.start(self)
 
     def suspend(self) -> None:
         """Begin no pull and no call of the listener until `resume`; the queues stay ours."""
@@ -417,6 +425,10 @@ class Admin:
     ) -> None:
         self._directory = make_directory(name_server, **settings)
         self._driver = open_driver(self._directory.client)
+
+    def __repr__(self) -> str:
+        addresses = ";".join(self._directory.name_servers.addresses)
+        return f"<{type(self).__name__} of {addresses}>"
 
     def __enter__(self) -> Self:
         return self

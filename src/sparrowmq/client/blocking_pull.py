@@ -73,6 +73,9 @@ class LitePullConsumer:
         # Never waited for: who polls while another does gets an error.
         self._polling = Lock()
 
+    def __repr__(self) -> str:
+        return self._member.describe(type(self).__name__)
+
     def __enter__(self) -> Self:
         return self
 
@@ -136,7 +139,7 @@ class LitePullConsumer:
 
         Raises: as `PushConsumer.start`.
         """
-        self._member.start()
+        self._member.start(self)
 
     def getone(self, timeout_ms: int | None = None) -> MessageExt | None:
         """Return the next message; None if there is none in time, or the consumer is closed.
@@ -238,6 +241,13 @@ class LitePullConsumer:
     def seek_to_end(self, *queues: MessageQueue) -> None:
         """Go on behind the newest message of each queue."""
         self._member.run(poll.seek_to_end(self._state, queues))
+
+    def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
+        """Go on at the first message of each queue stored at or after a wall-clock time.
+
+        Raises: UsageError if a queue is not ours; RouteError, TransportError, BrokerError.
+        """
+        self._member.run(poll.seek_to_time(self._state, queues, timestamp_ms=timestamp_ms))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a wall-clock time.

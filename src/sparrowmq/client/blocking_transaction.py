@@ -67,6 +67,13 @@ class TransactionProducer:
         self._host = ThreadHost(self._driver)
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        state = "running" if self._host.is_started else "not started"
+        if self._is_closed:
+            state = "closed"
+        group = self._publisher.config.group
+        return f"<{type(self).__name__} of {group}: {self.client_id}, {state}>"
+
     def __enter__(self) -> Self:
         return self
 

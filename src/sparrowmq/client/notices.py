@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from enum import Enum
 
 from sparrowmq.calling import clock
 from sparrowmq.client.listener_calls import ListenersStuck
 from sparrowmq.client.subscriber import (
     AllocationFailed,
+    BegunAtEnd,
     DeadLetterChosen,
+    FirstMessage,
     GivenUp,
+    JoinedGroup,
+    LeftGroup,
     ListenerFailed,
     MessagePassedOver,
     Notice,
@@ -30,7 +35,7 @@ from sparrowmq.membership.actions import (
     OffsetCorrected,
     QueueLost,
 )
-from sparrowmq.model import ConsumeType, MessageQueue, UnreadablePolicy
+from sparrowmq.model import ConsumeType, MessageExt, MessageQueue, UnreadablePolicy
 from sparrowmq.model.names import dlq_topic
 
 LOG = logging.getLogger("sparrowmq.client")
@@ -53,7 +58,19 @@ def warn_no_subscription(subscriber: Subscriber) -> None:
             "before subscribe is called",
             config.group,
             config.client_id,
+            extra={"event": "no_subscription", "group": config.group},
         )
+
+
+def warn_not_closed(subscriber: Subscriber) -> None:
+    """Write a line if nobody can close a consumer any more that runs."""
+    LOG.warning(
+        "consumer group %s: consumer %s was dropped without close. Until its process ends it "
+        "consumes on, and its group waits for it after that; call close, or use it in a with block",
+        subscriber.config.group,
+        subscriber.config.client_id,
+        extra={"event": "not_closed", "group": subscriber.config.group},
+    )
 
 
 def warn_not_started(subscriber: Subscriber) -> None:
@@ -66,11 +83,12 @@ def warn_not_started(subscriber: Subscriber) -> None:
             subscriber.config.group,
             subscriber.config.client_id,
             _listed(topics, len(topics)),
+            extra={"event": "not_started", "group": subscriber.config.group},
         )
 
 
 class NoticeLog:
-    """Writes the notices of one client.
+    """Writes the notices of one client, each with fields for logs that are JSON.
 
     Args:
         group: its group, with which every line begins.
@@ -80,6 +98,8 @@ class NoticeLog:
     def __init__(self, group: str, kind: str = "consumer group") -> None:
         self._group = group
         self._kind = kind
+        # Of the notice that is being written.
+        self._fields: dict[str, object] = {}
         # By kind of warning: when it may come again, and how many were left out meanwhile.
         self._spaced: dict[tuple[str, ...], tuple[int, int]] = {}
         # By queue: why the queue stands still, as it was last said.
@@ -87,13 +107,15 @@ class NoticeLog:
 
     def tell(self, notice: Notice | CheckFailed | EndFailed) -> None:
         """Write a line, unless an equal one was written a moment ago."""
-        if isinstance(notice, AssignmentChanged):
-            self._info(
-                "%d queues: gained %s, gave up %s",
-                len(notice.assigned),
-                _names(notice.gained),
-                _names(notice.revoked),
+        self._fields = fields_of(notice, self._group)
+        if isinstance(notice, AssignmentChanged | JoinedGroup | FirstMessage | LeftGroup):
+            self._tell_course(notice)
+        elif isinstance(notice, BegunAtEnd):
+            text = (
+                "nothing is committed of %s, so it begins at its end, offset %d, and what is there "
+                "already is not consumed; CONSUME_FROM_FIRST_OFFSET begins with it"
             )
+            self._warn((text,), text, _names((notice.queue,)), notice.offset)
         elif isinstance(notice, DuplicateClientId):
             self._warn_duplicate(notice)
         elif isinstance(notice, ListenersStuck):
@@ -136,6 +158,27 @@ class NoticeLog:
         else:
             self._warn_failure(notice)
 
+    def _tell_course(
+        self, notice: AssignmentChanged | JoinedGroup | FirstMessage | LeftGroup
+    ) -> None:
+        if isinstance(notice, JoinedGroup):
+            topics = _listed(notice.topics, len(notice.topics)) or "no topic"
+            self._info("%s joined, subscribed to %s", notice.client_id, topics)
+        elif isinstance(notice, FirstMessage):
+            text = "the first message has arrived: %s of %s at offset %d"
+            message = notice.message
+            self._info(text, message.msg_id, _names((notice.queue,)), message.queue_offset)
+        elif isinstance(notice, LeftGroup):
+            text = "%s left, after %d messages that succeeded and %d that failed"
+            self._info(text, *notice)
+        else:
+            self._info(
+                "%d queues: gained %s, gave up %s",
+                len(notice.assigned),
+                _names(notice.gained),
+                _names(notice.revoked),
+            )
+
     def _warn_duplicate(self, notice: DuplicateClientId) -> None:
         LOG.warning(
             "consumer group %s: client id %s is listed %d times by the broker, at %s (one of them "
@@ -147,6 +190,7 @@ class NoticeLog:
             notice.times_listed,
             ", ".join(notice.addresses) or "addresses it does not tell",
             _listed(notice.cid_all, len(notice.cid_all)),
+            extra=self._fields,
         )
 
     def _warn_stuck(self, notice: ListenersStuck) -> None:
@@ -163,6 +207,7 @@ class NoticeLog:
             ", ".join(notice.messages[:MESSAGES_SHOWN_MAX]),
             f" and {left_out} more" if left_out > 0 else "",
             os.getpid(),
+            extra=self._fields,
         )
 
     def _warn_passed_over(self, notice: MessagePassedOver) -> None:
@@ -186,7 +231,12 @@ class NoticeLog:
             if len(self._standstills) >= KINDS_MAX:
                 self._standstills.clear()
             self._standstills[queue] = words
-            LOG.error("consumer group %s: a queue stands still: %s", self._group, words)
+            LOG.error(
+                "consumer group %s: a queue stands still: %s",
+                self._group,
+                words,
+                extra=self._fields,
+            )
 
     def _warn_failure(
         self, notice: ListenerFailed | RebalanceListenerFailed | RequestFailed | AllocationFailed
@@ -259,7 +309,7 @@ class NoticeLog:
         self._warn((text, notice.what, where, kind), text, notice.what, where, words)
 
     def _info(self, text: str, *args: object) -> None:
-        LOG.info("%s %s: " + text, self._kind, self._group, *args)
+        LOG.info("%s %s: " + text, self._kind, self._group, *args, extra=self._fields)
 
     def _warn(
         self,
@@ -278,7 +328,28 @@ class NoticeLog:
         self._spaced[kind] = (now_ms + SPACING_MS, 0)
         more = f" ({left_out} more like this were left out)" if left_out else ""
         text = "%s %s: " + text + "%s"
-        LOG.warning(text, self._kind, self._group, *args, more, exc_info=error)
+        LOG.warning(text, self._kind, self._group, *args, more, exc_info=error, extra=self._fields)
+
+
+def fields_of(notice: Notice | CheckFailed | EndFailed, group: str) -> dict[str, object]:
+    """Return a notice as fields of a line: event, group, and what the notice has."""
+    event = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(notice).__name__)
+    fields: dict[str, object] = {"event": event.removeprefix("_"), "group": group}
+    for name, value in notice._asdict().items():
+        if isinstance(value, MessageQueue):
+            fields |= {"topic": value.topic, "broker": value.broker_name, "queue": value.queue_id}
+        elif isinstance(value, MessageExt):
+            fields["msg_id"] = value.msg_id
+        elif isinstance(value, BaseException):
+            fields["error"] = type(value).__name__
+        elif isinstance(value, Enum):
+            fields[name] = value.name
+        elif isinstance(value, str | int):
+            fields[name] = value
+        elif isinstance(value, tuple):
+            shown = value[:NAMES_SHOWN_MAX]
+            fields[name] = [x.msg_id if isinstance(x, MessageExt) else str(x) for x in shown]
+    return fields
 
 
 def _count(number: int, noun: str) -> str:

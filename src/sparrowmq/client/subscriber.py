@@ -82,6 +82,35 @@ class RebalanceCallbacks(NamedTuple):
         return self.on_revoke if kind is CallOnRevoke else self.on_lost
 
 
+class JoinedGroup(NamedTuple):
+    """The first broker knows this consumer: it is a member of its group."""
+
+    client_id: str
+    topics: tuple[str, ...]
+
+
+class BegunAtEnd(NamedTuple):
+    """Nothing was committed of a queue, and consumption begins at its end; it has messages."""
+
+    queue: MessageQueue
+    offset: int
+
+
+class FirstMessage(NamedTuple):
+    """The first message of this consumer has arrived."""
+
+    queue: MessageQueue
+    message: MessageExt
+
+
+class LeftGroup(NamedTuple):
+    """The consumer is closed."""
+
+    client_id: str
+    succeeded: int
+    failed: int
+
+
 class ListenerFailed(NamedTuple):
     """The listener raised, or returned what it must not.
 
@@ -149,6 +178,10 @@ class MessagePassedOver(NamedTuple):
 
 Notice: TypeAlias = (
     Fact
+    | JoinedGroup
+    | BegunAtEnd
+    | FirstMessage
+    | LeftGroup
     | MessagePassedOver
     | ListenersStuck
     | ListenerFailed
@@ -214,6 +247,8 @@ class Subscriber:
     wake: Event = field(default_factory=Event)
     # The consumers that share its connections, by group; this one too, from `start` to the end.
     companions: dict[str, Subscriber] = field(default_factory=dict)
+    # Whether a broker has taken a heartbeat of it.
+    has_joined: bool = False
     # A heartbeat that is on its way is ours too.
     is_beating: bool = False
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)

@@ -18,7 +18,7 @@ from sparrowmq.client.operations.handover import (
     unlock,
 )
 from sparrowmq.client.route_cache import route_from
-from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
+from sparrowmq.client.subscriber import BegunAtEnd, RebalanceCallbacks, Subscriber
 from sparrowmq.errors import ConnectFailed, ConnectionLost, InvokeTimeout, SparrowError
 from sparrowmq.membership.actions import Acquire, AskMembers, Unlock
 from sparrowmq.model import MessageQueue
@@ -95,10 +95,13 @@ def broker(*, is_locked: bool = False) -> Callable[[str, RemotingCommand], Remot
 def test_queue_that_was_added_while_we_consumed_begins_at_its_first_message(
     subscriber: Subscriber, play: Any, queue: MessageQueue, offset: int
 ) -> None:
+    notices: list[Any] = []
+    subscriber.tell = notices.append
     play(broker())(acquire(subscriber, Acquire(queue, 1, wants_lock=True)))
 
     ((name, told),) = subscriber.member.events  # type: ignore[attr-defined]
     assert "acquired" == name
+    assert ([BegunAtEnd(queue, offset)] if offset else []) == notices
     assert (offset, False) == (told["offset"], told["is_committed"])
     assert told["lock_sent_ms"] is not None
 

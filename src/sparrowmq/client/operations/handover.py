@@ -15,7 +15,7 @@ from sparrowmq.client.operations.gather import gather, gather_outcomes
 from sparrowmq.client.operations.locks import lock_batch, unlock_batch
 from sparrowmq.client.operations.membership import is_silence, running_info
 from sparrowmq.client.operations.offsets import max_offset, query_offset, search_offset
-from sparrowmq.client.subscriber import RequestFailed, Subscriber
+from sparrowmq.client.subscriber import BegunAtEnd, RequestFailed, Subscriber
 from sparrowmq.errors import (
     BrokerError,
     ConnectFailed,
@@ -138,6 +138,8 @@ def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[_Start
         )
     else:
         offset = yield from max_offset(address, queue, timeout_ms=timeout_ms)
+        if offset:
+            subscriber.tell(BegunAtEnd(queue, offset))
     return _Start(offset, is_committed=False)
 
 

@@ -51,7 +51,9 @@ from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.operations.send_back import queues_for_again, send_again, send_back
 from sparrowmq.client.operations.trace import finish
 from sparrowmq.client.subscriber import (
+    FirstMessage,
     GivenUp,
+    JoinedGroup,
     RebalanceListenerFailed,
     RequestFailed,
     Subscriber,
@@ -278,8 +280,12 @@ def _tell_of_all(subscriber: Subscriber, told: Sequence[Subscriber]) -> Operatio
     for one in told:
         own = one.routes.addresses()
         failed = len(failures.keys() & set(own))
+        reached = len(own) - failed
+        if reached and not one.has_joined:
+            one.has_joined = True
+            one.tell(JoinedGroup(one.config.client_id, tuple(one.user_topics)))
         one.member.heartbeat_done(
-            reached=len(own) - failed, failed=failed, expiry_ms=expiry_ms, now_ms=now_ms
+            reached=reached, failed=failed, expiry_ms=expiry_ms, now_ms=now_ms
         )
         one.wake.set()
 
@@ -340,6 +346,8 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
         policy=config.unreadable_policy,
     )
     now_ms = yield Now()
+    if messages and not subscriber.counters.pulled:
+        subscriber.tell(FirstMessage(action.queue, messages[0]))
     subscriber.counters.pulled += len(messages)
     if subscription.tags_set:
         # The broker filtered by hash codes only.

@@ -19,6 +19,7 @@ from sparrowmq.client.operations.administer import (
     get_route,
     queue_max_offset,
     queue_min_offset,
+    queue_offset_at,
     set_committed_offset,
 )
 from sparrowmq.client.operations.gather import gather
@@ -183,6 +184,16 @@ def seek_to_end(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[No
     for queue in map(state.namespace.wrap_queue, check_queues(queues)):
         state.check_ours(queue)
         yield from _go_on_at(state, queue, (yield from queue_max_offset(state.directory, queue)))
+
+
+def seek_to_time(
+    state: LitePull, queues: Sequence[MessageQueue], *, timestamp_ms: int
+) -> Operation[None]:
+    """Go on at the first message stored at or after a time of the wall clock. Raises: as `seek`."""
+    for queue in map(state.namespace.wrap_queue, check_queues(queues)):
+        state.check_ours(queue)
+        found = yield from queue_offset_at(state.directory, queue, timestamp_ms=timestamp_ms)
+        yield from _go_on_at(state, queue, found)
 
 
 def _go_on_at(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
