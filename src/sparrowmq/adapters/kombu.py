@@ -1,0 +1,369 @@
+"""A kombu transport: Celery runs on RocketMQ.
+
+    import sparrowmq.adapters.kombu
+    app = Celery("tasks", broker="rocketmq://127.0.0.1:9876")
+
+Importing this module makes kombu know the scheme `rocketmq`. A queue of Celery's is a topic, and
+its workers are a consumer group of it. The rules:
+
+- A task is one message. While a worker has it, a call of the group's listener waits for the
+  acknowledgement; so what RocketMQ does for listeners holds for tasks: a queue is handed over once
+  its tasks are done, and a killed worker's tasks come again at another.
+- Offsets are committed up to the first task that is not done: after a kill, tasks behind it may run
+  again though they were acknowledged.
+- A task with an `eta` waits at the broker: in the longest delay level that is not too long, and
+  once that is over in the next, until less than a second is left, for which the worker waits.
+- Fan-out exchanges do not exist, so there is no remote control, no gossip and no mingle.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.utils.json import dumps, loads
+
+from sparrowmq.client.blocking import Admin, Producer, PushConsumer
+from sparrowmq.errors import (
+    ConnectFailed,
+    RouteError,
+    SendFailed,
+    SparrowError,
+    TopicRouteNotFound,
+    TransportError,
+)
+from sparrowmq.model import ConsumeContext, ConsumeFromWhere, Message, MessageExt
+from sparrowmq.model.delay import DELAY_LEVELS_MS
+
+DEFAULT_PORT: Final = 9876
+# From one look at what has come to the next, while there is nothing.
+POLLING_INTERVAL_S: Final = 0.02
+# When a task that a worker gives back comes again.
+REQUEUE_DELAY: Final = timedelta(seconds=1)
+# Celery counts its retries itself: giving tasks back must not make them dead letters.
+RECONSUME_TIMES_MAX: Final = 2**31 - 1
+_TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-|")
+# Type checkers take what kombu's methods return now for what they may return.
+_Channel: Any = virtual.Channel
+_Transport: Any = virtual.Transport
+
+
+class HeldTask:
+    """A message that a worker has, and the listener's call that waits for it."""
+
+    def __init__(self, payload: dict[str, Any]) -> None:
+        self.payload = payload
+        self.is_done = False
+        self._decided = threading.Event()
+
+    def decide(self, *, is_done: bool) -> None:
+        """Say whether the task is done, or is to come again; the first word counts."""
+        if not self._decided.is_set():
+            self.is_done = is_done
+            self._decided.set()
+
+    def wait(self) -> None:
+        """Wait for the decision."""
+        self._decided.wait()
+
+
+class QueueTasks:
+    """What has come of one queue: a consumer, and the tasks that the worker has not taken yet.
+
+    Args:
+        put_back: sends a task that came before its eta.
+    """
+
+    def __init__(
+        self, topic: str, settings: dict[str, Any], put_back: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._put_back = put_back
+        self._waiting: queue.SimpleQueue[HeldTask] = queue.SimpleQueue()
+        self._taken: set[HeldTask] = set()
+        self._lock = threading.Lock()
+        self._is_open = True
+        self._consumer = PushConsumer(
+            group_of(topic),
+            listener=self._listen,
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            max_reconsume_times=RECONSUME_TIMES_MAX,
+            **settings,
+        )
+        self._consumer.subscribe(topic)
+        self._consumer.start()
+
+    def take(self) -> HeldTask:
+        """Return a task that has come. Raises: queue.Empty."""
+        return self._waiting.get_nowait()
+
+    def pause(self) -> None:
+        """Take no further tasks, and give back those that nobody has taken."""
+        self._consumer.suspend()
+        while True:
+            try:
+                self._waiting.get_nowait().decide(is_done=False)
+            except queue.Empty:
+                return
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._consumer.resume()
+
+    def close(self) -> None:
+        """Give back all that is not done, and leave the group."""
+        with self._lock:
+            self._is_open = False
+            taken = tuple(self._taken)
+        for task in taken:
+            task.decide(is_done=False)
+        self._consumer.close()
+
+    def _listen(self, messages: list[MessageExt], context: ConsumeContext) -> None:
+        for message in messages:
+            try:
+                payload = loads(message.body)
+                payload["properties"]["delivery_info"]["redelivered"] = message.reconsume_times > 0
+                is_early = delay_level_of(payload) > 0
+            except (ValueError, KeyError, TypeError) as error:
+                context.dead_letter(message, reason=f"no message of kombu's: {error!r}")
+                continue
+            if is_early:
+                self._put_back(payload)
+            elif not self._is_done_by_worker(HeldTask(payload)):
+                context.retry(message, delay=REQUEUE_DELAY)
+
+    def _is_done_by_worker(self, task: HeldTask) -> bool:
+        with self._lock:
+            if not self._is_open:
+                return False
+            self._taken.add(task)
+        self._waiting.put(task)
+        task.wait()
+        with self._lock:
+            self._taken.discard(task)
+        return task.is_done
+
+
+class QueueChannel(_Channel):  # type: ignore[misc]
+    """Queues as topics."""
+
+    # The broker delivers again what nobody acknowledged.
+    do_restore = False
+    connection: Transport
+
+    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self._tasks: dict[str, QueueTasks] = {}
+        self._taken: dict[str, HeldTask] = {}
+        self._no_ack: set[str] = set()
+        self._producer: Producer | None = None
+        self._admin: Admin | None = None
+
+    def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
+        """Begin to take tasks of a queue."""
+        if no_ack:
+            self._no_ack.add(queue)
+        if queue in self._tasks:
+            self._tasks[queue].resume()
+        return super().basic_consume(queue, no_ack, *args, **kwargs)
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """Return the next task of a queue, or None."""
+        message = super().basic_get(queue, no_ack, **kwargs)
+        if message is not None and no_ack:
+            self._decide(message.delivery_tag, is_done=True)
+        return message
+
+    def basic_cancel(self, consumer_tag: str) -> Any:
+        """Take no further tasks; those taken may still be acknowledged."""
+        queue = self._tag_to_queue.get(consumer_tag)
+        if queue in self._tasks:
+            self._tasks[queue].pause()
+        return super().basic_cancel(consumer_tag)
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """Take note that a task is done."""
+        super().basic_ack(delivery_tag, multiple)
+        self._decide(delivery_tag, is_done=True)
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Have a task delivered again, or dropped."""
+        self.qos.ack(delivery_tag)
+        self._decide(delivery_tag, is_done=not requeue)
+
+    def basic_recover(self, requeue: bool = False) -> None:
+        """Have all tasks delivered again that are not acknowledged."""
+        for tag in tuple(self._taken):
+            self.basic_reject(tag, requeue=True)
+
+    def close(self) -> None:
+        """Give back what is not acknowledged, and close the connections."""
+        if not self.closed:
+            for tasks in self._tasks.values():
+                tasks.close()
+            self._tasks.clear()
+            for client in (self._producer, self._admin):
+                if client is not None:
+                    client.close()
+        super().close()
+
+    def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
+        if queue not in self._tasks:
+            settings = self.connection.consumer_settings
+            self._tasks[queue] = QueueTasks(topic_of(queue), settings, partial(self._put, queue))
+        task = self._tasks[queue].take()
+        tag = self.connection.next_tag()
+        if queue in self._no_ack:
+            task.decide(is_done=True)
+        else:
+            self._taken[tag] = task
+        payload = task.payload
+        payload["properties"]["delivery_tag"] = tag
+        return payload
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        level = delay_level_of(message)
+        self._get_producer().send(
+            Message(topic_of(queue), dumps(message).encode(), delay_level=level)
+        )
+
+    def _new_queue(self, queue: str, **kwargs: Any) -> None:
+        topic = topic_of(queue)
+        if topic in self.connection.known_topics:
+            return
+        admin = self._get_admin()
+        try:
+            admin.route(topic)
+        except TopicRouteNotFound:
+            admin.create_topic(topic, self.connection.topic_queues)
+        self.connection.known_topics.add(topic)
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        try:
+            self._get_admin().route(topic_of(queue))
+        except TopicRouteNotFound:
+            return False
+        return True
+
+    def _size(self, queue: str) -> int:
+        topic = topic_of(queue)
+        return sum(lag.lag for lag in self._get_admin().group_lag(group_of(topic), topic))
+
+    def _purge(self, queue: str) -> int:
+        topic, admin = topic_of(queue), self._get_admin()
+        count = 0
+        for lag in admin.group_lag(group_of(topic), topic):
+            admin.update_offset(group_of(topic), lag.queue, lag.broker_offset)
+            count += lag.lag
+        return count
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        self._get_admin().delete_topic(topic_of(queue))
+        self.connection.known_topics.discard(topic_of(queue))
+
+    def _decide(self, delivery_tag: str, *, is_done: bool) -> None:
+        task = self._taken.pop(delivery_tag, None)
+        if task is not None:
+            task.decide(is_done=is_done)
+
+    def _get_producer(self) -> Producer:
+        if self._producer is None:
+            self._producer = Producer("GID_kombu", **self.connection.client_settings)
+        return self._producer
+
+    def _get_admin(self) -> Admin:
+        if self._admin is None:
+            self._admin = Admin(**self.connection.client_settings)
+        return self._admin
+
+
+class Transport(_Transport):  # type: ignore[misc]
+    """Connections to a RocketMQ cluster.
+
+    Options (`broker_transport_options`): `name_server` (several, in the place of the URL's),
+    `tls` (an `ssl.SSLContext`), `namespace`, `topic_queues` (of a topic that is made; 8),
+    `unacked_max` (tasks that a worker has at once; 64), `visibility_timeout` (seconds after which a
+    task that is not acknowledged comes again elsewhere; 3600).
+    """
+
+    Channel = QueueChannel
+    polling_interval = POLLING_INTERVAL_S
+    default_port = DEFAULT_PORT
+    driver_type = "rocketmq"
+    driver_name = "sparrowmq"
+    connection_errors = (*virtual.Transport.connection_errors, TransportError, SendFailed)
+    recoverable_connection_errors = connection_errors
+    channel_errors = (*virtual.Transport.channel_errors, RouteError)
+    recoverable_channel_errors = channel_errors
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        options = client.transport_options
+        self.client_settings: dict[str, Any] = {
+            "name_server": options.get("name_server")
+            or f"{client.hostname or '127.0.0.1'}:{client.port or DEFAULT_PORT}",
+            "tls": options.get("tls"),
+            "namespace": options.get("namespace"),
+            "access_key": client.userid,
+            "secret_key": client.password,
+        }
+        self.consumer_settings: dict[str, Any] = {
+            **self.client_settings,
+            "consume_thread_count": options.get("unacked_max", 64),
+            "consume_timeout_ms": round(options.get("visibility_timeout", 3_600) * 1_000),
+        }
+        self.topic_queues: int = options.get("topic_queues", 8)
+        self.known_topics: set[str] = set()
+        self._tags = itertools.count(1)
+
+    def next_tag(self) -> str:
+        """Return a tag that no other delivery of this connection has."""
+        return str(next(self._tags))
+
+    def establish_connection(self) -> Any:
+        """Connect. Raises: ConnectFailed if no name server answers."""
+        with Admin(**self.client_settings) as admin:
+            try:
+                admin.list_topics()
+            except ConnectFailed:
+                raise
+            except SparrowError as error:
+                raise ConnectFailed(str(error), address=self.client_settings["name_server"]) from (
+                    error
+                )
+        return super().establish_connection()
+
+
+def topic_of(queue: str) -> str:
+    """Return the topic of a queue: what no topic's name may have stands there as %XX."""
+    return "".join(
+        character
+        if character in _TOPIC_CHARACTERS
+        else "".join(f"%{byte:02X}" for byte in character.encode())
+        for character in queue
+    )
+
+
+def group_of(topic: str) -> str:
+    """Return the consumer group of a topic's workers."""
+    return f"GID_celery_{topic}"
+
+
+def delay_level_of(message: dict[str, Any]) -> int:
+    """Return the longest delay level that ends before a task's eta; 0 if none does."""
+    text = message["headers"].get("eta")
+    if not text:
+        return 0
+    eta = datetime.fromisoformat(text)
+    left = (eta if eta.tzinfo else eta.replace(tzinfo=UTC)) - datetime.now(UTC)
+    left_ms = left / timedelta(milliseconds=1)
+    return sum(delay_ms <= left_ms for delay_ms in DELAY_LEVELS_MS)
+
+
+TRANSPORT_ALIASES["rocketmq"] = "sparrowmq.adapters.kombu:Transport"

@@ -1,0 +1,279 @@
+"""Celery on RocketMQ: real workers, as processes, on a cluster of ours."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Connection, pools
+from kombu.exceptions import OperationalError
+
+import sparrowmq.adapters.kombu as transport
+from sparrowmq import Admin, Message, Producer
+from sparrowmq.testing import InProcessCluster, read_messages
+from waiting import wait_until
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[InProcessCluster]:
+    with InProcessCluster() as running:
+        yield running
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return tmp_path / "notes"
+
+
+@pytest.fixture
+def queue(request: pytest.FixtureRequest) -> str:
+    """A queue of the test's own."""
+    return f"q.{request.node.name}"[:60].replace("[", "-").replace("]", "")
+
+
+@pytest.fixture
+def app(cluster: InProcessCluster, queue: str) -> Iterator[Celery]:
+    """The sending side."""
+    with Celery("tasks", broker=f"rocketmq://{cluster.name_server}") as made:
+        made.conf.task_default_queue = queue
+        yield made
+        made.pool.force_close_all()
+        pools.reset()
+
+
+@pytest.fixture
+def start_worker(
+    cluster: InProcessCluster, notes: Path, queue: str, tmp_path: Path
+) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start a worker; it is ended with the test."""
+    workers: list[subprocess.Popen[bytes]] = []
+
+    def start(*options: str, prefetch: int = 1) -> subprocess.Popen[bytes]:
+        log = tmp_path / f"worker-{len(workers)}.log"
+        environment = {
+            **os.environ,
+            "RMQ": cluster.name_server,
+            "NOTES": str(notes),
+            "QUEUE": queue,
+            "PREFETCH": str(prefetch),
+        }
+        command = (sys.executable, "-m", "celery", "-A", "celery_app", "worker", "-l", "INFO")
+        with log.open("wb") as out:
+            worker = subprocess.Popen(
+                [*command, "-n", f"w{len(workers)}@test", *options],
+                cwd=HERE,
+                env=environment,
+                stdout=out,
+                stderr=out,
+            )
+        workers.append(worker)
+        wait_until("ready", lambda: b" ready." in log.read_bytes() or worker.poll() is not None)
+        assert worker.poll() is None, log.read_text()
+        return worker
+
+    yield start
+    for worker in workers:
+        if worker.poll() is None:
+            worker.terminate()
+    for worker in workers:
+        assert worker.wait(30) in (0, -signal.SIGKILL)
+    for log in tmp_path.glob("worker-*.log"):
+        assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def lines(notes: Path) -> list[list[str]]:
+    return [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
+
+
+def words(notes: Path) -> list[list[str]]:
+    return [line[2:] for line in lines(notes)]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_tasks_run(app: Celery, start_worker: Any, notes: Path, pool: str) -> None:
+    start_worker("--pool", pool, "-c", "2")
+
+    for number in range(20):
+        app.send_task("celery_app.add", (number, 1))
+
+    wait_until("all run", lambda: len(words(notes)) >= 20)
+    assert [["add", str(number + 1)] for number in range(20)] == sorted(
+        words(notes), key=lambda line: int(line[1])
+    )
+
+
+def test_retries_wait_for_their_countdown(app: Celery, start_worker: Any, notes: Path) -> None:
+    start_worker("--pool", "solo")
+
+    app.send_task("celery_app.fail_twice")
+
+    wait_until("retried", lambda: len(words(notes)) >= 3)
+    assert [["attempt", str(number)] for number in range(3)] == words(notes)
+    times = [float(line[0]) for line in lines(notes)]
+    assert all(1 <= later - earlier for earlier, later in itertools.pairwise(times))
+
+
+def test_countdown_waits_at_the_broker_level_by_level(
+    app: Celery, start_worker: Any, notes: Path, cluster: InProcessCluster, queue: str
+) -> None:
+    topic = transport.topic_of(queue)
+    due = datetime.now(UTC) + timedelta(seconds=7)
+
+    app.send_task("celery_app.add", (1, 1), countdown=7)
+
+    assert [] == read_messages(cluster.name_server, topic)
+    start_worker("--pool", "solo")
+    wait_until("run", lambda: words(notes))
+    # The levels of 5 s and 1 s, and what is left at the worker.
+    stored = read_messages(cluster.name_server, topic)
+    assert len(stored) in (2, 3)
+    ran = datetime.fromtimestamp(float(lines(notes)[0][0]), UTC)
+    assert due <= ran < due + timedelta(seconds=5)
+    assert 1 == len(words(notes))
+
+
+def test_several_workers_share_a_queue(app: Celery, start_worker: Any, notes: Path) -> None:
+    start_worker("--pool", "solo")
+    start_worker("--pool", "solo")
+    count = 0
+
+    def both_ran() -> bool:
+        nonlocal count
+        app.send_task("celery_app.add", (count, 0))
+        count += 1
+        return len({line[1] for line in lines(notes)}) == 2
+
+    wait_until("both ran", both_ran)
+    wait_until("all run", lambda: len(words(notes)) == count)
+    assert {str(number) for number in range(count)} == {line[1] for line in words(notes)}
+
+
+def test_task_of_a_killed_worker_runs_at_another(
+    app: Celery, start_worker: Any, notes: Path, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    first = start_worker("--pool", "solo")
+    app.send_task("celery_app.wait_for", (str(gate),))
+    wait_until("begun", lambda: words(notes))
+
+    second = start_worker("--pool", "solo")
+    first.kill()
+    first.wait()
+    gate.touch()
+
+    wait_until("ended", lambda: ["ended", str(gate)] in words(notes), timeout_s=60)
+    assert [first.pid, second.pid] == [int(line[1]) for line in lines(notes) if line[2] == "begun"]
+
+
+def test_worker_that_ends_gives_back_what_it_has_not_begun(
+    app: Celery,
+    start_worker: Any,
+    notes: Path,
+    tmp_path: Path,
+    cluster: InProcessCluster,
+    queue: str,
+) -> None:
+    gate = tmp_path / "gate"
+    first = start_worker("--pool", "solo", prefetch=8)
+    app.send_task("celery_app.wait_for", (str(gate),))
+    wait_until("begun", lambda: words(notes))
+    for number in range(10):
+        app.send_task("celery_app.add", (number, 0))
+
+    first.terminate()
+    gate.touch()
+    first.wait(30)
+    start_worker("--pool", "solo")
+
+    topic = transport.topic_of(queue)
+    wait_until("all run", lambda: len([w for w in words(notes) if w[0] == "add"]) >= 10)
+    cluster.wait_until_consumed(transport.group_of(topic), topic)
+    assert {str(number) for number in range(10)} == {
+        word[1] for word in words(notes) if word[0] == "add"
+    }
+
+
+# --- the transport itself ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def connection(cluster: InProcessCluster) -> Iterator[Connection]:
+    with Connection(f"rocketmq://{cluster.name_server}") as opened:
+        yield opened
+
+
+def test_simple_queue_gives_back_what_is_rejected(connection: Connection, queue: str) -> None:
+    with connection.SimpleQueue(queue) as simple:
+        simple.put({"number": 1})
+        assert 1 == simple.qsize()
+        message = simple.get(timeout=20)
+        assert ({"number": 1}, False) == (message.payload, message.delivery_info["redelivered"])
+        message.requeue()
+        message = simple.get(timeout=20)
+        assert ({"number": 1}, True) == (message.payload, message.delivery_info["redelivered"])
+        message.ack()
+        simple.put({"number": 2})
+        simple.put({"number": 3})
+        assert simple.clear() >= 2
+        assert 0 == simple.qsize()
+
+
+def test_simple_queue_without_acknowledgement(connection: Connection, queue: str) -> None:
+    with connection.SimpleQueue(queue, no_ack=True) as simple:
+        simple.put("x")
+        assert "x" == simple.get(timeout=20).payload
+
+    with connection.SimpleQueue(queue) as simple:
+        wait_until("committed", lambda: simple.qsize() == 0)
+
+
+def test_message_of_another_program_is_a_dead_letter(
+    connection: Connection, cluster: InProcessCluster, queue: str
+) -> None:
+    topic = transport.topic_of(queue)
+    with connection.SimpleQueue(queue) as simple:
+        with Producer("GID_p", name_server=cluster.name_server) as producer:
+            producer.send(Message(topic, b"{}"))
+        simple.put("x")
+        assert "x" == simple.get(timeout=20).payload
+
+        with Admin(name_server=cluster.name_server) as admin:
+            group = transport.group_of(topic)
+            wait_until("dead", lambda: len(admin.dead_letters(group)) == 1)
+
+
+def test_unreachable_cluster_is_an_operational_error() -> None:
+    connection = Connection("rocketmq://127.0.0.1:1")
+
+    with pytest.raises(OperationalError, match=r"no name server answers at 127\.0\.0\.1:1"):
+        connection.ensure_connection(max_retries=1, interval_start=0)
+
+
+@pytest.mark.parametrize(
+    ("queue", "topic"),
+    [("celery", "celery"), ("high.priority", "high%2Epriority"), ("é@x", "%C3%A9%40x")],
+)
+def test_every_name_of_a_queue_has_a_topic(queue: str, topic: str) -> None:
+    assert topic == transport.topic_of(queue)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "level"), [(-5, 0), (0.5, 0), (4, 1), (45, 4), (7_199, 17), (90_000, 18)]
+)
+def test_level_is_the_longest_that_is_not_too_long(seconds: float, level: int) -> None:
+    eta = datetime.now(UTC) + timedelta(seconds=seconds)
+    for text in (eta.isoformat(), eta.replace(tzinfo=None).isoformat()):
+        assert level == transport.delay_level_of({"headers": {"eta": text}})
+    assert 0 == transport.delay_level_of({"headers": {"eta": None}})
