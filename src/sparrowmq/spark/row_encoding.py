@@ -59,12 +59,17 @@ class EncodedRows(NamedTuple):
     Args:
         entries: a binary array.
         bodies: the same rows' payloads.
-        properties: the same rows' properties, encoded.
+        fragments: of the same rows' properties, encoded.
     """
 
     entries: pa.Array
     bodies: pa.Array
-    properties: pa.Array
+    fragments: list[pa.Array | pa.Scalar]
+
+    @property
+    def properties(self) -> pa.Array:
+        """The rows' properties, encoded."""
+        return _join(*self.fragments)
 
 
 def encode_rows(
@@ -88,11 +93,16 @@ def encode_rows(
     bodies = columns["body"].cast(pa.binary())
     _check_bodies(bodies, first_row)
     own = _encode_own(columns, first_row)
-    ids = [_property(PROPERTY_UNIQ_KEY, msg_ids)]
+    fragments = _property(PROPERTY_UNIQ_KEY, msg_ids)
     if write_ids is not None:
-        ids.append(_property(PROPERTY_WRITE_ID, write_ids.of_rows(columns, own, bodies)))
-    properties = _join(*ids, own)
-    property_sizes = np.asarray(pc.call_function("binary_length", [properties]))
+        properties = _join(pa.repeat(pa.scalar(b"", pa.binary()), len(batch)), *own)
+        texts = write_ids.of_rows(columns, properties, bodies)
+        fragments += _property(PROPERTY_WRITE_ID, texts)
+    fragments += own
+    property_sizes = np.zeros(len(batch), dtype=np.int32)
+    for each in fragments:
+        sizes = pc.call_function("binary_length", [each])
+        property_sizes += sizes.as_py() if isinstance(sizes, pa.Scalar) else np.asarray(sizes)
     if len(property_sizes) and property_sizes.max() > PROPERTIES_BYTES_MAX:
         row = int(property_sizes.argmax())
         raise UsageError(
@@ -109,9 +119,9 @@ def encode_rows(
         fixed_size(head.view(np.uint8)),
         bodies,
         fixed_size(property_sizes.astype(">i2").view(np.uint8).reshape(-1, 2)),
-        properties,
+        *fragments,
     ]
-    return EncodedRows(_join(*parts), bodies, properties)
+    return EncodedRows(_join(*parts), bodies, fragments)
 
 
 def fixed_size(values: npt.NDArray[np.uint8]) -> pa.Array:
@@ -145,29 +155,29 @@ def _check_bodies(bodies: pa.Array, first_row: int) -> None:
         )
 
 
-def _encode_own(columns: dict[str, pa.Array], first_row: int) -> pa.Array:
-    """Return the properties that the rows bring along."""
-    fragments = []
+def _encode_own(columns: dict[str, pa.Array], first_row: int) -> list[pa.Array | pa.Scalar]:
+    """Return the fragments of the properties that the rows bring along."""
+    fragments: list[pa.Array | pa.Scalar] = []
     for column, name in _PROPERTY_OF.items():
         if column in columns:
             values = _join_keys(columns[column]) if column == "keys" else columns[column]
             _refuse_separators(values, f"the {name}", lambda at: first_row + at)
-            fragments.append(_property(name, values))
+            fragments += _property(name, values)
     if "properties" in columns:
         fragments.append(_join_map(columns["properties"], first_row))
-    if not fragments:
-        return pa.repeat(pa.scalar(b"", pa.binary()), len(columns["body"]))
-    return _join(*fragments) if len(fragments) > 1 else fragments[0]
+    return fragments
 
 
-def _property(name: str, values: pa.Array) -> pa.Array:
-    """Return `name 0x01 value 0x02` as bytes, nothing where there is no value."""
+def _property(name: str, values: pa.Array) -> list[pa.Array | pa.Scalar]:
+    """Return the fragments of `name 0x01 value 0x02` as bytes, nothing where there is no value."""
     values = values.cast(pa.binary())
-    head = pa.scalar(name.encode() + b"\x01", pa.binary())
-    fragments = _join(head, values, pa.scalar(b"\x02", pa.binary()))
-    is_there = pc.call_function("greater", [pc.call_function("binary_length", [values]), 0])
+    ends = [pa.scalar(each, pa.binary()) for each in (name.encode() + b"\x01", b"\x02")]
+    sizes = pc.call_function("binary_length", [values]).fill_null(0)
+    if np.asarray(sizes).all():
+        return [ends[0], values, ends[1]]
+    is_there = pc.call_function("greater", [sizes, 0])
     empty = pa.scalar(b"", pa.binary())
-    return pc.call_function("if_else", [is_there.fill_null(False), fragments, empty])
+    return [pc.call_function("if_else", [is_there, _join(ends[0], values, ends[1]), empty])]
 
 
 def _join_keys(keys: pa.Array) -> pa.Array:
@@ -217,6 +227,9 @@ def _refuse_separators(values: pa.Array, what: str, row_of: Callable[[int], int]
     """Raise a UsageError for a text that would break properties apart, with the text's row."""
     if not pa.types.is_string(values.type):
         return
+    *_, characters = values.buffers()
+    if characters is None or not len(characters) or np.frombuffer(characters, np.uint8).min() > 2:
+        return  # Also what lies beside a slice is without them.
     options = pc.MatchSubstringOptions(_SEPARATORS)
     found = pc.call_function("match_substring_regex", [values], options=options)
     if pc.call_function("any", [found]).as_py():
