@@ -9,6 +9,9 @@ JVMs are warm: `WARM_UP_S` of load come first. Bodies have 128 bytes, topics eig
 
 What is compared is processor time, of the broker's process for a broker and of the client's for a
 client: other load on the machine disturbs it least. Each figure is the median of the rounds.
+At last Apache's client, started anew, sends 200 messages a second and takes how long each is under
+way (`java/Latency.java`). A broker's memory is what its process has resident when it has just
+started, and with a million messages stored.
 The results are written as `apache.json` and `apache.md`; `--compare` sets two of them side by side.
 `--only` measures the broker alone, in the rows that have the text in their names, and prints it.
 
@@ -46,6 +49,10 @@ WARM_UP_S = 24
 # Of each measurement, before it counts.
 SETTLE_S = 1
 DRAIN_COUNT = 200_000
+# Besides those to drain: a million in all.
+REST_COUNT = 800_000
+LATENCY_RATE = 200
+LATENCY_S = 10
 BODY = bytes(128)
 # As Apache's own scripts give them, but for sizes; the rig's are for tests that live for seconds.
 JAVA_OPTIONS = (
@@ -227,6 +234,12 @@ def load(mode: str, name_server: str, topic: str, width: int, last: str) -> dict
 # --- the comparison -------------------------------------------------------------------------------
 
 
+def resident_mb(pid: int) -> float:
+    """Return how much memory a process has resident."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
 class JavaLoad:
     """The JVM that loads brokers."""
 
@@ -256,14 +269,20 @@ class Comparison:
         self._seconds = seconds
         self._groups = 0
         self.samples: dict[tuple[str, str], list[Sample]] = {}
+        # Of each row the peer's figures and ours.
+        self.memory: dict[str, list[float]] = {}
+        self.latency: dict[str, list[float]] = {}
 
     def fill(self) -> None:
         """Warm the JVMs, and have something to drain."""
+        self._note_memory("resident at the start, MB")
         for target in self._targets.values():
             with Producer("GID_fill", name_server=target.name_server) as producer:
-                batch = [Message("drain", BODY) for _ in range(400)]
-                for _ in range(DRAIN_COUNT // 400):
-                    producer.send_batch(batch)
+                for topic, count in (("drain", DRAIN_COUNT), ("bench", REST_COUNT)):
+                    batch = [Message(topic, BODY) for _ in range(400)]
+                    for _ in range(count // 400):
+                        producer.send_batch(batch)
+        self._note_memory("resident with a million messages, MB")
         apache = self._targets["apache"]
         for row in ROWS:
             if row.mode != "drain":
@@ -272,6 +291,23 @@ class Comparison:
         for row in ROWS:
             if row.mode == "drain":
                 self._run_java(row, apache)
+
+    def _note_memory(self, name: str) -> None:
+        targets = self._targets.values()
+        self.memory[name] = [resident_mb(target.broker_pid) for target in targets]
+
+    def measure_latency(self, command: list[str]) -> None:
+        """Find out how long messages are under way; `command` lacks its arguments."""
+        found = []
+        for target in self._targets.values():
+            words = [target.name_server, "latency", LATENCY_RATE, 2 * SETTLE_S, LATENCY_S]
+            told = subprocess.run(
+                [*command, *map(str, words)], capture_output=True, text=True, check=True
+            )
+            (line,) = [line for line in told.stdout.splitlines() if line.startswith("latencies")]
+            found.append(sorted(int(word) / 1e6 for word in line.split()[1:]))
+        for name, share in (("p50, ms", 0.5), ("p99, ms", 0.99)):
+            self.latency[name] = [ms[round(share * (len(ms) - 1))] for ms in found]
 
     def run_round(self, only: str) -> None:
         for row in ROWS:
@@ -316,7 +352,12 @@ class Comparison:
             if (row.name, "our client") in self.samples:
                 ours = self._median(row, "our client")
                 clients.append(describe_row(row, peer, ours, peer.client_cpu, ours.client_cpu))
-        return {"broker": brokers, "client": clients}
+        figures = {"memory": self.memory, "latency": self.latency}
+        return {
+            "broker": brokers,
+            "client": clients,
+            **{key: list(map(describe_figures, rows.items())) for key, rows in figures.items()},
+        }
 
     def _median(self, row: Row, who: str) -> Sample:
         return Sample(*map(statistics.median, zip(*self.samples[row.name, who], strict=True)))
@@ -333,6 +374,12 @@ def describe_row(
         "peer_rate": round(peer.rate),
         "our_rate": round(ours.rate),
     }
+
+
+def describe_figures(row: tuple[str, list[float]]) -> dict[str, Any]:
+    name, (peer, ours) = row
+    figures = {"peer": round(peer, 2), "ours": round(ours, 2), "ratio": round(ours / peer, 2)}
+    return {"name": name, **figures}
 
 
 def describe_machine() -> dict[str, Any]:
@@ -372,6 +419,10 @@ def render(result: dict[str, Any]) -> str:
             lines.append(
                 f"| {row['name']} | {row['peer']} | {row['ours']} | {row['ratio']} | {rates} |"
             )
+    for key, title in (("latency", "200 messages a second"), ("memory", "memory of the broker")):
+        lines += ["", f"| {title} | {machine['peer']} | SparrowMQ | ratio |", "|---|---|---|---|"]
+        for row in result[key]:
+            lines.append(f"| {row['name']} | {row['peer']} | {row['ours']} | {row['ratio']} |")
     return "\n".join(lines) + "\n"
 
 
@@ -413,9 +464,9 @@ def measure(rounds: int, seconds: float, only: str) -> dict[str, Any]:
     if not (cache / "jars" / "complete").exists():
         raise SystemExit("Apache's jars are not there; `make interop` fetches them")
     rig.compile_peer("javac", VERSION)
-    source = ROOT / "benchmarks" / "java" / "Load.java"
+    sources = [str(ROOT / "benchmarks" / "java" / name) for name in ("Load.java", "Latency.java")]
     classes, jars = str(cache / "classes"), f"{cache / 'jars'}/*"
-    subprocess.run(["javac", "-nowarn", "-cp", jars, "-d", classes, str(source)], check=True)
+    subprocess.run(["javac", "-nowarn", "-cp", jars, "-d", classes, *sources], check=True)
     with (
         tempfile.TemporaryDirectory() as directory,
         EmbeddedCluster(Path(directory, "ours"), flush="async") as ours,
@@ -426,7 +477,7 @@ def measure(rounds: int, seconds: float, only: str) -> dict[str, Any]:
         load = JavaLoad(java)
         try:
             for cluster in (apache, ours):
-                for topic in ("bench", "drain"):
+                for topic in ("bench", "drain", "latency"):
                     cluster.create_topic(topic, queues=8)
             broker_pid = apache._processes[-1].process.pid
             comparison = Comparison(
@@ -438,6 +489,10 @@ def measure(rounds: int, seconds: float, only: str) -> dict[str, Any]:
             comparison.fill()
             for _ in range(rounds):
                 comparison.run_round(only)
+            home = f"-Duser.home={directory}"
+            comparison.measure_latency(
+                ["java", *JAVA_OPTIONS, home, "-cp", f"{classes}:{jars}", "Latency"]
+            )
         finally:
             load.kill()
             apache.kill()

@@ -526,6 +526,11 @@ class FrameDecoder:
         self._error: RemoteProtocolError | None = None
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held; also after an error, which `next_command` raises again."""
+        return not self._buffer
+
+    @property
     def buffered_bytes(self) -> int:
         """How many bytes are held that belong to no command returned."""
         return len(self._buffer) - self._at

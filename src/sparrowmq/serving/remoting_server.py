@@ -327,6 +327,9 @@ class RemotingServer:
                 break
             if outputs:
                 self.perform(outputs)
+            if link.decoder.is_empty and not link.unmade:
+                link.catch_up(now_ms)
+                break
             now_ms = self._monotonic_ms()
         else:
             link.fall_behind()

@@ -64,13 +64,13 @@ def _read_all(log: CommitLog, entries: bytes, bytes_max: int) -> tuple[bytes, in
     """
     places = _places(len(entries) // ENTRY_SIZE).unpack(entries)
     positions, sizes = places[::2], places[1::2]
-    *begins, end = accumulate(sizes, initial=positions[0])
-    total = end - positions[0]
+    ends = tuple(accumulate(sizes, initial=positions[0]))
+    total = ends[-1] - positions[0]
     # A filler's size is beyond these limits.
     if (
         total <= min(bytes_max, _READ_BYTES_MAX)
         and positions[0] >= log.files.begin
-        and positions == tuple(begins)
+        and positions == ends[:-1]
     ):
         run = log.read(positions[0], total)
         return (run, len(sizes)) if len(run) == total else (b"", 0)
@@ -78,8 +78,8 @@ def _read_all(log: CommitLog, entries: bytes, bytes_max: int) -> tuple[bytes, in
         return b"", 0
     totals = list(accumulate(sizes))
     count = max(1, bisect_right(totals, bytes_max))
-    ends = map(add, positions, sizes)
-    breaks = compress(range(1, count), map(ne, ends, positions[1:count]))
+    stops = map(add, positions, sizes)
+    breaks = compress(range(1, count), map(ne, stops, positions[1:count]))
     runs = [
         (positions[first], totals[last - 1] - totals[first] + sizes[first])
         for first, last in pairwise([0, *breaks, count])
