@@ -117,6 +117,10 @@ async def test_twins_are_shown_where_they_hurt_with_the_doctors_finding_beside_t
     assert re.search(r'<tr class="unowned">.*?href="#finding-R0[12]"', page, re.S)
     assert 'id="finding-R0' in page
     assert "Remedy" in text
+    for path in (f"/groups/{stage.group}", "/doctor"):
+        chinese = words_of(await reader.read(f"{path}?lang=zh"))
+        assert "让每个进程有自己的实例名" in chinese
+        assert "give every process its own instance name" not in chinese
 
 
 async def test_a_queue_explains_its_owner(reader: Reader, stage: GroupStage) -> None:

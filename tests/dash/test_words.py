@@ -59,10 +59,21 @@ def test_both_languages_name_the_same_values() -> None:
     assert [] == [text for text, chinese in CHINESE.items() if names(text) != names(chinese)]
 
 
-def test_every_rule_has_a_name_in_chinese() -> None:
+def test_every_rule_has_its_chinese() -> None:
     assert set(RULES) == set(CHINESE_RULES)
-    assert "" == Words("en").rule("R01")
-    assert "clientId" in Words("zh").rule("R01")
+    for rule, texts in CHINESE_RULES.items():
+        for text in texts:
+            assert re.search("[\u4e00-\u9fff]", text), (rule, text)
+        assert texts.consequence.endswith("。"), rule
+        assert texts.remedy.endswith("。"), rule
+
+
+def test_findings_are_in_the_doctors_own_words_in_english() -> None:
+    chinese = Words("zh").rule("R01")
+
+    assert Words("en").rule("R01") is None
+    assert chinese is not None
+    assert "clientId" in chinese.name
 
 
 def test_every_noun_that_is_counted_has_its_chinese() -> None:

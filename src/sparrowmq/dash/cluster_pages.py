@@ -9,7 +9,8 @@ from sparrowmq.dash.overview_page import group_href
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import View, Visit
-from sparrowmq.doctor import Severity
+from sparrowmq.dash.words import Words
+from sparrowmq.doctor import Finding, Severity
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_topic
 
@@ -204,6 +205,18 @@ async def show_broker(watcher: Watcher, visit: Visit) -> View:
     return View(template="broker.html", title=name, tables=(table,), context={"broker": broker})
 
 
+def _finding_cells(finding: Finding, words: Words) -> tuple[Cell, Cell, Cell]:
+    """Return title, consequence and remedy; with the doctor's own words where those are others."""
+    rule = words.rule(finding.rule)
+    if rule is None:
+        return Cell(finding.title), Cell(finding.consequence), Cell(finding.remedy)
+    return (
+        Cell(rule.name, note=finding.title),
+        Cell(rule.consequence, note=finding.consequence),
+        Cell(rule.remedy),
+    )
+
+
 async def show_doctor(watcher: Watcher, visit: Visit) -> View:
     """List what the doctor finds in the groups that are looked at, the worst first."""
     found = [
@@ -230,9 +243,7 @@ async def show_doctor(watcher: Watcher, visit: Visit) -> View:
                 Cell(visit.words(finding.severity.name.lower()), tone=tones[finding.severity]),
                 Cell(finding.rule),
                 Cell(name, f"{group_href(name)}#finding-{finding.rule}"),
-                Cell(finding.title, note=visit.words.rule(finding.rule)),
-                Cell(finding.consequence),
-                Cell(finding.remedy),
+                *_finding_cells(finding, visit.words),
             ]
             for finding, name in found
         ],

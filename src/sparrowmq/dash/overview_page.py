@@ -115,7 +115,8 @@ def _trouble(
         worst, *others = findings
         tone = "bad" if worst.severity is Severity.ERROR else "warn"
         note = words("and {n} more", n=len(others)) if others else ""
-        what = words.rule(worst.rule) or worst.title
+        rule = words.rule(worst.rule)
+        what = rule.name if rule else worst.title
         return Cell(f"{worst.rule} {what}", tone=tone, note=note)
     if members == 0 and lag:
         return Cell(words("nobody consumes"), tone="bad")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sparrowmq.dash.chinese import CHINESE, CHINESE_COUNTS, CHINESE_RULES
+from sparrowmq.dash.chinese import CHINESE, CHINESE_COUNTS, CHINESE_RULES, RuleText
 
 LANGUAGES: Mapping[str, str] = MappingProxyType({"en": "English", "zh": "中文"})
 
@@ -24,9 +24,9 @@ class Words:
         found = CHINESE.get(text, text) if self.language == "zh" else text
         return found.format(**values) if values else found
 
-    def rule(self, rule: str) -> str:
-        """Return what one of the doctor's rules is about; "" in English, which its title says."""
-        return CHINESE_RULES.get(rule, "") if self.language == "zh" else ""
+    def rule(self, rule: str) -> RuleText | None:
+        """Return the texts of one of the doctor's rules; None in English, the doctor's own."""
+        return CHINESE_RULES.get(rule) if self.language == "zh" else None
 
     def count(self, count: int, noun: str) -> str:
         """Write a count with its noun: `1 queue`, `2,000 queues`, `2,000 个队列`."""
