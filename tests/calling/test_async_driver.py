@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from frame_server import FrameServer
+from frame_server import FrameServer, Peer, echo
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.effects import (
     CallEach,
@@ -26,8 +26,10 @@ from sparrowmq.calling.effects import (
     spawn,
     wait,
 )
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import ConnectionLost, InvokeTimeout, UsageError
+from sparrowmq.protocol.acl import Credentials, is_signature_valid
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 
 LONG_MS = 20_000
 
@@ -261,3 +263,106 @@ def test_driver_belongs_to_one_loop() -> None:
     with pytest.raises(UsageError, match="another event loop"):
         asyncio.run(use())
     asyncio.run(close())
+
+
+# Requests for which no task waits.
+
+
+def send_request(body: bytes) -> SendRequest:
+    fields = make_fields("G", "T", template_topic="TBW102", template_queues_max=4)
+    return SendRequest(SendTemplate(fields), (0, 0, 0, 0), "", body)
+
+
+async def test_requests_without_tasks_are_answered_each_with_its_own(
+    serve: Callable[..., FrameServer], driver: AsyncDriver
+) -> None:
+    server = serve()
+    bodies = [b"%d" % number for number in range(200)]
+    requests = [send_request(body) for body in bodies]
+
+    # The first ones wait for the connection.
+    for _ in range(2):
+        answers = await asyncio.gather(
+            *(driver.ask(server.address, request, timeout_ms=LONG_MS) for request in requests)
+        )
+        assert bodies == [answer.body for answer in answers]
+
+    assert 1 == server.connection_count
+
+
+async def test_request_without_a_task_runs_out_of_time(
+    serve: Callable[..., FrameServer], driver: AsyncDriver
+) -> None:
+    held: list[tuple[Peer, RemotingCommand]] = []
+
+    def hold(peer: Peer, request: RemotingCommand) -> None:
+        if request.body == b"held":
+            held.append((peer, request))
+        else:
+            echo(peer, request)
+
+    server = serve(hold)
+    await driver.ask(server.address, send_request(b"x"), timeout_ms=LONG_MS)
+
+    with pytest.raises(InvokeTimeout, match=r"did not answer request 310 within 30 ms"):
+        await driver.ask(server.address, send_request(b"held"), timeout_ms=30)
+    # Its late answer is nobody's.
+    held[0][0].reply(held[0][1], body=b"late")
+    answer = await driver.ask(server.address, send_request(b"y"), timeout_ms=30_000)
+
+    assert b"y" == answer.body
+
+
+async def test_request_without_a_task_ends_with_its_connection(
+    serve: Callable[..., FrameServer], driver: AsyncDriver
+) -> None:
+    server = serve(
+        lambda peer, request: peer.close() if request.body == b"end" else echo(peer, request)
+    )
+    await driver.ask(server.address, send_request(b"x"), timeout_ms=LONG_MS)
+
+    with pytest.raises(ConnectionLost, match="lost"):
+        await driver.ask(server.address, send_request(b"end"), timeout_ms=LONG_MS)
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+async def test_request_without_a_task_is_given_up(
+    serve: Callable[..., FrameServer], driver: AsyncDriver, how: str
+) -> None:
+    server = serve(lambda peer, request: None if request.body == b"held" else echo(peer, request))
+    await driver.ask(server.address, send_request(b"x"), timeout_ms=LONG_MS)
+    asking = asyncio.create_task(
+        driver.ask(server.address, send_request(b"held"), timeout_ms=LONG_MS)
+    )
+    await asyncio.sleep(0)
+
+    if how == "cancel":
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        answer = await driver.ask(server.address, send_request(b"y"), timeout_ms=LONG_MS)
+        assert b"y" == answer.body
+    else:
+        await driver.aclose()
+        with pytest.raises(UsageError, match="closed meanwhile"):
+            await asking
+        with pytest.raises(UsageError, match="is closed"):
+            await driver.ask(server.address, send_request(b"y"), timeout_ms=LONG_MS)
+
+
+async def test_request_without_a_task_is_signed(serve: Callable[..., FrameServer]) -> None:
+    seen: list[RemotingCommand] = []
+
+    def answer(peer: Peer, request: RemotingCommand) -> None:
+        seen.append(request)
+        echo(peer, request)
+
+    server = serve(answer)
+    async with AsyncDriver(
+        credentials=Credentials(access_key="key", secret_key="secret")
+    ) as driver:
+        for _ in range(2):
+            await driver.ask(server.address, send_request(b"x"), timeout_ms=LONG_MS)
+
+    for request in seen:
+        assert is_signature_valid(request.ext_fields or {}, request.body, secret_key="secret")

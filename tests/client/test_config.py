@@ -147,7 +147,7 @@ def test_keys_reach_the_driver_and_show_nowhere(kind: str) -> None:
 
     with CLIENTS[kind](**keys) as client:
         driver = client._member.driver if hasattr(client, "_member") else client._driver
-        found = driver._network._credentials
+        found = driver._network.channels._credentials
         assert keys == {name: getattr(found, name) for name in keys}
 
     shown = f"{config} {found} {vars(client)}"

@@ -16,6 +16,7 @@ import logging
 import os
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Self, TypeVar, cast
@@ -26,6 +27,7 @@ from sparrowmq.calling.call_run import CallRun
 from sparrowmq.calling.channel import (
     CONNECT_TIMEOUT_MS,
     WRITE_BUFFER_BYTES_MAX,
+    Ask,
     Channel,
     OnConnectionLost,
     OnRequest,
@@ -39,6 +41,7 @@ from sparrowmq.calling.effects import (
     Invoke,
     Oneway,
     Operation,
+    invoke,
 )
 from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
 from sparrowmq.calling.sockets import split_address, tune
@@ -51,6 +54,8 @@ from sparrowmq.calling.tls import (
 )
 from sparrowmq.errors import UsageError
 from sparrowmq.protocol.acl import Credentials
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.send_request import SendRequest
 
 LOG = logging.getLogger("sparrowmq.calling")
 
@@ -109,6 +114,7 @@ class AsyncDriver:
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER_MS
+        self._asks = _Asks()
         self._dials: dict[Channel, asyncio.Future[None]] = {}
         # What `aclose` waits for: dials, coroutine calls, and connections not yet closed.
         self._awaited: set[asyncio.Future[Any]] = set()
@@ -153,6 +159,29 @@ class AsyncDriver:
         result: T = task.outcome()
         return result
 
+    async def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> RemotingCommand:
+        """Send a request and return its answer, as an operation that does nothing else.
+
+        On a connection that is open this takes no task: the answer goes straight to one future.
+
+        Raises: as `Invoke`; UsageError as `run`.
+        """
+        loop = self._bind()
+        channel = self._channels.find(address)
+        ask = Ask(loop.create_future(), clock.monotonic_ms() + timeout_ms)
+        if channel is None or not channel.ask(request, ask, self._scheduler):
+            return await self.run(invoke(address, request.command(), timeout_ms=timeout_ms))
+        if not self._turn_due:
+            self._run_soon()
+        self._asks.add(loop, channel, ask, timeout_ms)
+        try:
+            return await ask.future
+        except BaseException:
+            channel.forget(ask)
+            if self._is_closing:
+                raise UsageError("the driver was closed meanwhile") from None
+            raise
+
     def spawn(self, operation: Operation[Any], *, name: str) -> OperationTask:
         """Start an operation beside others; it begins at the loop's next turn."""
         self._bind()
@@ -188,6 +217,7 @@ class AsyncDriver:
         self._channels.report_unjoined()
         if self._timer is not None:
             self._timer.cancel()
+        self._asks.close()
         if self._awaited:
             _, left = await asyncio.wait(self._awaited, timeout=timeout_ms / 1000)
             if left:
@@ -403,6 +433,53 @@ class AsyncDriver:
         except TimeoutError:
             pass
         log_left(pool.join(timeout_ms=100 if ended.is_set() else 0))
+
+
+class _Asks:
+    """The waits of `ask`, in the order of their deadlines, and one timer for all.
+
+    Waits of one time-out end in the order in which they began. So one queue for each time-out, of
+    which the first that still waits is looked at, stands for a timer for each of them.
+    """
+
+    def __init__(self) -> None:
+        self._by_timeout: dict[int, deque[tuple[Channel, Ask]]] = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+
+    def add(
+        self, loop: asyncio.AbstractEventLoop, channel: Channel, ask: Ask, timeout_ms: int
+    ) -> None:
+        """Have a wait end when its time is up."""
+        waits = self._by_timeout.get(timeout_ms)
+        if waits is None:
+            waits = self._by_timeout[timeout_ms] = deque()
+        while waits and waits[0][1].future.done():
+            waits.popleft()
+        waits.append((channel, ask))
+        if timeout_ms not in self._timers:
+            self._set_timer(loop, timeout_ms, timeout_ms)
+
+    def close(self) -> None:
+        """End no wait any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop, timeout_ms: int, delay_ms: int) -> None:
+        expire = partial(self._expire, loop, timeout_ms)
+        self._timers[timeout_ms] = loop.call_later(delay_ms / 1000, expire)
+
+    def _expire(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
+        waits = self._by_timeout[timeout_ms]
+        now_ms = clock.monotonic_ms()
+        while waits:
+            channel, ask = waits[0]
+            if not ask.future.done():
+                if ask.deadline_ms > now_ms:
+                    self._set_timer(loop, timeout_ms, ask.deadline_ms - now_ms)
+                    return
+                channel.expire_ask(ask, timeout_ms)
+            waits.popleft()
+        del self._timers[timeout_ms], self._by_timeout[timeout_ms]
 
 
 class _Connection(asyncio.Protocol):

@@ -47,6 +47,8 @@ from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Time
 from sparrowmq.calling.socket_network import SocketNetwork
 from sparrowmq.errors import UsageError
 from sparrowmq.protocol.acl import Credentials
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.send_request import SendRequest
 
 LOG = logging.getLogger("sparrowmq.calling")
 
@@ -162,6 +164,10 @@ class BlockingDriver:
             raise UsageError("the driver was closed meanwhile")
         result: T = task.outcome()
         return result
+
+    def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> RemotingCommand:
+        """Send a request and return its answer. Raises: as `Invoke`; UsageError as `run`."""
+        return self.run(effects.invoke(address, request.command(), timeout_ms=timeout_ms))
 
     def serve_until(self, event: Event) -> None:
         """Run all tasks until the event is set: by one of them, or by `call_soon_threadsafe`.

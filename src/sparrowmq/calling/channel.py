@@ -17,6 +17,7 @@ A time-out never closes the connection; a late answer is dropped by the session.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeAlias
@@ -34,6 +35,7 @@ from sparrowmq.errors import (
 from sparrowmq.protocol.acl import Credentials, signed
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.send_request import SendRequest
 from sparrowmq.protocol.session import RemotingSession, RequestReceived
 
 LOG = logging.getLogger("sparrowmq.calling")
@@ -73,6 +75,30 @@ class Wire(Protocol):
     def close(self) -> None:
         """Close the connection at once, without a further call to the channel."""
         ...
+
+
+class Ask:
+    """Somebody who waits for the answer to one request, without a task.
+
+    Args:
+        future: is given the answer, or the error.
+        deadline_ms: when its time is up.
+    """
+
+    __slots__ = ("deadline_ms", "future")
+
+    def __init__(self, future: asyncio.Future[RemotingCommand], deadline_ms: int) -> None:
+        self.future = future
+        self.deadline_ms = deadline_ms
+
+    def end(self, answer: RemotingCommand | None, error: TransportError | None) -> None:
+        """End the wait; nothing if it was ended already."""
+        if self.future.done():
+            return
+        if answer is not None:
+            self.future.set_result(answer)
+        elif error is not None:
+            self.future.set_exception(error)
 
 
 class Channel:
@@ -142,7 +168,20 @@ class Channel:
         else:
             self._write(task, effect, wire, scheduler)
 
-    def forget(self, task: OperationTask) -> None:
+    def ask(self, request: SendRequest, ask: Ask, scheduler: Scheduler) -> bool:
+        """Write a request for which no task waits; False if it cannot be written now.
+
+        Raises: TooManyInFlight, LocalProtocolError; nothing is written then.
+        """
+        wire = self.wire
+        if wire is None or self._unwritten or wire.is_full:
+            return False
+        frame = self._start(request, ask)
+        self.deadline_ms = scheduler.now_ms + IDLE_MS
+        self._write_frame(frame, wire)
+        return True
+
+    def forget(self, task: OperationTask | Ask) -> None:
         """Drop a task's request; if it was written, drop its answer too when it comes."""
         if task in self._unwritten:
             del self._unwritten[task]
@@ -150,6 +189,15 @@ class Channel:
             del self._flushing[task]
         else:
             self._session.abandon(task)
+
+    def expire_ask(self, ask: Ask, timeout_ms: int) -> None:
+        """End a wait whose time is up."""
+        self._session.abandon(ask)
+        ask.end(None, self._unanswered(SendRequest.code, f"within {timeout_ms} ms"))
+
+    def _unanswered(self, code: int, within: str, verb: str = "answer") -> InvokeTimeout:
+        message = f"{self.address} did not {verb} request {code} {within}"
+        return InvokeTimeout(message, address=self.address)
 
     def time_out(self, task: OperationTask) -> TransportError:
         """Forget a task whose time is up and return the error it gets."""
@@ -165,8 +213,7 @@ class Channel:
             message = f"{self.address} takes no more bytes; request not written {within}"
             return TooManyInFlight(message, address=self.address)
         verb = "answer" if isinstance(effect, Invoke) else "take one-way"
-        message = f"{self.address} did not {verb} request {effect.request.code} {within}"
-        return InvokeTimeout(message, address=self.address)
+        return self._unanswered(effect.request.code, within, verb)
 
     def opened(self, wire: Wire, scheduler: Scheduler) -> None:
         """Take the wire of the connection just made, and write what waited for it."""
@@ -197,6 +244,8 @@ class Channel:
         for event in self._session.receive_data(data):
             if isinstance(event, RequestReceived):
                 self._answer(event.command, scheduler)
+            elif type(event.token) is Ask:
+                event.token.end(event.command, None)
             else:
                 scheduler.resume(event.token, event.command)  # type: ignore[arg-type]
 
@@ -220,7 +269,7 @@ class Channel:
         if wire is not None:
             wire.close()
         for token in (*self._flushing, *self._session.outstanding):
-            assert isinstance(token, OperationTask)
+            assert isinstance(token, OperationTask | Ask)
             message = f"connection to {self.address} lost: {reason}"
             self._fail(token, ConnectionLost(message, address=self.address), cause, scheduler)
         for task in self._unwritten:
@@ -232,13 +281,16 @@ class Channel:
 
     def _fail(
         self,
-        task: OperationTask,
+        task: OperationTask | Ask,
         error: TransportError,
         cause: BaseException | None,
         scheduler: Scheduler,
     ) -> None:
         error.__cause__ = cause
-        scheduler.throw(task, error)
+        if isinstance(task, Ask):
+            task.end(None, error)
+        else:
+            scheduler.throw(task, error)
 
     def _write_waiting(self, scheduler: Scheduler) -> None:
         while self._unwritten and self.wire is not None and not self.wire.is_full:
@@ -248,24 +300,30 @@ class Channel:
     def _write(
         self, task: OperationTask, effect: Invoke | Oneway, wire: Wire, scheduler: Scheduler
     ) -> None:
-        request = effect.request
         try:
-            if self._credentials is not None:
-                request = signed(request, self._credentials)
             if isinstance(effect, Invoke):
-                frame = self._session.start_request(request, task)
+                frame = self._start(effect.request, task)
             else:
+                request = effect.request
+                if self._credentials is not None:
+                    request = signed(request, self._credentials)
                 frame = self._session.write_oneway(request)
                 self._flushing[task] = None
-        except TooManyInFlight as error:
-            scheduler.throw(task, TooManyInFlight(f"{self.address}: {error}", address=self.address))
-            return
         # Whatever is wrong with a request is its operation's matter, not the connection's.
         except Exception as error:
             scheduler.throw(task, error)
             return
         self.deadline_ms = scheduler.now_ms + IDLE_MS
         self._write_frame(frame, wire)
+
+    def _start(self, request: RemotingCommand | SendRequest, token: OperationTask | Ask) -> bytes:
+        if self._credentials is not None:
+            command = request.command() if isinstance(request, SendRequest) else request
+            request = signed(command, self._credentials)
+        try:
+            return self._session.start_request(request, token)
+        except TooManyInFlight as error:
+            raise TooManyInFlight(f"{self.address}: {error}", address=self.address) from None
 
     def _write_frame(self, frame: bytes, wire: Wire) -> None:
         wire.write(frame)

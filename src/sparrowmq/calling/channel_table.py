@@ -85,6 +85,10 @@ class ChannelTable:
         channel.submit(task, effect, self._scheduler)
         self._dial(channel)
 
+    def find(self, address: str) -> Channel | None:
+        """Return the channel to an address, made or being made, None if there is none."""
+        return self._by_address.get(address)
+
     def take_unflushed(self) -> list[Channel]:
         """Return the channels that have written since the last call; each needs a `flush`."""
         channels = self.unflushed.copy()

@@ -13,6 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
+from sparrowmq.calling import clock
 from sparrowmq.calling.effects import Operation, bounded
 from sparrowmq.client.aio_batches import AsyncBatches
 from sparrowmq.client.aio_member import AsyncMember
@@ -57,7 +58,7 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
 )
 from sparrowmq.client.task_host import TAKES_COROUTINES, Future, open_driver, open_instance
-from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.errors import SparrowError, TransportError, UsageError
 from sparrowmq.model import (
     Message,
     MessageExt,
@@ -66,6 +67,7 @@ from sparrowmq.model import (
     SendResult,
 )
 from sparrowmq.protocol.bodies import ConsumerConnection
+from sparrowmq.protocol.command import RemotingCommand
 
 T = TypeVar("T")
 
@@ -130,8 +132,29 @@ class AsyncProducer:
         every attempt failed (one of them may have stored it); RouteError or ConnectFailed if the
         topic or the name server is not found; BrokerError if the broker refuses it for good.
         """
-        send = partial(trace_of.send_traced, self._publisher, queue=queue)
-        return await self._run(observe(self._publisher, message, send))
+        publisher = self._publisher
+        self._check_open()
+        direct = sending.prepare(
+            publisher,
+            message,
+            queue,
+            timestamp_ms=clock.timestamp_ms(),
+            now_ms=clock.monotonic_ms(),
+        )
+        if direct is None:
+            send = partial(trace_of.send_traced, publisher, queue=queue)
+            return await self._run(observe(publisher, message, send))
+        outcome: RemotingCommand | TransportError
+        try:
+            outcome = await self._driver.ask(
+                direct.address, direct.request, timeout_ms=publisher.config.send_timeout_ms
+            )
+        except TransportError as error:
+            outcome = error
+        else:
+            if (result := sending.read_answer(publisher, direct, outcome)) is not None:
+                return result
+        return await self._driver.run(sending.go_on(publisher, direct, outcome))
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None

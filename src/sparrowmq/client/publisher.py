@@ -16,6 +16,7 @@ from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.model import Message, SendResult
 from sparrowmq.protocol.message_id import UniqIdGenerator
+from sparrowmq.protocol.send_request import SendTemplate
 
 if TYPE_CHECKING:
     from sparrowmq.client.tracer import Tracer
@@ -52,6 +53,7 @@ class Publisher:
         lookups: the look-up that is under way of a topic's route, by topic.
         heartbeat_due_ms: when brokers must hear of this producer again; None before the first.
         checked_topics: topics whose names were found good.
+        templates: what sends share, by topic; as many as `checked_topics`.
         tracer: what is told of its messages, if it is.
         observers: see each of its sends.
     """
@@ -64,5 +66,6 @@ class Publisher:
     lookups: dict[str, Task] = field(default_factory=dict)
     heartbeat_due_ms: int | None = None
     checked_topics: set[str] = field(default_factory=set)
+    templates: dict[str, SendTemplate] = field(default_factory=dict)
     tracer: Tracer | None = None
     observers: tuple[SendObserver, ...] = ()

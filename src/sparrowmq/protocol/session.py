@@ -20,6 +20,7 @@ from sparrowmq.errors import LocalProtocolError, TooManyInFlight
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, RefusedHeader, encode_frame
+from sparrowmq.protocol.send_request import SendRequest
 
 # NettySystemConfig.CLIENT_ASYNC_SEMAPHORE_VALUE: RocketMQ's permits for requests under way.
 IN_FLIGHT_MAX = 65_535
@@ -78,7 +79,7 @@ class RemotingSession:
         """How many requests wait for an answer."""
         return len(self._opaques)
 
-    def start_request(self, request: RemotingCommand, token: Hashable) -> bytes:
+    def start_request(self, request: RemotingCommand | SendRequest, token: Hashable) -> bytes:
         """Number a request and return its bytes; its answer will come with the token.
 
         Raises:
@@ -91,13 +92,16 @@ class RemotingSession:
                 f"{len(self._opaques)} requests wait for answers on one connection, "
                 "as many as may; wait for some of them first"
             )
-        if request.flag & (RESPONSE_FLAG | ONEWAY_FLAG):
+        if not isinstance(request, SendRequest) and request.flag & (RESPONSE_FLAG | ONEWAY_FLAG):
             raise LocalProtocolError(f"flag {request.flag} is not that of a two-way request")
         if token in self._opaques:
             raise LocalProtocolError(f"token {token!r} waits for another answer already")
         opaque = self._take_opaque()
-        request.opaque = opaque
-        frame = encode_frame(request)
+        if isinstance(request, SendRequest):
+            frame = request.encode(opaque)
+        else:
+            request.opaque = opaque
+            frame = encode_frame(request)
         self._tokens[opaque] = token
         self._opaques[token] = opaque
         return frame

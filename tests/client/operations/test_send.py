@@ -13,7 +13,10 @@ from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.send import (
     fetch_publish_queues,
+    go_on,
     leave,
+    prepare,
+    read_answer,
     select_queue,
     send,
     send_batch,
@@ -29,6 +32,7 @@ from sparrowmq.errors import (
     RemoteProtocolError,
     SendFailed,
     TopicRouteNotFound,
+    TransportError,
     UsageError,
 )
 from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
@@ -421,3 +425,91 @@ def test_result_is_a_plain_tuple() -> None:
     result = SendResult(SendStatus.SEND_OK, "m", "o", queue, 5)
 
     assert (SendStatus.SEND_OK, "m", "o", queue, 5) == result
+
+
+# --- the way around the operation -----------------------------------------------------------------
+
+
+def send_directly(
+    driver: Play, publisher: Publisher, message: Message, queue: MessageQueue | None = None
+) -> SendResult:
+    """Send as a face does."""
+    direct = prepare(publisher, message, queue, timestamp_ms=driver.now_ms, now_ms=driver.now_ms)
+    assert direct is not None
+    outcome: RemotingCommand | TransportError
+    try:
+        outcome = driver.handler(direct.address, direct.request.command())
+    except TransportError as error:
+        outcome = error
+    else:
+        result = read_answer(publisher, direct, outcome)
+        if result is not None:
+            return result
+    result = driver(go_on(publisher, direct, outcome))
+    assert isinstance(result, SendResult)
+    return result
+
+
+FAILURES: list[tuple[list[Exception | int], int]] = [
+    ([], 2),
+    ([ResponseCode.SYSTEM_BUSY], 2),
+    ([refused("a:1"), ResponseCode.SYSTEM_ERROR], 2),
+    ([refused("a:1")] * 9, 2),
+    ([refused("a:1")], 0),
+    ([InvokeTimeout("no answer", address="a:1")] * 2, 1),
+    ([ResponseCode.NO_PERMISSION], 2),
+    ([ResponseCode.MESSAGE_ILLEGAL], 2),
+    ([ResponseCode.FLUSH_DISK_TIMEOUT], 2),
+    ([InvokeTimeout("no answer", address="a:1"), ResponseCode.MESSAGE_ILLEGAL], 2),
+]
+
+
+@pytest.mark.parametrize("brokers", [("a",), ("a", "b")])
+@pytest.mark.parametrize(("failures", "retry_times"), FAILURES)
+@pytest.mark.parametrize("queue", [None, MessageQueue("T", "a", 1)])
+def test_sends_around_the_operation_end_as_those_by_it(
+    play: Callable[[Handler], Play],
+    brokers: tuple[str, ...],
+    failures: list[Exception | int],
+    retry_times: int,
+    queue: MessageQueue | None,
+) -> None:
+    def outcome_of(*, is_direct: bool) -> Any:
+        servers = Servers(*brokers)
+        driver, publisher = play(servers), make_publisher(retry_times)
+        message = Message("T", b"x", keys=("k",), tags="A")
+        # The route is known then, and the broker knows the producer.
+        driver(send(publisher, message))
+        servers.sent.clear()
+        servers.failures["a:1"] = list(failures)
+        ended: Any
+        try:
+            if is_direct:
+                ended = send_directly(driver, publisher, message, queue)
+            else:
+                ended = driver(send(publisher, message, queue=queue))
+        except (SendFailed, BrokerError) as error:
+            ended = type(error), str(error), getattr(error, "brokers_tried", None)
+        return ended, driver.slept_ms, [(at, dict(r.ext_fields or {})) for at, r in servers.sent]
+
+    assert outcome_of(is_direct=False) == outcome_of(is_direct=True)
+
+
+def test_only_the_usual_send_goes_around_the_operation(play: Callable[[Handler], Play]) -> None:
+    driver, publisher = play(Servers("a")), make_publisher()
+    message = Message("T", b"x")
+
+    def is_direct(*, later_ms: int = 0, queue: Any = None) -> bool:
+        now_ms = driver.now_ms + later_ms
+        return prepare(publisher, message, queue, timestamp_ms=1, now_ms=now_ms) is not None
+
+    # No route yet, and no heartbeat.
+    assert not is_direct()
+    driver(send(publisher, message))
+    assert is_direct()
+    assert not is_direct(queue=lambda queues, _: queues[0])
+    assert not is_direct(later_ms=publisher.config.times.route_refresh_ms + 1)
+    with pytest.raises(UsageError, match="is no Message"):
+        prepare(publisher, "text", None, timestamp_ms=1, now_ms=driver.now_ms)  # type: ignore[arg-type]
+    publisher.routes.remove("T")
+    assert not is_direct()

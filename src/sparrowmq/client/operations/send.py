@@ -5,14 +5,18 @@ one; a message whose queue is given (by the user or by its sharding key) stays w
 whose answer never came may have stored the message, so a retry can store it twice: consumers must
 bear duplicates, as with RocketMQ.
 
-Hot path, benchmark: benchmarks/client.py. Hence the header made by hand.
+Hot path, benchmark: benchmarks/against_apache.py. Hence the header made by hand, and the way of the
+usual send around this operation (`prepare`): where the route is known, a face writes the request
+and waits for the answer, and comes back here with `go_on` if that was not all.
 Source: DefaultMQProducerImpl.sendDefaultImpl, sendKernelImpl; MQClientAPIImpl.processSendResponse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 from sparrowmq.calling.effects import Invoke, Now, Oneway, Operation, Sleep, Timestamp, join, spawn
 from sparrowmq.client.arguments import check_message, check_messages, check_queue
@@ -51,6 +55,7 @@ from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.record import BatchEntry, encode_batch
+from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 
 _STATUSES: Mapping[int, SendStatus] = MappingProxyType(
     {
@@ -200,7 +205,7 @@ def send_oneway(
     )
     request.flag = ONEWAY_FLAG
     route, now_ms = yield from _get_route(publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms)
-    target = _choose(publisher, route, queue, message.sharding_key)
+    target = _choose(publisher, route, queue=queue, key=message.sharding_key)
     _set_queue(request, target)
     address = _master_of(publisher, target)
     yield Oneway(address, request, max(1, deadline_ms - now_ms))
@@ -234,28 +239,119 @@ def _target_of(
 def _make_request(
     publisher: Publisher, topic: str, outgoing: OutgoingMessage, *, code: int, timestamp_ms: int
 ) -> RemotingCommand:
-    """Make the request but for its queue. Letters: headers.SendMessageRequestHeaderV2."""
-    config = publisher.config
-    ext_fields = {
-        "a": config.group,
-        "b": topic,
-        "c": config.template_topic,
-        "d": str(config.template_queues_max),
-        "e": "",
+    """Make the request but for its queue."""
+    ext_fields = _make_fields(publisher, topic, code)
+    ext_fields |= {
         "f": str(outgoing.sys_flag),
         "g": str(timestamp_ms),
         "h": str(outgoing.flag),
         "i": outgoing.properties,
-        "j": "0",
-        "k": "false",
-        "m": "true" if code == RequestCode.SEND_BATCH_MESSAGE else "false",
     }
     return RemotingCommand(code=code, ext_fields=ext_fields, body=outgoing.body)
+
+
+def _make_fields(publisher: Publisher, topic: str, code: int) -> dict[str, str]:
+    config = publisher.config
+    return make_fields(
+        config.group,
+        topic,
+        template_topic=config.template_topic,
+        template_queues_max=config.template_queues_max,
+        is_batch=code == RequestCode.SEND_BATCH_MESSAGE,
+    )
 
 
 def _set_queue(request: RemotingCommand, queue: MessageQueue) -> None:
     assert isinstance(request.ext_fields, dict)
     request.ext_fields["e"] = str(queue.queue_id)
+
+
+class DirectSend(NamedTuple):
+    """A send of which nothing has to be found out first: where it goes, and as what.
+
+    A face sends it without an operation (`prepare`, `read_answer`); `go_on` is for what comes of it
+    when it fails.
+    """
+
+    address: str
+    request: SendRequest
+    topic: str
+    target: MessageQueue
+    queue: MessageQueue | None
+    key: str | None
+    msg_id: str
+    deadline_ms: int
+
+
+def prepare(
+    publisher: Publisher,
+    message: Message,
+    queue: QueueChoice | None,
+    *,
+    timestamp_ms: int,
+    now_ms: int,
+) -> DirectSend | None:
+    """Prepare a send, if route and broker are known and nobody but the caller hears of it.
+
+    Raises: UsageError or ConfigError as `send`.
+    """
+    if publisher.tracer is not None or publisher.observers or callable(queue):
+        return None
+    heartbeat_due_ms = publisher.heartbeat_due_ms
+    if heartbeat_due_ms is None or heartbeat_due_ms <= now_ms:
+        return None
+    check_message(message)
+    topic, queue = _target_of(publisher, message.topic, queue)
+    route = publisher.routes.find(topic)
+    if route is None or not _is_usable(publisher, route, now_ms):
+        return None
+    key = message.sharding_key
+    target = _choose(publisher, route, queue=queue, key=key)
+    address = publisher.routes.master_address(target.broker_name)
+    if address is None:
+        return None
+    msg_id = publisher.ids.next_id(timestamp_ms)
+    config = publisher.config
+    body, sys_flag, flag, properties = encode_message(message, msg_id, config=config)
+    template = publisher.templates.get(topic)
+    if template is None:
+        fields = _make_fields(publisher, topic, RequestCode.SEND_MESSAGE_V2)
+        template = publisher.templates[topic] = SendTemplate(fields)
+    request = SendRequest(
+        template, (target.queue_id, sys_flag, timestamp_ms, flag), properties, body
+    )
+    deadline_ms = now_ms + config.send_timeout_ms
+    return DirectSend(address, request, topic, target, queue, key, msg_id, deadline_ms)
+
+
+def read_answer(
+    publisher: Publisher, direct: DirectSend, reply: RemotingCommand
+) -> SendResult | None:
+    """Return what an answer says, None if the message is not stored.
+
+    Raises: RemoteProtocolError if it cannot be right.
+    """
+    status = _STATUSES.get(reply.code)
+    if status is None:
+        return None
+    target = publisher.config.namespace.unwrap_queue(direct.target)
+    return _result_of(reply, status, target, direct.msg_id)
+
+
+def go_on(
+    publisher: Publisher, direct: DirectSend, outcome: RemotingCommand | SparrowError
+) -> Operation[SendResult]:
+    """Go on as `send` after an attempt that failed."""
+    return _attempt(
+        publisher,
+        direct.topic,
+        direct.request.command(),
+        queue=direct.queue,
+        key=direct.key,
+        msg_id=direct.msg_id,
+        direct=direct,
+        outcome=outcome,
+    )
 
 
 def _attempt(
@@ -266,11 +362,16 @@ def _attempt(
     queue: MessageQueue | None,
     key: str | None,
     msg_id: str,
+    direct: DirectSend | None = None,
+    outcome: RemotingCommand | SparrowError | None = None,
 ) -> Operation[SendResult]:
-    """Send the request, and again while that may help and there is time."""
+    """Send the request, and again while that may help and there is time.
+
+    A first attempt that was made already is `direct`, and `outcome` is what came of it.
+    """
     config = publisher.config
     now_ms: int = yield Now()
-    deadline_ms = now_ms + config.send_timeout_ms
+    deadline_ms = now_ms + config.send_timeout_ms if direct is None else direct.deadline_ms
     if publisher.heartbeat_due_ms is None or publisher.heartbeat_due_ms <= now_ms:
         publisher.heartbeat_due_ms = now_ms + config.times.heartbeat_ms
         yield from spawn(_heartbeat(publisher, topic), name=f"heartbeat of {config.group}")
@@ -282,51 +383,89 @@ def _attempt(
     is_alone = False
     for attempt in range(1 + config.retry_times):
         if attempt:
-            if is_alone:
-                # Nobody else can take it: give the broker a moment, it may be restarting.
-                pause_ms = RETRY_FIRST_MS << min(attempt - 1, RETRY_DOUBLINGS_MAX)
-                yield Sleep(max(0, min(pause_ms, deadline_ms - now_ms)))
-                now_ms = yield Now()
-            yield from _look_again(publisher, topic, timeout_ms=deadline_ms - now_ms)
-            now_ms = yield Now()
+            pauses = attempt if is_alone else 0
+            now_ms = yield from _prepare_retry(
+                publisher, topic, pauses=pauses, now_ms=now_ms, deadline_ms=deadline_ms
+            )
             if now_ms >= deadline_ms:
                 break
-        try:
-            route, now_ms = yield from _get_route(
-                publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms
-            )
-        except SparrowError as error:
-            if not is_unknown:
-                raise
-            failure = error
-            break
-        avoid = tried[-1] if tried else None
-        target = _choose(publisher, route, queue, key, avoid=avoid)
+        if attempt or direct is None:
+            avoid = tried[-1] if tried else None
+            choose = partial(_choose, publisher, queue=queue, key=key, avoid=avoid)
+            try:
+                target, address, outcome = yield from _try_once(
+                    publisher, topic, request, choose, now_ms=now_ms, deadline_ms=deadline_ms
+                )
+            except SparrowError as error:
+                if not is_unknown:
+                    raise
+                failure = error
+                break
+        else:
+            address, target = direct.address, direct.target
         is_alone = queue is not None or bool(key) or _has_one_broker(publisher, topic)
         tried.append(target.broker_name)
-        _set_queue(request, target)
-        try:
-            address = _master_of(publisher, target)
-            reply: RemotingCommand = yield Invoke(address, request, max(1, deadline_ms - now_ms))
-        except (TransportError, NoWritableQueue) as error:
-            failure = error
-            is_unknown = is_unknown or error.outcome_unknown
+        if isinstance(outcome, SparrowError):
+            failure = outcome
+            is_unknown = is_unknown or outcome.outcome_unknown
             now_ms = yield Now()
             continue
-        status = _STATUSES.get(reply.code)
+        assert outcome is not None
+        status = _STATUSES.get(outcome.code)
         if status is not None:
-            queue_of_user = config.namespace.unwrap_queue(target)
-            return _result_of(reply, status, queue_of_user, msg_id)
-        failure = error_of(reply, address)
+            return _result_of(outcome, status, config.namespace.unwrap_queue(target), msg_id)
+        failure = error_of(outcome, address)
         # Differs from RocketMQ: a broker that forbids is not asked again where no other may be.
-        is_forbidden = reply.code == ResponseCode.NO_PERMISSION and is_alone
-        if reply.code not in _RETRIED_CODES or failure.is_denial or is_forbidden:
+        is_forbidden = outcome.code == ResponseCode.NO_PERMISSION and is_alone
+        if outcome.code not in _RETRIED_CODES or failure.is_denial or is_forbidden:
             if is_unknown:
                 break
-            raise error_of(reply, address, subject=f"{_subject(topic, msg_id)} is not stored")
+            raise error_of(outcome, address, subject=f"{_subject(topic, msg_id)} is not stored")
         now_ms = yield Now()
-    what = _subject(topic, msg_id)
-    raise _send_failed(what, tuple(tried), failure, is_unknown=is_unknown) from failure
+    what, tried_at = _subject(topic, msg_id), tuple(tried)
+    raise _send_failed(what, tried_at, failure, is_unknown=is_unknown) from failure
+
+
+def _try_once(
+    publisher: Publisher,
+    topic: str,
+    request: RemotingCommand,
+    choose: Callable[[TopicRoute], MessageQueue],
+    *,
+    now_ms: int,
+    deadline_ms: int,
+) -> Operation[tuple[MessageQueue, str, RemotingCommand | SparrowError]]:
+    """Send the request to the queue chosen; return that, its broker's address and what came of it.
+
+    Raises: what finding the route raises.
+    """
+    route, now_ms = yield from _get_route(publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms)
+    target, address = choose(route), ""
+    _set_queue(request, target)
+    try:
+        address = _master_of(publisher, target)
+        reply: RemotingCommand = yield Invoke(address, request, max(1, deadline_ms - now_ms))
+    except (TransportError, NoWritableQueue) as error:
+        return target, address, error
+    return target, address, reply
+
+
+def _prepare_retry(
+    publisher: Publisher, topic: str, *, pauses: int, now_ms: int, deadline_ms: int
+) -> Operation[int]:
+    """Look at the route again, and return the time.
+
+    Args:
+        pauses: which pause it is before that, since nobody else can take the message: the broker
+            may be restarting; 0 for none.
+    """
+    if pauses:
+        pause_ms = RETRY_FIRST_MS << min(pauses - 1, RETRY_DOUBLINGS_MAX)
+        yield Sleep(max(0, min(pause_ms, deadline_ms - now_ms)))
+        now_ms = yield Now()
+    yield from _look_again(publisher, topic, timeout_ms=deadline_ms - now_ms)
+    now_ms = yield Now()
+    return now_ms
 
 
 def _send_failed(
@@ -362,24 +501,27 @@ def _get_route(
 ) -> Operation[tuple[TopicRoute, int]]:
     """Return the topic's route and the time; the name server is asked if need be."""
     route = publisher.routes.find(topic)
-    if (
-        route is None
-        or route.is_template
-        or not route.publish_queues
-        or now_ms - route.fetched_ms > publisher.config.times.route_refresh_ms
-    ):
+    if route is None or not _is_usable(publisher, route, now_ms):
         timeout_ms = max(0, deadline_ms - now_ms)
         route = yield from get_publish_route(publisher, topic, now_ms=now_ms, timeout_ms=timeout_ms)
         now_ms = yield Now()
     return route, now_ms
 
 
+def _is_usable(publisher: Publisher, route: TopicRoute, now_ms: int) -> bool:
+    return (
+        not route.is_template
+        and bool(route.publish_queues)
+        and now_ms - route.fetched_ms <= publisher.config.times.route_refresh_ms
+    )
+
+
 def _choose(
     publisher: Publisher,
     route: TopicRoute,
+    *,
     queue: MessageQueue | None,
     key: str | None,
-    *,
     avoid: str | None = None,
 ) -> MessageQueue:
     if queue is not None:
@@ -400,7 +542,7 @@ def select_queue(publisher: Publisher, message: Message) -> Operation[MessageQue
     route, _ = yield from _get_route(
         publisher, topic, now_ms=now_ms, deadline_ms=now_ms + publisher.config.send_timeout_ms
     )
-    queue = _choose(publisher, route, None, message.sharding_key)
+    queue = _choose(publisher, route, queue=None, key=message.sharding_key)
     return publisher.config.namespace.unwrap_queue(queue)
 
 

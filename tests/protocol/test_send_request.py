@@ -1,0 +1,73 @@
+"""The send that is filled into a template has the bytes that the general encoder writes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrowmq.errors import LocalProtocolError
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.framing import encode_frame
+from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
+
+NAMES = st.text("abcXYZ019_-%|", min_size=1, max_size=20)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+
+
+def make_template(group: str = "G", topic: str = "T") -> SendTemplate:
+    fields = make_fields(group, topic, template_topic="TBW102", template_queues_max=4)
+    return SendTemplate(fields)
+
+
+def encode_generally(request: SendRequest, opaque: int) -> bytes:
+    command = request.command()
+    command.opaque = opaque
+    return encode_frame(command)
+
+
+@given(
+    NAMES,
+    NAMES,
+    st.tuples(
+        st.integers(0, 2**31 - 1),
+        st.integers(0, 2**31 - 1),
+        st.integers(0, 2**63 - 1),
+        st.integers(-(2**31), 2**31 - 1),
+    ),
+    TEXTS,
+    st.binary(min_size=1, max_size=30),
+    st.integers(0, 2**31 - 1),
+)
+def test_bytes_are_those_of_the_general_encoder(
+    group: str,
+    topic: str,
+    fields: tuple[int, int, int, int],
+    properties: str,
+    body: bytes,
+    opaque: int,
+) -> None:
+    request = SendRequest(make_template(group, topic), fields, properties, body)
+
+    assert encode_generally(request, opaque) == request.encode(opaque)
+
+
+def test_command_has_the_fields_by_letter() -> None:
+    request = SendRequest(make_template(), (3, 1, 1_000, 7), "UNIQ_KEY\x01U", b"body")
+
+    command = request.command()
+
+    assert isinstance(command, RemotingCommand)
+    assert b"body" == command.body
+    fields = {**(command.ext_fields or {})}
+    assert ("3", "1", "1000", "7", "UNIQ_KEY\x01U") == tuple(fields[letter] for letter in "efghi")
+
+
+@pytest.mark.parametrize(
+    ("properties", "what"), [("\ud800", "no header can carry"), ("\x01" * 20_000, "is too large")]
+)
+def test_what_does_not_fit_is_refused_as_ever(properties: str, what: str) -> None:
+    request = SendRequest(make_template(), (0, 0, 0, 0), properties, b"x")
+
+    with pytest.raises(LocalProtocolError, match=what):
+        request.encode(1)
