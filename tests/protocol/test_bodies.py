@@ -13,7 +13,7 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.protocol import bodies, fastjson
 from sparrowmq.protocol.bodies import decode_body, decode_file, encode_body
 from sparrowmq.protocol.register_body import (
-    INFLATED_BYTES_MAX,
+    REGISTRATION_BYTES_MAX,
     TOPICS_MAX,
     compute_body_crc,
     decode_register_body,
@@ -282,4 +282,4 @@ def test_register_body_that_inflates_to_too_much_is_refused() -> None:
 
     assert largest == again
     with pytest.raises(RemoteProtocolError, match="inflates beyond"):
-        decode_register_body(zlib.compress(bytes(INFLATED_BYTES_MAX + 1)), compressed=True)
+        decode_register_body(zlib.compress(bytes(REGISTRATION_BYTES_MAX + 1)), compressed=True)

@@ -11,7 +11,7 @@ from sparrowmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, Subs
 
 GROUPS_MAX = 50_000
 # MixAll.java: groups that are always there.
-SYSTEM_GROUPS = (
+PREDEFINED_GROUPS = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
     "SELF_TEST_C_GROUP",
@@ -55,7 +55,7 @@ class SubscriptionGroups:
         """Take what a file held, and add the system's groups."""
         self._groups = dict(table.subscription_group_table)
         self._version = table.data_version
-        for name in SYSTEM_GROUPS:
+        for name in PREDEFINED_GROUPS:
             self._groups.setdefault(name, SubscriptionGroupConfig(group_name=name))
 
     def replay(self, change: GroupTableChange) -> None:

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Self, TypeVar, cast
 
 from sparrowmq.calling import clock
-from sparrowmq.calling.call_pool import CallPool, log_left
+from sparrowmq.calling.call_pool import CLOSE_TIMEOUT_MS, POOL_SIZE, CallPool, log_left
 from sparrowmq.calling.call_run import CallRun
 from sparrowmq.calling.channel import (
     CONNECT_TIMEOUT_MS,
@@ -60,12 +60,6 @@ from sparrowmq.protocol.send_request import SendRequest
 LOG = logging.getLogger("sparrowmq.calling")
 
 T = TypeVar("T")
-
-# DefaultMQPushConsumer.consumeThreadMax.
-POOL_SIZE = 20
-
-# How long `aclose` waits for connections to close and for functions that are being called.
-CLOSE_TIMEOUT_MS = 5_000
 
 
 class AsyncDriver:

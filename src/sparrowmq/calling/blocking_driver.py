@@ -30,7 +30,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from sparrowmq.calling import clock, effects
-from sparrowmq.calling.call_pool import CallPool, log_left
+from sparrowmq.calling.call_pool import CLOSE_TIMEOUT_MS, POOL_SIZE, CallPool, log_left
 from sparrowmq.calling.call_run import CallRun
 from sparrowmq.calling.channel import Channel, OnConnectionLost, OnRequest
 from sparrowmq.calling.effects import (
@@ -54,15 +54,9 @@ LOG = logging.getLogger("sparrowmq.calling")
 
 T = TypeVar("T")
 
-# DefaultMQPushConsumer.consumeThreadMax.
-POOL_SIZE = 20
-
 # After this long without a look at the sockets, `run` looks before it writes: the peer may have
 # closed a connection meanwhile, and a request written into it would be lost.
 UNATTENDED_MS = 20
-
-# How long `close` waits for threads of the pool, and for the leading thread to leave.
-CLOSE_TIMEOUT_MS = 5_000
 
 
 class _Follower:

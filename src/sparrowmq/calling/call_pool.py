@@ -25,6 +25,11 @@ from sparrowmq.calling import clock
 
 LOG = logging.getLogger("sparrowmq.calling")
 
+# DefaultMQPushConsumer.consumeThreadMax.
+POOL_SIZE = 20
+# How long a driver that closes waits for its connections, and for functions that are called.
+CLOSE_TIMEOUT_MS = 5_000
+
 # Takes a call's result and error from the thread that ran it; must not raise.
 OnReturned: TypeAlias = Callable[[Any, BaseException | None], None]
 

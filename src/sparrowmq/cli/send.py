@@ -18,14 +18,13 @@ from sparrowmq.cli.output import print_json
 from sparrowmq.client.blocking import Producer
 from sparrowmq.errors import UsageError
 from sparrowmq.model import Message, MessageQueue, SendResult
+from sparrowmq.model.message import BODY_BYTES_MAX
 from sparrowmq.model.spelling import parse_queue
 
 PRODUCER_GROUP = "SPARROWMQ_CLI"
 # Lines sent by one request: RocketMQ's batches are 4 MiB at most, and of one queue.
 BATCH_COUNT = 256
 BATCH_BYTES = 1024 * 1024
-# Of a line, and of a file that is one message.
-BODY_BYTES_MAX = 4 * 1024 * 1024
 
 
 @on_cluster

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sparrowmq.calling import clock
-from sparrowmq.calling.blocking_driver import CLOSE_TIMEOUT_MS
+from sparrowmq.calling.call_pool import CLOSE_TIMEOUT_MS
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,

@@ -35,7 +35,7 @@ from sparrowmq.model.namespace import Namespace
 PARCEL_MESSAGES_MAX = 16
 # Polls have no bound in number or time: what is not asked for waits in the inbox.
 DELIVERIES_MAX = 1 << 30
-NEVER_MS = 1 << 60
+UNLIMITED_MS = 1 << 60
 
 
 class PullResult(NamedTuple):
@@ -109,7 +109,7 @@ class LitePull:
                 batch_size=PARCEL_MESSAGES_MAX,
                 # Flow control bounds the inbox, by queue.
                 deliveries_max=DELIVERIES_MAX,
-                consume_timeout_ms=NEVER_MS,
+                consume_timeout_ms=UNLIMITED_MS,
                 # What the user was not given must come again.
                 keeps_unfinished=True,
             ),

@@ -49,6 +49,8 @@ PROPERTY_CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 KEY_SEPARATOR = " "
 # The broker takes a message that is sent back with this level for a dead letter.
 DEAD_LETTER_LEVEL = -1
+# MessageStoreConfig.maxMessageSize, the default of brokers.
+BODY_BYTES_MAX = 4_194_304
 # What a compressed body may grow to: four times the largest body a broker takes.
 INFLATED_BYTES_MAX = 16_777_216
 

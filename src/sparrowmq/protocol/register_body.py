@@ -32,7 +32,7 @@ from sparrowmq.protocol.bodies import (
 
 # A broker of ours has 50,000 topics at most; with names of 127 characters they come to 8 MB.
 TOPICS_MAX = 65_536
-INFLATED_BYTES_MAX = 16_777_216
+REGISTRATION_BYTES_MAX = 16_777_216
 _COMPRESS_LEVEL = 9
 
 
@@ -122,12 +122,12 @@ def _parse_topic(data: bytes) -> TopicConfig:
 def _inflate(data: bytes) -> bytes:
     stream = zlib.decompressobj()
     try:
-        plain = stream.decompress(data, INFLATED_BYTES_MAX + 1)
+        plain = stream.decompress(data, REGISTRATION_BYTES_MAX + 1)
     except zlib.error as error:
         raise RemoteProtocolError(f"a body that cannot be inflated: {error}") from error
-    if len(plain) > INFLATED_BYTES_MAX or not stream.eof:
+    if len(plain) > REGISTRATION_BYTES_MAX or not stream.eof:
         raise RemoteProtocolError(
-            f"a compressed body that ends early, or inflates beyond {INFLATED_BYTES_MAX} bytes"
+            f"a compressed body that ends early, or inflates beyond {REGISTRATION_BYTES_MAX} bytes"
         )
     return plain
 

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from sparrowmq.client.outgoing import RESERVED_PROPERTIES
 from sparrowmq.errors import UsageError
 from sparrowmq.model.message import (
+    BODY_BYTES_MAX,
     PROPERTY_KEYS,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
@@ -39,7 +40,6 @@ from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX
 from sparrowmq.spark.write_ids import WriteIds
 from sparrowmq.store.record_check import CRC_PROPERTY
 
-BODY_BYTES_MAX = 4 * 1024 * 1024
 PROPERTY_WRITE_ID = "WRITE_ID"
 # What no row may bring along as a property of its user.
 NO_USER_PROPERTIES = RESERVED_PROPERTIES | {PROPERTY_WRITE_ID, CRC_PROPERTY}

@@ -16,9 +16,10 @@ from __future__ import annotations
 import contextlib
 from struct import Struct
 
+from sparrowmq.protocol.record import MAGIC_BLANK
 from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.file_series import FileSeries
-from sparrowmq.store.record_check import BLANK_SIZE, MAGIC_BLANK
+from sparrowmq.store.record_check import BLANK_SIZE
 from sparrowmq.store.storage import Storage, StorageFile
 
 COMMIT_LOG_DIRECTORY = "commitlog"

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, NamedTuple
 
+from sparrowmq.protocol.record import MAGIC_V1
 from sparrowmq.store.even_batch import EVEN_COUNT_MIN
 from sparrowmq.store.key_hash import KEY_BYTES_MAX, POWERS
-from sparrowmq.store.record_check import MAGIC_V1
 
 # Of a record with IPv4 hosts: size, magic, sys flag, length of the body.
 _HEAD = Struct(">II28xI44xI")

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct
 
+from sparrowmq.protocol.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from sparrowmq.store.file_series import FileSeries
-from sparrowmq.store.record_check import (
-    BLANK_SIZE,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    RECORD_SIZE_MIN,
-    CheckedRecord,
-    RecordChecker,
-)
+from sparrowmq.store.record_check import BLANK_SIZE, RECORD_SIZE_MIN, CheckedRecord, RecordChecker
 
 _CHUNK_SIZE = 4 << 20
 # No broker is configured for longer records; what claims to be longer is damage.

@@ -27,6 +27,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+from sparrowmq.protocol.record import MAGIC_V1, MAGIC_V2
 from sparrowmq.store import speedups
 from sparrowmq.store.checkpoint import IndexMark
 from sparrowmq.store.config import StoreConfig
@@ -42,7 +43,6 @@ from sparrowmq.store.index_file import (
     slot_hash,
 )
 from sparrowmq.store.key_hash import KEY_BYTES_MAX, POWERS, hash_keys, hash_text
-from sparrowmq.store.record_check import MAGIC_V1, MAGIC_V2
 from sparrowmq.store.storage import Storage, is_shortage
 
 INDEX_DIRECTORY = "index"

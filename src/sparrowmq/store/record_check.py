@@ -48,11 +48,9 @@ from sparrowmq.protocol.properties import (
     PROPERTY_SEPARATOR,
     find_property,
 )
+from sparrowmq.protocol.record import MAGIC_V1, MAGIC_V2
 from sparrowmq.protocol.subscription import tags_code
 
-MAGIC_V1 = 0xDAA320A7
-MAGIC_V2 = 0xDAA320AB
-MAGIC_BLANK = 0xCBD43194
 # The end of a file that no record fits into begins with its size and MAGIC_BLANK.
 BLANK_SIZE = 8
 # With IPv4 hosts, one byte of topic, and neither body nor properties.

@@ -32,6 +32,7 @@ from typing import NoReturn
 
 from sparrowmq.errors import CorruptRecord
 from sparrowmq.model.names import is_legal_name
+from sparrowmq.protocol.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from sparrowmq.store.checkpoint import Checkpoint, Mark
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, StoreConfig
@@ -44,14 +45,7 @@ from sparrowmq.store.consume_queue import (
 from sparrowmq.store.file_series import DamagedSeries
 from sparrowmq.store.log_scan import LogScan
 from sparrowmq.store.queue_check import QueueCheck, check_queue
-from sparrowmq.store.record_check import (
-    BLANK_SIZE,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    CheckedRecord,
-    RecordChecker,
-)
+from sparrowmq.store.record_check import BLANK_SIZE, CheckedRecord, RecordChecker
 from sparrowmq.store.storage import Storage
 
 QueueKey = tuple[str, int]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sparrowmq.calling.effects import Now, Operation, Sleep
 from sparrowmq.client.operations.gather import gather, gather_outcomes
 from sparrowmq.client.operations.locks import lock_batch, unlock_batch
-from sparrowmq.client.operations.membership import is_silence, running_info
+from sparrowmq.client.operations.membership import MEMBER_TIMEOUT_MS, is_silence, running_info
 from sparrowmq.client.operations.offsets import max_offset, query_offset, search_offset
 from sparrowmq.client.subscriber import BegunAtEnd, RequestFailed, Subscriber
 from sparrowmq.errors import (
@@ -28,8 +28,6 @@ from sparrowmq.model import MessageQueue
 
 # Members asked what they have in hand; in a larger group a refused lock is waited for.
 IN_HAND_MEMBERS_MAX = 16
-# How long a member may take to tell of itself.
-MEMBER_TIMEOUT_MS = 1_000
 # How often a lock is given back until that is answered, and the pause before each next time.
 UNLOCK_TIMES_MAX = 5
 UNLOCK_RETRY_MS = 500

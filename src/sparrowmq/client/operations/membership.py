@@ -40,6 +40,9 @@ from sparrowmq.protocol.headers import (
 EXPIRY_MS_MIN = 1_000
 EXPIRY_DIGITS_MAX = 9
 
+# How long a member may take to answer another what it has.
+MEMBER_TIMEOUT_MS = 1_000
+
 
 class HeartbeatRound(NamedTuple):
     """What became of a heartbeat to all brokers.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations.gather import gather_outcomes
-from sparrowmq.client.operations.membership import consumer_owners, running_info
+from sparrowmq.client.operations.membership import MEMBER_TIMEOUT_MS, consumer_owners, running_info
 from sparrowmq.client.running_info import holding_of
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
 from sparrowmq.coordination.owner_claims import Claim, owners_claimed
@@ -25,8 +25,6 @@ from sparrowmq.strategies.group_strategy import Owners
 LOOKS_UNTIL_SILENT = 3
 # Members asked about themselves; of larger groups owners are unknown, to every member alike.
 OWNERS_MEMBERS_MAX = 64
-# How long a member may take to tell of itself.
-MEMBER_TIMEOUT_MS = 1_000
 
 
 def look_at_brokers(

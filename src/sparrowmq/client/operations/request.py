@@ -22,7 +22,7 @@ B = TypeVar("B", bound=Struct)
 INVOKE_TIMEOUT_MS = 3_000
 # Larger bodies are not decoded: decoding takes time during which nothing else is done, and many
 # times a body's size in memory.
-BODY_BYTES_MAX = 8 * 1024 * 1024
+ANSWER_BYTES_MAX = 8 * 1024 * 1024
 # Of a remark, which goes into an error's text and into logs.
 REMARK_CHARACTERS_MAX = 2_000
 
@@ -131,7 +131,7 @@ def decode_answer(
     address: str,
     *,
     absent: bytes | None = None,
-    bytes_max: int = BODY_BYTES_MAX,
+    bytes_max: int = ANSWER_BYTES_MAX,
 ) -> B:
     """Decode the body of an answer.
 

@@ -26,6 +26,7 @@ from sparrowmq.client.transactions import (
     Question,
 )
 from sparrowmq.errors import NoWritableQueue, SendFailed, SparrowError, UsageError
+from sparrowmq.membership.member import HEARTBEAT_RETRY_MS
 from sparrowmq.model import Message, SendStatus, TransactionState
 from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import RequestCode
@@ -33,8 +34,6 @@ from sparrowmq.protocol.headers import EndTransactionRequestHeader
 from sparrowmq.protocol.message_id import decode_offset_msg_id
 from sparrowmq.protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 
-# From a heartbeat that did not reach every broker to the next.
-HEARTBEAT_RETRY_MS = 1_000
 _TYPES = {
     TransactionState.COMMIT: TRANSACTION_COMMIT,
     TransactionState.ROLLBACK: TRANSACTION_ROLLBACK,
