@@ -275,7 +275,7 @@ def test_entries_of_a_queue_are_shown_as_they_stand(stored: Any) -> None:
     assert expected == [(one.position, one.size, one.tags_code) for one in body.queue_data]
     assert (3, 0) == (body.max_queue_index, body.min_queue_index)
     assert body.subscription_data is not None
-    assert "T" == body.subscription_data.topic
+    assert ("T", "null") == (body.subscription_data.topic, body.filter_data)
 
 
 def test_an_index_beyond_the_end_has_no_entries(stored: Any) -> None:

@@ -42,6 +42,9 @@ def test_runtime_info_counts(rig: Any) -> None:
     assert ("1", "1") == (table["putMessageTimesTotal"], table["msgGetTotalTodayNow"])
     # Apache's clusterList divides the first of three numbers.
     assert [3, 3] == [len(table[name].split(" ")) for name in ("putTps", "getTransferedTps")]
+    # As each version writes it; of 5.x, exportMetrics cannot do without, and clusterList shows it.
+    assert table["getTransferedTps"] == table["getTransferredTps"]
+    assert "true" == table["brokerActive"]
     assert all(isinstance(value, str) for value in table.values())
     assert 0 < float(table["commitLogDiskRatio"]) <= 1
     assert str(rig.timestamp_ms) == table["earliestMessageTimeStamp"]

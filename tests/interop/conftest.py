@@ -156,8 +156,18 @@ class Java:
         self._home = home
         self._count = 0
 
-    def start(self, main: str, *arguments: str, tools: str = "") -> Lines:
-        """Start a main class; `tools` is what mqadmin finds as its file of keys, tools.yml."""
+    def start(
+        self,
+        main: str,
+        *arguments: str,
+        tools: str = "",
+        jars: str = "jars",
+        properties: dict[str, str] | None = None,
+    ) -> Lines:
+        """Start a main class of a set of jars, with system properties.
+
+        `tools` is what mqadmin finds as its file of keys, tools.yml.
+        """
         self._count += 1
         home = self._home / f"{self._count}-{main.rpartition('.')[2]}"
         (home / "conf").mkdir(parents=True)
@@ -173,9 +183,8 @@ class Java:
             f"-Duser.home={home}",
             f"-Drocketmq.home.dir={home}",
             f"-Djava.io.tmpdir={home}",
-            "-cp",
-            f"{cache_of(self.version) / 'classes'}{os.pathsep}{cache_of(self.version) / 'jars'}/*",
-            main,
+            *(f"-D{name}={value}" for name, value in (properties or {}).items()),
+            *("-cp", class_path(self.version, jars), main),
             *arguments,
         ]
         return Lines(command, cwd=home, env=dict(os.environ), log=home / "stderr.log")
@@ -369,6 +378,50 @@ class OurCluster(Cluster):
             self._lines = None
 
 
+class Checks:
+    """What a client of another language is to show, each check a process of its own.
+
+    Its program is given `key=value`; it tells of a `failure`, or that there is none.
+    """
+
+    def __init__(self, program: list[str], home: Path, cluster: Cluster) -> None:
+        self._program = program
+        self._home = home
+        self.cluster = cluster
+        self._running: dict[str, Lines] = {}
+
+    def start(self, check: str, topic: str, **options: str) -> None:
+        """Start one; they mostly wait, so that all may run at once."""
+        name = topic.rpartition("%")[2]
+        home = self._home / name
+        home.mkdir()
+        settings = {
+            "nameServer": self.cluster.name_server,
+            "broker": self.cluster.broker,
+            "check": check,
+            "topic": name,
+            "log": str(home / "client.log"),
+            **options,
+        }
+        self._running[name] = Lines(
+            [*self._program, *(f"{key}={value}" for key, value in settings.items())],
+            cwd=home,
+            # Offsets of those who broadcast are kept at home.
+            env={**os.environ, "HOME": str(home)},
+            log=home / "stderr.log",
+        )
+
+    def failure_of(self, name: str) -> object:
+        """Wait for the check on a topic, and return what it tells."""
+        lines = self._running[name]
+        lines.wait_for("end of the check", lambda: lines.named("checked"), timeout_s=240)
+        return lines.named("checked")[0]["failure"]
+
+    def kill(self) -> None:
+        for lines in self._running.values():
+            lines.kill()
+
+
 def free_port(*neighbours: int) -> int:
     """Return a port that is free now, as are its neighbours at these distances.
 
@@ -401,15 +454,26 @@ def cache_of(version: str) -> Path:
     return CACHE / f"rocketmq-{version}"
 
 
-def fetch_jars(version: str) -> None:
-    jars = cache_of(version) / "jars"
-    stamp = jars / "complete"
+def class_path(version: str, jars: str) -> str:
+    """Return what is compiled for a set of jars, and the set."""
+    cache = cache_of(version)
+    return f"{cache / classes_of(jars)}{os.pathsep}{cache / jars}/*"
+
+
+def classes_of(jars: str) -> str:
+    return jars.replace("jars", "classes")
+
+
+def fetch_jars(version: str, jars: str = "jars") -> None:
+    """Fetch a set of jars: `jars`, or `suite-jars` with Apache's integration tests."""
+    directory = cache_of(version) / jars
+    stamp = directory / "complete"
     if stamp.exists():
         return
     command = [
-        *(find_tool("mvn"), "-q", "-B", "-f", str(HERE / "pom.xml")),
+        *(find_tool("mvn"), "-q", "-B", "-f", str(HERE / "pom.xml"), f"-Djars={jars}"),
         *("dependency:copy-dependencies", "-DincludeScope=runtime"),
-        *(f"-Drocketmq.version={version}", f"-DoutputDirectory={jars}"),
+        *(f"-Drocketmq.version={version}", f"-DoutputDirectory={directory}"),
     ]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -420,14 +484,21 @@ def fetch_jars(version: str) -> None:
     stamp.touch()
 
 
-def compile_peer(javac: str, version: str) -> None:
+def compile_java(javac: str, version: str, sources: list[Path], jars: str = "jars") -> None:
+    """Compile sources against a set of jars, if one is newer than the class of the first."""
     cache = cache_of(version)
-    source, target = HERE / "java" / "Peer.java", cache / "classes" / "Peer.class"
-    if target.exists() and target.stat().st_mtime > source.stat().st_mtime:
+    target = cache / classes_of(jars) / f"{sources[0].stem}.class"
+    newest = max(source.stat().st_mtime for source in sources)
+    if target.exists() and target.stat().st_mtime > newest:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    command = [javac, "-nowarn", "-cp", f"{cache / 'jars'}/*", "-d", str(target.parent)]
-    subprocess.run([*command, str(source)], check=True, timeout=120)
+    command = [javac, "-nowarn", "-cp", f"{cache / jars}/*", "-d", str(target.parent)]
+    subprocess.run([*command, *map(str, sources)], check=True, timeout=120)
+
+
+def compile_peer(javac: str, version: str) -> None:
+    java = HERE / "java"
+    compile_java(javac, version, [java / "Peer.java", java / "Tools.java"])
 
 
 @pytest.fixture(scope="session", params=VERSIONS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,46 +50,6 @@ def go_peer(rig: ModuleType) -> Path:
     return built
 
 
-class Peers:
-    """Each check as a process of its own, all at once: they mostly wait."""
-
-    def __init__(self, rig: ModuleType, built: Path, home: Path, cluster: Any) -> None:
-        self._rig = rig
-        self._built = built
-        self._home = home
-        self.cluster = cluster
-        self._running: dict[str, Any] = {}
-
-    def start(self, check: str, topic: str, **options: str) -> None:
-        name = topic.rpartition("%")[2]
-        home = self._home / name
-        home.mkdir()
-        settings = {
-            "nameServer": self.cluster.name_server,
-            "broker": self.cluster.broker,
-            "check": check,
-            "topic": name,
-            "log": str(home / "client.log"),
-            **options,
-        }
-        self._running[name] = self._rig.Lines(
-            [str(self._built), *(f"{name}={value}" for name, value in settings.items())],
-            cwd=home,
-            # Offsets of those who broadcast are kept at home.
-            env={**os.environ, "HOME": str(home)},
-            log=home / "stderr.log",
-        )
-
-    def failure_of(self, name: str) -> object:
-        lines = self._running[name]
-        lines.wait_for("end of the check", lambda: lines.named("checked"), timeout_s=240)
-        return lines.named("checked")[0]["failure"]
-
-    def kill(self) -> None:
-        for lines in self._running.values():
-            lines.kill()
-
-
 @pytest.fixture(scope="module", params=["ours", "apache"])
 def checked(
     request: pytest.FixtureRequest,
@@ -98,7 +57,7 @@ def checked(
     rig: ModuleType,
     go_peer: Path,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Peers]:
+) -> Iterator[Any]:
     """All checks under way on one of the clusters, which ask for outcomes after a second."""
     home = tmp_path_factory.mktemp(f"go-{request.param}")
     if request.param == "ours":
@@ -114,7 +73,7 @@ def checked(
             traceTopicEnable="true",
         )
     cluster.start()
-    peers = Peers(rig, go_peer, home, cluster)
+    peers = rig.Checks([str(go_peer)], home, cluster)
     try:
         cluster.create_topic("go-other", queues=4)
         for check in CHECKS:
@@ -127,11 +86,11 @@ def checked(
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_go_client_works(checked: Peers, check: str) -> None:
+def test_the_go_client_works(checked: Any, check: str) -> None:
     assert checked.failure_of(f"go-{check}") is None
 
 
-def test_dead_letters_of_a_go_consumer_are_kept(checked: Peers) -> None:
+def test_dead_letters_of_a_go_consumer_are_kept(checked: Any) -> None:
     assert checked.failure_of("go-dead-letters") is None
 
     with Admin(name_server=checked.cluster.name_server) as admin:
@@ -142,7 +101,7 @@ def test_dead_letters_of_a_go_consumer_are_kept(checked: Peers) -> None:
 @pytest.fixture(scope="module")
 def guarded(
     java: Any, rig: ModuleType, go_peer: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Peers]:
+) -> Iterator[Any]:
     """Our cluster with access control, and checks under way that sign."""
     home = tmp_path_factory.mktemp("go-guarded")
     (home / "plain_acl.yml").write_text(RULES)
@@ -152,7 +111,7 @@ def guarded(
         options=("--flush", "async", "--acl", str(home / "plain_acl.yml")),
     )
     cluster.start()
-    peers = Peers(rig, go_peer, home, cluster)
+    peers = rig.Checks([str(go_peer)], home, cluster)
     keys = {"accessKey": OWNER["access_key"], "secretKey": OWNER["secret_key"]}
     try:
         with Admin(name_server=cluster.name_server, **OWNER) as admin:
@@ -167,12 +126,12 @@ def guarded(
 
 
 @pytest.mark.parametrize("check", WITH_ACCESS_CONTROL)
-def test_the_go_client_signs(guarded: Peers, check: str) -> None:
+def test_the_go_client_signs(guarded: Any, check: str) -> None:
     assert guarded.failure_of(f"go-{check}") is None
 
 
 @pytest.mark.parametrize("secret", ["a-wrong-guess", ""])
-def test_a_go_client_with_a_wrong_key_or_none_is_refused(guarded: Peers, secret: str) -> None:
+def test_a_go_client_with_a_wrong_key_or_none_is_refused(guarded: Any, secret: str) -> None:
     keys = {"accessKey": OWNER["access_key"], "secretKey": secret} if secret else {}
     name = f"go-refused-{len(secret)}"
 

@@ -379,11 +379,15 @@ class GetConsumerStatusBody(Struct, frozen=True, kw_only=True, rename=wire_names
 
 
 class OffsetWrapper(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """How far a group is in a queue; `consumer_offset` None is unknown (-1 on the wire)."""
+    """How far a group is in a queue; `consumer_offset` None is unknown (-1 on the wire).
+
+    `pull_offset` is how far it has pulled: of 5.x, whose tools take the difference for in flight.
+    """
 
     __wire_unknown__: ClassVar[dict[str, int]] = {"consumer_offset": -1}
     broker_offset: Int64 = 0
     consumer_offset: Int64 | None = None
+    pull_offset: Int64 | None = None
     last_timestamp_ms: Int64 = 0
 
     def __post_init__(self) -> None:

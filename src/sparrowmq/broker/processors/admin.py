@@ -260,6 +260,8 @@ def _progress(
         table[MessageQueue(topic, state.config.broker_name, queue_id)] = OffsetWrapper(
             broker_offset=max(0, state.store.max_offset(topic, queue_id)),
             consumer_offset=committed,
+            # What members have pulled beyond that is not counted.
+            pull_offset=committed,
             last_timestamp_ms=_store_time(state, topic, queue_id, committed - 1),
         )
         if queue_id % STATS_QUEUES_PER_STEP == 0:

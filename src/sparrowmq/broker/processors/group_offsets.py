@@ -254,8 +254,8 @@ def consume_queue(state: BrokerState, request: Request) -> Sequence[Output]:
         group = state.consumers.find(header.consumer_group)
         found = None if group is None else group.subscriptions.get(name)
         subscription = None if found is None else found.data
-        if found is None:
-            filter_data = f"{header.consumer_group}@{name} is not online!"
+        # "null" is what RocketMQ says of a subscription that needs no data for a filter.
+        filter_data = f"{header.consumer_group}@{name} is not online!" if found is None else "null"
     entries: list[ConsumeQueueData] = []
     for index in range(header.index, header.index + min(header.count, ENTRIES_MAX)):
         entry = state.store.consume_queue_entry(name, queue_id, index)

@@ -164,6 +164,7 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
     Some of these a tool of theirs cannot do without, though here is no pool of threads and no
     page cache to wait for. Totals of the morning are 0, as of a broker that started today.
     """
+    gets_per_second = state.rates.gets_per_second(request.now_ms, gets=state.counters.gets)
     counters, store = state.counters, state.store
     disk_ratio = str(store.disk_used_percent() / 100)
     earliest_ms = store.begin_timestamp_ms
@@ -172,6 +173,7 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
         "brokerVersionDesc": "V4_9_3",
         "bootTimestamp": str(state.boot_timestamp_ms),
         "startAcceptSendRequestTimeStamp": str(state.boot_timestamp_ms),
+        "brokerActive": "true",
         "runtime": _runtime_text((request.timestamp_ms - state.boot_timestamp_ms) // 1000),
         "commitLogDiskRatio": disk_ratio,
         "consumeQueueDiskRatio": disk_ratio,
@@ -184,7 +186,9 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
         "putMessageSizeTotal": str(counters.put_bytes),
         "putMessageAverageSize": str(counters.put_bytes / max(1, counters.puts)),
         "putTps": state.rates.puts_per_second(request.now_ms, puts=counters.puts),
-        "getTransferedTps": state.rates.gets_per_second(request.now_ms, gets=counters.gets),
+        "getTransferedTps": gets_per_second,
+        # As 5.x writes it.
+        "getTransferredTps": gets_per_second,
         "msgPutTotalYesterdayMorning": "0",
         "msgPutTotalTodayMorning": "0",
         "msgPutTotalTodayNow": str(counters.puts),

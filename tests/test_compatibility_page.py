@@ -1,0 +1,60 @@
+"""The page of compatibility counts what the tests against foreign clients run."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "reference" / "compatibility.md").read_text()
+
+
+def load(name: str) -> ModuleType:
+    """The module of tests, which is no member of a package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tests" / "interop" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # What it defines looks itself up here.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[name]
+    return module
+
+
+def counts(row: str) -> list[tuple[int, int]]:
+    """Return what `N of M` says in the row that begins so."""
+    (line,) = (line for line in PAGE.splitlines() if line.startswith(f"| {row}"))
+    return [(int(passed), int(of)) for passed, of in re.findall(r"(\d+) of (\d+)", line)]
+
+
+def test_the_page_counts_apache_s_integration_tests() -> None:
+    suite = load("test_apache_suite")
+
+    assert not suite.EXPECTED_FAILURES
+    for version, found in suite.COUNTS.items():
+        assert [(found.tests, found.tests)] == counts(f"Apache's integration tests, {version}")
+        left_out = re.search(rf"(\d+) (classes )?of {version} do not", PAGE)
+        assert left_out is not None
+        assert str(found.classes_left_out) == left_out[1]
+
+
+def test_the_page_counts_the_checks_of_other_languages() -> None:
+    go, js = load("test_go_client"), load("test_js_client")
+
+    assert 2 * [2 * (len(go.CHECKS),)] == counts("Apache's Go client")
+    assert [2 * (len(go.WITH_ACCESS_CONTROL),)] == counts("… with access control")
+    assert 2 * [2 * (len(js.CHECKS),)] == counts("ali-ons")
+
+
+def test_the_page_counts_the_commands_of_mqadmin() -> None:
+    script = load("test_mqadmin_commands").SCRIPT
+
+    for version in ("4.9.7", "5.5.0"):
+        found = len([run for run in script if run.version in ("", version)])
+        assert 2 * [(found, found)] == counts(f"`mqadmin` {version}")
