@@ -354,7 +354,7 @@ def main(arguments: list[str]) -> int:
 
 
 def same(path: Path, text: str) -> bool:
-    """Tell whether a file has this text."""
+    """Return whether a file has this text."""
     return path.exists() and path.read_text() == text
 
 

@@ -329,7 +329,7 @@ class Peer:
         return self.commands.pop(0)
 
     async def is_closed(self) -> bool:
-        """Tell whether the server closes the connection without another word."""
+        """Return whether the server closes the connection without another word."""
         try:
             return not await asyncio.wait_for(self.reader.read(1), 10)
         except ConnectionResetError:

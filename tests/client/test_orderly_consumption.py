@@ -63,7 +63,7 @@ class Log:
             return sum(len(set(offsets)) for offsets in self.offsets.values())
 
     def is_in_order(self) -> bool:
-        """Tell whether no queue ever went back."""
+        """Return whether no queue ever went back."""
         return all(offsets == sorted(offsets) for offsets in self.offsets.values())
 
     def first_times(self) -> dict[MessageQueue, list[int]]:

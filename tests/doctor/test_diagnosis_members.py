@@ -316,4 +316,4 @@ def test_minimal_move_leaves_queues_with_those_who_tell_that_they_hold_them(
 
     assert ["b", "b", "a", "a"] == [owners[queue][0].client_id for queue in mine]
     (explanation,) = explain(snapshot, mine[0])
-    assert any(step.endswith("b tells that it holds it") for step in explanation.steps)
+    assert any(step.endswith("b reports that it holds it") for step in explanation.steps)

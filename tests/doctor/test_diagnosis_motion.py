@@ -75,7 +75,7 @@ def test_r27_adds_up_what_brokers_take_to_answer(seen_group: Group) -> None:
         group.listing(broker, IDS[:2], answer_ms=100 + 10 * number)
 
     found = group.findings()["R27"]
-    assert "a member takes about 3.9 s to tell 20 brokers of itself" == found.title
+    assert "a member takes about 3.9 s to send heartbeats to 20 brokers" == found.title
     assert "broker-19 at 10.9.9.9:10911: 290 ms" == found.evidence[1]
 
     for broker in brokers:

@@ -224,7 +224,7 @@ def test_q06_finds_a_group_that_stands_still_and_what_members_have_in_hand(
     assert {"Q06"} == group.findings().keys()
     assert "480 messages behind, growing by 40.0 a second" in found.consequence
     assert f"{FIRST} has 1,000 messages in hand" in found.evidence
-    assert f"{SECOND} does not tell what it has in hand" in found.evidence
+    assert f"{SECOND} does not report what it has in hand" in found.evidence
     group.flow(0, then=(100, 40), now=(160, 41))
     assert "Q06" not in group.findings()
 

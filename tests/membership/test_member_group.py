@@ -156,7 +156,7 @@ class World:
                 self.carry_out(cid, self.members[cid], action, is_good=fault > 0.2)
 
     def may_be_lost(self, cid: str, action: Action) -> bool:
-        """Tell whether nobody need hear of this again; one thread of each member stays free."""
+        """Return whether nobody need hear of this again; one thread of each member stays free."""
         if isinstance(action, Deliver):
             if self.is_orderly:
                 # Its queue waits for a listener in order, however long.

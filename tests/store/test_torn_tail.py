@@ -83,7 +83,7 @@ def whole_before(records: list[Record], kind: str, at: int, log: bytes, damaged:
 
 
 def is_checksum_name(records: list[Record], at: int) -> bool:
-    """Tell whether a byte belongs to the name of a record's checksum, which nothing covers."""
+    """Return whether a byte belongs to the name of a record's checksum, which nothing covers."""
     ends = [record.position + record.size for record in records]
     return any(end - 20 <= at < end - 11 for end in ends)
 

@@ -296,7 +296,7 @@ class Broker:
         return outputs
 
     def is_work_due(self, now_ms: int) -> bool:
-        """Tell whether `flush_work` and its like may have something: most turns need none."""
+        """Return whether `flush_work` and its like may have something: most turns need none."""
         state = self.state
         is_flush_due = state.config.sync_flush or now_ms >= self._flush_due_ms
         return (

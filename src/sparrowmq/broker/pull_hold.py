@@ -148,7 +148,7 @@ class PullHold:
         self._now_ms = now_ms
 
     def is_overdue(self, held: HeldPull) -> bool:
-        """Tell whether a pull must be answered, whatever there is."""
+        """Return whether a pull must be answered, whatever there is."""
         return held.deadline_ms <= self._now_ms
 
     def discard(self, connection: Connection) -> None:

@@ -161,11 +161,11 @@ class BrokerState:
         return Refusal(code, remark, ext_fields={}, facts=facts)
 
     def may_commit(self, topic: str, queue_id: int, *, offset: int) -> bool:
-        """Tell whether an offset is one that a queue has, or is about to have."""
+        """Return whether an offset is one that a queue has, or is about to have."""
         return offset <= self.store.max_offset(topic, queue_id) + COMMIT_AHEAD_MAX
 
     def has_queue(self, queue: MessageQueue) -> bool:
-        """Tell whether a queue is one of this broker's."""
+        """Return whether a queue is one of this broker's."""
         topic = self.topics.find(queue.topic)
         return (
             topic is not None

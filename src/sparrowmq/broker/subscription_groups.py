@@ -82,7 +82,7 @@ class SubscriptionGroups:
         return self._groups.get(group)
 
     def may_create(self, group: str) -> bool:
-        """Tell whether a group's first use makes it."""
+        """Return whether a group's first use makes it."""
         return (
             self.auto_create and len(self._groups) < GROUPS_MAX and find_group_fault(group) is None
         )

@@ -146,7 +146,7 @@ class TopicConfigs:
         return True
 
     def is_system(self, topic: str) -> bool:
-        """Tell whether the topic is kept for RocketMQ itself on this broker."""
+        """Return whether the topic is kept for RocketMQ itself on this broker."""
         return is_system_topic(topic) or any(topic == t.topic_name for t in self._system)
 
     def system_names(self) -> list[str]:

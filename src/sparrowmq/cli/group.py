@@ -168,9 +168,9 @@ def reset_group(
     queue: QueueOption = None,
     yes: Yes = False,
 ) -> None:
-    """Have a group go on elsewhere: shows what changes in each queue, unless told --yes.
+    """Move a group's offsets: shows what changes in each queue, and does it with --yes.
 
-    Members that are connected are told by their brokers; they go on there at once.
+    Brokers notify the members that are connected, which go on there at once.
 
     \b
     Examples:
@@ -190,7 +190,7 @@ def skip_backlog(
     queue: QueueOption = None,
     yes: Yes = False,
 ) -> None:
-    """Have a group skip all messages there are; shows how many, unless told --yes."""
+    """Have a group skip all messages there are: shows how many, and does it with --yes."""
     _reset(cluster, name, topic, queue or [], target=Target(is_latest=True), is_told=yes)
 
 

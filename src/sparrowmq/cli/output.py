@@ -49,7 +49,7 @@ def print_on(console: Console, renderable: RenderableType) -> None:
 
 
 def fits(console: Console, table: Table) -> bool:
-    """Tell whether a table, none of whose cells is folded, can be shown without a cut."""
+    """Return whether a table, none of whose cells is folded, can be shown without a cut."""
     # Measured for the console's own width, no table is wider.
     anywhere = console.options.update(max_width=_UNLIMITED_WIDTH)
     return console.measure(table, options=anywhere).maximum <= console.width

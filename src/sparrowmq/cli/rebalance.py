@@ -64,7 +64,9 @@ Interval = Annotated[
 ]
 StrategyName = Annotated[
     str | None,
-    typer.Option("--strategy", help="the group's strategy; else what members tell, or AVG"),
+    typer.Option(
+        "--strategy", help="the group's strategy; else the one that members report, or AVG"
+    ),
 ]
 
 
@@ -221,7 +223,7 @@ def explain(
     if len(found) > 1:
         say(f"brokers give out {len(found)} different lists of members")
     if not snapshot.strategy_is_known:
-        say("no member told its strategy: AVG, RocketMQ's default, is assumed")
+        say("no member reported its strategy: AVG, RocketMQ's default, is assumed")
     console = make_console()
     for explanation in found:
         print_on(console, rebalance_view.render_explanation(explanation))

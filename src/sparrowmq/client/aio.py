@@ -77,8 +77,8 @@ class AsyncProducer:
 
     Args:
         group: the producer group.
-        name_server: `host:port`, several separated by ';', or a list of them; None for what the
-            environment's NAMESRV_ADDR says.
+        name_server: `host:port`, several separated by ';', or a list of them; None for the
+            environment's NAMESRV_ADDR.
         settings: see `ProducerSettings`.
 
     Raises: ConfigError.
@@ -168,7 +168,7 @@ class AsyncProducer:
         return await self._run(observe_batch(self._publisher, messages, send))
 
     async def send_oneway(self, message: Message, *, queue: QueueChoice | None = None) -> None:
-        """Write a message to the connection and hear nothing of it: it may be lost."""
+        """Write a message to the connection and wait for no answer; it may be lost."""
         send = partial(sending.send_oneway, self._publisher, queue=queue)
         await self._run(observe(self._publisher, message, send))
 
@@ -255,7 +255,7 @@ class AsyncProducer:
             raise UsageError(f"producer {self.client_id} is closed; make a new one")
 
     async def close(self) -> None:
-        """Tell the brokers and close the connections. A second call does nothing.
+        """Unregister at the brokers and close the connections. A second call does nothing.
 
         What `send_nowait` took is sent before, for `send_timeout_ms` and 1 s at most; the rest
         gets an error.
@@ -282,8 +282,8 @@ class AsyncPushConsumer:
 
     Args:
         group: the consumer group.
-        name_server: `host:port`, several separated by ';', or a list of them; None for what the
-            environment's NAMESRV_ADDR says.
+        name_server: `host:port`, several separated by ';', or a list of them; None for the
+            environment's NAMESRV_ADDR.
         listener: called with a list of messages of one queue and a `ConsumeContext`, in up to
             `consume_thread_count` calls at once. A coroutine function runs on the loop, a plain
             function in a thread.
@@ -394,8 +394,8 @@ class AsyncPushConsumer:
     def assignment(self) -> list[MessageQueue]:
         """Return this member's share, in order, without queues of the retry topic.
 
-        A queue belongs to it from the rebalance that gave it; `on_assign` tells when consumption
-        begins, after its lock and start position were asked for.
+        A queue belongs to it from the rebalance that gave it; `on_assign` is called when
+        consumption begins, after its lock and start position were asked for.
         """
         return self._subscriber.user_queues(self._subscriber.member.assigned)
 
@@ -427,7 +427,7 @@ class AsyncPushConsumer:
         return await self._member.run(waiting.wait_idle(self._subscriber, timeout_ms=timeout_ms))
 
     async def close(self) -> None:
-        """Leave the group: drain, commit, tell the brokers, close. A second call does nothing.
+        """Leave the group: drain, commit, unregister, close. A second call does nothing.
 
         It takes as long as the listeners that run, at most `drain_timeout_ms` and 8 s.
         """
@@ -438,8 +438,8 @@ class AsyncAdmin:
     """Looks after topics and groups.
 
     Args:
-        name_server: `host:port`, several separated by ';', or a list of them; None for what the
-            environment's NAMESRV_ADDR says.
+        name_server: `host:port`, several separated by ';', or a list of them; None for the
+            environment's NAMESRV_ADDR.
         settings: see `AdminSettings`.
 
     Raises: ConfigError. Every method raises ConnectFailed if the name server does not answer,
@@ -510,14 +510,14 @@ class AsyncAdmin:
         """Return brokers, topics and the lag of all groups, with at most 15 requests a broker.
 
         Members are counted for the 12 groups that need attention first. `group_flows` and
-        `topic_rates` of `sparrowmq.client.operations.overview` tell rates from two of them.
+        `topic_rates` of `sparrowmq.client.operations.overview` computes rates from two of them.
         """
         return await self._driver.run(take_overview(self._directory))
 
     async def reset_offsets(
         self, group: str, topic: str, target: Target, *, dry_run: bool = False
     ) -> ResetPlan:
-        """Have a group go on elsewhere in a topic; members that are connected are told.
+        """Move a group in a topic; brokers notify the members that are connected.
 
         Args:
             target: where, such as `Target(is_earliest=True)` or `Target(timestamp_ms=...)`.

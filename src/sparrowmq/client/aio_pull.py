@@ -302,7 +302,7 @@ class AsyncLitePullConsumer:
         )
 
     async def close(self) -> None:
-        """Leave the group: commit what is done, tell the brokers, close; polls that wait return.
+        """Leave the group: commit what is done, unregister, close; polls that wait return.
 
         What was given counts as done. A second call does nothing.
         """

@@ -94,7 +94,7 @@ class AsyncTransactionProducer:
         return self._publisher.config.client_id
 
     async def start(self) -> None:
-        """Tell all brokers of this producer and answer them, in a task of its own, until `close`.
+        """Register at all brokers and answer their checks, in a task of its own, until `close`.
 
         Raises: UsageError if it was started or closed before, or if a producer of its group runs
         under its client id in this process.
@@ -141,7 +141,7 @@ class AsyncTransactionProducer:
         return await self._driver.run(operation)
 
     async def close(self) -> None:
-        """Tell the brokers and close the connections. A second call does nothing.
+        """Unregister at the brokers and close the connections. A second call does nothing.
 
         Half messages without an end stay so: another producer of the group is asked for them.
         """

@@ -72,7 +72,7 @@ def check_function(
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:
-    """Tell whether what a call of the function returns is to be awaited."""
+    """Return whether what a call of the function returns is to be awaited."""
     return inspect.iscoroutinefunction(_bare(function))
 
 

@@ -91,7 +91,7 @@ class TransactionProducer:
         return self._publisher.config.client_id
 
     def start(self) -> None:
-        """Tell all brokers of this producer and answer them, in a thread of its own, until `close`.
+        """Register at all brokers and answer their checks, in a thread of its own, until `close`.
 
         Raises: UsageError if it was started or closed before, or if a producer of its group runs
         under its client id in this process.
@@ -138,7 +138,7 @@ class TransactionProducer:
         return self._driver.run(operation)
 
     def close(self) -> None:
-        """Tell the brokers and close the connections. A second call does nothing.
+        """Unregister at the brokers and close the connections. A second call does nothing.
 
         Half messages without an end stay so: another producer of the group is asked for them.
         """

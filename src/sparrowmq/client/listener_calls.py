@@ -180,7 +180,7 @@ class ListenerCalls:
     def find_stuck(
         self, calls: Sequence[CallUnderWay], now_ms: int, *, call_count_max: int, timeout_ms: int
     ) -> ListenersStuck | None:
-        """Tell whether all calls are stuck; once, until one of them returns.
+        """Return whether all calls are stuck; once, until one of them returns.
 
         Args:
             calls: those under way, the oldest first.

@@ -246,12 +246,12 @@ class LitePull:
             raise UsageError(f"{queue} is not assigned to this consumer")
 
     def is_untouched(self, queue: MessageQueue) -> bool:
-        """Tell whether nothing of a queue of our share was given or committed yet."""
+        """Return whether nothing of a queue of our share was given or committed yet."""
         is_new = self.subscriber.member.committed_offset(queue) is None and self.assigned is None
         return is_new and queue not in self.positions and queue not in self.committed
 
     def is_committed(self, queue: MessageQueue) -> bool:
-        """Tell whether the user has committed all that was given of a queue."""
+        """Return whether the user has committed all that was given of a queue."""
         position = self.positions.get(queue)
         return position is None or self.committed.get(queue, -1) >= position
 

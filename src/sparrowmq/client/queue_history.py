@@ -70,7 +70,7 @@ class QueueHistory:
         return () if last is None else last.cid_all
 
     def is_new(self, queue: MessageQueue) -> bool:
-        """Tell whether the queue was added to its topic since we saw it first."""
+        """Return whether the queue was added to its topic since we saw it first."""
         first = self._first.get(queue.topic)
         return first is not None and queue not in first
 
@@ -82,7 +82,7 @@ class QueueHistory:
         group: str,
         client_id: str,
     ) -> bool:
-        """Tell whether the member that had the queue before is still in the group.
+        """Return whether the member that had the queue before is still in the group.
 
         Where that member cannot be told, because it was ourselves or the strategy shows only our
         own share, any other member counts.

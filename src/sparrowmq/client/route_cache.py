@@ -67,7 +67,7 @@ class TopicRoute:
         )
 
     def has_equal_content(self, other: TopicRoute) -> bool:
-        """Tell whether only the time differs."""
+        """Return whether only the time differs."""
         return (
             self.publish_queues == other.publish_queues
             and set(self.subscribe_queues) == set(other.subscribe_queues)

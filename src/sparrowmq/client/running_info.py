@@ -132,7 +132,7 @@ def _describe_pace(pace: Pace) -> ConsumeRates:
 
 
 def holding_of(owned: OwnedQueue) -> tuple[bool, bool]:
-    """Tell whether a queue's lock is ours, and whether the queue is being given up."""
+    """Return whether a queue's lock is ours, and whether the queue is being given up."""
     is_dropped = owned.process_queue.state in (
         ProcessQueueState.DRAINING,
         ProcessQueueState.DROPPED,

@@ -301,7 +301,7 @@ class Subscriber:
         return self.config.message_model is MessageModel.BROADCASTING
 
     def comes_again(self, message: MessageExt, *, delay_level: int = 0) -> bool:
-        """Tell whether a message with which the listener fails is delivered once more."""
+        """Return whether a message with which the listener fails is delivered once more."""
         config = self.config
         if delay_level < 0:
             return False

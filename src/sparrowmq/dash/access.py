@@ -101,7 +101,7 @@ class Access:
         return session
 
     def allows_host(self, host: str) -> bool:
-        """Tell whether a request's Host is this page and no name that was bound to it."""
+        """Return whether a request's Host is this page and no name that was bound to it."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         name = name.removeprefix("[").removesuffix("]").lower()
         if name in self._hosts:

@@ -506,7 +506,7 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "would go on at": "重置后位点",
         "never consumed": "跳过",
         "consumed again": "重新消费",
-        "{n} members are connected; they are told and go on there at once.": (
+        "{n} members are connected; brokers notify them, and they go on there at once.": (
             "{n} 个成员在线，会立即收到通知并从新位点继续。"
         ),
         "Nobody is connected; members that come go on there.": (

@@ -182,12 +182,12 @@ def make_matrix(
 
 
 def falls_behind(lag: int, produced_per_s: float, consumed_per_s: float) -> bool:
-    """Tell whether a queue or group falls behind: a second's messages are always under way."""
+    """Return whether a queue or group falls behind: a second's messages are always under way."""
     return lag > produced_per_s > 1.05 * consumed_per_s
 
 
 def is_retry(case: Case, queue: MessageQueue) -> bool:
-    """Tell whether a queue is of the messages that come again."""
+    """Return whether a queue is of the messages that come again."""
     return queue.topic == retry_topic(case.snapshot.group)
 
 

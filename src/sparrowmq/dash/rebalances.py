@@ -91,7 +91,7 @@ def list_rebalances(
 
 
 def _belongs(at: At, cluster: Sequence[At]) -> bool:
-    """Tell whether something is of the rebalance before it."""
+    """Return whether something is of the rebalance before it."""
     last = {
         seen.what.queue: seen.what.after for seen in cluster if isinstance(seen.what, OwnerChange)
     }

@@ -76,7 +76,7 @@ class Case:
         return self.snapshot.interval_ms >= STILL_MS_MIN
 
     def stands_still(self, queue: MessageQueue) -> bool:
-        """Tell whether a queue has messages and its offset did not move."""
+        """Return whether a queue has messages and its offset did not move."""
         rate = self.rates.get(queue)
         return rate is not None and rate.stood_still and self.lag([queue]) > 0
 

@@ -56,7 +56,7 @@ def explain(snapshot: GroupSnapshot, queue: MessageQueue) -> list[Explanation]:
     strategy = find_strategy(snapshot)
     if strategy is None:
         raise UsageError(
-            f"strategy {snapshot.strategy} depends on settings that members do not tell; "
+            f"strategy {snapshot.strategy} depends on settings that members do not report; "
             f"give the one they use by --strategy"
         )
     by_list: dict[tuple[str, ...], list[str]] = {}
@@ -149,7 +149,7 @@ def _steps(
     elif strategy == "CONSISTENT_HASH":
         steps += _hash_steps(queue, cid_all)
     elif strategy == "MINIMAL_MOVE":
-        held = f"{holder} tells that it holds it" if holder else "nobody tells that it holds it"
+        held = f"{holder} reports that it holds it" if holder else "nobody reports that it holds it"
         steps.append(
             "MINIMAL_MOVE leaves a queue with the member that holds it, if that is listed and has "
             "no more than its part, and gives the rest to members with room, by a hash of queue "

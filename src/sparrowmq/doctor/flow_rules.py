@@ -143,7 +143,7 @@ def _owned_backlog(case: Case) -> list[MessageQueue]:
 def _describe_hands(case: Case, client_id: str) -> str:
     report = case.snapshot.find_report(client_id)
     if report is None:
-        return f"{client_id} does not tell what it has in hand"
+        return f"{client_id} does not report what it has in hand"
     cached = sum(held.cached_count for held in report.held)
     text = f"{client_id} has {count_of(cached, 'message')} in hand"
     pulled = max((held.last_pull_timestamp_ms for held in report.held), default=0)

@@ -22,8 +22,8 @@ from sparrowmq.strategies.registry import SPARROW_STRATEGIES
 
 _HEARTBEAT_REMEDY = (
     "see whether these members reach that broker (address, port, firewall: a member must reach "
-    "every broker of the topic, by the address that the broker registered); they tell it of "
-    "themselves every 30 s while they can; restart a member that stays missing longer"
+    "every broker of the topic, by the address that the broker registered); they send it "
+    "heartbeats every 30 s while they can; restart a member that stays missing longer"
 )
 
 

@@ -98,7 +98,7 @@ def find_reconnects(case: Case) -> list[Finding]:
             title=f"{count_of(len(names), 'member')} reconnected between the looks",
             evidence=tuple(evidence),
             consequence=(
-                "brokers tell the whole group of each connection that closes and of each that "
+                "brokers notify the whole group of each connection that closes and of each that "
                 "comes, and every member rebalances each time; a client that closes its connection "
                 "upon one late answer keeps the group at it"
             ),
@@ -137,8 +137,8 @@ def find_slow_start(case: Case) -> list[Finding]:
             rule="R27",
             severity=Severity.WARN,
             title=(
-                f"a member takes about {total_ms / 1000:.1f} s to tell "
-                f"{count_of(len(brokers), 'broker')} of itself"
+                f"a member takes about {total_ms / 1000:.1f} s to send heartbeats to "
+                f"{count_of(len(brokers), 'broker')}"
             ),
             evidence=(
                 f"answers of all brokers together took {total_ms / 1000:.1f} s from here",

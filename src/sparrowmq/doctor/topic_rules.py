@@ -339,8 +339,8 @@ def find_unknown_strategy(case: Case) -> list[Finding]:
         Finding(
             rule="Q05",
             severity=Severity.INFO,
-            title=f"strategy {case.snapshot.strategy} depends on settings that nobody tells",
-            consequence="owners are known only of members that tell what they hold",
+            title=f"strategy {case.snapshot.strategy} depends on settings that no member reports",
+            consequence="owners are known only of members that report what they hold",
             remedy="compare the settings of all members by hand",
         )
     ]

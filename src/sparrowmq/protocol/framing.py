@@ -352,7 +352,7 @@ def _find_pull(header: bytes, body: bytes | None) -> RemotingCommand | None:
 
 
 def _has_keys(header: bytes, count: int) -> bool:
-    """Tell whether no key comes twice, and none is unknown or null; nor is any value too long.
+    """Return whether no key comes twice, and none is unknown or null; nor is any value too long.
 
     A colon in a value costs a closer look.
     """

@@ -96,7 +96,7 @@ class Account:
     groups: Mapping[str, Permission] = field(default_factory=dict)
 
     def may(self, need: Need) -> bool:
-        """Tell whether the account has a permission."""
+        """Return whether the account has a permission."""
         if self.is_admin and not self.topics and not self.groups:
             return True
         if need.is_group:

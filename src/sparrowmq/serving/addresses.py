@@ -27,7 +27,7 @@ class AddressPattern:
     parts: tuple[frozenset[int] | range, ...]
 
     def matches(self, ip: str) -> bool:
-        """Tell whether an address is one of them."""
+        """Return whether an address is one of them."""
         if not self.parts:
             return True
         address = ipaddress.ip_address(ip)

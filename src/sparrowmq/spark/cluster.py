@@ -75,7 +75,7 @@ class Patience(NamedTuple):
 
 
 def is_passing(error: SparrowError) -> bool:
-    """Tell whether the same request may succeed later."""
+    """Return whether the same request may succeed later."""
     if isinstance(error, BrokerError):
         return error.code in _PASSING_CODES and not error.is_denial
     return error.retriable or error.refresh_route

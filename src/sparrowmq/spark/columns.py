@@ -635,7 +635,7 @@ def _is_utf8(texts: pa.Array) -> bool:
 
 
 def _has_repeats(names: pa.Array, rows: Ints) -> bool:
-    """Tell whether a row has a name twice; `rows` ascend."""
+    """Return whether a row has a name twice; `rows` ascend."""
     encoded = names.dictionary_encode()
     distinct = len(encoded.dictionary)
     pairs = rows * distinct + np.asarray(encoded.indices, dtype=np.int64)

@@ -181,7 +181,7 @@ def _release(home: Path) -> dict[str, str]:
 
 
 def _has_vector_module(home: Path) -> bool:
-    """Tell whether Spark's launcher can start this Java as it is; a Java that does not say, can."""
+    """Return whether Spark's launcher can start this Java as it is; True if it does not say."""
     modules = _release(home).get("MODULES")
     return modules is None or _VECTOR_MODULE in modules.split()
 

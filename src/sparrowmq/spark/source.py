@@ -171,7 +171,7 @@ class _RefusedStream(DataSourceStreamReader):
 
 
 def _has_limits() -> bool:
-    """Tell whether Spark limits micro-batches and says where they begin: from PySpark 4.2 on."""
+    """Return whether Spark limits micro-batches and says where they begin: from PySpark 4.2 on."""
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 

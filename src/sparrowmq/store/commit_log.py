@@ -94,11 +94,11 @@ class CommitLog:
         return next_base
 
     def has_room(self, size: int) -> bool:
-        """Tell whether `append` takes a record at `end` without any work on files."""
+        """Return whether `append` takes a record at `end` without any work on files."""
         return self.fits(size) and self.end + size - self.written < UNWRITTEN_BYTES_MAX
 
     def fits(self, size: int) -> bool:
-        """Tell whether `reserve` returns `end`."""
+        """Return whether `reserve` returns `end`."""
         return self.end + size + BLANK_SIZE <= self._file_end
 
     def append(self, data: bytes) -> None:

@@ -185,7 +185,7 @@ def find_even(body: bytes) -> EvenMessages | None:
 
 
 def ends_alike(messages: EvenMessages) -> bool:
-    """Tell whether the properties of all, or of none, end with a separator."""
+    """Return whether the properties of all, or of none, end with a separator."""
     lasts = messages.matrix[:, -1] == _SEPARATOR
     return bool(lasts.all() or not lasts.any())
 

@@ -462,7 +462,7 @@ def _check_batch(state: BrokerState, sent: _Sent, messages: EvenMessages | Liste
 
 
 def _has_delayed(messages: EvenMessages | ListedMessages) -> bool:
-    """Tell whether one of several messages is to wait for a delay level."""
+    """Return whether one of several messages is to wait for a delay level."""
     return holds_property(messages.properties_text, PROPERTY_DELAY_LEVEL) and any(
         delay_level(each.decode()) > 0 for each in messages.properties
     )

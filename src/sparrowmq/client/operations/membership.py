@@ -157,7 +157,7 @@ def running_info(
 
 
 def is_silence(error: SparrowError) -> bool:
-    """Tell whether a member that was asked said nothing: here or at the broker that asked it."""
+    """Return whether a member that was asked said nothing: here or at the broker that asked it."""
     if isinstance(error, InvokeTimeout):
         return True
     return isinstance(error, BrokerError) and error.code == ResponseCode.CONSUME_MSG_TIMEOUT

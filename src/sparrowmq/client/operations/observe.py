@@ -23,7 +23,7 @@ class AnyFuture(Protocol):
     """What asyncio's futures and those of threads have in common."""
 
     def cancelled(self) -> bool:
-        """Tell whether nobody waits for it any more."""
+        """Return whether nobody waits for it any more."""
         ...
 
     def result(self) -> SendResult:

@@ -134,7 +134,7 @@ def _views_without(
 def _is_settled(
     views: Sequence[TopicView], owners: Owners, mine: Collection[MessageQueue], client_id: str
 ) -> bool:
-    """Tell whether every queue is held by a member that is listed, and we hold what is ours."""
+    """Return whether every queue is held by a member that is listed, and we hold what is ours."""
     held = set()
     for view in views:
         for queue in view.mq_all:
