@@ -85,7 +85,7 @@ def begin_connect(candidate: Candidate) -> socket.socket:
         tune(sock)
         code = sock.connect_ex(candidate.sockaddr)
         if code not in _IN_PROGRESS:
-            raise OSError(code, os.strerror(code))
+            raise _error_of(code)
     except BaseException:
         sock.close()
         raise
@@ -96,11 +96,17 @@ def end_connect(sock: socket.socket) -> None:
     """Check a socket that `begin_connect` made and that is writable. Raises: OSError."""
     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if code:
-        raise OSError(code, os.strerror(code))
+        raise _error_of(code)
     # A port of this machine on which nobody listens may be given to us as our own end: TCP then
     # connects the socket to itself.
     if sock.getsockname() == sock.getpeername():
-        raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        raise _error_of(errno.ECONNREFUSED)
+
+
+def _error_of(code: int) -> OSError:
+    # Windows has words for errors of sockets in a table of their own.
+    words: dict[int, str] = getattr(socket, "errorTab", {})
+    return OSError(code, words.get(code) or os.strerror(code))
 
 
 class SocketWire:

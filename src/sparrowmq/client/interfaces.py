@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sparrowmq.membership.client_id import InterfaceAddress
 
-if sys.platform != "win32":
+if sys.platform == "linux":
     import fcntl
 
 # linux/sockios.h and net/if.h.
@@ -33,7 +33,7 @@ _NET_CLASS = Path("/sys/class/net")
 
 def list_interface_addresses() -> list[InterfaceAddress]:
     """Return every address of every interface; where the system does not tell, of the host name."""
-    if sys.platform == "win32":
+    if sys.platform != "linux":
         return _host_name_addresses()
     try:
         return _ipv4_addresses() + _ipv6_addresses()
