@@ -45,6 +45,7 @@ _RESERVED = """
     INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET
 """
 RESERVED_PROPERTIES = frozenset(_RESERVED.split())
+_UNIQ_KEY_START = f"{PROPERTY_UNIQ_KEY}{NAME_VALUE_SEPARATOR}"
 # MessageStoreConfig.messageDelayLevel has 18 levels by default; brokers cut a higher one down.
 DELAY_LEVEL_MAX = 18
 
@@ -99,8 +100,32 @@ def check_and_encode(message: Message, msg_id: str, *, config: ProducerConfig) -
         or message.delay_level
         or namespace
     ):
-        return f"{PROPERTY_UNIQ_KEY}{NAME_VALUE_SEPARATOR}{msg_id}"
+        return _UNIQ_KEY_START + msg_id
     return _properties_of(message, msg_id, namespace=namespace)
+
+
+def check_and_encode_all(
+    messages: Sequence[Message], msg_ids: Sequence[str], *, config: ProducerConfig
+) -> list[tuple[int, bytes, str]]:
+    """Check the messages of a batch and return them as `record.encode_batch` takes them."""
+    bytes_max, has_namespace = config.body_bytes_max, bool(config.namespace.name)
+    entries: list[tuple[int, bytes, str]] = []
+    for message, msg_id in zip(messages, msg_ids, strict=True):
+        body = message.body
+        # As `check_and_encode` does it, in place for the usual message.
+        if (
+            message.tags
+            or message.keys
+            or message.properties
+            or message.sharding_key
+            or has_namespace
+            or not 0 < len(body) <= bytes_max
+        ):
+            properties = check_and_encode(message, msg_id, config=config)
+        else:
+            properties = _UNIQ_KEY_START + msg_id
+        entries.append((message.flag, body, properties))
+    return entries
 
 
 def check_sendable_topic(topic: str) -> None:

@@ -523,24 +523,33 @@ _BATCH_HEAD = Layout(">iIIii")
 assert _BATCH_HEAD.size == 20
 
 
-def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
-    """Write the body of SEND_BATCH_MESSAGE.
+def encode_batch(entries: Iterable[tuple[int, bytes, str]]) -> bytes:
+    """Write the body of SEND_BATCH_MESSAGE, of `BatchEntry`s or their like.
 
     Raises: LocalProtocolError if an entry does not fit.
     """
     parts: list[bytes] = []
-    for entry in entries:
+    # Messages of one batch are often of one size; their heads are the same.
+    known, head, length = (0, -1, -1), b"", b""
+    for flag, body, text in entries:
         try:
-            properties = entry.properties.encode()
-            if len(properties) > PROPERTIES_BYTES_MAX:
-                raise LocalProtocolError(
-                    f"properties of {len(properties)} bytes, at most {PROPERTIES_BYTES_MAX}"
+            properties = text.encode()
+            sizes = (flag, len(body), len(properties))
+            if sizes != known:
+                _, body_size, properties_size = known = sizes
+                if properties_size > PROPERTIES_BYTES_MAX:
+                    raise LocalProtocolError(
+                        f"properties of {properties_size} bytes, at most {PROPERTIES_BYTES_MAX}"
+                    )
+                size = _BATCH_HEAD.size + body_size + 2 + properties_size
+                head, length = (
+                    _BATCH_HEAD.pack(size, 0, 0, flag, body_size),
+                    _SHORT.pack(properties_size),
                 )
-            size = _BATCH_HEAD.size + len(entry.body) + 2 + len(properties)
-            head = _BATCH_HEAD.pack(size, 0, 0, entry.flag, len(entry.body))
         except (LayoutError, UnicodeEncodeError) as error:
+            entry = BatchEntry(flag, body, text)
             raise LocalProtocolError(f"a batch cannot carry {entry!r:.500}") from error
-        parts += (head, entry.body, _SHORT.pack(len(properties)), properties)
+        parts += (head, body, length, properties)
     return b"".join(parts)
 
 

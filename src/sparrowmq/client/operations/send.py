@@ -25,7 +25,7 @@ from sparrowmq.client.operations.request import error_of
 from sparrowmq.client.operations.routes import get_publish_route, look_up_publish_route
 from sparrowmq.client.outgoing import (
     OutgoingMessage,
-    check_and_encode,
+    check_and_encode_all,
     check_batch,
     check_sendable_topic,
     encode_message,
@@ -54,7 +54,7 @@ from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
-from sparrowmq.protocol.record import BatchEntry, encode_batch
+from sparrowmq.protocol.record import encode_batch
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 
 _STATUSES: Mapping[int, SendStatus] = MappingProxyType(
@@ -147,10 +147,7 @@ def send_batch(
         )
     start, first = publisher.ids.reserve(timestamp_ms, len(messages))
     msg_ids = [f"{start}{(first + n) & 0xFFFF:04X}" for n in range(len(messages))]
-    entries = [
-        BatchEntry(message.flag, message.body, check_and_encode(message, msg_id, config=config))
-        for message, msg_id in zip(messages, msg_ids, strict=True)
-    ]
+    entries = check_and_encode_all(messages, msg_ids, config=config)
     outgoing = OutgoingMessage(encode_batch(entries), 0, 0, "")
     code = RequestCode.SEND_BATCH_MESSAGE
     request = _make_request(publisher, topic, outgoing, code=code, timestamp_ms=timestamp_ms)
