@@ -10,9 +10,9 @@ import pytest
 
 from sparrowmq.errors import StoreError
 from sparrowmq.protocol.record import Record
-from sparrowmq.store import MessageStore, StoreConfig
+from sparrowmq.store import MessageStore, StoreConfig, file_storage
 from sparrowmq.store.file_series import DamagedSeries, FileSeries
-from sparrowmq.store.file_storage import FileStorage
+from sparrowmq.store.file_storage import FileStorage, FileStorageFile
 
 
 def test_created_file_is_sparse_zero_and_private(tmp_path: Path) -> None:
@@ -205,3 +205,39 @@ def test_series_reads_and_writes_across_files(tmp_path: Path) -> None:
     loaded = FileSeries(FileStorage(tmp_path), "s", file_size=10)
     loaded.load()
     assert data[:10] + bytes(10) == loaded.read(20, 99)
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_all_files_and_their_directories_up_to_the_root_are_synced_once(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = FileStorage(tmp_path)
+    files = [storage.create(f"consumequeue/T/{n}/0", size=20) for n in range(count)]
+    synced: list[str] = []
+    sync_names, sync = file_storage._sync_names, FileStorageFile.sync
+
+    def note_names(path: str) -> None:
+        synced.append(os.path.relpath(path, tmp_path))
+        sync_names(path)
+
+    def note_file(file: FileStorageFile) -> None:
+        synced.append(file.path)
+        sync(file)
+
+    monkeypatch.setattr(file_storage, "_sync_names", note_names)
+    monkeypatch.setattr(FileStorageFile, "sync", note_file)
+    storage.sync_all(files, [f"consumequeue/T/{n}" for n in range(count)])
+
+    expected = {".", "consumequeue", "consumequeue/T"}
+    expected |= {f"consumequeue/T/{n}" for n in range(count)} | {file.path for file in files}
+    assert sorted(expected) == sorted(synced)
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_one_file_that_cannot_be_synced_is_an_error_of_all(count: int, tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path)
+    files = [storage.create(f"consumequeue/T/{n}/0", size=20) for n in range(count)]
+    storage.remove(files[count // 2].path)
+
+    with pytest.raises(FileNotFoundError):
+        storage.sync_all(files, ["consumequeue/T/0"])

@@ -85,7 +85,7 @@ class BrokerServer:
             ),
         )
         report = self._store.load(timestamp_ms=wall_clock())
-        LOG.info("store %s loaded: %s", root, report)
+        LOG.info("store %s loaded: %s", root, report.describe())
         loss = report.describe_loss()
         if loss is not None:
             LOG.error("store %s was damaged, and is repaired: %s", root, loss)

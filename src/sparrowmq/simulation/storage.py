@@ -8,6 +8,7 @@ brokers and the tests of the store run on it.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from typing import Self
 
 from sparrowmq.errors import StoreError
@@ -296,6 +297,13 @@ class SimulatedStorage:
         """Give a file another name."""
         self.begin_change()
         self._name({new_path: self.inodes[old_path], old_path: None})
+
+    def sync_all(self, files: Sequence[StorageFile], directories: Sequence[str]) -> None:
+        """Bring all to the disk, one after the other."""
+        for file in files:
+            file.sync()
+        for directory in directories:
+            self.sync_directory(directory)
 
     def sync_directory(self, path: str) -> None:
         """Bring the names of a directory, and of those above it, to the disk."""

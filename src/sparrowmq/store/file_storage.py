@@ -18,16 +18,20 @@ import os
 import resource
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sparrowmq.errors import StoreError
-from sparrowmq.store.storage import Bytes
+from sparrowmq.store.storage import Bytes, StorageFile
 
 # Descriptors of unpinned files that stay open; a broker with 100,000 queues must not run out.
 _OPEN_FILES_MAX = 512
 # Where the process may open few files, only this share of them.
 _OPEN_FILES_SHARE = 4
+# So many are synced one after the other; more by so many threads.
+_SYNCS_ALONE_MAX = 32
+_SYNC_THREADS = 16
 _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
 _ZERO_CHUNK_SIZE = 1 << 20
@@ -256,16 +260,37 @@ class FileStorage:
 
     def sync_directory(self, path: str) -> None:
         """Make the names in this directory, and its own in its parents up to the root, durable."""
-        full_path = self.full_path(path)
-        while True:
-            fd = os.open(full_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            if full_path == self._root:
-                return
-            full_path = os.path.dirname(full_path)
+        for each in self._with_parents([path]):
+            _sync_names(each)
+
+    def sync_all(self, files: Sequence[StorageFile], directories: Sequence[str]) -> None:
+        """Sync files and directories, several at once, which a journal takes together.
+
+        A checkpoint after the first messages of 80,000 queues takes seconds so, and else minutes.
+        """
+        names = self._with_parents(directories)
+        if len(files) + len(names) <= _SYNCS_ALONE_MAX:
+            for file in files:
+                file.sync()
+            for each in names:
+                _sync_names(each)
+            return
+        with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sparrowmq-sync") as threads:
+            # Taking the results raises what went wrong.
+            deque(threads.map(lambda file: file.sync(), files), maxlen=0)
+            deque(threads.map(_sync_names, names), maxlen=0)
+
+    def _with_parents(self, directories: Sequence[str]) -> list[str]:
+        """Return the full paths of directories and of all above them, the lowest first."""
+        found: set[str] = set()
+        for directory in directories:
+            full_path = self.full_path(directory)
+            while full_path not in found:
+                found.add(full_path)
+                if full_path == self._root:
+                    break
+                full_path = os.path.dirname(full_path)
+        return sorted(found, reverse=True)
 
 
 class ReadOnlyFile:
@@ -399,11 +424,23 @@ class ReadOnlyStorage:
     def sync_directory(self, path: str) -> None:
         """Do nothing."""
 
+    def sync_all(self, files: Sequence[StorageFile], directories: Sequence[str]) -> None:
+        """Do nothing."""
+
 
 def _open_files_max() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     # No limit is -1 on Linux.
     return min(_OPEN_FILES_MAX, limit // _OPEN_FILES_SHARE) if limit > 0 else _OPEN_FILES_MAX
+
+
+def _sync_names(full_path: str) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(full_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _sync_data(fd: int) -> None:

@@ -43,10 +43,7 @@ class FlushWork:
         """
         for file in self.log_files:
             file.sync()
-        for file in self.queue_files:
-            file.sync()
-        for directory in self.directories:
-            self.storage.sync_directory(directory)
+        self.storage.sync_all(self.queue_files, self.directories)
         checkpoint = self.checkpoint
         if checkpoint is not None:
             if self.index is not None:

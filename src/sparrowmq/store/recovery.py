@@ -91,6 +91,19 @@ class RecoveryReport:
     rewritten_queues: tuple[QueueKey, ...] = ()
     conflict_count: int = 0
 
+    def describe(self) -> str:
+        """Say what was found and done, in one line."""
+        parts = [
+            f"log from {self.min_position} to {self.max_position}",
+            "stopped cleanly" if self.is_clean else "not stopped cleanly",
+            f"{self.record_count} records checked from {self.walked_from} on",
+        ]
+        if self.is_torn:
+            parts.append("a torn end was cut off")
+        if self.rewritten_queues:
+            parts.append(f"{len(self.rewritten_queues)} queues were brought up to date")
+        return ", ".join(parts)
+
     def describe_loss(self) -> str | None:
         """Say what readers will not find any more, None if nothing was lost."""
         losses: list[str] = []

@@ -17,6 +17,7 @@ Paths are relative to the store's root, with `/` between names.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -129,6 +130,13 @@ class Storage(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Make the names in this directory, and its own in its parents, durable."""
+        ...
+
+    def sync_all(self, files: Sequence[StorageFile], directories: Sequence[str]) -> None:
+        """Do `sync` for all files and `sync_directory` for all directories, in any order.
+
+        Raises: OSError if one of them fails; others may not have been tried then.
+        """
         ...
 
 
