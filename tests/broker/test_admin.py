@@ -225,9 +225,10 @@ def test_consume_stats_tell_how_far_a_group_is(rig: Any, topic: dict[str, str]) 
     table = decode_body(ConsumeStats, reply.body).offset_table
     first = table[MessageQueue("T", "broker-a", 0)]
     assert 4 == len(table)
-    assert (3, 2, rig.timestamp_ms) == (
+    assert (3, 2, 2, rig.timestamp_ms) == (
         first.broker_offset,
         first.consumer_offset,
+        first.pull_offset,
         first.last_timestamp_ms,
     )
 
