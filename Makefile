@@ -50,7 +50,7 @@ CLIENTS := $(patsubst %,tests/interop/test_%.py,go_client js_client mqadmin_comm
 interop: interop-clients interop-suite ## the tests against Apache RocketMQ from Maven Central (Java 17, Maven)
 	$(INTEROP) tests/interop $(patsubst %,--ignore %,tests/interop/test_soak.py $(SUITE) $(CLIENTS))
 
-# Foreign clients and tools, which need Go and Node beside it: five minutes.
+# Foreign clients and tools, which need Go and Node beside it: ten minutes.
 interop-clients: setup ## the part of it with Apache's Go client, ali-ons and mqadmin
 	$(INTEROP) $(CLIENTS)
 
