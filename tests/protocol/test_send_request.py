@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparrowmq.errors import LocalProtocolError
@@ -26,6 +26,8 @@ def encode_generally(request: SendRequest, opaque: int) -> bytes:
     return encode_frame(command)
 
 
+# In a template these would be places.
+@example("ns%dogs", "ns%birds", (0, 0, 0, 0), "", b"x", 0)
 @given(
     NAMES,
     NAMES,
