@@ -16,7 +16,14 @@ import pytest
 
 from commands import Commands
 from poison import send_stored
-from sparrowmq import ConsumeFromWhere, ConsumeStatus, MessageQueue, PushConsumer
+from sparrowmq import (
+    ConsumeFromWhere,
+    ConsumeStatus,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+)
 from sparrowmq.cli.message_view import BodyFormat, escape, format_body
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
@@ -52,6 +59,20 @@ def test_a_message_is_sent_found_and_shown(smq: Commands, shared_cluster: Embedd
     shown = smq("msg", "at", "T_one", "broker-a:1", "0").stdout
     assert "price" in shown
     assert "body, 5 bytes" in shown
+
+
+def test_a_traced_message_shows_its_way(smq: Commands, shared_cluster: EmbeddedCluster) -> None:
+    shared_cluster.create_topic("T_traced", queues=1)
+    with Producer("GID_p", name_server=shared_cluster.name_server, trace=True) as producer:
+        sent = producer.send(Message("T_traced", b"x"))
+
+    (step,) = smq.json("msg", "trace", sent.msg_id)
+    shown = smq("msg", "trace", sent.msg_id)
+    untraced = smq("msg", "trace", "0" * 32)
+
+    assert ("sent", "GID_p", "SUCCESS") == (step["what"], step["group"], step["outcome"])
+    assert "GID_p" in shown.stdout
+    assert (1, True) == (untraced.exit_code, "may have trace off" in untraced.stderr)
 
 
 def test_what_is_not_there_is_said(smq: Commands, shared_cluster: EmbeddedCluster) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sparrowmq import (
+    Admin,
     AsyncProducer,
     ConsumeFromWhere,
     ConsumeStatus,
@@ -128,6 +129,15 @@ def test_every_message_is_traced_from_its_sending_to_its_consumption(
         wait_until("all delivered, one twice", lambda: len(delivered) >= 13)
         wait_until("all done", lambda: consumer.counters.succeeded >= 12)
     entries = read_trace(cluster, "GID_reader", 12 + 2 * 13)
+    with Admin(name_server=cluster.name_server) as admin:
+        way = admin.message_trace(sent[0].msg_id)
+        assert () == admin.message_trace("0" * 32)
+
+    assert [("sent", "SUCCESS", 0), ("consumed", "FAILED", 0), ("consumed", "SUCCESS", 1)] == [
+        (step.what, step.outcome, step.reconsume_times) for step in way
+    ]
+    assert ["GID_p", "GID_c", "GID_c"] == [step.group for step in way]
+    assert all(step.client.startswith("127.0.0.1:") and step.cost_ms is not None for step in way)
 
     published = [fields for fields in entries if fields[0] == "Pub"]
     before = [fields for fields in entries if fields[0] == "SubBefore"]

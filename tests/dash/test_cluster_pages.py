@@ -9,8 +9,9 @@ import pytest
 
 from group_stage import GroupStage
 from live_page import Reader
-from sparrowmq import ConsumeStatus, Message
+from sparrowmq import ConsumeStatus, Message, Producer
 from sparrowmq.dash.message_pages import COUNT, describe_body, preview, shorten
+from sparrowmq.testing import EmbeddedCluster
 from steps_of_pages import eventually, read_table, words_of
 from waiting import wait_until
 
@@ -182,6 +183,23 @@ async def test_a_binary_body_is_shown_in_hex_and_given_whole_as_a_file(
     assert body == file.content
     assert "application/octet-stream" == file.headers["content-type"]
     assert "attachment" in file.headers["content-disposition"]
+
+
+async def test_a_message_shows_its_way_where_it_was_traced(
+    reader: Reader, stage: GroupStage, cluster: EmbeddedCluster
+) -> None:
+    with Producer("GID_traced", name_server=cluster.name_server, trace=True) as producer:
+        sent = producer.send(Message(stage.topic, b"x"))
+    stage.send([b"y"])
+    place = f"/messages/{stage.topic}/{sent.queue.broker_name}"
+    traced = f"{place}/{sent.queue.queue_id}/{sent.queue_offset}"
+    (step,) = await read_table(reader, traced, "trace")
+    rows = await read_table(reader, f"/messages?topic={stage.topic}", "messages")
+    (other,) = [row for row in rows if row["body"] == "y"]
+    untraced = words_of(await reader.read(f"{place}/{other['queue'][-1]}/{other['offset']}"))
+
+    assert ("sent", "GID_traced", "SUCCESS") == (step["what"], step["group"], step["outcome"])
+    assert "Nobody has traced it" in untraced
 
 
 async def test_a_message_that_is_not_there_is_one_line(reader: Reader, stage: GroupStage) -> None:

@@ -21,6 +21,7 @@ CHOSEN = {
     *(severity.name.lower() for severity in Severity),
     *(text for script in SCRIPTS.values() for text in (script.story, script.cure) if text),
     *(f"starting a broker and {count} members" for count in (2, 3)),
+    *("sent", "committed", "rolled back", "consumed"),
     "the doctor looks",
     "rocketmq",
     "sparrowmq",

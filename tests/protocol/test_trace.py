@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from sparrowmq.protocol.trace import ConsumedCode, TracedType, consumed, delivered, published
+from sparrowmq.protocol.trace import (
+    ConsumedCode,
+    ConsumedEntry,
+    DeliveredEntry,
+    SentEntry,
+    TracedType,
+    TransactionEntry,
+    consumed,
+    delivered,
+    published,
+    read_entries,
+)
 
 S, E = "\x01", "\x02"
 
@@ -63,3 +74,43 @@ def test_entries_of_a_delivery() -> None:
     fields = ["SubAfter", "R1", "M1", "3", "false", "", "4", "1700000000000", "GID_c"]
     assert S.join(fields) + E == after.text
     assert (("M1", "k1"), ("M1",)) == (before.keys, after.keys)
+
+
+def test_entries_of_javas_clients_are_read() -> None:
+    fields = ["1700", "R", "GID_p", "orders", "M1", "paid", "k1 k2", "10.0.0.1:10911", "12", "7"]
+    lines = [
+        ["Pub", *fields, "0", "OFFSET-ID", "true"],
+        # RocketMQ 5 adds the client; the first versions had no id of the broker's.
+        ["Pub", *fields, "0", "OFFSET-ID", "false", "10.0.0.9"],
+        ["Pub", *fields, "0", "true"],
+        ["SubBefore", "1800", "R", "GID_c", "CALL", "M1", "2", "k1"],
+        ["SubAfter", "CALL", "M1", "3", "false", "k1", "1", "1800", "GID_c"],
+        ["SubAfter", "CALL", "M1", "3", "true", "k1"],
+        ["EndTransaction", *fields[:8], "2", "TX", "ROLLBACK_MESSAGE", "true"],
+    ]
+    body = "".join(S.join(line) + E for line in lines).encode()
+
+    sent = SentEntry(1700, 7, "GID_p", "orders", "M1", "10.0.0.1:10911", True)
+    assert [
+        sent,
+        sent._replace(is_success=False),
+        sent,
+        DeliveredEntry(1800, "GID_c", "CALL", "M1", 2),
+        ConsumedEntry("CALL", "M1", 3, False, ConsumedCode.TIME_OUT),
+        ConsumedEntry("CALL", "M1", 3, True, None),
+        TransactionEntry(1700, "GID_p", "orders", "M1", "ROLLBACK_MESSAGE", True),
+    ] == list(read_entries(body))
+
+
+def test_lines_that_are_no_entries_are_left_out() -> None:
+    hostile = [
+        b"",
+        b"\x02\x01\x02",
+        b"\xff\xfe",
+        b"Pub\x01x\x01y\x02",
+        b"SubAfter\x01a\x01b\x01nine\x02",
+        b"SubAfter\x01a\x01b\x011\x01true\x01k\x0199\x02",
+        b"Recall\x011\x02",
+    ]
+
+    assert [] == [entry for body in hostile for entry in read_entries(body)]

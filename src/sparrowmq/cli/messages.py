@@ -38,6 +38,7 @@ from sparrowmq.client.operations.dead_letters import (
     list_dead_letters,
     resend_dead_letter,
 )
+from sparrowmq.client.operations.message_trace import message_trace
 from sparrowmq.errors import TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt, MessageSelector
 from sparrowmq.model.names import dlq_topic
@@ -50,6 +51,16 @@ msg = typer.Typer(
 )
 dlq = typer.Typer(
     help="Dead letters: list, show, send again.", no_args_is_help=True, rich_markup_mode=None
+)
+
+_TRACE_COLUMNS = (
+    OutputColumn("timestamp_ms", "at"),
+    OutputColumn("what"),
+    OutputColumn("group"),
+    OutputColumn("client"),
+    OutputColumn("cost_ms", "ms"),
+    OutputColumn("outcome"),
+    OutputColumn("reconsume_times", "came before"),
 )
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic")]
@@ -242,6 +253,31 @@ def find_messages(
         say(f"topic {topic} has no message with key {key!r} there")
         raise typer.Exit(EXIT_FOUND)
     _print_messages(cluster, found, body_format)
+
+
+@msg.command("trace")
+@on_cluster
+def trace_message(
+    cluster: CommandCluster,
+    msg_id: Annotated[str, typer.Argument(metavar="ID", help="the producer's id")],
+) -> None:
+    """Show a message's way: who sent it, who consumed it when, for how long, and how that ended.
+
+    Producers and consumers write it down if they have trace on.
+
+    \b
+    Examples:
+      sparrowmq msg trace 7F0000010001...
+    """
+    steps = cluster.run(message_trace(cluster.directory, msg_id))
+    rows = [step._asdict() for step in steps]
+    if cluster.as_json:
+        print_json(rows)
+    elif steps:
+        print_rows(rows, _TRACE_COLUMNS)
+    if not steps:
+        say(f"no trace of message {msg_id}; its producer and consumers may have trace off")
+        raise typer.Exit(EXIT_FOUND)
 
 
 @msg.command("at")

@@ -78,6 +78,9 @@ ALIASES: Mapping[str, Alias] = {
     "queryMsgByKey": Alias(
         ("msg", "find"), (("k", "msgKey"),), {"t": "--topic", "topic": "--topic"}
     ),
+    "queryMsgTraceById": Alias(
+        ("msg", "trace"), (("i", "msgId"),), {"t": None, "traceTopic": None, "c": None}
+    ),
     "printMsg": Alias(("tail",), (_TOPIC,), tail=("--from", "earliest")),
     "sendMessage": Alias(
         ("send",),

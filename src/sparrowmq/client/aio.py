@@ -42,6 +42,7 @@ from sparrowmq.client.operations import (
 from sparrowmq.client.operations import send as sending
 from sparrowmq.client.operations import trace as trace_of
 from sparrowmq.client.operations.member_loop import run_member
+from sparrowmq.client.operations.message_trace import TraceStep, message_trace
 from sparrowmq.client.operations.observe import observe, observe_batch, observe_later
 from sparrowmq.client.operations.overview import Overview, take_overview
 from sparrowmq.client.operations.reset import ResetPlan, Target, apply_reset, plan_reset
@@ -603,6 +604,16 @@ class AsyncAdmin:
             msg_id: the id that its producer gave, or `SendResult.offset_msg_id`.
         """
         return await self._driver.run(administer.view_message(self._directory, topic, msg_id))
+
+    async def message_trace(self, msg_id: str) -> tuple[TraceStep, ...]:
+        """Return a message's way as its producer and consumers traced it, oldest first.
+
+        Args:
+            msg_id: the id that its producer gave.
+
+        Returns: () where nobody had `trace` on, or it is not written yet.
+        """
+        return await self._driver.run(message_trace(self._directory, msg_id))
 
     async def dead_letters(self, group: str, count_max: int = 1_000) -> list[MessageExt]:
         """Return a group's newest dead letters that can be read, in the order of storing.

@@ -13,11 +13,12 @@ from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.administer import query_message, view_message
 from sparrowmq.client.operations.browse import Start, browse, close_browser, open_browser
 from sparrowmq.client.operations.dead_letters import list_dead_letters, resend_dead_letter
+from sparrowmq.client.operations.message_trace import TraceStep, message_trace
 from sparrowmq.dash.overview_page import group_href
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import FOLLOWED, Site, View, Visit
-from sparrowmq.errors import TopicRouteNotFound, UsageError
+from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt
 from sparrowmq.model.names import check_group, check_topic, dlq_topic
 from sparrowmq.model.spelling import parse_queue, parse_time
@@ -275,10 +276,38 @@ async def show_message(watcher: Watcher, visit: Visit) -> View | Response:
         ],
         empty="It has none.",
     )
+    trace = PageTable(
+        name="trace",
+        title="Its way",
+        columns=(
+            TableColumn("at", "at", "time"),
+            TableColumn("what", "what"),
+            TableColumn("group", "group"),
+            TableColumn("client", "client"),
+            TableColumn("cost_ms", "took", "duration"),
+            TableColumn("outcome", "outcome"),
+            TableColumn("reconsume_times", "came before", "number"),
+        ),
+        rows=[
+            [
+                Cell(step.timestamp_ms),
+                Cell(visit.words(step.what)),
+                Cell(
+                    shorten(step.group), group_href(step.group) if step.what == "consumed" else ""
+                ),
+                Cell(step.client),
+                Cell(step.cost_ms),
+                Cell(step.outcome, tone="" if step.outcome in ("", "SUCCESS") else "warn"),
+                Cell(step.reconsume_times),
+            ]
+            for step in await _trace(watcher, message.msg_id)
+        ],
+        empty="Nobody has traced it: producers and consumers do with trace on.",
+    )
     return View(
         template="message.html",
         title="Message",
-        tables=(table,),
+        tables=(table, trace),
         news=None,
         context={
             "message": message,
@@ -287,6 +316,14 @@ async def show_message(watcher: Watcher, visit: Visit) -> View | Response:
             "tag": shorten(message.tags or ""),
         },
     )
+
+
+async def _trace(watcher: Watcher, msg_id: str) -> tuple[TraceStep, ...]:
+    """Return a message's way; () also where the topic of traces cannot be read."""
+    try:
+        return await watcher.driver.run(message_trace(watcher.directory, msg_id))
+    except SparrowError:
+        return ()
 
 
 def _cut(text: str) -> str:

@@ -2,14 +2,15 @@
 
 A body is entries, each a line of fields between U+0001 that ends with U+0002; the message's keys
 name the ids and keys of the messages that its entries are about, so that they are found by them.
-Source: TraceDataEncoder.encoderFromContextBean.
+Source: TraceDataEncoder.encoderFromContextBean, decoderFromTraceDataString.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 CONTENT_SPLITTER = "\x01"
 FIELD_SPLITTER = "\x02"
@@ -125,3 +126,126 @@ def _entry(fields: Sequence[object], msg_id: str, keys: Sequence[str]) -> TraceE
 
 def _java(value: bool) -> str:
     return "true" if value else "false"
+
+
+class SentEntry(NamedTuple):
+    """A message was sent, or not.
+
+    Args:
+        timestamp_ms: when the send began, by the producer's wall clock.
+        cost_ms: until its answer.
+        store_host: the broker, as `ip:port`.
+    """
+
+    timestamp_ms: int
+    cost_ms: int
+    group: str
+    topic: str
+    msg_id: str
+    store_host: str
+    is_success: bool
+
+
+class DeliveredEntry(NamedTuple):
+    """A listener was about to get a message, in the call `request_id`."""
+
+    timestamp_ms: int
+    group: str
+    request_id: str
+    msg_id: str
+    reconsume_times: int
+
+
+class ConsumedEntry(NamedTuple):
+    """A call of a listener with a message has ended; `code` is None where it is not written."""
+
+    request_id: str
+    msg_id: str
+    cost_ms: int
+    is_success: bool
+    code: ConsumedCode | None
+
+
+class TransactionEntry(NamedTuple):
+    """A half message was committed or rolled back.
+
+    Args:
+        state: as RocketMQ writes it, such as COMMIT_MESSAGE.
+        is_checked: whether a broker had asked for it.
+    """
+
+    timestamp_ms: int
+    group: str
+    topic: str
+    msg_id: str
+    state: str
+    is_checked: bool
+
+
+Traced: TypeAlias = SentEntry | DeliveredEntry | ConsumedEntry | TransactionEntry
+
+
+def read_entries(body: bytes) -> Iterator[Traced]:
+    """Read the entries of a trace message's body; those of other kinds or forms are left out."""
+    for line in body.decode("utf-8", "replace").split(FIELD_SPLITTER):
+        kind, *fields = line.split(CONTENT_SPLITTER)
+        try:
+            entry = _READERS[kind](fields)
+        except (KeyError, ValueError, IndexError):
+            continue
+        yield entry
+
+
+def _read_published(fields: Sequence[str]) -> SentEntry:
+    # Up to 4.1 there is no id of the broker's before the outcome.
+    success = fields[12] if len(fields) > 12 else fields[11]
+    return SentEntry(
+        timestamp_ms=int(fields[0]),
+        cost_ms=int(fields[9]),
+        group=fields[2],
+        topic=fields[3],
+        msg_id=fields[4],
+        store_host=fields[7],
+        is_success=success == "true",
+    )
+
+
+def _read_delivered(fields: Sequence[str]) -> DeliveredEntry:
+    return DeliveredEntry(
+        timestamp_ms=int(fields[0]),
+        group=fields[2],
+        request_id=fields[3],
+        msg_id=fields[4],
+        reconsume_times=int(fields[5]),
+    )
+
+
+def _read_consumed(fields: Sequence[str]) -> ConsumedEntry:
+    return ConsumedEntry(
+        request_id=fields[0],
+        msg_id=fields[1],
+        cost_ms=int(fields[2]),
+        is_success=fields[3] == "true",
+        code=ConsumedCode(int(fields[5])) if len(fields) > 5 else None,
+    )
+
+
+def _read_ended(fields: Sequence[str]) -> TransactionEntry:
+    return TransactionEntry(
+        timestamp_ms=int(fields[0]),
+        group=fields[2],
+        topic=fields[3],
+        msg_id=fields[4],
+        state=fields[10],
+        is_checked=fields[11] == "true",
+    )
+
+
+_READERS: Mapping[str, Callable[[Sequence[str]], Traced]] = MappingProxyType(
+    {
+        "Pub": _read_published,
+        "SubBefore": _read_delivered,
+        "SubAfter": _read_consumed,
+        "EndTransaction": _read_ended,
+    }
+)
