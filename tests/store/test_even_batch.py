@@ -24,6 +24,8 @@ from sparrowmq.store.message_batch import (
     read_messages,
 )
 
+pytestmark = pytest.mark.usefixtures("without_speedups")
+
 COUNT = EVEN_COUNT_MIN + 8
 HOSTS = tuple(map(encode_host, ("1.2.3.4:5", "[::1]:6")))
 ADDED = ["CLUSTER\x01c", "TAGS\x01all\x02CLUSTER\x01c", "CLUSTER\x01c\x02"]

@@ -19,6 +19,8 @@ from sparrowmq.store.even_index import KeyRun, find_run
 from sparrowmq.store.file_storage import FileStorage
 from steps import run_steps
 
+pytestmark = pytest.mark.usefixtures("without_speedups")
+
 HOSTS = tuple(map(encode_host, ("1.2.3.4:5", "[::1]:6")))
 # What the properties of a group are like; `{0}` is another text of one length in each record.
 SHAPES = [

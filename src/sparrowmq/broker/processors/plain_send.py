@@ -64,9 +64,9 @@ def send_plain(
     ):
         return None
     # What RocketMQ does not store.
-    wait, _, rest = text.partition(_WAIT_TRUE)
-    stored = wait + rest
-    if _WAIT in stored or (rest and rest[0] != "\x02"):
+    before, _, behind = text.partition(_WAIT_TRUE)
+    stored = before + behind
+    if _WAIT in stored or (behind and behind[0] != "\x02"):
         return None
     if not stored:
         stored = state.origin_properties
