@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from sparrowmq.client.blocking_transaction import TransactionProducer
     from sparrowmq.client.lite_pull import PullResult
     from sparrowmq.client.operations.pull import PullStatus
+    from sparrowmq.client.selectors import (
+        select_at_random,
+        select_by_hash,
+        select_by_machine_room,
+        select_in_turn,
+    )
+    from sparrowmq.client.serializers import JsonSerializer
     from sparrowmq.client.setting_types import (
         AdminSettings,
         LitePullConsumerSettings,
@@ -64,6 +71,7 @@ __all__ = [
     "ConsumeOrderlyStatus",
     "ConsumeStatus",
     "HalfMessage",
+    "JsonSerializer",
     "LitePullConsumer",
     "LitePullConsumerSettings",
     "Message",
@@ -83,6 +91,10 @@ __all__ = [
     "TransactionState",
     "UnreadablePolicy",
     "nearest_delay_level",
+    "select_at_random",
+    "select_by_hash",
+    "select_by_machine_room",
+    "select_in_turn",
 ]
 
 # Where a name is defined, if not in `sparrowmq.model`.
@@ -96,6 +108,7 @@ _MODULES = {
     "AsyncTransactionProducer": "sparrowmq.client.aio_transaction",
     "ClientIdRule": "sparrowmq.membership.client_id",
     "HalfMessage": "sparrowmq.client.transactions",
+    "JsonSerializer": "sparrowmq.client.serializers",
     "LitePullConsumer": "sparrowmq.client.blocking_pull",
     "LitePullConsumerSettings": "sparrowmq.client.setting_types",
     "Producer": "sparrowmq.client.blocking",
@@ -105,6 +118,10 @@ _MODULES = {
     "PushConsumer": "sparrowmq.client.blocking",
     "PushConsumerSettings": "sparrowmq.client.setting_types",
     "TransactionProducer": "sparrowmq.client.blocking_transaction",
+    "select_at_random": "sparrowmq.client.selectors",
+    "select_by_hash": "sparrowmq.client.selectors",
+    "select_by_machine_room": "sparrowmq.client.selectors",
+    "select_in_turn": "sparrowmq.client.selectors",
 }
 
 

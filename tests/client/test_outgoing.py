@@ -104,13 +104,11 @@ def test_topics_that_nobody_may_send_to_are_refused() -> None:
     ("messages", "words"),
     [
         ([], "at least one"),
-        ([Message("T", b"x")] * 513, "513 messages"),
         ([Message("T", b"x"), Message("U", b"x")], "one topic"),
         ([Message("T", b"x", delay_level=1)], "delayed"),
         ([Message("%RETRY%G", b"x")], "retry topic"),
-        ([Message("T", bytes(6_000)), Message("T", bytes(6_000))], "12000 bytes"),
     ],
 )
 def test_what_makes_no_batch_is_refused(messages: list[Message], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        check_batch(messages, config=CONFIG)
+        check_batch(messages)

@@ -160,10 +160,14 @@ class AsyncProducer:
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
     ) -> SendResult:
-        """Send messages of one topic as one request; they are stored one after another.
+        """Send messages of one topic to one queue, in order, in requests as large as brokers take.
 
-        Raises: as `send`; UsageError if the messages do not make a batch: at most 512 of one
-        topic and 4 MiB, none of them delayed.
+        A request takes 512 messages and `body_bytes_max`; the messages of one request are stored
+        one after another.
+
+        Returns: `msg_id` and `offset_msg_id` are comma lists, `queue_offset` is the first's.
+        Raises: as `send`; UsageError if the messages are of several topics, or one is delayed. If
+        a later request fails, SendFailed says how many of the first messages are stored.
         """
         send = partial(trace_of.send_batch_traced, self._publisher, queue=queue)
         return await self._run(observe_batch(self._publisher, messages, send))

@@ -147,7 +147,8 @@ class Batcher:
         room = self.config.batch_bytes_max
         while lane.waiting and len(batch) < self.config.batch_count_max:
             message = lane.waiting[0].message
-            room -= len(message.body)
+            # So a batch is never split, and each message knows its offset by the batch's first.
+            room -= len(message.body) + 4 * _property_characters(message)
             # A batch cannot be delayed.
             if batch and (room < 0 or message.delay_level or batch[0].message.delay_level):
                 break
@@ -195,3 +196,11 @@ class Batcher:
         self.incoming.clear()
         self._lanes = {key: lane for key, lane in self._lanes.items() if lane.is_sending}
         return waiting
+
+
+def _property_characters(message: Message) -> int:
+    """Return about how long a message's properties are, without its id."""
+    if not (message.properties or message.keys):
+        return 0
+    size = sum(len(name) + len(value) + 2 for name, value in message.properties.items())
+    return size + sum(len(key) + 1 for key in message.keys)

@@ -216,6 +216,12 @@ class ProducerConfig:
     retry_times: int = setting(
         2, "attempts after the first", low=0, high=100, source="retryTimesWhenSendFailed"
     )
+    avoid_slow_brokers: bool = setting(
+        False,
+        "send to a broker that answers late, or not at all, only while no other is there: for 30 s "
+        "after 550 ms, up to 10 min after 15 s or no answer",
+        source="sendLatencyFaultEnable",
+    )
     body_bytes_max: int = setting(
         4 * 1024 * 1024,
         "larger bodies are refused, before compression",
@@ -272,9 +278,10 @@ class ProducerConfig:
     )
     batch_bytes_max: int = setting(
         32 * 1024,
-        "bodies in one batch of `send_nowait`, at most, unless one is larger",
+        "bodies in one batch of `send_nowait`, at most, unless one is larger; a character of a "
+        "property counts as 4",
         low=1,
-        high=4 * 1024 * 1024,
+        high=2 * 1024 * 1024,
         unit="bytes",
         source="batchMaxBytes",
     )
@@ -371,6 +378,15 @@ class ConsumerConfig:
         True,
         "begin at the first message in queues that are added to a topic while it is consumed, "
         "also under CONSUME_FROM_LAST_OFFSET",
+    )
+    messages_per_s_max: int | None = setting(
+        None,
+        "pull so many messages a second at most, on average; the messages of one pull come at "
+        "once. None: no limit",
+        low=1,
+        high=1_000_000,
+        unit="messages/s",
+        kind=int,
     )
     # Java's clients allow 1-1024 for both; Apache's brokers cut a pull to what they allow.
     pull_batch_size: int = setting(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sparrowmq.client.config import BATCH_COUNT_MAX, ProducerConfig
+from sparrowmq.client.config import ProducerConfig
 from sparrowmq.errors import UsageError
 from sparrowmq.model import Message
 from sparrowmq.model.message import (
@@ -135,18 +135,13 @@ def check_sendable_topic(topic: str) -> None:
         raise UsageError(f"topic {topic} belongs to the broker; nobody may send to it")
 
 
-def check_batch(messages: Sequence[Message], *, config: ProducerConfig) -> str:
+def check_batch(messages: Sequence[Message]) -> str:
     """Return the topic of the messages of one batch.
 
     Raises: UsageError if they cannot go as one batch.
     """
     if not messages:
         raise UsageError("a batch needs at least one message")
-    if len(messages) > BATCH_COUNT_MAX:
-        raise UsageError(
-            f"a batch has {len(messages)} messages; {BATCH_COUNT_MAX} is the most; "
-            f"send them as several batches"
-        )
     topic = messages[0].topic
     if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         raise UsageError(f"a batch cannot go to the retry topic {topic}; send its messages singly")
@@ -157,12 +152,6 @@ def check_batch(messages: Sequence[Message], *, config: ProducerConfig) -> str:
             )
         if message.delay_level:
             raise UsageError("a batch cannot be delayed; send its messages singly")
-    size = sum(len(message.body) for message in messages)
-    if size > config.body_bytes_max:
-        raise UsageError(
-            f"the bodies of a batch have {size} bytes together; {config.body_bytes_max} is the "
-            f"most; send them as several batches"
-        )
     return topic
 
 

@@ -4,7 +4,9 @@ Round robin over the topic's queues; after a failed attempt, over those of other
 as there are any. A sharding key always finds the same queue, as with RocketMQ's
 SelectMessageQueueByHash: Java's hash of the key, modulo the number of queues, without its sign.
 
-Source: TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java.
+A producer may keep away from brokers that answered late of late, for longer the later they did.
+
+Source: TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java, MQFaultStrategy.java.
 """
 
 from __future__ import annotations
@@ -21,6 +23,17 @@ from sparrowmq.protocol.subscription import java_hash
 SelectQueue: TypeAlias = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 QueueChoice: TypeAlias = MessageQueue | SelectQueue
 
+# MQFaultStrategy.latencyMax and notAvailableDuration: from this latency on, the broker is avoided
+# for so long. What does not answer counts as the longest.
+LATE_MS = 15_000
+_AVOIDED_MS = (
+    (LATE_MS, 600_000),
+    (3_000, 180_000),
+    (2_000, 120_000),
+    (1_000, 60_000),
+    (550, 30_000),
+)
+
 
 class QueueSelector:
     """Round robin, one counter for each topic.
@@ -32,22 +45,36 @@ class QueueSelector:
         choose_start: gives the start of a topic's counter; a random one keeps producers apart.
     """
 
-    __slots__ = ("_choose_start", "_counters")
+    __slots__ = ("_avoided_until_ms", "_choose_start", "_counters")
 
     def __init__(self, choose_start: Callable[[], int]) -> None:
         self._choose_start = choose_start
         # One entry for each topic that the client sends to: as many as it keeps routes.
         self._counters: dict[str, int] = {}
+        # By name of brokers that answered late; as many as there are brokers.
+        self._avoided_until_ms: dict[str, int] = {}
+
+    def note_latency(self, broker_name: str, latency_ms: int, now_ms: int) -> None:
+        """Take note of how long a broker took, to avoid it for a while if that was long."""
+        for late_ms, avoided_ms in _AVOIDED_MS:
+            if latency_ms >= late_ms:
+                self._avoided_until_ms[broker_name] = now_ms + avoided_ms
+                return
+        self._avoided_until_ms.pop(broker_name, None)
 
     def next_queue(
-        self, queues: Sequence[MessageQueue], *, avoid_broker: str | None = None
+        self, queues: Sequence[MessageQueue], *, avoid_broker: str | None = None, now_ms: int = 0
     ) -> MessageQueue:
-        """Return the next queue, not of the broker to avoid unless all are.
+        """Return the next queue, not of a broker to avoid unless all are.
 
         Args:
             queues: those of one topic, at least one.
             avoid_broker: the name of the broker that failed last.
         """
+        if self._avoided_until_ms:
+            until_ms = self._avoided_until_ms
+            well = [q for q in queues if until_ms.get(q.broker_name, now_ms) <= now_ms]
+            queues = well or queues
         for _ in range(len(queues)):
             queue = self._next(queues)
             if queue.broker_name != avoid_broker:

@@ -25,6 +25,11 @@ class ProducerSettings(TypedDict, total=False):
     retry_times: int
     """Attempts after the first. From 0 to 100. Default: 2."""
 
+    avoid_slow_brokers: bool
+    """Send to a broker that answers late, or not at all, only while no other is there: for 30 s
+    after 550 ms, up to 10 min after 15 s or no answer. Default: `False`.
+    """
+
     body_bytes_max: int
     """Larger bodies are refused, before compression. From 1 to 16,777,216 bytes. Default:
     4,194,304.
@@ -60,8 +65,8 @@ class ProducerSettings(TypedDict, total=False):
     """
 
     batch_bytes_max: int
-    """Bodies in one batch of `send_nowait`, at most, unless one is larger. From 1 to 4,194,304
-    bytes. Default: 32,768.
+    """Bodies in one batch of `send_nowait`, at most, unless one is larger; a character of a
+    property counts as 4. From 1 to 2,097,152 bytes. Default: 32,768.
     """
 
     batch_count_max: int
@@ -167,6 +172,11 @@ class PushConsumerSettings(TypedDict, total=False):
     added_queues_from_first: bool
     """Begin at the first message in queues that are added to a topic while it is consumed, also
     under CONSUME_FROM_LAST_OFFSET. Default: `True`.
+    """
+
+    messages_per_s_max: int | None
+    """Pull so many messages a second at most, on average; the messages of one pull come at once.
+    None: no limit. From 1 to 1,000,000 messages/s.
     """
 
     pull_batch_size: int
@@ -327,6 +337,11 @@ class LitePullConsumerSettings(TypedDict, total=False):
     added_queues_from_first: bool
     """Begin at the first message in queues that are added to a topic while it is consumed, also
     under CONSUME_FROM_LAST_OFFSET. Default: `True`.
+    """
+
+    messages_per_s_max: int | None
+    """Pull so many messages a second at most, on average; the messages of one pull come at once.
+    None: no limit. From 1 to 1,000,000 messages/s.
     """
 
     pull_batch_size: int

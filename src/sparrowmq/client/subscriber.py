@@ -254,6 +254,8 @@ class Subscriber:
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)
     # Queues were chosen by hand: heartbeats tell of no subscription then.
     is_assigned: bool = False
+    # When the next pull may begin, where the rate is limited.
+    next_pull_ms: float = 0.0
     # Pulls under way, to abandon them.
     pulls: dict[MessageQueue, Task] = field(default_factory=dict)
     listener_calls: ListenerCalls = field(default_factory=ListenerCalls)

@@ -70,6 +70,8 @@ class Message(msgspec.Struct, frozen=True):
         delay_level: 1-18 delays delivery (1 s ... 2 h by default), 0 does not.
         properties: further properties, texts by name; RocketMQ's reserved names are refused.
         flag: a user's 32 bit number, carried unchanged.
+        delay: delays delivery by the nearest level, which may be shorter: see
+            `nearest_delay_level`; up to 2 h.
 
     Raises: UsageError for a value of another type; values are checked when the message is sent.
     """
@@ -82,6 +84,7 @@ class Message(msgspec.Struct, frozen=True):
     delay_level: int = 0
     properties: Mapping[str, str] = msgspec.field(default_factory=dict)
     flag: int = 0
+    delay: timedelta | None = None
 
     def __post_init__(self) -> None:
         keys, properties = self.keys, self.properties
@@ -96,6 +99,8 @@ class Message(msgspec.Struct, frozen=True):
             or type(self.flag) is not int
         ):
             self._check_types()
+        if self.delay is not None:
+            self._choose_level(self.delay)
         for key in self.keys:
             if not isinstance(key, str):
                 raise UsageError(f"key {key!r} of a message to {self.topic!r} is no text")
@@ -108,6 +113,15 @@ class Message(msgspec.Struct, frozen=True):
     def __hash__(self) -> int:
         # Equal messages have equal bodies; a mapping has no hash.
         return hash((self.topic, self.body, self.tags, self.keys, self.sharding_key))
+
+    def _choose_level(self, delay: timedelta) -> None:
+        level = nearest_delay_level(delay)
+        if self.delay_level not in (0, level):
+            raise UsageError(
+                f"a message to {self.topic!r} has delay_level {self.delay_level} and delay "
+                f"{delay!r}, which is level {level}; give one of them"
+            )
+        object.__setattr__(self, "delay_level", level)
 
     def _check_types(self) -> None:
         """Raise a UsageError for what is wrong; take what is as good as right for right."""

@@ -90,9 +90,9 @@ class Servers:
         return response_to(request, body=encode_body(data))
 
 
-def make_publisher(retry_times: int = 2) -> Publisher:
+def make_publisher(retry_times: int = 2, **settings: Any) -> Publisher:
     return Publisher(
-        config=ProducerConfig(group="GP", client_id="c", retry_times=retry_times),
+        config=ProducerConfig(group="GP", client_id="c", retry_times=retry_times, **settings),
         name_servers=NameServers((NAME_SERVER,)),
         ids=UniqIdGenerator(bytes(4), 1, process_number=2),
         selector=QueueSelector(lambda: 1),
@@ -296,6 +296,76 @@ def test_batch_is_one_request_with_an_id_for_each_message(play: Callable[[Handle
         (3, b"2", f"UNIQ_KEY\x01{second}"),
     ] == entries
     assert ("true", "") == ((request.ext_fields or {})["m"], (request.ext_fields or {})["i"])
+
+
+def test_batch_is_cut_where_brokers_take_no_more_and_stays_in_its_queue(
+    play: Callable[[Handler], Play],
+) -> None:
+    servers = Servers("a", "b", queues=4)
+    publisher = make_publisher(body_bytes_max=1_000)
+    messages = [Message("T", b"%d" % n * 300, keys=(f"k{n}",)) for n in range(7)]
+    messages.append(Message("T", bytes(990)))
+
+    result = play(servers)(send_batch(publisher, messages))
+
+    ids = result.msg_id.split(",")
+    assert 8 == len(set(ids))
+    assert ["OFFSET_ID"] * 5 == result.offset_msg_id.split(",")
+    requests = [request for _, request in servers.sent]
+    whole = [len(decode_batch(request.body or b"")) for request in requests[:-1]]
+    assert [2, 2, 2, 1] == whole
+    assert all(len(request.body or b"") <= 1_000 for request in requests)
+    assert 1 == len({(a, (r.ext_fields or {})["e"]) for a, r in servers.sent})
+    # It does not fit with what surrounds a message in a batch.
+    last = requests[-1]
+    assert ("false", bytes(990)) == ((last.ext_fields or {})["m"], last.body)
+
+
+def test_many_messages_are_batches_of_512(play: Callable[[Handler], Play]) -> None:
+    servers = Servers("a")
+
+    play(servers)(send_batch(make_publisher(), [Message("T", b"x")] * 1_100))
+
+    assert [512, 512, 76] == [len(decode_batch(r.body or b"")) for _, r in servers.sent]
+
+
+def test_batch_that_fails_midway_says_how_many_are_stored(play: Callable[[Handler], Play]) -> None:
+    servers = Servers("a")
+    servers.failures = {"a:1": [ResponseCode.SUCCESS, *[ResponseCode.SYSTEM_ERROR] * 9]}
+
+    with pytest.raises(SendFailed, match="the first 512 of 600 messages of a batch to 'T' are sto"):
+        play(servers)(send_batch(make_publisher(), [Message("T", b"x")] * 600))
+
+
+def test_nothing_of_a_batch_is_sent_if_one_message_is_wrong(
+    play: Callable[[Handler], Play],
+) -> None:
+    servers = Servers("a")
+
+    with pytest.raises(UsageError, match="1 to"):
+        play(servers)(
+            send_batch(make_publisher(), [Message("T", b"x")] * 600 + [Message("T", b"")])
+        )
+
+    assert [] == servers.sent
+
+
+def test_broker_that_does_not_answer_is_avoided_by_later_sends_if_asked_for(
+    play: Callable[[Handler], Play],
+) -> None:
+    servers = Servers("a", "b", queues=1)
+    servers.failures = {"b:1": [refused("b:1")]}
+    publisher = make_publisher(avoid_slow_brokers=True)
+    played = play(servers)
+
+    for _ in range(5):
+        played(send(publisher, Message("T", b"x")))
+
+    assert 1 == [address for address, _ in servers.sent].count("b:1")
+    played.now_ms += 600_000
+    for _ in range(2):
+        played(send(publisher, Message("T", b"x")))
+    assert 2 == [address for address, _ in servers.sent].count("b:1")
 
 
 def test_batch_of_several_sharding_keys_is_refused(play: Callable[[Handler], Play]) -> None:

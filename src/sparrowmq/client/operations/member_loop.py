@@ -313,6 +313,14 @@ def _pull(subscriber: Subscriber, action: Pull) -> Operation[None]:
     subscriber.wake.set()
 
 
+def _wait_for_turn(subscriber: Subscriber) -> Operation[None]:
+    """Wait until what was pulled is as old as the wanted rate makes it."""
+    now_ms: int = yield Now()
+    while now_ms < subscriber.next_pull_ms:
+        yield Sleep(int(subscriber.next_pull_ms - now_ms) + 1)
+        now_ms = yield Now()
+
+
 def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
     queue, epoch, offset = action
     config, member = subscriber.config, subscriber.member
@@ -331,6 +339,8 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
         sub_version=subscription.sub_version,
     )
     address = subscriber.get_broker_address(queue)
+    if config.messages_per_s_max is not None:
+        yield from _wait_for_turn(subscriber)
     result = yield from pull(address, header, timeout_ms=config.pull_timeout_ms)
     if result.status is PullStatus.OFFSET_ILLEGAL:
         now_ms: int = yield Now()
@@ -349,6 +359,10 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
     if messages and not subscriber.counters.pulled:
         subscriber.tell(FirstMessage(action.queue, messages[0]))
     subscriber.counters.pulled += len(messages)
+    if config.messages_per_s_max is not None:
+        # Also what tags leave out was pulled.
+        begin_ms = max(float(now_ms), subscriber.next_pull_ms)
+        subscriber.next_pull_ms = begin_ms + len(messages) * 1000 / config.messages_per_s_max
     if subscription.tags_set:
         # The broker filtered by hash codes only.
         messages = [message for message in messages if message.tags in subscription.tags_set]

@@ -13,13 +13,14 @@ Source: DefaultMQProducerImpl.sendDefaultImpl, sendKernelImpl; MQClientAPIImpl.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
 from sparrowmq.calling.effects import Invoke, Now, Oneway, Operation, Sleep, Timestamp, join, spawn
 from sparrowmq.client.arguments import check_message, check_messages, check_queue
+from sparrowmq.client.config import BATCH_COUNT_MAX
 from sparrowmq.client.operations.membership import heartbeat_all, unregister
 from sparrowmq.client.operations.request import error_of
 from sparrowmq.client.operations.routes import get_publish_route, look_up_publish_route
@@ -34,6 +35,7 @@ from sparrowmq.client.outgoing import (
 )
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import (
+    LATE_MS,
     QueueChoice,
     SelectQueue,
     select_queue_by_key,
@@ -128,34 +130,96 @@ def send(
 def send_batch(
     publisher: Publisher, messages: Sequence[Message], *, queue: MessageQueue | None = None
 ) -> Operation[SendResult]:
-    """Send messages of one topic as one request; they are stored one after another in one queue.
+    """Send messages of one topic to one queue, in order, in requests as large as brokers take.
 
     Messages that all have the same sharding key go to its queue.
 
-    Returns: `msg_id` and `offset_msg_id` are comma lists, `queue_offset` is the first's.
-    Raises: as `send`; UsageError if the messages do not make a batch.
+    Returns: `msg_id` and `offset_msg_id` are comma lists, `queue_offset` is the first's; a status
+    that is not SEND_OK goes before those that are.
+    Raises: as `send`; UsageError if the messages do not make a batch; SendFailed says how many of
+    the first messages are stored, if some are.
     """
     check_messages(messages)
     timestamp_ms: int = yield Timestamp()
-    config = publisher.config
-    topic, queue = _target_of(publisher, check_batch(messages, config=config), queue)
+    topic, queue = _target_of(publisher, check_batch(messages), queue)
     key = messages[0].sharding_key
     if queue is None and any(message.sharding_key != key for message in messages):
         raise UsageError(
             "a batch goes to one queue, but its messages have several sharding keys; "
             "group them by `select_queue` and name the queue"
         )
-    start, first = publisher.ids.reserve(timestamp_ms, len(messages))
-    msg_ids = [f"{start}{(first + n) & 0xFFFF:04X}" for n in range(len(messages))]
-    entries = check_and_encode_all(messages, msg_ids, config=config)
-    outgoing = OutgoingMessage(encode_batch(entries), 0, 0, "")
-    code = RequestCode.SEND_BATCH_MESSAGE
-    request = _make_request(publisher, topic, outgoing, code=code, timestamp_ms=timestamp_ms)
-    return (
-        yield from _attempt(
-            publisher, topic, request, queue=queue, key=key, msg_id=",".join(msg_ids)
+    # All are checked before the first is sent.
+    parts = list(_make_parts(publisher, messages, timestamp_ms))
+    results: list[SendResult] = []
+    stored_count = 0
+    for part in parts:
+        request = _make_request(
+            publisher, topic, part.outgoing, code=part.code, timestamp_ms=timestamp_ms
         )
+        msg_id = ",".join(part.msg_ids)
+        try:
+            result = yield from _attempt(
+                publisher, topic, request, queue=queue, key=key, msg_id=msg_id
+            )
+        except SparrowError as error:
+            if not results:
+                raise
+            raise SendFailed(
+                f"the first {stored_count} of {len(messages)} messages of a batch to {topic!r} are "
+                f"stored, but not all others: {error}",
+                brokers_tried=getattr(error, "brokers_tried", ()),
+            ) from error
+        results.append(result)
+        stored_count += len(part.msg_ids)
+        queue = publisher.config.namespace.wrap_queue(result.queue)
+    if len(results) == 1:
+        return results[0]
+    statuses = [r.status for r in results if r.status is not SendStatus.SEND_OK]
+    return results[0]._replace(
+        status=statuses[0] if statuses else SendStatus.SEND_OK,
+        msg_id=",".join(result.msg_id for result in results),
+        offset_msg_id=",".join(result.offset_msg_id for result in results),
     )
+
+
+class _Part(NamedTuple):
+    """What one request of a batch carries."""
+
+    code: int
+    outgoing: OutgoingMessage
+    msg_ids: list[str]
+
+
+def _make_parts(
+    publisher: Publisher, messages: Sequence[Message], timestamp_ms: int
+) -> Iterator[_Part]:
+    """Encode messages as requests that brokers take, of so many messages and bytes at most."""
+    config = publisher.config
+    for begin in range(0, len(messages), BATCH_COUNT_MAX):
+        chunk = messages[begin : begin + BATCH_COUNT_MAX]
+        start, first = publisher.ids.reserve(timestamp_ms, len(chunk))
+        msg_ids = [f"{start}{(first + n) & 0xFFFF:04X}" for n in range(len(chunk))]
+        entries = check_and_encode_all(chunk, msg_ids, config=config)
+        yield from _cut(entries, msg_ids, config.body_bytes_max)
+
+
+def _cut(
+    entries: list[tuple[int, bytes, str]], msg_ids: list[str], bytes_max: int
+) -> Iterator[_Part]:
+    """Yield entries as one request, or those of each half if that is too large."""
+    body = encode_batch(entries)
+    if len(body) <= bytes_max:
+        outgoing = OutgoingMessage(body, 0, 0, "")
+        yield _Part(RequestCode.SEND_BATCH_MESSAGE, outgoing, msg_ids)
+    elif len(entries) == 1:
+        # What surrounds a message in a batch is too much for the broker.
+        ((flag, alone, properties),) = entries
+        outgoing = OutgoingMessage(alone, 0, flag, properties)
+        yield _Part(RequestCode.SEND_MESSAGE_V2, outgoing, msg_ids)
+    else:
+        middle = len(entries) // 2
+        yield from _cut(entries[:middle], msg_ids[:middle], bytes_max)
+        yield from _cut(entries[middle:], msg_ids[middle:], bytes_max)
 
 
 def send_encoded_batch(
@@ -294,6 +358,9 @@ def prepare(
     """
     if publisher.tracer is not None or publisher.observers or callable(queue):
         return None
+    if publisher.config.avoid_slow_brokers:
+        # Each answer's time counts.
+        return None
     heartbeat_due_ms = publisher.heartbeat_due_ms
     if heartbeat_due_ms is None or heartbeat_due_ms <= now_ms:
         return None
@@ -427,7 +494,7 @@ def _try_once(
     publisher: Publisher,
     topic: str,
     request: RemotingCommand,
-    choose: Callable[[TopicRoute], MessageQueue],
+    choose: Callable[..., MessageQueue],
     *,
     now_ms: int,
     deadline_ms: int,
@@ -437,14 +504,19 @@ def _try_once(
     Raises: what finding the route raises.
     """
     route, now_ms = yield from _get_route(publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms)
-    target, address = choose(route), ""
+    target, address = choose(route, now_ms=now_ms), ""
     _set_queue(request, target)
+    outcome: RemotingCommand | SparrowError
     try:
         address = _master_of(publisher, target)
-        reply: RemotingCommand = yield Invoke(address, request, max(1, deadline_ms - now_ms))
+        outcome = yield Invoke(address, request, max(1, deadline_ms - now_ms))
     except (TransportError, NoWritableQueue) as error:
-        return target, address, error
-    return target, address, reply
+        outcome = error
+    if publisher.config.avoid_slow_brokers:
+        ended_ms: int = yield Now()
+        latency_ms = LATE_MS if isinstance(outcome, SparrowError) else ended_ms - now_ms
+        publisher.selector.note_latency(target.broker_name, latency_ms, ended_ms)
+    return target, address, outcome
 
 
 def _prepare_retry(
@@ -520,12 +592,13 @@ def _choose(
     queue: MessageQueue | None,
     key: str | None,
     avoid: str | None = None,
+    now_ms: int = 0,
 ) -> MessageQueue:
     if queue is not None:
         return queue
     if key:
         return select_queue_by_key(route.publish_queues, key)
-    return publisher.selector.next_queue(route.publish_queues, avoid_broker=avoid)
+    return publisher.selector.next_queue(route.publish_queues, avoid_broker=avoid, now_ms=now_ms)
 
 
 def select_queue(publisher: Publisher, message: Message) -> Operation[MessageQueue]:

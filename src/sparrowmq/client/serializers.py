@@ -1,0 +1,84 @@
+"""Values as bodies of messages, and back: what producer and consumer of a topic share."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar, overload
+
+import msgspec
+
+from sparrowmq.errors import UnreadableMessage, UsageError
+from sparrowmq.model import Message, MessageExt
+
+T = TypeVar("T")
+
+
+class JsonSerializer(Generic[T]):
+    """Values of one type as JSON.
+
+    Args:
+        kind: a `msgspec.Struct`, a dataclass, a model of pydantic, or another type that msgspec
+            reads; without one, whatever JSON has.
+
+    Raises: UsageError for a type that cannot be read from JSON.
+    """
+
+    @overload
+    def __init__(self: JsonSerializer[Any]) -> None: ...
+
+    @overload
+    def __init__(self, kind: type[T]) -> None: ...
+
+    def __init__(self, kind: Any = Any) -> None:
+        self._kind = kind
+        # Pydantic is not imported: who gives a model has it.
+        self._is_model = hasattr(kind, "model_validate_json")
+        try:
+            self._decoder = None if self._is_model else msgspec.json.Decoder(kind)
+        except TypeError as error:
+            raise UsageError(f"{kind!r} cannot be read from JSON: {error}") from error
+        self._encoder = msgspec.json.Encoder()
+
+    def encode(self, value: T) -> bytes:
+        """Return a value as a body. Raises: UsageError if it is of another type."""
+        # What another type becomes in JSON could not be read again.
+        is_class = self._kind is not Any and isinstance(self._kind, type)
+        if is_class and not isinstance(value, self._kind):
+            raise UsageError(f"{value!r:.80} is no {self._kind.__name__}")
+        if self._is_model:
+            text: str = value.model_dump_json()  # type: ignore[attr-defined]
+            return text.encode()
+        try:
+            return self._encoder.encode(value)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{value!r:.80} cannot be written as JSON: {error}") from error
+
+    def decode(self, body: bytes) -> T:
+        """Return the value of a body. Raises: ValueError that says what is wrong with it."""
+        if self._decoder is None:
+            found: T = self._kind.model_validate_json(body)
+            return found
+        value: T = self._decoder.decode(body)
+        return value
+
+    def message(self, topic: str, value: T, **fields: Any) -> Message:
+        """Return the message of a value.
+
+        Args:
+            fields: the message's other fields, such as `keys`.
+
+        Raises: UsageError.
+        """
+        return Message(topic, self.encode(value), **fields)
+
+    def read(self, message: MessageExt) -> T:
+        """Return the value of a message. Raises: UnreadableMessage that names the message."""
+        try:
+            return self.decode(message.body)
+        except ValueError as error:
+            name = getattr(self._kind, "__name__", str(self._kind))
+            reason = " ".join(str(error).split())
+            raise UnreadableMessage(
+                f"message {message.msg_id} of topic {message.topic!r} at offset "
+                f"{message.queue_offset} of queue {message.queue_id} holds no {name}: {reason}; "
+                f"make it a dead letter, or have its producer send this type"
+            ) from error

@@ -1,0 +1,59 @@
+"""A consumer that pulls no faster than it is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sparrowmq import ConsumeFromWhere, LitePullConsumer, Message, Producer, PushConsumer
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+RATE, PULLED, COUNT = 50, 5, 30
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def full_topic(cluster: EmbeddedCluster, numbers: Iterator[int]) -> str:
+    topic = f"T{next(numbers)}"
+    cluster.create_topic(topic, queues=1)
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        producer.send_batch([Message(topic, b"x")] * COUNT)
+    return topic
+
+
+@pytest.mark.parametrize("is_polled", [False, True])
+def test_pulls_keep_to_the_rate(
+    cluster: EmbeddedCluster, full_topic: str, group: str, *, is_polled: bool
+) -> None:
+    settings: dict[str, Any] = {
+        "name_server": cluster.name_server,
+        "consume_from_where": FIRST,
+        "messages_per_s_max": RATE,
+        "pull_batch_size": PULLED,
+    }
+    came_s: list[float] = []
+
+    def take(messages: Any, context: Any = None) -> None:
+        came_s.extend(time.monotonic() for _ in messages)
+
+    consumer: Any
+    if is_polled:
+        consumer = LitePullConsumer(group, **settings)
+    else:
+        consumer = PushConsumer(group, listener=take, **settings)
+    with consumer:
+        consumer.subscribe(full_topic)
+        consumer.start()
+        while is_polled and len(came_s) < COUNT:
+            take(consumer.poll(timeout_ms=1_000))
+        wait_until("all", lambda: len(came_s) == COUNT)
+
+    # What one pull brought comes at once, and is paid for before the next.
+    assert came_s[-1] - came_s[0] >= 0.9 * (COUNT - PULLED) / RATE
+    assert COUNT == consumer.counters.pulled

@@ -1,0 +1,86 @@
+"""Values as bodies of messages, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from sparrowmq import JsonSerializer
+from sparrowmq.errors import UnreadableMessage, UsageError
+from sparrowmq.model import MessageExt
+
+
+class Flight(msgspec.Struct):
+    number: str
+    seats: int
+
+
+@dataclass
+class Booking:
+    flight: str
+    seat: str
+
+
+class Guest(pydantic.BaseModel):
+    name: str
+    age: int
+
+
+def arrived(body: bytes) -> MessageExt:
+    return MessageExt(
+        topic="T",
+        body=body,
+        properties={"UNIQ_KEY": "ID7"},
+        broker_name="b",
+        queue_id=3,
+        queue_offset=7,
+        commit_log_position=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "body"),
+    [
+        (Flight, Flight("LH1234", 180), b'{"number":"LH1234","seats":180}'),
+        (Booking, Booking("LH1234", "12A"), b'{"flight":"LH1234","seat":"12A"}'),
+        (Guest, Guest(name="Ada", age=36), b'{"name":"Ada","age":36}'),
+        (dict[str, int], {"seats": 180}, b'{"seats":180}'),
+    ],
+)
+def test_value_comes_back_as_it_was_sent(kind: Any, value: Any, body: bytes) -> None:
+    serializer: JsonSerializer[Any] = JsonSerializer(kind)
+
+    message = serializer.message("T", value, keys=("k",), tags="paid")
+
+    assert (body, ("k",), "paid") == (message.body, message.keys, message.tags)
+    assert value == serializer.read(arrived(message.body))
+
+
+def test_without_a_type_it_is_whatever_json_has() -> None:
+    assert [1, {"a": None}] == JsonSerializer().read(arrived(b'[1,{"a":null}]'))
+
+
+@pytest.mark.parametrize("kind", [Flight, Guest])
+def test_body_of_another_type_is_an_error_that_names_the_message(kind: Any) -> None:
+    serializer: JsonSerializer[Any] = JsonSerializer(kind)
+
+    for body in (b'{"number":7}', b"no json"):
+        with pytest.raises(UnreadableMessage) as caught:
+            serializer.read(arrived(body))
+        words = f"message ID7 of topic 'T' at offset 7 of queue 3 holds no {kind.__name__}: "
+        assert str(caught.value).startswith(words)
+        assert "make it a dead letter" in str(caught.value)
+
+
+def test_what_cannot_be_written_or_read_is_a_usage_error() -> None:
+    wrong: Any = Booking("LH1234", "12A")
+    with pytest.raises(UsageError, match="is no Flight"):
+        JsonSerializer(Flight).encode(wrong)
+    with pytest.raises(UsageError, match="cannot be written as JSON"):
+        JsonSerializer().encode(object())
+    with pytest.raises(UsageError, match="cannot be read from JSON"):
+        JsonSerializer(dict[complex, list[complex | bytes | str]])
