@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from frame_server import FrameServer, Peer
+from frame_server import FrameServer, Peer, echo
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import Cancelled, Event, call, invoke, now, sleep, spawn, wait
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import ConnectionLost, InvokeTimeout, UsageError
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 
 PATIENCE_S = 20
 LONG_MS = 20_000
@@ -337,3 +338,98 @@ def test_driver_of_the_parent_is_refused_after_a_fork(blocking: BlockingDriver) 
 
     assert 42 == os.waitstatus_to_exitcode(status)
     assert blocking.run(now()) > 0
+
+
+# Requests for which no task waits.
+
+
+def send_request(body: bytes) -> SendRequest:
+    fields = make_fields("G", "T", template_topic="TBW102", template_queues_max=4)
+    return SendRequest(SendTemplate(fields), (0, 0, 0, 0), "", body)
+
+
+def hold(peer: Peer, request: RemotingCommand) -> None:
+    """Answer all but some."""
+    if request.body == b"end":
+        peer.close()
+    elif request.body != b"held":
+        echo(peer, request)
+
+
+def test_requests_of_several_threads_share_one_connection(
+    serve: Callable[..., FrameServer], blocking: BlockingDriver
+) -> None:
+    server = serve()
+    answers: dict[bytes, bytes | None] = {}
+
+    def send(first: int) -> None:
+        for number in range(first, first + 50):
+            body = b"%d" % number
+            request = send_request(body)
+            answers[body] = blocking.ask(server.address, request, timeout_ms=LONG_MS).body
+
+    threads = [threading.Thread(target=send, args=(50 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+    assert {b"%d" % n: b"%d" % n for n in range(200)} == answers
+    assert 1 == server.connection_count
+
+
+def test_request_without_a_task_runs_out_of_time_while_others_go_on(
+    serve: Callable[..., FrameServer], blocking: BlockingDriver
+) -> None:
+    server = serve(hold)
+    blocking.ask(server.address, send_request(b"x"), timeout_ms=LONG_MS)
+    spawned = threading.Event()
+    blocking.spawn(call(spawned.set), name="spawned")
+
+    with pytest.raises(InvokeTimeout, match="did not answer request 310 within 30 ms"):
+        blocking.ask(server.address, send_request(b"held"), timeout_ms=30)
+
+    assert spawned.wait(PATIENCE_S)
+    assert b"y" == blocking.ask(server.address, send_request(b"y"), timeout_ms=LONG_MS).body
+
+
+def test_request_without_a_task_ends_with_its_connection(
+    serve: Callable[..., FrameServer], blocking: BlockingDriver
+) -> None:
+    server = serve(hold)
+    blocking.ask(server.address, send_request(b"x"), timeout_ms=LONG_MS)
+
+    with pytest.raises(ConnectionLost):
+        blocking.ask(server.address, send_request(b"end"), timeout_ms=LONG_MS)
+    # The next one makes another.
+    assert b"y" == blocking.ask(server.address, send_request(b"y"), timeout_ms=LONG_MS).body
+
+
+def test_request_without_a_task_ends_when_the_driver_is_closed(
+    serve: Callable[..., FrameServer], blocking: BlockingDriver
+) -> None:
+    arrived = threading.Event()
+
+    def note(peer: Peer, request: RemotingCommand) -> None:
+        hold(peer, request)
+        if request.body == b"held":
+            arrived.set()
+
+    server = serve(note)
+    blocking.ask(server.address, send_request(b"x"), timeout_ms=LONG_MS)
+    errors: list[str] = []
+
+    def ask() -> None:
+        with pytest.raises(UsageError) as caught:
+            blocking.ask(server.address, send_request(b"held"), timeout_ms=LONG_MS)
+        errors.append(str(caught.value))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert arrived.wait(PATIENCE_S)
+    blocking.close()
+    thread.join(PATIENCE_S)
+
+    assert ["the driver was closed meanwhile"] == errors
+    with pytest.raises(UsageError, match="is closed"):
+        blocking.ask(server.address, send_request(b"y"), timeout_ms=LONG_MS)

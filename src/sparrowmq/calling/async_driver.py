@@ -52,7 +52,7 @@ from sparrowmq.calling.tls import (
     check_context,
     describe,
 )
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import TransportError, UsageError
 from sparrowmq.protocol.acl import Credentials
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.send_request import SendRequest
@@ -162,7 +162,7 @@ class AsyncDriver:
         """
         loop = self._bind()
         channel = self._channels.find(address)
-        ask = Ask(loop.create_future(), clock.monotonic_ms() + timeout_ms)
+        ask = _FutureAsk(loop.create_future(), clock.monotonic_ms() + timeout_ms)
         if channel is None or not channel.ask(request, ask, self._scheduler):
             return await self.run(invoke(address, request.command(), timeout_ms=timeout_ms))
         if not self._turn_due:
@@ -429,6 +429,25 @@ class AsyncDriver:
         log_left(pool.join(timeout_ms=100 if ended.is_set() else 0))
 
 
+class _FutureAsk(Ask):
+    """A wait that ends by a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[RemotingCommand], deadline_ms: int) -> None:
+        super().__init__(deadline_ms)
+        self.future = future
+
+    def end(self, answer: RemotingCommand | None, error: TransportError | None) -> None:
+        """End the wait; nothing if it was cancelled."""
+        if self.future.done():
+            return
+        if answer is not None:
+            self.future.set_result(answer)
+        elif error is not None:
+            self.future.set_exception(error)
+
+
 class _Asks:
     """The waits of `ask`, in the order of their deadlines, and one timer for all.
 
@@ -437,11 +456,11 @@ class _Asks:
     """
 
     def __init__(self) -> None:
-        self._by_timeout: dict[int, deque[tuple[Channel, Ask]]] = {}
+        self._by_timeout: dict[int, deque[tuple[Channel, _FutureAsk]]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
     def add(
-        self, loop: asyncio.AbstractEventLoop, channel: Channel, ask: Ask, timeout_ms: int
+        self, loop: asyncio.AbstractEventLoop, channel: Channel, ask: _FutureAsk, timeout_ms: int
     ) -> None:
         """Have a wait end when its time is up."""
         waits = self._by_timeout.get(timeout_ms)

@@ -17,7 +17,6 @@ A time-out never closes the connection; a late answer is dropped by the session.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeAlias
@@ -78,27 +77,20 @@ class Wire(Protocol):
 
 
 class Ask:
-    """Somebody who waits for the answer to one request, without a task.
+    """Somebody who waits for the answer to one request, without a task; drivers say how.
 
     Args:
-        future: is given the answer, or the error.
         deadline_ms: when its time is up.
     """
 
-    __slots__ = ("deadline_ms", "future")
+    __slots__ = ("deadline_ms",)
 
-    def __init__(self, future: asyncio.Future[RemotingCommand], deadline_ms: int) -> None:
-        self.future = future
+    def __init__(self, deadline_ms: int) -> None:
         self.deadline_ms = deadline_ms
 
     def end(self, answer: RemotingCommand | None, error: TransportError | None) -> None:
-        """End the wait; nothing if it was ended already."""
-        if self.future.done():
-            return
-        if answer is not None:
-            self.future.set_result(answer)
-        elif error is not None:
-            self.future.set_exception(error)
+        """End the wait by one of them."""
+        raise NotImplementedError
 
 
 class Channel:
@@ -244,7 +236,7 @@ class Channel:
         for event in self._session.receive_data(data):
             if isinstance(event, RequestReceived):
                 self._answer(event.command, scheduler)
-            elif type(event.token) is Ask:
+            elif isinstance(event.token, Ask):
                 event.token.end(event.command, None)
             else:
                 scheduler.resume(event.token, event.command)  # type: ignore[arg-type]
