@@ -1,10 +1,12 @@
-"""Takes the pictures of the live page for the documentation: `make screens`.
+"""Takes the pictures of the live page and of `sparrowmq top` for the documentation: `make screens`.
 
 A cluster of its own, a group whose member has the id of another one, and Chromium.
 """
 
 from __future__ import annotations
 
+import asyncio
+import re
 import shutil
 import sys
 import threading
@@ -19,6 +21,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 from group_stage import GroupStage
 from live_page_process import start_dash
 from sparrowmq import PushConsumer
+from sparrowmq.cli.connecting import open_cluster
+from sparrowmq.cli.top import TopApp
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -53,6 +57,24 @@ def main() -> None:
         shoot(page, "/?theme=light&lang=en", "live-page-overview")
         shoot(page, "/simulator?queues=8&members=3&events=join,kill:1", "live-page-simulator")
         shoot_lab(page)
+        asyncio.run(shoot_top(cluster))
+
+
+async def shoot_top(cluster: EmbeddedCluster) -> None:
+    """Draw the live screen of the terminal as SVG, once it has looked for some seconds."""
+    with open_cluster(
+        nameserver=cluster.name_server, context=None, tls_ca=None, timeout=10.0
+    ) as opened:
+        app = TopApp(opened, 1_000)
+        try:
+            async with app.run_test(size=(120, 16)) as pilot:
+                await pilot.pause(8)
+                picture = app.export_screenshot(title="sparrowmq top")
+        finally:
+            await asyncio.to_thread(app.stop)
+    # A font that another host has is none: the reader's own is as good.
+    local = re.sub(r"@font-face \{.*?\}", "", picture, flags=re.S)
+    (IMAGES / "top.svg").write_text(local.replace("Fira Code", "monospace"))
 
 
 def enter_others(held: ExitStack, cluster: EmbeddedCluster) -> None:
