@@ -130,7 +130,7 @@ def test_what_is_half_when_a_broker_is_killed_is_asked_for_by_the_next(
 
 @pytest.mark.parametrize("kind", ["apache", "ours"])
 def test_our_producer_s_outcomes_count_and_its_unknown_ones_are_asked_for(
-    clusters: Any, java_push_consumer: Callable[..., Any], kind: str
+    java: Any, clusters: Any, java_push_consumer: Callable[..., Any], kind: str
 ) -> None:
     cluster = clusters[kind]
     cluster.start()
@@ -155,7 +155,8 @@ def test_our_producer_s_outcomes_count_and_its_unknown_ones_are_asked_for(
         }
         assert TransactionState.COMMIT is producer.commit(halves["committed"])
         assert TransactionState.ROLLBACK is producer.rollback(halves["rolled back"])
-        wait_until("three questions", lambda: len(asked) == 3, timeout_s=60)
+        unknown = {b"kept", b"dropped", b"left"}
+        wait_until("three questions", lambda: unknown <= asked.keys(), timeout_s=60)
         ends[halves["kept"].msg_id] = TransactionState.COMMIT
         ends[halves["dropped"].msg_id] = TransactionState.ROLLBACK
         consumer.wait_for("two messages", lambda: len(consumer.named("message")) >= 2)
@@ -164,7 +165,9 @@ def test_our_producer_s_outcomes_count_and_its_unknown_ones_are_asked_for(
         heir.start()
         consumer.wait_for("the third", lambda: "left" in bodies(consumer.named("message")))
 
-    assert {b"kept", b"dropped", b"left"} == asked.keys()
+    # Brokers of 5.x forget some ends, here the rollback, and ask for what has ended.
+    if kind == "ours" or java.version.startswith("4"):
+        assert unknown == asked.keys()
     assert {"committed", "kept", "left"} == bodies(consumer.named("message")).keys()
     for event in consumer.named("message"):
         assert halves[event["body"]].msg_id == event["msgId"]
