@@ -1,0 +1,400 @@
+"""A broker for FastStream: handlers of RocketMQ's topics with FastStream's types and dependencies.
+
+    broker = RocketBroker("127.0.0.1:9876")
+    app = FastStream(broker)
+
+    @broker.subscriber("orders", group="GID_billing")
+    @broker.publisher("invoices")
+    async def bill(order: Order) -> Invoice: ...
+
+A subscriber is a member of a consumer group: its topic's queues are divided among all members. What
+a handler does with a message is decided on the message alone: acknowledged, delivered again later
+(`nack`), or a dead letter (`reject`); what was not decided is delivered again.
+
+FastStream has no public interface for brokers: this is written against `faststream._internal` of
+0.7, which may change with each minor version, and the extra `faststream` is bounded by that.
+"""
+
+# Its classes are Any to mypy; to pyright brokers differ from them, as FastStream's own do.
+# mypy: disable-error-code="misc, no-any-return, has-type"
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportAssignmentType=false
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, NamedTuple, NoReturn
+
+from fast_depends import dependency_provider
+from faststream._internal import configs
+from faststream._internal.broker import BrokerUsecase
+from faststream._internal.context import ContextRepo
+from faststream._internal.di import FastDependsConfig
+from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
+from faststream._internal.endpoint.publisher.fake import FakePublisher
+from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
+from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
+from faststream._internal.parser import DefaultCodec
+from faststream._internal.producer import ProducerProto
+from faststream.exceptions import FeatureNotSupportedException
+from faststream.message import StreamMessage, decode_message
+from faststream.middlewares import AckPolicy
+from faststream.response import PublishCommand, PublishType
+from faststream.specification.asyncapi.utils import resolve_payloads
+from faststream.specification.schema import BrokerSpec, Operation, PublisherSpec, SubscriberSpec
+from faststream.specification.schema import Message as MessageSpec
+
+from sparrowmq.client.aio import AsyncAdmin, AsyncProducer, AsyncPushConsumer
+from sparrowmq.client.outgoing import RESERVED_PROPERTIES
+from sparrowmq.errors import SparrowError
+from sparrowmq.model import ConsumeContext, Message, MessageExt
+
+LOG = logging.getLogger("sparrowmq.faststream")
+# Properties that carry what FastStream keeps beside headers.
+CONTENT_TYPE, CORRELATION_ID, REPLY_TO = "content-type", "correlation_id", "reply_to"
+NACK_DELAY = timedelta(seconds=1)
+
+
+class _Delivery(NamedTuple):
+    """A message, and the call of the listener that decides on it."""
+
+    message: MessageExt
+    context: ConsumeContext
+
+
+class RocketMessage(StreamMessage[_Delivery]):
+    """A message as handlers see it."""
+
+    async def ack(self) -> None:
+        """Take the message for done."""
+        if self.committed is None:
+            self.raw_message.context.ack(self.raw_message.message)
+        await super().ack()
+
+    async def nack(self) -> None:
+        """Have the message delivered again."""
+        if self.committed is None:
+            self.raw_message.context.retry(self.raw_message.message, delay=NACK_DELAY)
+        await super().nack()
+
+    async def reject(self) -> None:
+        """Put the message among the group's dead letters."""
+        if self.committed is None:
+            self.raw_message.context.dead_letter(self.raw_message.message, reason="rejected")
+        await super().reject()
+
+
+async def _parse(delivery: _Delivery) -> RocketMessage:
+    message, own = delivery.message, RESERVED_PROPERTIES
+    properties = {name: text for name, text in message.properties.items() if name not in own}
+    return RocketMessage(
+        delivery,
+        message.body,
+        content_type=properties.pop(CONTENT_TYPE, None),
+        correlation_id=properties.pop(CORRELATION_ID, None),
+        reply_to=properties.pop(REPLY_TO, ""),
+        headers=properties,
+        message_id=message.msg_id,
+    )
+
+
+async def _decode(message: StreamMessage[Any]) -> Any:
+    return decode_message(message)
+
+
+async def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise FeatureNotSupportedException(
+        "requests, batches and single messages: take sparrowmq's own clients"
+    )
+
+
+class _Producer(ProducerProto[PublishCommand]):
+    """Sends what handlers publish."""
+
+    request = publish_batch = _refuse
+
+    def __init__(self) -> None:
+        self._parser = _parse
+        self._decoder = _decode
+        self.codec = DefaultCodec()
+        self.client: AsyncProducer | None = None
+        self.serializer: Any = None
+
+    async def publish(self, cmd: PublishCommand) -> Any:
+        assert self.client is not None, "the broker is not connected; start it first"
+        body, content_type = await self.codec.encode(cmd.body, self.serializer)
+        own = {CORRELATION_ID: cmd.correlation_id, REPLY_TO: cmd.reply_to}
+        own[CONTENT_TYPE] = content_type or ""
+        properties = {name: str(value) for name, value in {**cmd.headers, **own}.items() if value}
+        tags, key = properties.pop("tags", ""), properties.pop("sharding_key", "")
+        return await self.client.send(
+            Message(cmd.destination, body, tags=tags, sharding_key=key, properties=properties)
+        )
+
+
+@dataclass(kw_only=True)
+class _Config(configs.BrokerConfig):
+    """What a broker's endpoints share; `client` is what all clients take."""
+
+    producer: _Producer = field(default_factory=_Producer)
+    client: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class _SubscriberConfig(configs.SubscriberUsecaseConfig):
+    """One subscriber."""
+
+    topic: str
+    group: str
+    expression: str
+    settings: dict[str, Any]
+
+    @property
+    def ack_policy(self) -> AckPolicy:
+        return self._ack_policy
+
+
+def _channel_of(name: str, payload: Any, *, address: str) -> dict[str, Any]:
+    message = MessageSpec(title=f"{name}:Message", payload=payload)
+    return {"address": address, "operation": Operation(message, None), "bindings": None}
+
+
+class _SubscriberSpecification(SubscriberSpecification[Any, Any]):
+    """A subscriber in AsyncAPI; its title is its topic."""
+
+    @property
+    def channel_labels(self) -> list[str]:
+        return [self.config.title_]
+
+    def get_schema(self) -> dict[str, SubscriberSpec]:
+        payload = resolve_payloads(self.get_payloads())
+        channel = _channel_of(self.name, payload, address=self.config.title_)
+        return {self.name: SubscriberSpec(description=self.description, **channel)}
+
+
+class _Subscriber(SubscriberUsecase[_Delivery]):
+    """A member of a consumer group that calls handlers."""
+
+    get_one = __aiter__ = _refuse
+
+    def __init__(
+        self,
+        config: _SubscriberConfig,
+        specification: _SubscriberSpecification,
+        calls: CallsCollection[_Delivery],
+    ) -> None:
+        config.parser, config.decoder = _parse, _decode
+        super().__init__(config, specification, calls)
+        self._config = config
+        self._consumer: AsyncPushConsumer | None = None
+
+    def get_log_context(self, message: StreamMessage[_Delivery] | None) -> dict[str, str]:
+        message_id = "" if message is None else message.message_id
+        return {"topic": self._config.topic, "group": self._config.group, "message_id": message_id}
+
+    async def start(self) -> None:
+        await super().start()
+        self._post_start()
+        if not self.calls:
+            return
+        config = self._config
+        self._consumer = AsyncPushConsumer(
+            config.group, listener=self._listen, **self._outer_config.client, **config.settings
+        )
+        await self._consumer.subscribe(config.topic, config.expression)
+        await self._consumer.start()
+
+    async def stop(self) -> None:
+        if self._consumer is not None:
+            await self._consumer.close()
+        await super().stop()
+
+    async def _listen(self, messages: Sequence[MessageExt], context: ConsumeContext) -> None:
+        for message in messages:
+            await self.consume(_Delivery(message, context))
+        # Of what is decided nothing changes; the rest was neither acknowledged nor refused.
+        context.retry(delay=NACK_DELAY)
+
+    def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[Any]:
+        return (_Reply(self._outer_config.producer, message.reply_to),)
+
+
+class _Reply(FakePublisher):
+    """Sends what a handler returns to the topic that the message names."""
+
+    def __init__(self, producer: _Producer, topic: str) -> None:
+        super().__init__(producer=producer)
+        self._topic = topic
+
+    def patch_command(self, cmd: PublishCommand) -> PublishCommand:
+        cmd = super().patch_command(cmd)
+        cmd.destination = self._topic
+        return cmd
+
+
+class _PublisherSpecification(PublisherSpecification[Any, Any]):
+    """A publisher in AsyncAPI; its title is its topic."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.config.title_}:Publisher"
+
+    def get_schema(self) -> dict[str, PublisherSpec]:
+        payload = resolve_payloads(self.get_payloads(), "Publisher")
+        channel = _channel_of(self.name, payload, address=self.config.title_)
+        return {self.name: PublisherSpec(description=None, **channel)}
+
+
+def _command(
+    config: Any, body: Any, *, correlation_id: str | None = None, **fields: Any
+) -> PublishCommand:
+    fields["correlation_id"] = correlation_id or config.id_generator()
+    return PublishCommand(body, _publish_type=PublishType.PUBLISH, **fields)
+
+
+class RocketPublisher(PublisherUsecase):
+    """Sends to one topic."""
+
+    request = _refuse
+    specification: _PublisherSpecification
+
+    async def publish(self, message: Any, **fields: Any) -> Any:
+        """Send a message, as `RocketBroker.publish` does."""
+        return await self._publish(
+            _command(self._outer_config, message, **fields), _extra_middlewares=()
+        )
+
+    async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[Any]) -> Any:
+        cmd.destination = cmd.destination or self.specification.config.title_
+        return await self._basic_publish(
+            cmd, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares
+        )
+
+
+class RocketBroker(BrokerUsecase[_Delivery, AsyncProducer, _Config]):
+    """RocketMQ for FastStream.
+
+    Args:
+        name_server: as of every client.
+        group: of the producer.
+        middlewares: of FastStream.
+        settings: what every client takes: `tls`, `namespace`, `access_key`, `secret_key`.
+    """
+
+    def __init__(
+        self,
+        name_server: str,
+        *,
+        group: str = "GID_faststream",
+        middlewares: Sequence[Any] = (),
+        **settings: Any,
+    ) -> None:
+        self._group = group
+        super().__init__(
+            config=_Config(
+                client={"name_server": name_server, **settings},
+                broker_middlewares=middlewares,
+                logger=make_logger_state(
+                    logger=LOG, log_level=logging.INFO, default_storage_cls=DefaultLoggerStorage
+                ),
+                fd_config=FastDependsConfig(
+                    use_fastdepends=True, provider=dependency_provider, context=ContextRepo()
+                ),
+                extra_context={"broker": self},
+            ),
+            specification=BrokerSpec(
+                url=[name_server],
+                protocol="rocketmq",
+                **dict.fromkeys(("protocol_version", "description", "security"), None),
+                tags=[],
+            ),
+            routers=(),
+        )
+
+    def subscriber(
+        self,
+        topic: str,
+        *,
+        group: str,
+        expression: str = "*",
+        ack_policy: AckPolicy = AckPolicy.NACK_ON_ERROR,
+        no_reply: bool = False,
+        **settings: Any,
+    ) -> _Subscriber:
+        """Have a handler called with messages of a topic.
+
+        Args:
+            group: the consumer group.
+            expression: tags, as of `PushConsumer.subscribe`.
+            ack_policy: of FastStream; messages whose handler fails are delivered again.
+            no_reply: sends nothing to the topic that a message names for replies.
+            settings: further settings of `PushConsumer`.
+        """
+        config = _SubscriberConfig(
+            _outer_config=self.config,
+            _ack_policy=ack_policy,
+            no_reply=no_reply,
+            topic=topic,
+            group=group,
+            expression=expression,
+            settings=settings,
+        )
+        calls = CallsCollection[_Delivery]()
+        shown = configs.SubscriberSpecificationConfig(title_=topic, description_=None)
+        specification = _SubscriberSpecification(self.config, shown, calls)
+        made = _Subscriber(config, specification, calls)
+        super().subscriber(made)
+        return made.add_call(parser_=self._parser, decoder_=self._decoder, dependencies_=())
+
+    def publisher(self, topic: str) -> RocketPublisher:
+        """Have what a handler returns sent to a topic; also an object with `publish`."""
+        shown = configs.PublisherSpecificationConfig(title_=topic, description_=None, schema_=None)
+        specification = _PublisherSpecification(self.config, shown)
+        config = configs.PublisherUsecaseConfig(_outer_config=self.config)
+        made = RocketPublisher(config, specification)
+        super().publisher(made)
+        return made
+
+    request = _refuse
+
+    async def _connect(self) -> AsyncProducer:
+        producer = self.config.producer
+        producer.client = AsyncProducer(self._group, **self.config.client)
+        producer.serializer = self.config.fd_config._serializer
+        return producer.client
+
+    async def start(self) -> None:
+        """Connect, and have subscribers join their groups."""
+        await self.connect()
+        await super().start()
+
+    async def stop(self, *error: Any) -> None:
+        """Leave all groups, and close the connections."""
+        await super().stop(*error)
+        client, self._connection = self._connection, None
+        if client is not None:
+            await client.close()
+
+    async def publish(self, message: Any = None, topic: str = "", **fields: Any) -> Any:
+        """Send a message; returns its `SendResult`.
+
+        Args:
+            fields: `headers`, whose `tags` and `sharding_key` are the message's own, `reply_to`,
+                `correlation_id`.
+        """
+        cmd = _command(self.config, message, destination=topic, **fields)
+        return await self._basic_publish(cmd, producer=self.config.producer)
+
+    async def ping(self, timeout: float | None = None) -> bool:
+        """Whether a name server answers."""
+        settings: dict[str, Any] = {} if timeout is None else {"timeout_ms": round(timeout * 1000)}
+        try:
+            async with AsyncAdmin(**self.config.client, **settings) as admin:
+                await admin.list_topics()
+        except SparrowError:
+            return False
+        return True
