@@ -118,6 +118,7 @@ def measure_machine() -> None:
         kinds = {
             "send": [send(opaque) for opaque in range(2_000)],
             "send a batch of 64": [send(opaque, batch=64) for opaque in range(100)],
+            "send a batch of 512": [send(opaque, batch=512) for opaque in range(20)],
             "pull 32": [pull(32)] * 500,
             "pull 256": [pull(256)] * 200,
         }

@@ -89,7 +89,12 @@ def run_job(
 
 @pytest.mark.parametrize(
     ("version", "kind"),
-    [("4.0", "classic"), ("4.1", "classic"), ("4.1", "connect")],
+    [
+        ("4.0", "classic"),
+        ("4.1", "classic"),
+        ("4.1", "connect"),
+        ("4.2", "classic"),
+    ],
 )
 def test_a_version_reads_and_writes_and_says_what_it_cannot(
     cluster: EmbeddedCluster, tmp_path: Path, version: str, kind: str
@@ -102,10 +107,12 @@ def test_a_version_reads_and_writes_and_says_what_it_cannot(
     assert "option 'createTopic' creates it" in found["no topic"]
     if version == "4.0":
         assert "sparrowmq: a stream needs PySpark 4.1 or newer; this is 4.0" in found["copied"]
-    else:
+    elif version == "4.1":
         assert (None, 300) == (found["copied"], found["copies"])
         needs = "sparrowmq: option 'maxOffsetsPerTrigger' needs PySpark 4.2 or newer; this is 4.1"
         assert needs in found["limited"]
+    else:
+        assert (None, None, 600) == (found["copied"], found["limited"], found["copies"])
     for name in ("parquet", "balance"):
         if kind == "connect":
             assert "the jobs need a classic Spark session" in found[name]
