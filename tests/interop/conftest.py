@@ -498,7 +498,7 @@ def compile_java(javac: str, version: str, sources: list[Path], jars: str = "jar
 
 def compile_peer(javac: str, version: str) -> None:
     java = HERE / "java"
-    compile_java(javac, version, [java / "Peer.java", java / "Tools.java"])
+    compile_java(javac, version, [java / "Tools.java", java / "Peer.java"])
 
 
 @pytest.fixture(scope="session", params=VERSIONS)

@@ -36,8 +36,6 @@ BROKERS = {"4.9.7": ("broker-a", "broker-b"), "5.5.0": ("broker-a", "broker-b", 
 COUNTS = {"4.9.7": Counts(108, 2), "5.5.0": Counts(105, 39)}
 # Tests of Apache's own classes, which need no broker.
 WITHOUT_BROKER = {"lmq/TestBenchLmqStore", "schema/SchemaTest"}
-# Each with its reason; the page of compatibility names them.
-EXPECTED_FAILURES: dict[str, str] = {}
 # What stores no message, on Apache's brokers neither: these are about what is refused before, by
 # the client or the broker, or about members alone.
 STORE_NOTHING = {
@@ -179,8 +177,7 @@ def test_apache_s_integration_tests_pass(java: Any, cluster: Cluster, jar: Jar) 
         lines.kill()
 
     tests = {each["name"]: each for each in lines.named("test")}
-    failures = {name: each["failure"] for name, each in tests.items() if each["failure"]}
-    assert {} == {name: text for name, text in failures.items() if name not in EXPECTED_FAILURES}
+    assert {} == {name: each["failure"] for name, each in tests.items() if each["failure"]}
     assert STORE_NOTHING >= {name for name, each in tests.items() if not each["stored"]}
     # Half messages, those that were committed, and what says that they have ended.
     assert tests["TransactionalMsgIT.testMessageVisibility"]["stored"] > 120 + 48
