@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from sparrowmq import Admin, AsyncAdmin, Message, MessageQueue, Producer
+from sparrowmq import Admin, AsyncAdmin, Message, MessageQueue, Producer, PushConsumer
 from sparrowmq.client.operations.reset import Target
-from sparrowmq.errors import TopicRouteNotFound
+from sparrowmq.errors import BrokerError, ConfigError, TopicRouteNotFound, UsageError
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 
@@ -50,3 +52,97 @@ async def test_the_asyncio_face_does_the_same(
         assert 8 == len(plan.queues)
         await admin.delete_group(group)
         assert group not in await admin.list_groups()
+
+
+def test_messages_are_read_by_offset_and_by_time(
+    cluster: EmbeddedCluster, admin: Admin, producer: Producer, numbers: Iterator[int]
+) -> None:
+    topic = f"T{next(numbers)}"
+    cluster.create_topic(topic, queues=2)
+    for n in range(100):
+        producer.send(Message(topic, b"%d" % n), queue=MessageQueue(topic, "broker-a", n % 2))
+    queue = MessageQueue(topic, "broker-a", 1)
+
+    assert [b"7"] == [m.body for m in admin.messages_at(queue, 3)]
+    assert list(range(10, 50)) == [m.queue_offset for m in admin.messages_at(queue, 10, 1_000)]
+    assert [] == admin.messages_at(queue, 50)
+    everything = admin.messages_since(topic, 0, 1_000)
+    assert 100 == len(everything)
+    times = [message.store_timestamp_ms for message in everything]
+    assert sorted(times) == times
+    assert 5 == len(admin.messages_since(topic, 0, 5))
+    assert [] == admin.messages_since(topic, times[-1] + 60_000)
+    with pytest.raises(ConfigError, match="count_max"):
+        admin.messages_at(queue, 0, 0)
+
+
+def test_topics_and_groups_are_changed_after_a_look_at_what_changes(
+    admin: Admin, topic: str, group: str
+) -> None:
+    (planned,) = admin.update_topic(topic, read_queues=12, perm="r", dry_run=True)
+    assert (8, 12, 4) == (
+        planned.before.read_queue_nums,
+        planned.after.read_queue_nums,
+        planned.after.perm,
+    )
+    assert 8 == admin.topic_status(topic).places[0].read_queue_nums
+    admin.update_topic(topic, read_queues=12)
+    assert 12 == admin.topic_status(topic).places[0].read_queue_nums
+    with pytest.raises(ConfigError, match="are none of r, w, rw, none"):
+        admin.update_topic(topic, perm="RWX")
+
+    admin.update_group(group, retry_times_max=3)
+    (change,) = admin.update_group(group, is_enabled=False, dry_run=True)
+    assert change.before is not None
+    assert (3, True, False) == (
+        change.before.retry_max_times,
+        change.before.consume_enable,
+        change.after.consume_enable,
+    )
+
+
+def test_offsets_are_cloned_to_a_group_without_members(
+    admin: Admin, cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    queues = [MessageQueue(topic, "broker-a", n) for n in (1, 3)]
+    for queue in queues:
+        admin.update_offset(group, queue, 0)
+    copy = f"{group}_copy"
+
+    cloned = admin.clone_offsets(group, copy, topic)
+
+    assert set(queues) <= set(cloned)
+    assert 0 == admin.committed_offset(copy, queues[0])
+    with PushConsumer(copy, name_server=cluster.name_server, listener=take) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        consumer.wait_assigned()
+        snapshot = admin.group_snapshot(copy)
+        with pytest.raises(UsageError, match="has 1 members, which would go on where they are"):
+            admin.clone_offsets(group, copy, topic)
+    assert [consumer.client_id] == [report.client_id for report in snapshot.reports]
+
+
+def test_brokers_tell_what_they_are_and_take_settings(admin: Admin, topic: str) -> None:
+    (broker,) = admin.list_brokers()
+    assert ("broker-a", "DefaultCluster") == (broker.name, broker.cluster)
+    assert 0 <= float(admin.broker_stats("broker-a")["commitLogDiskRatio"])
+    assert "broker-a" == admin.broker_config(broker.address)["brokerName"]
+    known = admin.broker_config("broker-a")["fileReservedTime"]
+    admin.update_broker_config("broker-a", {"fileReservedTime": "99"})
+    assert "99" == admin.broker_config("broker-a")["fileReservedTime"]
+    admin.update_broker_config("broker-a", {"fileReservedTime": known})
+    try:
+        assert 0 < admin.set_broker_writable("broker-a", is_writable=False)
+    finally:
+        assert 0 < admin.set_broker_writable("broker-a", is_writable=True)
+    with pytest.raises(UsageError, match="did you mean broker-a"):
+        admin.broker_stats("broker-b")
+
+
+def test_accounts_need_access_control(admin: Admin) -> None:
+    with pytest.raises(BrokerError):
+        admin.list_accounts()
+
+
+def take(messages: object, context: object) -> None: ...

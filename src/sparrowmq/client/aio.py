@@ -8,7 +8,7 @@ The synchronous face, `blocking.py`, is made of this file by `make generate`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
@@ -32,7 +32,10 @@ from sparrowmq.client.assembly import (
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.operations import (
+    accounts,
     administer,
+    brokers,
+    browse,
     dead_letters,
     groups,
     request_reply,
@@ -41,12 +44,16 @@ from sparrowmq.client.operations import (
 )
 from sparrowmq.client.operations import send as sending
 from sparrowmq.client.operations import trace as trace_of
+from sparrowmq.client.operations.accounts import AccountChange, BrokerAccount
+from sparrowmq.client.operations.groups import GroupChange
 from sparrowmq.client.operations.member_loop import run_member
 from sparrowmq.client.operations.message_trace import TraceStep, message_trace
 from sparrowmq.client.operations.observe import observe, observe_batch, observe_later
 from sparrowmq.client.operations.overview import Overview, take_overview
 from sparrowmq.client.operations.reset import ResetPlan, Target, apply_reset, plan_reset
-from sparrowmq.client.operations.topics import TopicStatus
+from sparrowmq.client.operations.routes import BrokerAt, find_brokers
+from sparrowmq.client.operations.snapshot import take_snapshot
+from sparrowmq.client.operations.topics import TopicChange, TopicStatus
 from sparrowmq.client.operations.waiting import WAIT_MS
 from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.route_cache import TopicRoute
@@ -59,6 +66,7 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
 )
 from sparrowmq.client.task_host import TAKES_COROUTINES, Future, open_driver, open_instance
+from sparrowmq.doctor import GroupSnapshot
 from sparrowmq.errors import SparrowError, TransportError, UsageError
 from sparrowmq.model import (
     Message,
@@ -511,6 +519,140 @@ class AsyncAdmin:
         """Delete a group at every broker: settings, offsets, retries and dead letters."""
         await self._driver.run(groups.delete_group(self._directory, group))
 
+    async def update_topic(
+        self,
+        topic: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: str | None = None,
+        dry_run: bool = False,
+    ) -> list[TopicChange]:
+        """Change a topic at every broker that has it, and return what it was and is there.
+
+        Args:
+            read_queues, write_queues: how many each broker has; None leaves them.
+            perm: "rw", "r", "w" or "none"; None leaves it.
+            dry_run: only say what would change.
+
+        Raises: TopicRouteNotFound; ConfigError.
+        """
+        changes = await self._driver.run(
+            topics.plan_topic_update(
+                self._directory,
+                topic,
+                read_queues=read_queues,
+                write_queues=write_queues,
+                perm=None if perm is None else topics.parse_perm(perm),
+            )
+        )
+        if not dry_run:
+            await self._driver.run(topics.update_topic(self._directory, changes))
+        return changes
+
+    async def update_group(
+        self,
+        group: str,
+        *,
+        is_enabled: bool | None = None,
+        retry_times_max: int | None = None,
+        retry_queues: int | None = None,
+        dry_run: bool = False,
+    ) -> list[GroupChange]:
+        """Change a group's settings at every broker, and return what they were and are there.
+
+        A group that a broker does not know is made.
+
+        Args:
+            is_enabled: whether brokers give messages to the group; None leaves it.
+            retry_times_max: how often a failed message comes again before it is a dead letter.
+            retry_queues: how many queues the retry topic has at each broker.
+            dry_run: only say what would change.
+
+        Raises: ConfigError.
+        """
+        changes = await self._driver.run(
+            groups.plan_group_update(
+                self._directory,
+                group,
+                is_enabled=is_enabled,
+                retry_times_max=retry_times_max,
+                retry_queues=retry_queues,
+            )
+        )
+        if not dry_run:
+            await self._driver.run(groups.update_group(self._directory, changes))
+        return changes
+
+    async def group_snapshot(self, group: str) -> GroupSnapshot:
+        """Return all that can be seen of a group: members, what each holds and does, progress.
+
+        `sparrowmq.doctor.diagnose` finds what is wrong in it. Raises: UsageError for a group that
+        no broker knows.
+        """
+        return await self._driver.run(take_snapshot(self._directory, group))
+
+    async def clone_offsets(self, group: str, to_group: str, topic: str) -> dict[MessageQueue, int]:
+        """Commit for a group what another has committed of a topic; return that, by queue.
+
+        Raises: UsageError if members of that group are connected; TopicRouteNotFound.
+        """
+        return await self._driver.run(
+            administer.clone_offsets(self._directory, group, to_group, topic)
+        )
+
+    async def list_brokers(self) -> list[BrokerAt]:
+        """Return the brokers that name servers know, by name, each with its cluster and master."""
+        directory = self._directory
+        return await self._driver.run(
+            find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
+        )
+
+    async def broker_stats(self, broker: str) -> Mapping[str, str]:
+        """Return what a broker says of itself and has done, under RocketMQ's names.
+
+        Args:
+            broker: its name, or its address.
+
+        Raises: UsageError if there is none.
+        """
+        at = await self._driver.run(brokers.find_broker(self._directory, broker))
+        return await self._driver.run(brokers.runtime_info(self._directory, at))
+
+    async def broker_config(self, broker: str) -> dict[str, str]:
+        """Return a broker's settings, under RocketMQ's names. Raises: as `broker_stats`."""
+        at = await self._driver.run(brokers.find_broker(self._directory, broker))
+        return await self._driver.run(brokers.broker_config(self._directory, at))
+
+    async def update_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
+        """Change settings of a broker while it runs. Raises: as `broker_stats`; ConfigError."""
+        at = await self._driver.run(brokers.find_broker(self._directory, broker))
+        await self._driver.run(brokers.set_broker_config(self._directory, at, settings))
+
+    async def set_broker_writable(self, broker: str, *, is_writable: bool) -> int:
+        """Have producers send to a broker, or leave it; return how many topics that concerns.
+
+        Raises: as `broker_stats`.
+        """
+        at = await self._driver.run(brokers.find_broker(self._directory, broker))
+        change = brokers.add_write_permission if is_writable else brokers.wipe_write_permission
+        return await self._driver.run(change(self._directory, at))
+
+    async def list_accounts(self) -> list[BrokerAccount]:
+        """Return the accounts of every broker, without secrets.
+
+        Raises: BrokerError where access control is off.
+        """
+        return await self._driver.run(accounts.list_accounts(self._directory))
+
+    async def put_account(self, change: AccountChange) -> None:
+        """Make an account at every broker, or change what is given of it."""
+        await self._driver.run(accounts.put_account(self._directory, change))
+
+    async def delete_account(self, access_key: str) -> None:
+        """Delete an account at every broker."""
+        await self._driver.run(accounts.delete_account(self._directory, access_key))
+
     async def overview(self) -> Overview:
         """Return brokers, topics and the lag of all groups, with at most 15 requests a broker.
 
@@ -618,6 +760,30 @@ class AsyncAdmin:
         Returns: () where nobody had `trace` on, or it is not written yet.
         """
         return await self._driver.run(message_trace(self._directory, msg_id))
+
+    async def messages_at(
+        self, queue: MessageQueue, offset: int, count_max: int = 1
+    ) -> list[MessageExt]:
+        """Return messages of a queue from an offset on, [] if it has none there.
+
+        Args:
+            count_max: the most, up to 10,000.
+        """
+        operation = browse.read_at(self._directory, queue, offset, count_max=count_max)
+        return await self._driver.run(operation)
+
+    async def messages_since(
+        self, topic: str, timestamp_ms: int, count_max: int = 64
+    ) -> list[MessageExt]:
+        """Return a topic's messages stored at or after a wall-clock time, the oldest first.
+
+        Args:
+            count_max: the most, up to 10,000.
+
+        Raises: TopicRouteNotFound.
+        """
+        operation = browse.read_since(self._directory, topic, timestamp_ms, count_max=count_max)
+        return await self._driver.run(operation)
 
     async def dead_letters(self, group: str, count_max: int = 1_000) -> list[MessageExt]:
         """Return a group's newest dead letters that can be read, in the order of storing.

@@ -229,6 +229,30 @@ def set_committed_offset(
     )
 
 
+def clone_offsets(
+    directory: Directory, group: str, to_group: str, topic: str
+) -> Operation[dict[MessageQueue, int]]:
+    """Commit for a group what another has committed of a topic; return that, by queue.
+
+    Raises: UsageError if members of that group are connected, which would not notice;
+    TopicRouteNotFound; TransportError; BrokerError.
+    """
+    members = yield from consumer_ids(directory, to_group)
+    if members:
+        raise UsageError(
+            f"group {to_group} has {len(members)} members, which would go on where they are: "
+            f"{', '.join(members[:8])}; close them, then clone"
+        )
+    route = yield from get_route(directory, topic)
+    cloned: dict[MessageQueue, int] = {}
+    for queue in map(directory.namespace.unwrap_queue, route.subscribe_queues):
+        offset = yield from committed_offset(directory, group, queue)
+        if offset is not None:
+            yield from set_committed_offset(directory, to_group, queue=queue, offset=offset)
+            cloned[queue] = offset
+    return cloned
+
+
 def committed_offset(
     directory: Directory, group: str, queue: MessageQueue
 ) -> Operation[int | None]:

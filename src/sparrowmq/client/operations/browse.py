@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparrowmq.calling.effects import Event, Operation, Task, cancel, join, sleep, spawn, wait
+from sparrowmq.client.arguments import check_offset, check_queue, check_range
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import (
     get_broker_address,
@@ -38,6 +39,8 @@ from sparrowmq.protocol.subscription import EXPRESSION_TYPE_TAG, parse_selection
 
 # Messages asked for at once; Apache's brokers give 32 at most.
 PULL_COUNT = 32
+# Messages that one call returns at most.
+READ_COUNT_MAX = 10_000
 # How long a broker may hold a pull while nothing comes, and how long its answer is waited for.
 SUSPEND_MS = 15_000
 # After a failure of a broker.
@@ -252,4 +255,57 @@ def _decode(
             found.problems.append(f"a damaged record before {result.next_offset} of {where}")
             return found
         at = part.end
+    return found
+
+
+def read_at(
+    directory: Directory, queue: MessageQueue, offset: int, *, count_max: int
+) -> Operation[list[MessageExt]]:
+    """Return messages of a queue from an offset on, as far as it has them.
+
+    Raises: UsageError for what is no queue or offset; RouteError; TransportError; BrokerError.
+    """
+    check_offset(offset)
+    check_range("count_max", count_max, 1, READ_COUNT_MAX)
+    queue = directory.namespace.wrap_queue(check_queue(queue))
+    address = yield from get_broker_address(directory, queue)
+    end = yield from max_offset(address, queue, timeout_ms=directory.timeout_ms)
+    subscription = parse_selection(queue.topic, "*", sub_version=0)
+    cursor = Cursor(queue, offset, min(end, offset + count_max))
+    found = yield from _read_all(directory, Browser(subscription, [cursor]), count_max)
+    return found[:count_max]
+
+
+def read_since(
+    directory: Directory, topic: str, timestamp_ms: int, *, count_max: int
+) -> Operation[list[MessageExt]]:
+    """Return messages of a topic stored at or after a wall-clock time, the oldest first.
+
+    Raises: TopicRouteNotFound; ConfigError; TransportError; BrokerError.
+    """
+    check_range("count_max", count_max, 1, READ_COUNT_MAX)
+    start = Start(timestamp_ms=timestamp_ms)
+    browser = yield from open_browser(directory, topic, start=start)
+    # Of each queue so many at most: any queue may have the oldest.
+    for cursor in browser.cursors:
+        assert cursor.end is not None
+        # Brokers answer with the last message where all are older.
+        cursor.end = min(cursor.end, cursor.offset + count_max + 1)
+    found = yield from _read_all(directory, browser, count_max * len(browser.cursors) + 1)
+    recent = [message for message in found if message.store_timestamp_ms >= timestamp_ms]
+    recent.sort(key=lambda m: (m.store_timestamp_ms, m.broker_name, m.queue_id, m.queue_offset))
+    return recent[:count_max]
+
+
+def _read_all(
+    directory: Directory, browser: Browser, count_max: int
+) -> Operation[list[MessageExt]]:
+    found: list[MessageExt] = []
+    while not browser.is_done and len(found) < count_max:
+        part = yield from browse(directory, browser, timeout_ms=directory.timeout_ms)
+        if not part.messages and not part.problems and browser.pulls:
+            # Nothing came in time.
+            break
+        found += part.messages
+    yield from close_browser(browser)
     return found
