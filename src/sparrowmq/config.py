@@ -82,8 +82,8 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "h",
         "MessageStoreConfig.fileReservedTime",
-        "how long messages are kept at least; 0 keeps all. If it is not given: 72, and all in a "
-        "store from before messages expired",
+        "how long messages are kept at least; 0 keeps all; the default is 72, but a "
+        "store from before messages expired keeps all until this is given",
         0,
         876_000,
     ),
@@ -101,7 +101,7 @@ SETTINGS: tuple[Setting, ...] = (
         75,
         "%",
         "MessageStoreConfig.diskMaxUsedSpaceRatio",
-        "on a disk that is fuller, expired messages are removed at any hour",
+        "above this use of the disk, expired messages are removed at any hour",
         0,
         100,
     ),
@@ -111,8 +111,8 @@ SETTINGS: tuple[Setting, ...] = (
         85,
         "%",
         "rocketmq.broker.diskSpaceCleanForciblyRatio",
-        "on a disk that is fuller, the oldest messages are removed though they have not expired; "
-        "100 never removes them",
+        "above this use of the disk, the oldest messages are removed though they have "
+        "not expired; 100 never removes them",
         0,
         100,
     ),
@@ -122,7 +122,7 @@ SETTINGS: tuple[Setting, ...] = (
         90,
         "%",
         "rocketmq.broker.diskSpaceWarningLevelRatio",
-        "on a disk that is fuller, no message is taken; 100 lets the disk fill up",
+        "above this use of the disk, the broker refuses messages; 100 lets the disk fill up",
         0,
         100,
     ),
@@ -132,8 +132,8 @@ SETTINGS: tuple[Setting, ...] = (
         1024,
         "MiB",
         "MessageStoreConfig.mappedFileSizeCommitLog",
-        "the size of each file of the commit log, which expires as a whole; a store keeps the size "
-        "it began with",
+        "the size of each file of the commit log; a file expires as a whole; a store "
+        "keeps the size that it began with",
         1,
         1_024,
     ),
@@ -171,8 +171,9 @@ SETTINGS: tuple[Setting, ...] = (
         "warn",
         "",
         "",
-        "what happens to a consumer whose client id another connection of its group has: warn "
-        "takes it as RocketMQ does and logs it, reject refuses it until the other is gone",
+        "what happens to a consumer whose client id is in use by another connection "
+        "of its group: warn accepts it, as RocketMQ does, and logs a warning; reject "
+        "refuses it while the other is connected",
         choices=("warn", "reject"),
     ),
     Setting(
@@ -191,7 +192,7 @@ SETTINGS: tuple[Setting, ...] = (
         60_000,
         "ms",
         "BrokerConfig.transactionCheckInterval",
-        "between two rounds of asking producers for outcomes",
+        "the time between two rounds of asking producers for outcomes",
         100,
         _INT_MAX,
     ),
@@ -201,8 +202,8 @@ SETTINGS: tuple[Setting, ...] = (
         15,
         "",
         "BrokerConfig.transactionCheckMax",
-        "how often a producer is asked for one outcome before the message goes into "
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "how many times producers are asked for one outcome before the message goes "
+        "into TRANS_CHECK_MAX_TIME_TOPIC",
         1,
         _INT_MAX,
     ),
@@ -238,8 +239,8 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "",
         "aclEnable and conf/plain_acl.yml",
-        "the file of access control, as plain_acl.yml: only its accounts may do anything; changes "
-        "are taken while servers run",
+        "the file of access control, in the format of plain_acl.yml: only its "
+        "accounts may use the servers; running servers take changes of the file",
     ),
     Setting(
         "acl-credentials",
@@ -290,8 +291,8 @@ SETTINGS: tuple[Setting, ...] = (
         "enforcing",
         "",
         "tls.server.mode",
-        "with a certificate: enforcing serves peers that speak TLS alone, permissive those that do "
-        "not as well, disabled speaks no TLS",
+        "for servers with a certificate: enforcing serves only peers that speak TLS, "
+        "permissive serves all, disabled does not use the certificate",
         choices=("disabled", "permissive", "enforcing"),
     ),
     Setting(
@@ -308,8 +309,8 @@ SETTINGS: tuple[Setting, ...] = (
         False,
         "",
         "",
-        "cut a commit log that is damaged in its middle at the damage, and lose what follows, "
-        "rather than refuse to start",
+        "if the commit log is damaged in its middle, cut it there, lose all later "
+        "messages, and start; without this the broker refuses to start",
     ),
     Setting("verbose", bool, False, "", "", "log every connection"),
 )

@@ -115,7 +115,7 @@ def test_setting_arrives_where_it_is_used() -> None:
         ("PushConsumer", "pullBatchSize", "did you mean pull_batch_size"),
         ("PushConsumer", "auto_commit", "PushConsumer has no setting 'auto_commit'"),
         ("LitePullConsumer", "orderly", "LitePullConsumer has no setting 'orderly'"),
-        ("Producer", "zzz", "there are access_key, batch_bytes_max"),
+        ("Producer", "zzz", "there are access_key, avoid_slow_brokers, batch_bytes_max"),
         ("Admin", "timeout", "did you mean timeout_ms"),
     ],
 )

@@ -53,8 +53,8 @@ class ClientConfig:
 
     namespace: str | None = setting(
         None,
-        "a prefix that keeps topics and groups apart from those of others, on the wire: "
-        "`ns%orders`; None for none",
+        "a prefix of every topic and group on the wire, as in `ns%orders`, so that "
+        "several applications share a cluster; None adds no prefix",
         kind=object,
         source="namespace",
     )
@@ -67,8 +67,8 @@ class ClientConfig:
     )
     access_key: str | None = setting(
         None,
-        "sign every request with this key's secret, for brokers with access control; None: no "
-        "signatures",
+        "the account at brokers with access control; every request is signed with its "
+        "secret; None signs nothing",
         kind=str,
         source="accessKey",
     )
@@ -77,7 +77,7 @@ class ClientConfig:
     )
     security_token: str | None = setting(
         None,
-        "a token that goes with temporary keys",
+        "the token of temporary keys",
         kind=str,
         source="securityToken",
         is_secret=True,
@@ -124,8 +124,9 @@ class IdentityConfig:
     unit_name: str | None = setting(None, "the unit in the client id", kind=str, source="unitName")
     client_id_rule: ClientIdRule = setting(
         ClientIdRule.V4_9,
-        "the rules by which missing parts of the client id are made; V4_7 repeats ids in "
-        "containers that share an address, to show what comes of it",
+        "how missing parts of the client id are made: V4_9 makes ids unique; V4_7 "
+        "makes the same id in containers that share an address, for demonstrations of "
+        "that failure",
     )
 
     def __post_init__(self) -> None:
@@ -137,11 +138,15 @@ class ClientTimes:
     """How long a producer or consumer waits, and how often it looks again."""
 
     invoke_timeout_ms: int = setting(
-        3_000, "for one request that has no other limit", low=1, high=_HOUR_MS, unit="ms"
+        3_000,
+        "the time limit of a request that has no limit of its own",
+        low=1,
+        high=_HOUR_MS,
+        unit="ms",
     )
     route_refresh_ms: int = setting(
         30_000,
-        "between two looks at the routes",
+        "the time between two requests for the routes",
         low=100,
         high=_HOUR_MS,
         unit="ms",
@@ -150,7 +155,8 @@ class ClientTimes:
     # Differs from RocketMQ: Java waits for the next poll.
     route_retry_max_ms: int = setting(
         30_000,
-        "a missing topic is looked for after 250 ms, and then at doubled intervals up to this",
+        "the longest pause between two requests for the route of a missing topic; the "
+        "first pause is 250 ms, and each is twice the one before",
         low=250,
         high=_HOUR_MS,
         unit="ms",
@@ -158,7 +164,7 @@ class ClientTimes:
     # Apache's brokers forget a client that is silent for 120 s.
     heartbeat_ms: int = setting(
         30_000,
-        "between two heartbeats to every broker",
+        "the time between two heartbeats to every broker",
         low=1_000,
         high=60_000,
         unit="ms",
@@ -207,14 +213,18 @@ class ProducerConfig:
     client_id: str
     send_timeout_ms: int = setting(
         3_000,
-        "for all attempts of one send together",
+        "the time limit of a send, with all its attempts",
         low=1,
         high=_HOUR_MS,
         unit="ms",
         source="sendMsgTimeout",
     )
     retry_times: int = setting(
-        2, "attempts after the first", low=0, high=100, source="retryTimesWhenSendFailed"
+        2,
+        "how often a failed send is tried again",
+        low=0,
+        high=100,
+        source="retryTimesWhenSendFailed",
     )
     avoid_slow_brokers: bool = setting(
         False,
@@ -224,7 +234,7 @@ class ProducerConfig:
     )
     body_bytes_max: int = setting(
         4 * 1024 * 1024,
-        "larger bodies are refused, before compression",
+        "the largest body that `send` accepts, before compression",
         low=1,
         high=16 * 1024 * 1024,
         unit="bytes",
@@ -232,7 +242,7 @@ class ProducerConfig:
     )
     compress_bytes_min: int = setting(
         4096,
-        "bodies from this size are compressed, but never those of a batch",
+        "the smallest body that is compressed; bodies of a batch are never compressed",
         low=1,
         high=2**31 - 1,
         unit="bytes",
@@ -240,32 +250,35 @@ class ProducerConfig:
     )
     compress_type: CompressionType = setting(
         CompressionType.ZLIB,
-        "how; LZ4 and ZSTD need the extra `compression`, and consumers from RocketMQ 4.9.4 on",
+        "the compression; LZ4 and ZSTD need the extra `compression` here, and "
+        "RocketMQ 4.9.4 or newer at consumers",
         source="rocketmq.message.compressType",
     )
     compress_level: int = setting(
         5,
-        "1, the fastest, to 9 of ZLIB or 22 of ZSTD; LZ4 has no levels",
+        "the level of compression: 1 is the fastest; ZLIB goes to 9, ZSTD to 22, and "
+        "LZ4 has no levels",
         low=1,
         high=22,
         source="rocketmq.message.compressLevel",
     )
     template_topic: str = setting(
         AUTO_CREATE_TOPIC_KEY_TOPIC,
-        "the topic whose route a topic that does not exist yet is created by",
+        "the topic whose queues are the model for a topic that the first send creates",
         source="createTopicKey",
     )
     template_queues_max: int = setting(
         4,
-        "how many queues such a topic gets on each broker at most",
+        "the most queues that a topic created by the first send gets on each broker",
         low=1,
         high=65_535,
         source="defaultTopicQueueNums",
     )
     trace: bool = setting(
         False,
-        "report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside the "
-        "traffic, and what finds no room or no broker is dropped",
+        "report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do; "
+        "reports go beside the traffic, and those beyond the buffer, or without a "
+        "broker, are dropped",
         source="enableMsgTrace",
     )
     linger_ms: int = setting(
@@ -336,8 +349,8 @@ class ConsumerConfig:
     client_id: str
     strategy: StrategyChoice = setting(
         "AVG",
-        "how queues are divided: a name, a strategy, or a function; all members of the group must "
-        "use the same",
+        "how the group's queues are divided: a name, a strategy, or a function; every "
+        "member of the group must use the same one",
         kind=object,
         source="allocateMessageQueueStrategy",
     )
@@ -390,7 +403,12 @@ class ConsumerConfig:
     )
     # Java's clients allow 1-1024 for both; Apache's brokers cut a pull to what they allow.
     pull_batch_size: int = setting(
-        32, "messages asked for at once", low=1, high=2048, unit="messages", source="pullBatchSize"
+        32,
+        "messages that one pull asks for, at most",
+        low=1,
+        high=2048,
+        unit="messages",
+        source="pullBatchSize",
     )
     consume_message_batch_max_size: int = setting(
         1,
@@ -447,7 +465,7 @@ class ConsumerConfig:
     )
     pull_threshold_for_queue: int = setting(
         1_000,
-        "pulling a queue pauses while so many of its messages wait",
+        "messages of a queue that may wait for the listener; pulling pauses above",
         low=1,
         high=65_535,
         unit="messages",
@@ -455,7 +473,7 @@ class ConsumerConfig:
     )
     pull_threshold_size_for_queue: int = setting(
         100,
-        "pulling a queue pauses while bodies of this size wait",
+        "bodies of a queue that may wait for the listener; pulling pauses above",
         low=1,
         high=1024,
         unit="MiB",
@@ -463,7 +481,7 @@ class ConsumerConfig:
     )
     consume_concurrently_max_span: int = setting(
         2_000,
-        "pulling a queue pauses while its highest waiting offset is so far from its lowest",
+        "the most offsets between a queue's first and last waiting message; pulling pauses above",
         low=1,
         high=65_535,
         unit="offsets",
@@ -471,8 +489,9 @@ class ConsumerConfig:
     )
     consume_timeout_ms: int = setting(
         15 * _MINUTE_MS,
-        "a call of the listener that runs longer has its messages sent back, for another member "
-        "or another call to consume; in order it is waited for",
+        "how long a call of the listener may run before its messages are sent back, "
+        "to be consumed by another call or member; in order the queue waits for the "
+        "call instead",
         low=1_000,
         high=_DAY_MS,
         unit="ms",
@@ -489,7 +508,7 @@ class ConsumerConfig:
     )
     auto_commit: bool = setting(
         True,
-        "commit what is done, every `commit_interval_ms`; False leaves it to `commit`",
+        "commit finished messages every `commit_interval_ms`; False leaves committing to `commit`",
         only=LITE_PULL,
         source="autoCommit",
     )
@@ -497,7 +516,8 @@ class ConsumerConfig:
     # follows the last.
     commit_interval_ms: int = setting(
         1_000,
-        "between two commits of a queue at most; less while the member has few queues",
+        "the longest time between two commits of a queue; a member with few queues "
+        "commits more often",
         low=10,
         high=600_000,
         unit="ms",
@@ -505,7 +525,7 @@ class ConsumerConfig:
     )
     rebalance_interval_ms: int = setting(
         20_000,
-        "between two rebalances that nothing else asked for",
+        "the time between two rebalances while no notice comes",
         low=100,
         high=600_000,
         unit="ms",
@@ -513,8 +533,9 @@ class ConsumerConfig:
     )
     trace: bool = setting(
         False,
-        "report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside the "
-        "traffic, and what finds no room or no broker is dropped",
+        "report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do; "
+        "reports go beside the traffic, and those beyond the buffer, or without a "
+        "broker, are dropped",
         only=PUSH,
         source="enableMsgTrace",
     )
@@ -557,7 +578,12 @@ class AdminConfig:
     """How an administrator asks."""
 
     timeout_ms: int = setting(
-        3_000, "for each single answer", low=1, high=_HOUR_MS, unit="ms", source="timeoutMillis"
+        3_000,
+        "the time limit of each request",
+        low=1,
+        high=_HOUR_MS,
+        unit="ms",
+        source="timeoutMillis",
     )
 
     def __post_init__(self) -> None:

@@ -20,10 +20,10 @@ class ProducerSettings(TypedDict, total=False):
     """Settings of `Producer` and `AsyncProducer`; each may be left out."""
 
     send_timeout_ms: int
-    """For all attempts of one send together. From 1 to 3,600,000 ms. Default: 3,000."""
+    """The time limit of a send, with all its attempts. From 1 to 3,600,000 ms. Default: 3,000."""
 
     retry_times: int
-    """Attempts after the first. From 0 to 100. Default: 2."""
+    """How often a failed send is tried again. From 0 to 100. Default: 2."""
 
     avoid_slow_brokers: bool
     """Send to a broker that answers late, or not at all, only while no other is there: for 30 s
@@ -31,32 +31,39 @@ class ProducerSettings(TypedDict, total=False):
     """
 
     body_bytes_max: int
-    """Larger bodies are refused, before compression. From 1 to 16,777,216 bytes. Default:
-    4,194,304.
+    """The largest body that `send` accepts, before compression. From 1 to 16,777,216 bytes.
+    Default: 4,194,304.
     """
 
     compress_bytes_min: int
-    """Bodies from this size are compressed, but never those of a batch. From 1 to 2,147,483,647
-    bytes. Default: 4,096.
+    """The smallest body that is compressed; bodies of a batch are never compressed. From 1 to
+    2,147,483,647 bytes. Default: 4,096.
     """
 
     compress_type: CompressionType
-    """How; LZ4 and ZSTD need the extra `compression`, and consumers from RocketMQ 4.9.4 on.
-    Default: `CompressionType.ZLIB`.
+    """The compression; LZ4 and ZSTD need the extra `compression` here, and RocketMQ 4.9.4 or
+    newer at consumers. Default: `CompressionType.ZLIB`.
     """
 
     compress_level: int
-    """1, the fastest, to 9 of ZLIB or 22 of ZSTD; LZ4 has no levels. From 1 to 22. Default: 5."""
+    """The level of compression: 1 is the fastest; ZLIB goes to 9, ZSTD to 22, and LZ4 has no
+    levels. From 1 to 22. Default: 5.
+    """
 
     template_topic: str
-    """The topic whose route a topic that does not exist yet is created by. Default: `'TBW102'`."""
+    """The topic whose queues are the model for a topic that the first send creates. Default:
+    `'TBW102'`.
+    """
 
     template_queues_max: int
-    """How many queues such a topic gets on each broker at most. From 1 to 65,535. Default: 4."""
+    """The most queues that a topic created by the first send gets on each broker. From 1 to
+    65,535. Default: 4.
+    """
 
     trace: bool
-    """Report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside the
-    traffic, and what finds no room or no broker is dropped. Default: `False`.
+    """Report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do; reports go
+    beside the traffic, and those beyond the buffer, or without a broker, are dropped.
+    Default: `False`.
     """
 
     linger_ms: int
@@ -78,8 +85,8 @@ class ProducerSettings(TypedDict, total=False):
     """
 
     namespace: str | None
-    """A prefix that keeps topics and groups apart from those of others, on the wire:
-    `ns%orders`; None for none.
+    """A prefix of every topic and group on the wire, as in `ns%orders`, so that several
+    applications share a cluster; None adds no prefix.
     """
 
     tls: ssl.SSLContext | None
@@ -88,15 +95,15 @@ class ProducerSettings(TypedDict, total=False):
     """
 
     access_key: str | None
-    """Sign every request with this key's secret, for brokers with access control; None: no
-    signatures.
+    """The account at brokers with access control; every request is signed with its secret; None
+    signs nothing.
     """
 
     secret_key: str | None
     """The secret of the access key."""
 
     security_token: str | None
-    """A token that goes with temporary keys."""
+    """The token of temporary keys."""
 
     client_ip: str | None
     """The address in the client id; None finds this machine's."""
@@ -108,23 +115,26 @@ class ProducerSettings(TypedDict, total=False):
     """The unit in the client id."""
 
     client_id_rule: ClientIdRule
-    """The rules by which missing parts of the client id are made; V4_7 repeats ids in containers
-    that share an address, to show what comes of it. Default: `ClientIdRule.V4_9`.
+    """How missing parts of the client id are made: V4_9 makes ids unique; V4_7 makes the same id
+    in containers that share an address, for demonstrations of that failure. Default:
+    `ClientIdRule.V4_9`.
     """
 
     invoke_timeout_ms: int
-    """For one request that has no other limit. From 1 to 3,600,000 ms. Default: 3,000."""
+    """The time limit of a request that has no limit of its own. From 1 to 3,600,000 ms. Default:
+    3,000.
+    """
 
     route_refresh_ms: int
-    """Between two looks at the routes. From 100 to 3,600,000 ms. Default: 30,000."""
+    """The time between two requests for the routes. From 100 to 3,600,000 ms. Default: 30,000."""
 
     route_retry_max_ms: int
-    """A missing topic is looked for after 250 ms, and then at doubled intervals up to this. From
-    250 to 3,600,000 ms. Default: 30,000.
+    """The longest pause between two requests for the route of a missing topic; the first pause
+    is 250 ms, and each is twice the one before. From 250 to 3,600,000 ms. Default: 30,000.
     """
 
     heartbeat_ms: int
-    """Between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
+    """The time between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
 
     tracer_provider: TracerProvider | None
     """Make OpenTelemetry spans by this provider, such as
@@ -142,8 +152,8 @@ class PushConsumerSettings(TypedDict, total=False):
     """Settings of `PushConsumer` and `AsyncPushConsumer`; each may be left out."""
 
     strategy: StrategyChoice
-    """How queues are divided: a name, a strategy, or a function; all members of the group must
-    use the same. Default: `'AVG'`.
+    """How the group's queues are divided: a name, a strategy, or a function; every member of the
+    group must use the same one. Default: `'AVG'`.
     """
 
     message_model: MessageModel
@@ -180,7 +190,7 @@ class PushConsumerSettings(TypedDict, total=False):
     """
 
     pull_batch_size: int
-    """Messages asked for at once. From 1 to 2,048 messages. Default: 32."""
+    """Messages that one pull asks for, at most. From 1 to 2,048 messages. Default: 32."""
 
     consume_message_batch_max_size: int
     """Messages that the listener gets at once, at most. From 1 to 2,048 messages. Default: 1."""
@@ -209,22 +219,24 @@ class PushConsumerSettings(TypedDict, total=False):
     """
 
     pull_threshold_for_queue: int
-    """Pulling a queue pauses while so many of its messages wait. From 1 to 65,535 messages.
-    Default: 1,000.
+    """Messages of a queue that may wait for the listener; pulling pauses above. From 1 to 65,535
+    messages. Default: 1,000.
     """
 
     pull_threshold_size_for_queue: int
-    """Pulling a queue pauses while bodies of this size wait. From 1 to 1,024 MiB. Default: 100."""
+    """Bodies of a queue that may wait for the listener; pulling pauses above. From 1 to 1,024
+    MiB. Default: 100.
+    """
 
     consume_concurrently_max_span: int
-    """Pulling a queue pauses while its highest waiting offset is so far from its lowest. From 1
-    to 65,535 offsets. Default: 2,000.
+    """The most offsets between a queue's first and last waiting message; pulling pauses above.
+    From 1 to 65,535 offsets. Default: 2,000.
     """
 
     consume_timeout_ms: int
-    """A call of the listener that runs longer has its messages sent back, for another member or
-    another call to consume; in order it is waited for. From 1,000 to 86,400,000 ms. Default:
-    900,000.
+    """How long a call of the listener may run before its messages are sent back, to be consumed
+    by another call or member; in order the queue waits for the call instead. From 1,000 to
+    86,400,000 ms. Default: 900,000.
     """
 
     drain_timeout_ms: int
@@ -233,23 +245,24 @@ class PushConsumerSettings(TypedDict, total=False):
     """
 
     commit_interval_ms: int
-    """Between two commits of a queue at most; less while the member has few queues. From 10 to
-    600,000 ms. Default: 1,000.
+    """The longest time between two commits of a queue; a member with few queues commits more
+    often. From 10 to 600,000 ms. Default: 1,000.
     """
 
     rebalance_interval_ms: int
-    """Between two rebalances that nothing else asked for. From 100 to 600,000 ms. Default:
+    """The time between two rebalances while no notice comes. From 100 to 600,000 ms. Default:
     20,000.
     """
 
     trace: bool
-    """Report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do: beside the
-    traffic, and what finds no room or no broker is dropped. Default: `False`.
+    """Report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do; reports go
+    beside the traffic, and those beyond the buffer, or without a broker, are dropped.
+    Default: `False`.
     """
 
     namespace: str | None
-    """A prefix that keeps topics and groups apart from those of others, on the wire:
-    `ns%orders`; None for none.
+    """A prefix of every topic and group on the wire, as in `ns%orders`, so that several
+    applications share a cluster; None adds no prefix.
     """
 
     tls: ssl.SSLContext | None
@@ -258,15 +271,15 @@ class PushConsumerSettings(TypedDict, total=False):
     """
 
     access_key: str | None
-    """Sign every request with this key's secret, for brokers with access control; None: no
-    signatures.
+    """The account at brokers with access control; every request is signed with its secret; None
+    signs nothing.
     """
 
     secret_key: str | None
     """The secret of the access key."""
 
     security_token: str | None
-    """A token that goes with temporary keys."""
+    """The token of temporary keys."""
 
     client_ip: str | None
     """The address in the client id; None finds this machine's."""
@@ -278,23 +291,26 @@ class PushConsumerSettings(TypedDict, total=False):
     """The unit in the client id."""
 
     client_id_rule: ClientIdRule
-    """The rules by which missing parts of the client id are made; V4_7 repeats ids in containers
-    that share an address, to show what comes of it. Default: `ClientIdRule.V4_9`.
+    """How missing parts of the client id are made: V4_9 makes ids unique; V4_7 makes the same id
+    in containers that share an address, for demonstrations of that failure. Default:
+    `ClientIdRule.V4_9`.
     """
 
     invoke_timeout_ms: int
-    """For one request that has no other limit. From 1 to 3,600,000 ms. Default: 3,000."""
+    """The time limit of a request that has no limit of its own. From 1 to 3,600,000 ms. Default:
+    3,000.
+    """
 
     route_refresh_ms: int
-    """Between two looks at the routes. From 100 to 3,600,000 ms. Default: 30,000."""
+    """The time between two requests for the routes. From 100 to 3,600,000 ms. Default: 30,000."""
 
     route_retry_max_ms: int
-    """A missing topic is looked for after 250 ms, and then at doubled intervals up to this. From
-    250 to 3,600,000 ms. Default: 30,000.
+    """The longest pause between two requests for the route of a missing topic; the first pause
+    is 250 ms, and each is twice the one before. From 250 to 3,600,000 ms. Default: 30,000.
     """
 
     heartbeat_ms: int
-    """Between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
+    """The time between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
 
     tracer_provider: TracerProvider | None
     """Make OpenTelemetry spans by this provider, such as
@@ -312,8 +328,8 @@ class LitePullConsumerSettings(TypedDict, total=False):
     """Settings of `LitePullConsumer` and `AsyncLitePullConsumer`; each may be left out."""
 
     strategy: StrategyChoice
-    """How queues are divided: a name, a strategy, or a function; all members of the group must
-    use the same. Default: `'AVG'`.
+    """How the group's queues are divided: a name, a strategy, or a function; every member of the
+    group must use the same one. Default: `'AVG'`.
     """
 
     message_model: MessageModel
@@ -345,7 +361,7 @@ class LitePullConsumerSettings(TypedDict, total=False):
     """
 
     pull_batch_size: int
-    """Messages asked for at once. From 1 to 2,048 messages. Default: 32."""
+    """Messages that one pull asks for, at most. From 1 to 2,048 messages. Default: 32."""
 
     pull_suspend_ms: int
     """How long a broker may hold a pull that finds nothing. From 0 to 30,000 ms. Default:
@@ -363,16 +379,18 @@ class LitePullConsumerSettings(TypedDict, total=False):
     """
 
     pull_threshold_for_queue: int
-    """Pulling a queue pauses while so many of its messages wait. From 1 to 65,535 messages.
-    Default: 1,000.
+    """Messages of a queue that may wait for the listener; pulling pauses above. From 1 to 65,535
+    messages. Default: 1,000.
     """
 
     pull_threshold_size_for_queue: int
-    """Pulling a queue pauses while bodies of this size wait. From 1 to 1,024 MiB. Default: 100."""
+    """Bodies of a queue that may wait for the listener; pulling pauses above. From 1 to 1,024
+    MiB. Default: 100.
+    """
 
     consume_concurrently_max_span: int
-    """Pulling a queue pauses while its highest waiting offset is so far from its lowest. From 1
-    to 65,535 offsets. Default: 2,000.
+    """The most offsets between a queue's first and last waiting message; pulling pauses above.
+    From 1 to 65,535 offsets. Default: 2,000.
     """
 
     drain_timeout_ms: int
@@ -381,23 +399,23 @@ class LitePullConsumerSettings(TypedDict, total=False):
     """
 
     auto_commit: bool
-    """Commit what is done, every `commit_interval_ms`; False leaves it to `commit`. Default:
-    `True`.
+    """Commit finished messages every `commit_interval_ms`; False leaves committing to `commit`.
+    Default: `True`.
     """
 
     commit_interval_ms: int
-    """Between two commits of a queue at most; less while the member has few queues. From 10 to
-    600,000 ms. Default: 1,000.
+    """The longest time between two commits of a queue; a member with few queues commits more
+    often. From 10 to 600,000 ms. Default: 1,000.
     """
 
     rebalance_interval_ms: int
-    """Between two rebalances that nothing else asked for. From 100 to 600,000 ms. Default:
+    """The time between two rebalances while no notice comes. From 100 to 600,000 ms. Default:
     20,000.
     """
 
     namespace: str | None
-    """A prefix that keeps topics and groups apart from those of others, on the wire:
-    `ns%orders`; None for none.
+    """A prefix of every topic and group on the wire, as in `ns%orders`, so that several
+    applications share a cluster; None adds no prefix.
     """
 
     tls: ssl.SSLContext | None
@@ -406,15 +424,15 @@ class LitePullConsumerSettings(TypedDict, total=False):
     """
 
     access_key: str | None
-    """Sign every request with this key's secret, for brokers with access control; None: no
-    signatures.
+    """The account at brokers with access control; every request is signed with its secret; None
+    signs nothing.
     """
 
     secret_key: str | None
     """The secret of the access key."""
 
     security_token: str | None
-    """A token that goes with temporary keys."""
+    """The token of temporary keys."""
 
     client_ip: str | None
     """The address in the client id; None finds this machine's."""
@@ -426,23 +444,26 @@ class LitePullConsumerSettings(TypedDict, total=False):
     """The unit in the client id."""
 
     client_id_rule: ClientIdRule
-    """The rules by which missing parts of the client id are made; V4_7 repeats ids in containers
-    that share an address, to show what comes of it. Default: `ClientIdRule.V4_9`.
+    """How missing parts of the client id are made: V4_9 makes ids unique; V4_7 makes the same id
+    in containers that share an address, for demonstrations of that failure. Default:
+    `ClientIdRule.V4_9`.
     """
 
     invoke_timeout_ms: int
-    """For one request that has no other limit. From 1 to 3,600,000 ms. Default: 3,000."""
+    """The time limit of a request that has no limit of its own. From 1 to 3,600,000 ms. Default:
+    3,000.
+    """
 
     route_refresh_ms: int
-    """Between two looks at the routes. From 100 to 3,600,000 ms. Default: 30,000."""
+    """The time between two requests for the routes. From 100 to 3,600,000 ms. Default: 30,000."""
 
     route_retry_max_ms: int
-    """A missing topic is looked for after 250 ms, and then at doubled intervals up to this. From
-    250 to 3,600,000 ms. Default: 30,000.
+    """The longest pause between two requests for the route of a missing topic; the first pause
+    is 250 ms, and each is twice the one before. From 250 to 3,600,000 ms. Default: 30,000.
     """
 
     heartbeat_ms: int
-    """Between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
+    """The time between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
 
     tracer_provider: TracerProvider | None
     """Make OpenTelemetry spans by this provider, such as
@@ -460,11 +481,11 @@ class AdminSettings(TypedDict, total=False):
     """Settings of `Admin` and `AsyncAdmin`; each may be left out."""
 
     timeout_ms: int
-    """For each single answer. From 1 to 3,600,000 ms. Default: 3,000."""
+    """The time limit of each request. From 1 to 3,600,000 ms. Default: 3,000."""
 
     namespace: str | None
-    """A prefix that keeps topics and groups apart from those of others, on the wire:
-    `ns%orders`; None for none.
+    """A prefix of every topic and group on the wire, as in `ns%orders`, so that several
+    applications share a cluster; None adds no prefix.
     """
 
     tls: ssl.SSLContext | None
@@ -473,12 +494,12 @@ class AdminSettings(TypedDict, total=False):
     """
 
     access_key: str | None
-    """Sign every request with this key's secret, for brokers with access control; None: no
-    signatures.
+    """The account at brokers with access control; every request is signed with its secret; None
+    signs nothing.
     """
 
     secret_key: str | None
     """The secret of the access key."""
 
     security_token: str | None
-    """A token that goes with temporary keys."""
+    """The token of temporary keys."""
