@@ -24,6 +24,7 @@ from sparrowmq.protocol.message_id import decode_offset_msg_id
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import TRANSACTION_TYPE, Record, decode_record
 from sparrowmq.serving.connections import Fact, Output, Push
+from sparrowmq.store.retention import RetentionConfig
 
 NONE, COMMIT, ROLLBACK = 0, 8, 12
 GROUP = "GID_p"
@@ -320,13 +321,28 @@ def test_messages_of_producers_that_are_gone_are_put_away_too(rig: Any) -> None:
     assert [b"K"] == bodies(rig, TRANS_CHECK_MAX_TIME_TOPIC, 0)
 
 
-def test_a_message_older_than_three_days_is_asked_for_no_more(rig: Any) -> None:
+@pytest.mark.parametrize(
+    ("reserved_hours", "age_hours", "is_asked"),
+    [(None, 71, True), (None, 73, False), (240, 239, True), (240, 241, False), (0, 9_999, True)],
+)
+def test_a_message_older_than_others_are_kept_is_asked_for_no_more(
+    make_rig: Callable[..., Any], reserved_hours: int | None, age_hours: int, *, is_asked: bool
+) -> None:
+    rig = make_rig(
+        transaction_timeout_ms=TIMEOUT_MS,
+        transaction_check_interval_ms=INTERVAL_MS,
+        retention=RetentionConfig(
+            reserved_hours=reserved_hours, expire_percent=100, force_percent=100, full_percent=100
+        ),
+    )
+    rig.create_topic("T", 4)
     join(rig)
     send_half(rig)
-    rig.timestamp_ms += 73 * 3_600_000
+    rig.outputs.clear()
+    rig.timestamp_ms += age_hours * 3_600_000
 
-    assert [] == asked(rig.advance(ROUND_MS))
-    assert [b"K"] == bodies(rig, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+    assert is_asked is bool(asked(rig.advance(ROUND_MS)))
+    assert ([] if is_asked else [b"K"]) == bodies(rig, TRANS_CHECK_MAX_TIME_TOPIC, 0)
 
 
 IMMUNE = "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x017"

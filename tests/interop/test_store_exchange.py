@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, MessageExt
+from sparrowmq import Admin, Message, MessageExt, Producer, TransactionProducer, TransactionState
 from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 TOPIC = "moved"
 GROUP = "GID_moved"
+UNKNOWN, COMMIT = TransactionState.UNKNOWN, TransactionState.COMMIT
 
 
 @pytest.fixture
@@ -91,3 +93,63 @@ def test_messages_and_offsets_survive_the_move(
     if not killed:
         # A killed broker may have forgotten the last commits.
         assert 40 == len(resumed_bodies)
+
+
+@pytest.fixture
+def small_clusters(java: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Both kinds on one directory whose log has files of 1 MiB, and that ask soon for outcomes."""
+    rig = request.getfixturevalue("rig")
+    data = tmp_path / "data"
+    options = ("--transaction-timeout-ms", "500", "--transaction-check-interval-ms", "1500")
+    pair = {
+        "ours": rig.OurCluster(java, data, options=("--log-file-mib", "1", *options)),
+        "apache": rig.ApacheCluster(
+            java,
+            data / "store",
+            mappedFileSizeCommitLog=1 << 20,
+            transactionTimeOut=500,
+            transactionCheckInterval=1500,
+        ),
+    }
+    yield pair
+    for cluster in pair.values():
+        cluster.kill()
+
+
+def offsets_of(cluster: Any, topic: str) -> tuple[int, int]:
+    with Admin(name_server=cluster.name_server) as admin:
+        (queue,) = admin.route(topic).subscribe_queues
+        return admin.min_offset(queue), admin.max_offset(queue)
+
+
+@pytest.mark.parametrize(("first", "second"), [("ours", "apache"), ("apache", "ours")])
+def test_what_waits_and_what_has_expired_is_the_same_after_the_move(
+    small_clusters: Any, tmp_path: Path, first: str, second: str
+) -> None:
+    old, new = small_clusters[first], small_clusters[second]
+    old.start()
+    for topic in ("expired", "delayed", "half"):
+        old.create_topic(topic, queues=1)
+    with Producer("GID_p", name_server=old.name_server) as producer:
+        for _ in range(40):
+            producer.send(Message("expired", os.urandom(100_000)))
+        # Of 10 seconds.
+        delayed = producer.send(Message("delayed", b"later", delay_level=3))
+    with TransactionProducer("GID_tx", name_server=old.name_server, check=lambda _: UNKNOWN) as tx:
+        tx.start()
+        tx.send_half(Message("half", b"half"))
+        assert [0, 0] == [offsets_of(old, topic)[1] for topic in ("delayed", "half")]
+    assert delayed.msg_id
+    old.stop()
+    # As it is when it has expired.
+    (tmp_path / "data" / "store" / "commitlog" / ("0" * 20)).unlink()
+
+    new.start()
+    low, high = offsets_of(new, "expired")
+    with TransactionProducer("GID_tx", name_server=new.name_server, check=lambda _: COMMIT) as tx:
+        tx.start()
+        wait_until("delayed", lambda: offsets_of(new, "delayed")[1] == 1, timeout_s=60)
+        wait_until("committed", lambda: offsets_of(new, "half")[1] == 1, timeout_s=60)
+
+    assert 40 == high
+    assert 9 <= low <= 12

@@ -48,11 +48,10 @@ from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import Record, decode_record
 from sparrowmq.store.message_store import MessageStore
 from sparrowmq.store.results import PutStatus
+from sparrowmq.store.retention import HOUR_MS, RESERVED_HOURS
 
 # MixAll.CID_SYS_RMQ_TRANS.
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
-# MessageStoreConfig.fileReservedTime: RocketMQ asks for no outcome of what is older.
-HALF_AGE_MAX_MS = 72 * 3_600_000
 # Bounds of one step. Half messages that were ended cost next to nothing.
 OPS_PER_STEP = 1_024
 ENDED_PER_STEP = 8_192
@@ -217,7 +216,7 @@ class TransactionChecks:
             if PROPERTY_CHECK_IMMUNITY_TIME not in properties:
                 return False
             is_asked = False
-        elif times >= self.config.transaction_check_max or age_ms > HALF_AGE_MAX_MS:
+        elif times >= self.config.transaction_check_max or self._is_too_old(age_ms):
             return self._put_away(current, record, timestamp_ms)
         else:
             is_asked = True
@@ -242,6 +241,16 @@ class TransactionChecks:
         result = self._store.put(record, timestamp_ms=timestamp_ms)
         current.put_away += 1
         return result.status is not PutStatus.SERVICE_NOT_AVAILABLE
+
+    def _is_too_old(self, age_ms: int) -> bool:
+        """Whether a half message may expire, as any other, before its producer answers.
+
+        Source: fileReservedTime in TransactionalMessageServiceImpl.needSkip.
+        """
+        hours = self.config.retention.reserved_hours
+        if hours is None:
+            hours = RESERVED_HOURS if self._store.is_expiring else 0
+        return 0 < hours * HOUR_MS < age_ms
 
     def _immunity_ms(self, properties: dict[str, str]) -> int:
         """Return how long a message is left alone."""
