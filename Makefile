@@ -7,7 +7,7 @@ SEEDS ?= 1000
 START ?= 0
 MINUTES ?= 10
 TARGETS ?=
-COVERAGE_FLOOR ?= 85
+COVERAGE_FLOOR ?= 92
 BIN := .venv/bin
 
 help: ## this list

@@ -23,6 +23,7 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.headers import encode_header
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import Record, decode_record, encode_record
 from sparrowmq.serving.connections import Connection, Output, Reply
@@ -118,6 +119,8 @@ class FakeCluster:
 
     def _reply(self, request: RemotingCommand) -> RemotingCommand | None:
         fields = dict(request.ext_fields or {})
+        if request.header is not None:
+            fields = dict(encode_header(request.header))
         self.request_codes.append(request.code)
         self.signatures.append(
             "Signature" in fields and is_signature_valid(fields, request.body, secret_key="hush")
