@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast, overload
 
 import msgspec
 
@@ -30,20 +31,26 @@ class JsonSerializer(Generic[T]):
 
     def __init__(self, kind: Any = Any) -> None:
         self._kind = kind
+        # Any is a class too.
+        is_class = isinstance(kind, type) and kind is not Any
+        self._class: type | None = kind if is_class else None
         # Pydantic is not imported: who gives a model has it.
         self._is_model = hasattr(kind, "model_validate_json")
-        try:
-            self._decoder = None if self._is_model else msgspec.json.Decoder(kind)
-        except TypeError as error:
-            raise UsageError(f"{kind!r} cannot be read from JSON: {error}") from error
+        self._decode: Callable[[bytes], Any]
+        if self._is_model:
+            self._decode = kind.model_validate_json
+        else:
+            try:
+                self._decode = msgspec.json.Decoder(kind).decode
+            except TypeError as error:
+                raise UsageError(f"{kind!r} cannot be read from JSON: {error}") from error
         self._encoder = msgspec.json.Encoder()
 
     def encode(self, value: T) -> bytes:
         """Return a value as a body. Raises: UsageError if it is of another type."""
         # What another type becomes in JSON could not be read again.
-        is_class = self._kind is not Any and isinstance(self._kind, type)
-        if is_class and not isinstance(value, self._kind):
-            raise UsageError(f"{value!r:.80} is no {self._kind.__name__}")
+        if self._class is not None and not isinstance(value, self._class):
+            raise UsageError(f"{value!r:.80} is no {self._class.__name__}")
         if self._is_model:
             text: str = value.model_dump_json()  # type: ignore[attr-defined]
             return text.encode()
@@ -54,11 +61,7 @@ class JsonSerializer(Generic[T]):
 
     def decode(self, body: bytes) -> T:
         """Return the value of a body. Raises: ValueError that says what is wrong with it."""
-        if self._decoder is None:
-            found: T = self._kind.model_validate_json(body)
-            return found
-        value: T = self._decoder.decode(body)
-        return value
+        return cast(T, self._decode(body))
 
     def message(self, topic: str, value: T, **fields: Any) -> Message:
         """Return the message of a value.
