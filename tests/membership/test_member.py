@@ -779,3 +779,40 @@ def test_results_that_come_after_leaving_change_nothing() -> None:
 
     assert RebalancePlan((), (), ()) == plan
     assert [] == of_type(member.due(2), Acquire)
+
+
+def test_calls_may_be_handed_out_ahead_and_taken_back() -> None:
+    member, epochs = joined(Q0)
+    member.due(0)
+    pulled(member, Q0, epochs[Q0], list(range(12)), now_ms=1)
+    member.deliveries.ahead_max = 2
+
+    handed = [action for action in member.due(1) if isinstance(action, Deliver)]
+    member.take_back(handed[-1])
+    member.take_back(handed[-2])
+    # Told twice, it counts once.
+    member.take_back(handed[-2])
+    count = len(handed) - 2
+    assert count == len(member.deliveries)
+    assert 2 * count == member.consumed_all(handed[:-2])
+    again = [action for action in member.due(2) if isinstance(action, Deliver)]
+
+    assert [each.messages for each in reversed(handed[-2:])] == [
+        each.messages for each in reversed(again[: len(handed[-2:])])
+    ]
+
+
+def test_messages_taken_back_from_a_queue_that_is_given_up_stay_unfinished() -> None:
+    member, epochs = joined(Q0)
+    member.due(0)
+    pulled(member, Q0, epochs[Q0], [0, 1], now_ms=1)
+    (handed,) = of_type(member.due(1), Deliver)
+    assert isinstance(handed, Deliver)
+    (owned,) = member.owned_queues()
+
+    owned.revoke(2, drain_timeout_ms=1_000)
+    member.take_back(handed)
+
+    assert owned.process_queue.is_drained
+    assert (0, 0) == (len(member.deliveries), owned.process_queue.commit_offset)
+    assert [] == of_type(member.due(3), Deliver)

@@ -72,7 +72,7 @@ class AbandonPull(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """Give messages to the listener. Then `consumed`."""
+    """Give messages to the listener. Then `consumed`, `consumed_all` or `take_back`."""
 
     queue: MessageQueue
     epoch: int
