@@ -33,12 +33,12 @@ class JsonSerializer(Generic[T]):
         self._kind = kind
         # Any is a class too.
         is_class = isinstance(kind, type) and kind is not Any
-        self._class: type | None = kind if is_class else None
+        self._class: Any = kind if is_class else None
         # Pydantic is not imported: who gives a model has it.
         self._is_model = hasattr(kind, "model_validate_json")
         self._decode: Callable[[bytes], Any]
         if self._is_model:
-            self._decode = kind.model_validate_json
+            self._decode = getattr(kind, "model_validate_json")  # noqa: B009
         else:
             try:
                 self._decode = msgspec.json.Decoder(kind).decode
