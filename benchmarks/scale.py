@@ -11,6 +11,7 @@ time of the broker's process from its first instruction on, interpreter and impo
   Java and the jars that `make interop` fetches.
 - `grown`: sends, pulls, memory, idle time and a restart with 10,000 topics of 8 queues, each with a
   message, 2,000 groups with offsets and 10,000 connections, beside the same on an empty broker.
+- `brokers`: what `--brokers 1` and `--brokers 2` take of single sends, a sender process for each.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -45,6 +48,7 @@ _WINDOW = 16
 _TOPICS_CREATED = 1_000
 _TOPICS, _GROUPS, _CONNECTIONS = 10_000, 2_000, 10_000
 _SENDS, _PULLS, _IDLE_S = 20_000, 20_000, 35
+_SEND_S = 8
 _CHECKPOINT_S, _SETTLE_S, _QUIET_CPU_S = 31, 180, 0.1
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -92,7 +96,10 @@ class Pipe:
                 data = b"".join(frames[(sent + n) % len(frames)] for n in range(ahead))
                 self._socket.sendall(data)
                 sent += ahead
-            for answer in self._decoder.receive_data(self._socket.recv(1 << 20)):
+            data = self._socket.recv(1 << 20)
+            if not data:
+                raise SystemExit("the broker has closed the connection")
+            for answer in self._decoder.receive_data(data):
                 if answer.code != 0:
                     raise SystemExit(f"a request was answered by {answer.code}: {answer.remark}")
                 answered += 1
@@ -181,9 +188,9 @@ def settle(pid: int) -> None:
 def measure_costs(cluster: EmbeddedCluster) -> Costs:
     """Send to and pull from one topic, and do nothing for a while."""
     pid = cluster.pid
+    # The checkpoint with all the new queues comes with the first message after 30 s.
+    time.sleep(_CHECKPOINT_S)
     with Pipe(cluster.broker) as pipe:
-        # The checkpoint with all the new queues comes with the first message after 30 s.
-        time.sleep(_CHECKPOINT_S)
         pipe.run(send_frames("T"), QUEUES)
         settle(pid)
 
@@ -224,6 +231,56 @@ def measure_restart(millions: float) -> list[Row]:
         Row(f"start after a kill at rest, {name}", f"{killed_s:.2f} CPU-s"),
         Row("taking one million in batches of 100", f"{before_s / millions:.2f} CPU-s"),
     ]
+
+
+def send_for(address: str, seconds: float) -> int:
+    """Send to one broker for a while; return how many messages it took."""
+    frames, count = send_frames("T"), 0
+    with Pipe(address) as pipe:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pipe.run(frames, 1_000, window=64)
+            count += 1_000
+    return count
+
+
+def measure_brokers() -> list[Row]:
+    """Load one broker, and two, by as many processes as there are brokers."""
+    rates = [_rate_of(count) for count in (1, 2)]
+    return [
+        Row(
+            f"single sends, `--brokers 2` on {os.cpu_count()} cores that senders share",
+            f"{rates[1] / rates[0]:.2f} × the rate of `--brokers 1` ({rates[1]:,.0f} against "
+            f"{rates[0]:,.0f} messages/s)",
+        )
+    ]
+
+
+def _rate_of(count: int) -> float:
+    command = [sys.executable, "-m", "sparrowmq.hosting", "--stop-with-stdin", "--flush", "async"]
+    options = ["--nameserver-port", "0", "--broker-port", "0", "--brokers", str(count)]
+    with tempfile.TemporaryDirectory() as directory:
+        servers = subprocess.Popen(
+            [*command, *options, "--data", directory],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert servers.stdout is not None
+        addresses = re.findall(r" broker=(\S+)", servers.stdout.readline())
+        for address in addresses:
+            with Pipe(address) as pipe:
+                pipe.run(create_frames(["T"]), 1)
+        senders = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--send", address], stdout=subprocess.PIPE, text=True
+            )
+            for address in addresses
+        ]
+        sent = [int(sender.communicate()[0]) for sender in senders]
+        servers.communicate()
+    return sum(sent) / _SEND_S
 
 
 def load_rig() -> Any:
@@ -322,6 +379,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "restart": lambda arguments: measure_restart(arguments.millions),
     "topics": lambda _: measure_topics(),
     "grown": lambda _: measure_grown(),
+    "brokers": lambda _: measure_brokers(),
 }
 
 
@@ -338,7 +396,11 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--millions", type=float, default=10)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--send", metavar="BROKER", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.send is not None:
+        print(send_for(arguments.send, _SEND_S))
+        return
     if unknown := set(arguments.parts) - PARTS.keys():
         parser.error(f"there is no part {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
     path = arguments.out / "scale.json"
