@@ -405,7 +405,6 @@ def _texts(fields: Mapping[str, object] | None) -> dict[str, str] | None:
 # What we answer otherwise, and why.
 ON_PURPOSE = {
     "send to a read-only topic": "4.9 checks the broker's permission to write, not the topic's",
-    "send without a body": "a Java consumer fails at a message without a body",
     "send without a topic": "4.9.7 reads an absent field as null; we name the field",
     "send without a header": "the same",
     "lock a queue that is none": "a lock of a queue that does not exist is refused",
