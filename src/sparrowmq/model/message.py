@@ -121,7 +121,7 @@ class Message(msgspec.Struct, frozen=True):
                 f"a message to {self.topic!r} has delay_level {self.delay_level} and delay "
                 f"{delay!r}, which is level {level}; give one of them"
             )
-        object.__setattr__(self, "delay_level", level)
+        msgspec.structs.force_setattr(self, "delay_level", level)
 
     def _check_types(self) -> None:
         """Raise a UsageError for what is wrong; take what is as good as right for right."""

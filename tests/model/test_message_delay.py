@@ -1,0 +1,23 @@
+"""A message that is delayed by a time instead of a level."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from sparrowmq import Message
+from sparrowmq.errors import UsageError
+
+
+def test_delay_is_the_nearest_level() -> None:
+    assert 1 == Message("T", b"x", delay=timedelta(seconds=1)).delay_level
+    assert 9 == Message("T", b"x", delay=timedelta(minutes=5, seconds=10)).delay_level
+    assert 9 == Message("T", b"x", delay=timedelta(minutes=5), delay_level=9).delay_level
+
+
+def test_delay_and_another_level_or_a_delay_without_one_are_refused() -> None:
+    with pytest.raises(UsageError, match="which is level 9; give one of them"):
+        Message("T", b"x", delay=timedelta(minutes=5), delay_level=3)
+    with pytest.raises(UsageError, match="of 2 hours at most"):
+        Message("T", b"x", delay=timedelta(hours=3))
