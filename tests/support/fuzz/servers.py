@@ -11,10 +11,13 @@ from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.changes import decode_changes
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import SavedTables
+from sparrowmq.errors import LocalProtocolError
 from sparrowmq.nameserver.name_server import PROCESSORS as NAME_SERVER_PROCESSORS
 from sparrowmq.nameserver.name_server import NameServer
 from sparrowmq.protocol.bodies import TopicConfig, TopicConfigTable
-from sparrowmq.serving.connections import Connection, Output, Reply
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.framing import FrameDecoder, decode_request, encode_frame
+from sparrowmq.serving.connections import Connection, Output, Reply, Written
 from sparrowmq.simulation.storage import SimulatedStorage
 from sparrowmq.store import MessageStore
 from steps import made
@@ -26,6 +29,16 @@ REQUESTS_MAX = 4
 REQUESTS_SEPARATOR = b"\0\0"
 _PEER = Connection(1, "10.0.0.1:5", bytes([10, 0, 0, 1, 0, 0, 0, 5]))
 _TOPIC = TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4, perm=6)
+
+
+def sent(command: RemotingCommand) -> RemotingCommand:
+    """Return a request as a server reads it from a frame: usual headers as types."""
+    try:
+        frame = encode_frame(command)
+    except LocalProtocolError:
+        return command
+    (received,) = FrameDecoder(decode=decode_request).receive_data(frame)
+    return received
 
 
 def check_broker(data: bytes) -> None:
@@ -46,6 +59,7 @@ def check_broker(data: bytes) -> None:
         code, rest = choose(request, BROKER_CODES)
         command = to_command(code, rest)
         command.opaque = opaque
+        command = sent(command)
         outputs += made(broker.handle(command, _PEER, now_ms=0, timestamp_ms=0))
         flush = broker.flush_work(now_ms=0)
         if flush is not None:
@@ -62,7 +76,7 @@ def check_broker(data: bytes) -> None:
         if broker.registration_work() is not None:
             outputs += broker.registered(is_complete=True, now_ms=0)
     outputs += broker.tick(now_ms=0, timestamp_ms=0)
-    replies = [output.command for output in outputs if isinstance(output, Reply)]
+    replies = [output.command for output in outputs if isinstance(output, Reply | Written)]
     assert len(requests) == len(replies) + len(broker.state.holds)
     assert len({reply.opaque for reply in replies}) == len(replies)
     broker.connection_closed(_PEER, now_ms=0, timestamp_ms=0)

@@ -9,7 +9,7 @@ from fuzz import clients, pipeline, servers, stores, wire
 from fuzz.inputs import from_command, from_fields
 from golden import Case, GoldenDirectory
 from sparrowmq.model import CompressionType
-from sparrowmq.protocol.codes import LanguageCode
+from sparrowmq.protocol.codes import LanguageCode, RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 
 Seeds = Callable[[GoldenDirectory], Iterable[bytes]]
@@ -83,6 +83,16 @@ def _request_seeds(codes: list[int]) -> Seeds:
             request = _command(case, "request")
             if request is not None and request.code in codes:
                 yield bytes([codes.index(request.code)]) + from_command(request)
+        if RequestCode.SEND_MESSAGE_V2 in codes:
+            values = ("GID", "T", "TBW102", "4", "1", "0", "1", "0", "", "0", "false", "0", "false")
+            send = RemotingCommand(
+                code=RequestCode.SEND_MESSAGE_V2,
+                ext_fields=dict(zip("abcdefghijklm", values, strict=True)),
+                body=b"body",
+            )
+            # The second finds a topic that is on the disk, and is served by the short way.
+            one = bytes([codes.index(send.code)]) + from_command(send)
+            yield one + servers.REQUESTS_SEPARATOR + one
 
     return seeds
 
