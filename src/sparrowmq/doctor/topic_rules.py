@@ -324,7 +324,11 @@ def find_group_without_members(case: Case) -> list[Finding]:
             severity=Severity.ERROR if case.lag(queues) else Severity.WARN,
             title="nobody is connected for this group",
             evidence=(f"asked {count_of(len(case.snapshot.last.brokers), 'broker')}",),
-            consequence=f"nothing is consumed: {case.describe_backlog(queues)}",
+            consequence=(
+                f"nothing is consumed: {case.describe_backlog(queues)}"
+                if case.lag(queues)
+                else "all that has come is consumed; what comes now is not"
+            ),
             remedy="start its consumers; if they run, see which name server and group they use",
             unowned=tuple(queues),
         )

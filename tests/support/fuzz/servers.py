@@ -11,7 +11,7 @@ from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.changes import decode_changes
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import SavedTables
-from sparrowmq.errors import LocalProtocolError
+from sparrowmq.errors import ProtocolError
 from sparrowmq.nameserver.name_server import PROCESSORS as NAME_SERVER_PROCESSORS
 from sparrowmq.nameserver.name_server import NameServer
 from sparrowmq.protocol.bodies import TopicConfig, TopicConfigTable
@@ -32,12 +32,15 @@ _TOPIC = TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4, perm
 
 
 def sent(command: RemotingCommand) -> RemotingCommand:
-    """Return a request as a server reads it from a frame: usual headers as types."""
+    """Return a request as a server reads it from a frame: usual headers as types.
+
+    What no frame can hold, or a server refuses before its machine gets it, stays as it is.
+    """
     try:
         frame = encode_frame(command)
-    except LocalProtocolError:
+        (received,) = FrameDecoder(decode=decode_request).receive_data(frame)
+    except ProtocolError:
         return command
-    (received,) = FrameDecoder(decode=decode_request).receive_data(frame)
     return received
 
 
