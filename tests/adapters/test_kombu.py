@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from kombu import Connection, pools
+from kombu import pools
+from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
 import sparrowmq.adapters.kombu as transport

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -45,7 +46,7 @@ def read(spark: SparkSession, given: dict[str, str]) -> int:
 
 
 def plan(spark: SparkSession, given: dict[str, str]) -> str:
-    frame = spark.read.format("rocketmq").options(**given).load()
+    frame: Any = spark.read.format("rocketmq").options(**given).load()
     return str(frame._jdf.queryExecution().toString())
 
 

@@ -16,6 +16,7 @@ from sparrowmq import (
     AsyncPushConsumer,
     ConsumeFromWhere,
     Message,
+    MessageExt,
     Producer,
     PushConsumer,
 )
@@ -78,7 +79,7 @@ def test_every_delay_level_is_delivered_when_the_clock_says_so(cluster: InProces
     with Producer("GID_p", name_server=cluster.name_server) as producer:
         for level in range(1, 1 + len(DELAY_LEVELS_MS)):
             producer.send(Message("delayed", b"%d" % level, delay_level=level))
-    last_ms = 0
+    last_ms, found = 0, list[MessageExt]()
     for number, delay_ms in enumerate(DELAY_LEVELS_MS, 1):
         # The wall clock itself has gone on for some seconds at most.
         before_ms = delay_ms - last_ms - 60_000

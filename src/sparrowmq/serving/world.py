@@ -31,11 +31,11 @@ class ServerWorld(Protocol):
         """Read the wall clock."""
         ...
 
-    def call_soon(self, function: Callable[[], None]) -> object:
+    def call_soon(self, function: Callable[[], None], /) -> object:
         """Call a function once what is ready now was served."""
         ...
 
-    def call_later(self, delay_ms: int, function: Callable[[], None]) -> ServerTimer:
+    def call_later(self, delay_ms: int, function: Callable[[], None], /) -> ServerTimer:
         """Call a function after a time."""
         ...
 
