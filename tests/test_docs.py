@@ -107,6 +107,18 @@ def test_the_page_of_the_api_has_every_public_name_but_those_made_of_others() ->
     assert {name for name in made if name.startswith("Async")} == set(re.findall(r"Async\w+", page))
 
 
+def test_every_page_but_single_decisions_stands_in_the_navigation() -> None:
+    listed = set(re.findall(r"- (\w+/[\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
+    pages = {
+        path.relative_to(ROOT / "docs").as_posix()
+        for folder in ("howto", "explanation", "reference")
+        for path in ROOT.glob(f"docs/{folder}/*.md")
+        if path not in CHINESE
+    }
+
+    assert set() == pages - listed
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     ended = subprocess.run(
