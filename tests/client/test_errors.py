@@ -18,6 +18,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -400,10 +401,13 @@ def silent(stage: Stage) -> None:
     ):
         send(Message("orders", b"x"))
         os.kill(cluster.pid, signal.SIGSTOP)
+        begun_s = time.monotonic()
         try:
             send(Message("orders", b"x"))
         finally:
             os.kill(cluster.pid, signal.SIGCONT)
+            # One deadline over all attempts; three of a second each would be past this.
+            assert 0.9 < time.monotonic() - begun_s < 2.5
 
 
 @case("The broker is down")
