@@ -84,7 +84,7 @@ class Machine:
 
         A broker does so in idle moments, or, if it lags too far behind, as messages come.
         """
-        count = sum(self.store.max_offset("T", queue_id) for queue_id in range(8))
+        count = sum(self.store.queues.max_offset("T", queue_id) for queue_id in range(8))
         begin = time.process_time()
         for _ in self.store.query(
             "T", "none", count_max=1, bytes_max=1, begin_timestamp_ms=0, end_timestamp_ms=1

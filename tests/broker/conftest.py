@@ -191,9 +191,11 @@ class Rig:
 
     def records(self, topic: str, queue_id: int = 0) -> list[Record]:
         """Return everything readable in a queue."""
-        if self.store.max_offset(topic, queue_id) == 0:
+        if self.store.queues.max_offset(topic, queue_id) == 0:
             return []
-        result = self.store.get(topic, queue_id, queue_offset=0, count_max=1_000, bytes_max=1 << 24)
+        result = self.store.queues.get(
+            topic, queue_id, queue_offset=0, count_max=1_000, bytes_max=1 << 24
+        )
         return split_records(result.records)
 
     @staticmethod

@@ -271,7 +271,7 @@ def test_entries_of_a_queue_are_shown_as_they_stand(stored: Any) -> None:
     reply = entries(stored, index="1", consumerGroup=GROUP)
 
     body = decode_body(QueryConsumeQueueResponseBody, reply.body or b"")
-    expected = [stored.store.consume_queue_entry("T", 0, index) for index in (1, 2)]
+    expected = [stored.store.queues.entry("T", 0, index) for index in (1, 2)]
     assert expected == [(one.position, one.size, one.tags_code) for one in body.queue_data]
     assert (3, 0) == (body.max_queue_index, body.min_queue_index)
     assert body.subscription_data is not None

@@ -113,7 +113,7 @@ def log_of(rig: Any) -> bytes:
 
 
 def entries_of(rig: Any) -> dict[Any, bytes]:
-    return {key: queue.read(0, 10_000) for key, queue in rig.store._queues.items()}
+    return {key: queue.read(0, 10_000) for key, queue in rig.store.queues.by_key.items()}
 
 
 CASES: list[dict[str, Any]] = [

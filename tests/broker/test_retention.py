@@ -40,7 +40,7 @@ def test_messages_expire_and_pulls_are_sent_on(make_rig: Callable[..., Any]) -> 
 
     said = rig.advance(30_000)
 
-    low, high = rig.store.min_offset("T", 0), rig.store.max_offset("T", 0)
+    low, high = rig.store.queues.min_offset("T", 0), rig.store.queues.max_offset("T", 0)
     assert (40, 61) == (low, high)
     assert ["they are older than 72 h"] == [
         fact.text.rpartition(": ")[2] for fact in said if isinstance(fact, Fact)
@@ -67,12 +67,12 @@ def test_operators_have_expired_messages_removed_at_any_hour(make_rig: Callable[
     rig.timestamp_ms += 72 * HOUR_MS + 1
     rig.send(peer, body=BODY)
     rig.advance(30_000)
-    before = rig.store.min_offset("T", 0)
+    before = rig.store.queues.min_offset("T", 0)
 
     reply = rig.call(peer, RequestCode.DELETE_EXPIRED_COMMITLOG)
     rig.advance(1_000)
 
-    assert (0, 0, 40) == (reply.code, before, rig.store.min_offset("T", 0))
+    assert (0, 0, 40) == (reply.code, before, rig.store.queues.min_offset("T", 0))
 
 
 def _another_hour() -> str:
@@ -98,14 +98,14 @@ def test_operators_have_empty_queues_of_deleted_topics_removed(
         rig.send(peer, topic="T", body=BODY)
     rig.send(peer, topic="full", body=b"kept")
     rig.advance(30_000)
-    assert [("T", 0), ("full", 0), ("gone", 0)] == rig.store.queues()
+    assert [("T", 0), ("full", 0), ("gone", 0)] == list(rig.store.queues)
     for topic in ("gone", "full"):
         rig.call(peer, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
 
     assert 0 == rig.call(peer, code).code
     rig.advance(1_000)
 
-    assert [("T", 0), ("full", 0)] == rig.store.queues()
+    assert [("T", 0), ("full", 0)] == list(rig.store.queues)
 
 
 def test_no_message_is_taken_on_a_full_disk(make_rig: Callable[..., Any]) -> None:

@@ -183,8 +183,8 @@ class Life:
 
     def keys_in(self, topic: str) -> list[str]:
         keys = []
-        for offset in range(self.store.max_offset(topic, 0)):
-            entry = self.store.consume_queue_entry(topic, 0, offset)
+        for offset in range(self.store.queues.max_offset(topic, 0)):
+            entry = self.store.queues.entry(topic, 0, offset)
             assert entry is not None
             record = decode_record(self.store.read_record(*entry[:2]) or b"")
             keys.append(find_property(record.properties, "UNIQ_KEY"))

@@ -405,7 +405,9 @@ def test_restart_goes_on_where_the_last_round_ended(rig: Any) -> None:
     assert "before" == (question.command.ext_fields or {})["msgId"]
     assert [b"committed", b"late"] == bodies(again)
     offsets = again.broker.state.offsets
-    ends = [again.store.max_offset(topic, 0) for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)]
+    ends = [
+        again.store.queues.max_offset(topic, 0) for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
+    ]
     assert ends == [
         offsets.find(TRANSACTION_GROUP, topic, 0)
         for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)

@@ -135,7 +135,7 @@ def test_commit_must_not_pass_what_is_unfinished(bench: Bench) -> None:
 
 
 def test_message_that_is_stored_again_is_finished(bench: Bench) -> None:
-    entry = bench.store.consume_queue_entry(TOPIC, 0, 0)
+    entry = bench.store.queues.entry(TOPIC, 0, 0)
     assert entry is not None
     bench.checkers.note_sent_back(BROKER, entry[0])
     bench.commit(1)
@@ -306,7 +306,7 @@ def test_unfinished_is_what_is_not_consumed_not_committed_or_lost(bench: Bench) 
     checkers.note_acked(b"m2", QUEUE, 2)
     assert "T@b:0 finished up to 0 of 3" == checkers.find_unfinished()
     checkers.note_consumed(QUEUE, [0, 1])
-    entry = bench.store.consume_queue_entry(TOPIC, 0, 2)
+    entry = bench.store.queues.entry(TOPIC, 0, 2)
     assert entry is not None
     checkers.note_sent_back(BROKER, entry[0])
     assert "T@b:0 committed None of 3" == checkers.find_unfinished()

@@ -51,9 +51,9 @@ def fill(disk: Disk, make: NewRecord, *, count: int = COUNT) -> None:
 def look(store: MessageStore) -> dict[tuple[str, int], tuple[int, int, bytes]]:
     """All that readers can see."""
     found = {}
-    for key in store.queues():
-        low, high = store.min_offset(*key), store.max_offset(*key)
-        got = store.get(*key, queue_offset=low, count_max=999, bytes_max=1 << 20)
+    for key in store.queues:
+        low, high = store.queues.min_offset(*key), store.queues.max_offset(*key)
+        got = store.queues.get(*key, queue_offset=low, count_max=999, bytes_max=1 << 20)
         found[key] = (low, high, got.records)
     return found
 

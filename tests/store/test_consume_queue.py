@@ -106,4 +106,4 @@ def test_only_so_many_queues_gather_entries(
         put(queue_id)
     put(0)
 
-    assert 3 == written_count() == store.max_offset("T", 0)
+    assert 3 == written_count() == store.queues.max_offset("T", 0)

@@ -40,8 +40,8 @@ def end_of_log(storage: Any) -> int:
 
 def read_all(store: MessageStore) -> list[bytes]:
     found = []
-    for queue in store.queues():
-        got = store.get(*queue, queue_offset=0, count_max=999, bytes_max=1 << 20)
+    for queue in store.queues:
+        got = store.queues.get(*queue, queue_offset=0, count_max=999, bytes_max=1 << 20)
         at = 0
         while at < len(got.records):
             record = decode_record(got.records, at)

@@ -79,9 +79,9 @@ def sweep(store: MessageStore, *, deleted: str = "") -> None:
 
 
 def read(store: MessageStore, topic: str = "T") -> Iterator[Record]:
-    offset = store.min_offset(topic, 0)
-    while offset < store.max_offset(topic, 0):
-        got = store.get(topic, 0, queue_offset=offset, count_max=5, bytes_max=1 << 20)
+    offset = store.queues.min_offset(topic, 0)
+    while offset < store.queues.max_offset(topic, 0):
+        got = store.queues.get(topic, 0, queue_offset=offset, count_max=5, bytes_max=1 << 20)
         assert got.status is GetStatus.FOUND
         at = 0
         while at < len(got.records):
@@ -115,17 +115,17 @@ def test_files_go_whose_messages_are_all_older_and_everything_follows(
 
     assert work is not None
     kept = list(read(store))
-    low = store.min_offset("T", 0)
+    low = store.queues.min_offset("T", 0)
     # The file that holds message 29, stored at 290 ms, holds younger ones as well.
     assert 30 - 4096 // 400 < low <= 30
     assert [b"%d" % number for number in range(low, 60)] == [record.body for record in kept]
     assert work.position == kept[0].position == 4096 * (kept[0].position // 4096)
-    too_small = store.get("T", 0, queue_offset=low - 1, count_max=1, bytes_max=1)
+    too_small = store.queues.get("T", 0, queue_offset=low - 1, count_max=1, bytes_max=1)
     assert (GetStatus.OFFSET_TOO_SMALL, low) == (too_small.status, too_small.next_offset)
     assert store.read_record(0) is None
     assert [0, 0] == [query(store, "k0"), query(store, f"k{low - 1}")]
     assert query(store, f"k{low}") > 0
-    assert low == store.offset_by_time("T", 0, 0)
+    assert low == store.queues.offset_by_time("T", 0, 0)
     left = {name for name in storage.inodes if "/" in name}
     gone = [name for name in first_files if name not in left]
     assert {"commitlog", "consumequeue", "index"} == {name.partition("/")[0] for name in gone}
@@ -133,11 +133,11 @@ def test_files_go_whose_messages_are_all_older_and_everything_follows(
     for _ in range(2):
         store.close()
         store = open_store(storage)
-        assert (low, 60) == (store.min_offset("T", 0), store.max_offset("T", 0))
+        assert (low, 60) == (store.queues.min_offset("T", 0), store.queues.max_offset("T", 0))
         assert kept == list(read(store))
     # Not stopped cleanly.
     store = open_store(storage.kill())
-    assert (low, 60) == (store.min_offset("T", 0), store.max_offset("T", 0))
+    assert (low, 60) == (store.queues.min_offset("T", 0), store.queues.max_offset("T", 0))
 
 
 def test_a_query_goes_on_while_what_it_looks_at_expires(
@@ -187,7 +187,7 @@ def test_a_queue_without_messages_keeps_its_next_offset(
 
     bounds = []
     for _ in range(3):
-        bounds.append((store.min_offset("quiet", 0), store.max_offset("quiet", 0)))
+        bounds.append((store.queues.min_offset("quiet", 0), store.queues.max_offset("quiet", 0)))
         store.close()
         store = open_store(storage)
 
@@ -204,13 +204,13 @@ def test_the_queues_of_a_deleted_topic_go_with_its_last_message(
     fill(store, new_record, range(10), topic="deleted")
     fill(store, new_record, range(10, 20))
     sweep(store, deleted="deleted")
-    assert [("T", 0), ("deleted", 0)] == store.queues()
+    assert [("T", 0), ("deleted", 0)] == list(store.queues)
     fill(store, new_record, range(20, 60))
 
     expire(store)
     sweep(store, deleted="deleted")
 
-    assert [("T", 0)] == store.queues()
+    assert [("T", 0)] == list(store.queues)
     assert ["T"] == [path.name for path in (tmp_path / "consumequeue").iterdir()]
     flush(store)
     fill(store, new_record, range(60, 62), topic="deleted")
@@ -248,7 +248,7 @@ def test_power_cuts_lose_nothing_that_was_kept(seed: int, new_record: NewRecord)
             store = MessageStore(storage, CONFIG)
             report = store.load(timestamp_ms=1)
             assert report.conflict_count == 0
-            found = {r.body: r.topic for topic, _ in store.queues() for r in read(store, topic)}
+            found = {r.body: r.topic for topic, _ in store.queues for r in read(store, topic)}
             assert kept.items() <= found.items()
             assert found.keys() <= kept.keys() | expired
             # What recovery found is on the disk.
@@ -263,7 +263,7 @@ def test_power_cuts_lose_nothing_that_was_kept(seed: int, new_record: NewRecord)
                         files_max=rng.choice((1, 9)),
                         reason="",
                     )
-                    left = {r.body for topic, _ in store.queues() for r in read(store, topic)}
+                    left = {r.body for topic, _ in store.queues for r in read(store, topic)}
                     expired.update(kept.keys() - left)
                     kept = {body: topic for body, topic in kept.items() if body in left}
                     if work is not None:

@@ -37,7 +37,7 @@ def flush(store: MessageStore) -> None:
 
 
 def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
-    got = store.get(topic, queue_id, queue_offset=0, count_max=999, bytes_max=1 << 30)
+    got = store.queues.get(topic, queue_id, queue_offset=0, count_max=999, bytes_max=1 << 30)
     found = []
     at = 0
     while at < len(got.records):
@@ -229,7 +229,7 @@ def test_a_turn_that_cannot_be_written_is_lost_as_a_whole_and_its_places_are_use
     storage.bytes_left = None
     again = store.put(new_record(b"b"), timestamp_ms=1)
     assert (PutStatus.PUT_OK, 1) == (again.status, again.queue_offset)
-    assert [("T", 0)] == store.queues()
+    assert [("T", 0)] == list(store.queues)
 
 
 def test_nothing_is_taken_between_a_write_that_failed_on_its_way_and_its_report(

@@ -49,29 +49,31 @@ def check_against(store: MessageStore, expected: Any) -> None:
     records = {r["physicalOffset"]: r for r in expected["records"] if r["crcOk"]}
     assert recovered["maxPhyOffset"] == store.appended_position == store.flushed_position
     wanted = {name: queue for name, queue in recovered["queues"].items() if queue["entries"]}
-    assert sorted(wanted) == sorted(f"{topic}-{queue_id}" for topic, queue_id in store.queues())
+    assert sorted(wanted) == sorted(f"{topic}-{queue_id}" for topic, queue_id in store.queues)
     for name, queue in wanted.items():
         topic, _, text = name.rpartition("-")
         queue_id = int(text)
-        assert queue["minOffset"] == store.min_offset(topic, queue_id)
-        assert queue["maxOffset"] == store.max_offset(topic, queue_id)
+        assert queue["minOffset"] == store.queues.min_offset(topic, queue_id)
+        assert queue["maxOffset"] == store.queues.max_offset(topic, queue_id)
         entries = [
-            store.consume_queue_entry(topic, queue_id, offset)
+            store.queues.entry(topic, queue_id, offset)
             for offset in range(queue["minOffset"], queue["maxOffset"])
         ]
         assert [tuple(entry) for entry in queue["entries"]] == entries
         # Of several files, the answer depends on their times, which no archive keeps.
         if queue["maxOffset"] * ENTRY_SIZE <= config_of(expected).consume_queue_file_size:
             for timestamp_ms, offset in queue["offsetByTime"]:
-                assert offset == store.offset_by_time(topic, queue_id, timestamp_ms)
+                assert offset == store.queues.offset_by_time(topic, queue_id, timestamp_ms)
         check_messages(store, topic, queue_id, records)
 
 
 def check_messages(store: MessageStore, topic: str, queue_id: int, records: dict[int, Any]) -> None:
-    first = store.min_offset(topic, queue_id)
-    found = store.get(topic, queue_id, queue_offset=first, count_max=1 << 20, bytes_max=1 << 30)
+    first = store.queues.min_offset(topic, queue_id)
+    found = store.queues.get(
+        topic, queue_id, queue_offset=first, count_max=1 << 20, bytes_max=1 << 30
+    )
     assert GetStatus.FOUND is found.status
-    assert store.max_offset(topic, queue_id) == first + found.count
+    assert store.queues.max_offset(topic, queue_id) == first + found.count
     at = 0
     for offset in range(first, first + found.count):
         record = decode_record(found.records, at)

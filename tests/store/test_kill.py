@@ -32,10 +32,12 @@ def run_until_killed(directory: Path, mode: str, first: int, lines: int) -> list
 
 def read_all(store: MessageStore) -> dict[tuple[int, int], int]:
     found: dict[tuple[int, int], int] = {}
-    for topic, queue_id in store.queues():
+    for topic, queue_id in store.queues:
         offset = 0
-        while offset < store.max_offset(topic, queue_id):
-            got = store.get(topic, queue_id, queue_offset=offset, count_max=500, bytes_max=1 << 22)
+        while offset < store.queues.max_offset(topic, queue_id):
+            got = store.queues.get(
+                topic, queue_id, queue_offset=offset, count_max=500, bytes_max=1 << 22
+            )
             at = 0
             while at < len(got.records):
                 record = decode_record(got.records, at)

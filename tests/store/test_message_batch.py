@@ -96,8 +96,8 @@ def put_batch(store: MessageStore, batch: MessageBatch) -> PutResult:
 def contents(store: MessageStore, result: PutResult) -> list[Any]:
     """Return what readers find of a put, and what its queue entries say."""
     items = store.dispatch()
-    found = store.get("T", 3, queue_offset=0, count_max=99, bytes_max=1 << 30)
-    queued = [store.consume_queue_entry("T", 3, at) for at in range(found.count)]
+    found = store.queues.get("T", 3, queue_offset=0, count_max=99, bytes_max=1 << 30)
+    queued = [store.queues.entry("T", 3, at) for at in range(found.count)]
     codes = frozenset(code for item in items for code in item.tags_codes)
     last = items[-1].last_position if items else None
     return [result, found.records, queued, codes, last, store.appended_position]

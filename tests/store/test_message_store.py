@@ -78,7 +78,7 @@ def test_put_fills_in_the_place_and_get_returns_the_record(
     )
     assert (0, 0, 1000) == (record.queue_offset, record.position, record.store_timestamp_ms)
     flush(store)
-    got = store.get("T", 0, queue_offset=0, count_max=32, bytes_max=1 << 20)
+    got = store.queues.get("T", 0, queue_offset=0, count_max=32, bytes_max=1 << 20)
     assert (GetStatus.FOUND, 1, 0, 1, 1) == (
         got.status,
         got.next_offset,
@@ -101,7 +101,7 @@ def test_sync_store_shows_nothing_before_it_is_on_the_disk(
 ) -> None:
     put = store.put(new_record(b"a"), timestamp_ms=1)
     assert [] == store.dispatch()
-    assert 0 == store.max_offset("T", 0)
+    assert 0 == store.queues.max_offset("T", 0)
     assert store.read_record(0) is None
     work = store.flush_work()
     assert work is not None
@@ -112,7 +112,7 @@ def test_sync_store_shows_nothing_before_it_is_on_the_disk(
 
     assert put.end_position == store.flushed_position
     assert [("T", 0, 1)] == [(d.topic, d.queue_id, d.next_offset) for d in store.dispatch()]
-    assert 1 == store.max_offset("T", 0)
+    assert 1 == store.queues.max_offset("T", 0)
     assert late.position == store.flushed_position
     assert [2] == [d.next_offset for d in flush(store)]
 
@@ -123,7 +123,7 @@ def test_async_store_shows_everything_at_once(storage: Any, new_record: NewRecor
     store.put(new_record(b"a"), timestamp_ms=1)
 
     assert [1] == [d.next_offset for d in store.dispatch()]
-    assert 1 == store.get("T", 0, queue_offset=0, count_max=9, bytes_max=9).count
+    assert 1 == store.queues.get("T", 0, queue_offset=0, count_max=9, bytes_max=9).count
     assert 0 == store.flushed_position
 
 
@@ -144,7 +144,9 @@ def test_one_flush_is_under_way_at_a_time(store: MessageStore, new_record: NewRe
 
 def test_get_answers_by_offset_as_rocketmq(store: MessageStore, new_record: NewRecord) -> None:
     def status(queue_offset: int, queue_id: int = 0) -> tuple[GetStatus, int]:
-        got = store.get("T", queue_id, queue_offset=queue_offset, count_max=9, bytes_max=9999)
+        got = store.queues.get(
+            "T", queue_id, queue_offset=queue_offset, count_max=9, bytes_max=9999
+        )
         return got.status, got.next_offset
 
     assert (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0) == status(3)
@@ -171,7 +173,7 @@ def test_get_keeps_its_bounds_but_returns_one_message(
     size //= 20
 
     def count(count_max: int, bytes_max: int) -> int:
-        got = store.get("T", 0, queue_offset=2, count_max=count_max, bytes_max=bytes_max)
+        got = store.queues.get("T", 0, queue_offset=2, count_max=count_max, bytes_max=bytes_max)
         assert got.next_offset == 2 + got.count
         assert [b"%d" % n for n in range(2, 2 + got.count)] == [
             r.body for r in records_of(got.records)
@@ -197,7 +199,7 @@ def test_contiguous_records_are_one_read_of_the_log(
     flush(store)
     before = storage.read_count
 
-    assert 9 == store.get("T", 0, queue_offset=0, count_max=32, bytes_max=9999).count
+    assert 9 == store.queues.get("T", 0, queue_offset=0, count_max=32, bytes_max=9999).count
     assert 2 == storage.read_count - before
 
 
@@ -210,8 +212,10 @@ def test_get_by_tags_skips_others_and_goes_past_them(
     flush(store)
     codes = frozenset({tags_code("a"), tags_code("c")})
 
-    got = store.get("T", 0, queue_offset=1, count_max=3, bytes_max=9999, tags_codes=codes)
-    none = store.get("T", 0, queue_offset=1, count_max=3, bytes_max=9999, tags_codes=frozenset({5}))
+    got = store.queues.get("T", 0, queue_offset=1, count_max=3, bytes_max=9999, tags_codes=codes)
+    none = store.queues.get(
+        "T", 0, queue_offset=1, count_max=3, bytes_max=9999, tags_codes=frozenset({5})
+    )
 
     assert [b"2", b"3", b"5"] == [r.body for r in records_of(got.records)]
     assert (3, 6) == (got.count, got.next_offset)
@@ -241,7 +245,7 @@ def test_batch_stays_together(store: MessageStore, new_record: NewRecord) -> Non
     assert 4096 == put.position
     assert (1, 5) == (put.queue_offset, len(put.positions))
     flush(store)
-    got = store.get("T", 0, queue_offset=0, count_max=9, bytes_max=99999)
+    got = store.queues.get("T", 0, queue_offset=0, count_max=9, bytes_max=99999)
     found = records_of(got.records)[1:]
     assert bodies == [record.body for record in found]
     assert put.positions == tuple(record.position for record in found)
@@ -281,7 +285,7 @@ def test_illegal_messages_are_refused_and_change_nothing(
     for record in cases:
         assert PutStatus.MESSAGE_ILLEGAL is store.put(record, timestamp_ms=1).status
         assert 0 == store.appended_position
-    assert [] == store.queues()
+    assert [] == list(store.queues)
 
 
 def test_half_and_rolled_back_messages_get_no_queue_entry(
@@ -293,7 +297,7 @@ def test_half_and_rolled_back_messages_get_no_queue_entry(
 
     assert [0, 0, 0, 1] == [put.queue_offset for put in puts]
     assert [puts[1].position, puts[3].position] == [d.position for d in dispatched]
-    assert 2 == store.max_offset("T", 0)
+    assert 2 == store.queues.max_offset("T", 0)
     assert store.read_record(puts[0].position) is not None
 
 
@@ -309,7 +313,7 @@ def test_delayed_messages_carry_their_delivery_time(
 
     assert [2000, 1000 + 7_200_000, 1000 + 7_200_000] == codes[:3]
     assert [tags_code("t")] * 3 == codes[3:]
-    assert (0, codes[0]) == store.consume_queue_entry(SCHEDULE_TOPIC, 0, 0)[::2]  # type: ignore[index]
+    assert (0, codes[0]) == store.queues.entry(SCHEDULE_TOPIC, 0, 0)[::2]  # type: ignore[index]
 
 
 def test_record_ends_with_the_checksum_of_apache_5(
@@ -419,22 +423,22 @@ def test_ipv6_hosts_are_stored(storage: Any, store: MessageStore) -> None:
     report = store.load(timestamp_ms=1)
 
     assert 1 == report.record_count
-    assert 77 == store.earliest_timestamp("T", 0)
+    assert 77 == store.queues.earliest_timestamp("T", 0)
     data = store.read_record(0)
     assert data is not None
     assert host == decode_record(data).born_host
-    assert (0, record.size, tags_code("q")) == store.consume_queue_entry("T", 0, 0)
+    assert (0, record.size, tags_code("q")) == store.queues.entry("T", 0, 0)
 
 
 def test_offset_by_time_is_the_nearest_message(store: MessageStore, new_record: NewRecord) -> None:
-    assert 0 == store.offset_by_time("T", 0, 5)
+    assert 0 == store.queues.offset_by_time("T", 0, 5)
     for timestamp_ms in (100, 200, 200, 300, 310):
         store.put(new_record(b"x"), timestamp_ms=timestamp_ms)
     flush(store)
 
     times = [0, 100, 149, 150, 151, 199, 250, 251, 300, 306, 999]
     offsets = [0, 0, 0, 0, 1, 1, 2, 3, 3, 4, 4]
-    assert offsets == [store.offset_by_time("T", 0, t) for t in times]
+    assert offsets == [store.queues.offset_by_time("T", 0, t) for t in times]
 
 
 def test_offset_by_time_over_several_queue_files(
@@ -444,9 +448,14 @@ def test_offset_by_time_over_several_queue_files(
         store.put(new_record(b"x"), timestamp_ms=1000 + 10 * n)
     flush(store)
 
-    assert list(range(35)) == [store.offset_by_time("T", 0, 1000 + 10 * n) for n in range(35)]
-    assert 34 == store.offset_by_time("T", 0, 99_999)
-    assert (1000, None) == (store.earliest_timestamp("T", 0), store.earliest_timestamp("T", 9))
+    assert list(range(35)) == [
+        store.queues.offset_by_time("T", 0, 1000 + 10 * n) for n in range(35)
+    ]
+    assert 34 == store.queues.offset_by_time("T", 0, 99_999)
+    assert (1000, None) == (
+        store.queues.earliest_timestamp("T", 0),
+        store.queues.earliest_timestamp("T", 9),
+    )
 
 
 def test_closed_store_refuses_and_a_clean_stop_is_noticed(
@@ -467,7 +476,7 @@ def test_closed_store_refuses_and_a_clean_stop_is_noticed(
     assert not report.is_torn
     assert () == report.rewritten_queues
     assert storage.has("abort")
-    assert 1 == again.max_offset("T", 0)
+    assert 1 == again.queues.max_offset("T", 0)
     with pytest.raises(StoreError, match="in use"):
         MessageStore(storage, SMALL).load(timestamp_ms=1)
 
@@ -509,7 +518,7 @@ def test_wrong_file_size_is_refused(storage: Any, new_record: NewRecord) -> None
                 storage,
                 StoreConfig(commit_log_file_size=size, index_slot_count=64, index_entry_count=256),
             ).load(timestamp_ms=1)
-    assert 40 == _load_again(storage).max_offset("T", 0)
+    assert 40 == _load_again(storage).queues.max_offset("T", 0)
 
 
 def _load_again(storage: Any) -> MessageStore:

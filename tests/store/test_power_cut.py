@@ -46,10 +46,12 @@ def config_for(rng: Random) -> StoreConfig:
 
 def readable(store: MessageStore) -> dict[bytes, tuple[str, int, int]]:
     found: dict[bytes, tuple[str, int, int]] = {}
-    for topic, queue_id in store.queues():
-        offset = store.min_offset(topic, queue_id)
-        while offset < store.max_offset(topic, queue_id):
-            result = store.get(topic, queue_id, queue_offset=offset, count_max=7, bytes_max=3000)
+    for topic, queue_id in store.queues:
+        offset = store.queues.min_offset(topic, queue_id)
+        while offset < store.queues.max_offset(topic, queue_id):
+            result = store.queues.get(
+                topic, queue_id, queue_offset=offset, count_max=7, bytes_max=3000
+            )
             at = 0
             while at < len(result.records):
                 record = decode_record(result.records, at)
@@ -64,9 +66,11 @@ def readable(store: MessageStore) -> dict[bytes, tuple[str, int, int]]:
 
 def check_index(store: MessageStore, seed: int) -> None:
     expected: dict[tuple[str, str], set[bytes]] = {}
-    for topic, queue_id in store.queues():
-        for offset in range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)):
-            entry = store.consume_queue_entry(topic, queue_id, offset)
+    for topic, queue_id in store.queues:
+        for offset in range(
+            store.queues.min_offset(topic, queue_id), store.queues.max_offset(topic, queue_id)
+        ):
+            entry = store.queues.entry(topic, queue_id, offset)
             record = decode_record(store.read_record(*entry[:2]) or b"") if entry else None
             assert record is not None, f"seed {seed}"
             # Without a checksum of the whole record its properties may be torn.

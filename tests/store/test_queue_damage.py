@@ -150,7 +150,7 @@ def test_damaged_queues_become_what_they_were(
 
         assert original == queue_files(disk), seed
         assert report.rewritten_queues
-        assert 201 == sum(store.max_offset(*queue) for queue in store.queues())
+        assert 201 == sum(store.queues.max_offset(*queue) for queue in store.queues)
 
 
 def test_a_queue_of_other_queues_records_is_emptied(storage: Any, new_record: NewRecord) -> None:
@@ -160,7 +160,7 @@ def test_a_queue_of_other_queues_records_is_emptied(storage: Any, new_record: Ne
     store = MessageStore(storage, config(0))
     store.load(timestamp_ms=1)
 
-    assert 0 == store.max_offset("other", 0)
+    assert 0 == store.queues.max_offset("other", 0)
     assert original.items() <= queue_files(storage).items()
 
 
@@ -191,16 +191,16 @@ def test_queue_begins_where_the_log_begins(storage: Any, new_record: NewRecord) 
     rebuilt.load(timestamp_ms=1)
 
     assert remembered
-    assert 4 == len(rebuilt.queues())
+    assert 4 == len(list(rebuilt.queues))
     for queue in [("T", 0), ("T", 1), ("T", 2)]:
-        assert 0 < rebuilt.min_offset(*queue) < rebuilt.max_offset(*queue)
-        assert kept.min_offset(*queue) == rebuilt.min_offset(*queue)
-        assert kept.max_offset(*queue) == rebuilt.max_offset(*queue)
-        low = rebuilt.min_offset(*queue)
-        assert kept.consume_queue_entry(*queue, low) == rebuilt.consume_queue_entry(*queue, low)
-        assert rebuilt.get(*queue, queue_offset=low, count_max=5, bytes_max=9999).count == 5
+        assert 0 < rebuilt.queues.min_offset(*queue) < rebuilt.queues.max_offset(*queue)
+        assert kept.queues.min_offset(*queue) == rebuilt.queues.min_offset(*queue)
+        assert kept.queues.max_offset(*queue) == rebuilt.queues.max_offset(*queue)
+        low = rebuilt.queues.min_offset(*queue)
+        assert kept.queues.entry(*queue, low) == rebuilt.queues.entry(*queue, low)
+        assert rebuilt.queues.get(*queue, queue_offset=low, count_max=5, bytes_max=9999).count == 5
     again = MessageStore(storage.kill(), config(0))
     again.load(timestamp_ms=1)
-    assert [rebuilt.min_offset(*q) for q in rebuilt.queues()] == [
-        again.min_offset(*q) for q in again.queues()
+    assert [rebuilt.queues.min_offset(*q) for q in rebuilt.queues] == [
+        again.queues.min_offset(*q) for q in again.queues
     ]

@@ -128,7 +128,7 @@ def build_machine(
         def get(self, queue_id: int, queue_offset: int, count_max: int, bytes_max: int) -> None:
             visible = [m for m in self.messages[: self.dispatched_count] if m[1] == queue_id]
             expired = sum(m[0] < self.log_begin for m in visible)
-            got = self.store.get(
+            got = self.store.queues.get(
                 "T", queue_id, queue_offset=queue_offset, count_max=count_max, bytes_max=bytes_max
             )
             if queue_offset < expired:
@@ -183,8 +183,8 @@ def build_machine(
             for position, queue_id, _ in self.messages[: self.dispatched_count]:
                 counts[queue_id] += 1
                 expired[queue_id] += position < self.log_begin
-            assert counts == [self.store.max_offset("T", q) for q in range(QUEUES)]
-            assert expired == [self.store.min_offset("T", q) for q in range(QUEUES)]
+            assert counts == [self.store.queues.max_offset("T", q) for q in range(QUEUES)]
+            assert expired == [self.store.queues.min_offset("T", q) for q in range(QUEUES)]
 
     return StoreMachine
 

@@ -64,8 +64,8 @@ def damages(log: bytes, begin: int, end: int) -> Iterator[tuple[str, int, bytes]
 
 def read_all(store: MessageStore) -> list[Record]:
     found = []
-    for topic, queue_id in store.queues():
-        result = store.get(topic, queue_id, queue_offset=0, count_max=100, bytes_max=1 << 20)
+    for topic, queue_id in store.queues:
+        result = store.queues.get(topic, queue_id, queue_offset=0, count_max=100, bytes_max=1 << 20)
         at = 0
         while at < len(result.records):
             found.append(decode_record(result.records, at))

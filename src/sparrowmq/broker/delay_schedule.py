@@ -46,8 +46,8 @@ class DelaySchedule:
         self._offsets = {}
         for level, offset in table.offset_table.items():
             if 1 <= level <= len(DELAY_LEVELS_MS):
-                lowest = max(0, self._store.min_offset(SCHEDULE_TOPIC, level - 1))
-                highest = max(0, self._store.max_offset(SCHEDULE_TOPIC, level - 1))
+                lowest = max(0, self._store.queues.min_offset(SCHEDULE_TOPIC, level - 1))
+                highest = max(0, self._store.queues.max_offset(SCHEDULE_TOPIC, level - 1))
                 self._offsets[level] = min(max(offset, lowest), highest)
 
     def table(self) -> DelayOffsetTable:
@@ -80,11 +80,11 @@ class DelaySchedule:
     ) -> int:
         store, queue_id = self._store, level - 1
         count = 0
-        offset = max(self._offsets.get(level, 0), store.min_offset(SCHEDULE_TOPIC, queue_id))
+        offset = max(self._offsets.get(level, 0), store.queues.min_offset(SCHEDULE_TOPIC, queue_id))
         latest_ms = timestamp_ms + DELAY_LEVELS_MS[queue_id]
         known_ms = self._due_timestamp_ms[level] or latest_ms
         while count < _DELIVERIES_MAX:
-            entry = store.consume_queue_entry(SCHEDULE_TOPIC, queue_id, offset)
+            entry = store.queues.entry(SCHEDULE_TOPIC, queue_id, offset)
             if entry is None:
                 self._due_timestamp_ms[level] = None
                 break

@@ -162,7 +162,7 @@ class BrokerState:
 
     def may_commit(self, topic: str, queue_id: int, *, offset: int) -> bool:
         """Return whether an offset is one that a queue has, or is about to have."""
-        return offset <= self.store.max_offset(topic, queue_id) + COMMIT_AHEAD_MAX
+        return offset <= self.store.queues.max_offset(topic, queue_id) + COMMIT_AHEAD_MAX
 
     def has_queue(self, queue: MessageQueue) -> bool:
         """Return whether a queue is one of this broker's."""
@@ -177,11 +177,11 @@ class BrokerState:
         """Return how many messages a topic has taken in all."""
         queues = range(max(topic.read_queue_nums, topic.write_queue_nums))
         name = topic.topic_name
-        return sum(max(0, self.store.max_offset(name, queue_id)) for queue_id in queues)
+        return sum(max(0, self.store.queues.max_offset(name, queue_id)) for queue_id in queues)
 
     def note_totals(self, now_ms: int) -> None:
         """Take note of what was stored and consumed so far, if the time for it has come."""
-        self.stored_totals.note(now_ms, self.store.totals)
+        self.stored_totals.note(now_ms, self.store.queues.totals)
         self.consumed_totals.note(now_ms, self.offsets.totals)
 
     def notify_group(self, group_name: str) -> list[Output]:

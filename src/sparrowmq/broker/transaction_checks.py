@@ -135,7 +135,7 @@ class TransactionChecks:
 
     def read(self, half_offset: int) -> Record | None:
         """Return the half message at an offset, None if there is none that can be read."""
-        entry = self._store.consume_queue_entry(TRANS_HALF_TOPIC, 0, half_offset)
+        entry = self._store.queues.entry(TRANS_HALF_TOPIC, 0, half_offset)
         data = None if entry is None else self._store.read_record(entry[0], entry[1])
         try:
             return None if data is None else decode_record(data)
@@ -143,7 +143,7 @@ class TransactionChecks:
             return None
 
     def _begin(self, offsets: ConsumerOffsets) -> _Round:
-        half_end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
+        half_end = self._store.queues.max_offset(TRANS_HALF_TOPIC, 0)
         if self._first_end is None:
             self._first_end = half_end
         op_offset = self._begin_of(offsets, TRANS_OP_HALF_TOPIC)
@@ -151,7 +151,8 @@ class TransactionChecks:
 
     def _begin_of(self, offsets: ConsumerOffsets, topic: str) -> int:
         """Return the committed offset, or the nearest one that the topic has."""
-        low, high = self._store.min_offset(topic, 0), self._store.max_offset(topic, 0)
+        queues = self._store.queues
+        low, high = queues.min_offset(topic, 0), queues.max_offset(topic, 0)
         return min(max(offsets.find(TRANSACTION_GROUP, topic, 0) or 0, low), high)
 
     def _go_on(self, current: _Round, timestamp_ms: int) -> None:
@@ -177,7 +178,7 @@ class TransactionChecks:
         """Read on in the op topic; tells whether as much is read as there is, or may be."""
         if len(current.ended) >= ENDED_MAX:
             return True
-        found = self._store.get(
+        found = self._store.queues.get(
             TRANS_OP_HALF_TOPIC,
             0,
             queue_offset=current.op_offset,
@@ -274,7 +275,7 @@ class TransactionChecks:
 
     def _take_readable(self) -> list[int]:
         """Take those to be asked that can be read by now: an outcome refers to what is stored."""
-        end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
+        end = self._store.queues.max_offset(TRANS_HALF_TOPIC, 0)
         ready = [first for first, offset in self._to_ask.items() if offset < end]
         return [self._to_ask.pop(first) for first in ready[:UNENDED_PER_STEP]]
 

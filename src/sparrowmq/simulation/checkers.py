@@ -158,10 +158,10 @@ class Checkers:
 
     def check_stored(self, broker_name: str, store: MessageStore) -> None:
         """Take in what has become readable since the last look, and check its entries."""
-        for topic, queue_id in store.queues():
+        for topic, queue_id in store.queues:
             queue = MessageQueue(topic, broker_name, queue_id)
             copies = self._copies.setdefault(queue, [])
-            for offset in range(len(copies), store.max_offset(topic, queue_id)):
+            for offset in range(len(copies), store.queues.max_offset(topic, queue_id)):
                 self._check_entry(queue, offset, store, None)
 
     def check_restarted(self, broker_name: str, store: MessageStore) -> None:
@@ -169,7 +169,7 @@ class Checkers:
         for queue, copies in self._copies.items():
             if queue.broker_name == broker_name:
                 # A power cut may bring back what was about to be removed.
-                begin = store.min_offset(queue.topic, queue.queue_id)
+                begin = store.queues.min_offset(queue.topic, queue.queue_id)
                 if begin > self._expired_to.get(queue, 0):
                     self.fail(f"{_name(queue)} begins at {begin} after a restart")
                 for offset, copy in enumerate(copies[begin:], begin):
@@ -180,7 +180,7 @@ class Checkers:
         self, queue: MessageQueue, offset: int, store: MessageStore, known: Copy | None
     ) -> None:
         place = f"{_name(queue)} offset {offset}"
-        entry = store.consume_queue_entry(queue.topic, queue.queue_id, offset)
+        entry = store.queues.entry(queue.topic, queue.queue_id, offset)
         if entry is None:
             acked = self._acked_at.get(queue, {}).get(offset)
             self.fail(f"{place}: no entry any more (message {acked!r} was acknowledged)")
@@ -232,7 +232,7 @@ class Checkers:
             self._finish(queue, offset)
             self._consumed.add(self._copies[queue][offset].payload)
         for queue in [q for q in self._copies if q.broker_name == broker_name]:
-            begin = store.min_offset(queue.topic, queue.queue_id)
+            begin = store.queues.min_offset(queue.topic, queue.queue_id)
             if begin != self._expired_to.get(queue, 0):
                 self.fail(
                     f"{_name(queue)} begins at {begin} where messages up to "

@@ -20,7 +20,6 @@ recovery writes them again (benchmarks/broker.py).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from struct import Struct
 
 from sparrowmq.store.config import ENTRY_SIZE, StoreConfig
@@ -53,18 +52,6 @@ def take_readable(pending: deque[Dispatched], limit: int) -> list[Dispatched]:
     while pending[0].position < limit:
         ready.append(pending.popleft())
     return ready
-
-
-def gather_entries(items: Iterable[Dispatched]) -> dict[tuple[str, int], bytearray]:
-    """Return the entries of each queue, by topic and queue id."""
-    entries: dict[tuple[str, int], bytearray] = {}
-    for item in items:
-        key = (item.topic, item.queue_id)
-        if key in entries:
-            entries[key] += item.entries
-        else:
-            entries[key] = bytearray(item.entries)
-    return entries
 
 
 class ConsumeQueue:

@@ -8,6 +8,8 @@ A message goes through three steps, each by a call of the owner:
 3. `dispatch` adds the consume queue entries of what is readable, and only then a reader sees it;
    they go to their files some kilobytes at a time, or with the next checkpoint.
 
+Whoever reads a queue asks `queues`; records by position or by key are read here.
+
 Readable is, under SYNC, what is on the disk; under ASYNC, all that was written. So under SYNC no
 reader ever sees a message that a power cut could take back. The index follows behind: in calls of
 `build_index`, or with the next query.
@@ -36,7 +38,7 @@ from sparrowmq.store.checkpoint import Checkpoint, Mark, read_checkpoint
 from sparrowmq.store.clean_stop import resume, write_stop
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, FlushMode, StoreConfig
-from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue, gather_entries, take_readable
+from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue, take_readable
 from sparrowmq.store.expiry import Expiry, ExpiryWork
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.log_scan import LogScan
@@ -48,13 +50,12 @@ from sparrowmq.store.message_batch import (
     place_batch,
 )
 from sparrowmq.store.message_index import LAG_BYTES_MAX, MessageIndex
-from sparrowmq.store.queue_reader import find_offset_by_time, read_messages, read_store_timestamp
+from sparrowmq.store.queue_reader import read_store_timestamp
+from sparrowmq.store.queue_table import QueueTable
 from sparrowmq.store.record_check import BLANK_SIZE, CRC_PROPERTY_SIZE, RecordChecker
-from sparrowmq.store.recovery import QueueKey, Recovery, RecoveryReport, load_queues
+from sparrowmq.store.recovery import Recovery, RecoveryReport
 from sparrowmq.store.results import (
     Dispatched,
-    GetResult,
-    GetStatus,
     PutResult,
     PutStatus,
     QueryResult,
@@ -78,9 +79,6 @@ _CHECKPOINT_OVERDUE_INTERVALS = 3
 _INDEX_STEP_BYTES = 1 << 20
 # How much a query, or the last moment of a store, takes: more than may wait to be indexed.
 _INDEX_REST_BYTES_MAX = 2 * LAG_BYTES_MAX
-# With more queues in use each entry is written at once: the checkpoint writes what all of them
-# have gathered in one go, which takes a few milliseconds with so many.
-_GATHERING_QUEUES_MAX = 256
 _OK = PutResult(PutStatus.PUT_OK)
 # The others are in no queue: half messages and what became of them.
 _QUEUED_TYPES = (TRANSACTION_NONE, TRANSACTION_COMMIT)
@@ -94,6 +92,7 @@ class MessageStore:
         config: the settings.
 
     Attributes:
+        queues: the consume queues, which hold what readers see.
         flushed_position: the log is on the disk up to here.
         dispatched_record_position: of the record that was made visible last, None before the first;
             another one after each `dispatch` that made something visible.
@@ -105,8 +104,7 @@ class MessageStore:
         self._is_sync = config.flush is FlushMode.SYNC
         self._checker = RecordChecker(config.delay_levels_ms)
         self._log = CommitLog(storage, config)
-        self._queues: dict[QueueKey, ConsumeQueue] = {}
-        self._dirty_queues: set[QueueKey] = set()
+        self.queues = QueueTable(storage, config, self._log)
         self._index = MessageIndex(storage, config, self._log.files)
         self._expiry = Expiry(storage, self._log, self._index)
         # Appended, but not yet in a consume queue; in the log's order.
@@ -154,12 +152,14 @@ class MessageStore:
 
     def _recover(self, timestamp_ms: int) -> RecoveryReport:
         self._log.files.load(repair=True)
-        self._queues = load_queues(self._storage, self._config)
+        self.queues.load()
         self._checkpoint = read_checkpoint(self._storage)
         mark = self._checkpoint.mark
         self._checker.checksummed_position = None if mark is None else mark.checksummed_position
         is_clean = not self._storage.has(ABORT_PATH)
-        if is_clean and resume(self._storage, self._checkpoint, self._log.files, self._queues):
+        if is_clean and resume(
+            self._storage, self._checkpoint, self._log.files, self.queues.by_key
+        ):
             report = self._resumed()
         else:
             report = Recovery(
@@ -167,7 +167,7 @@ class MessageStore:
                 self._config,
                 self._checker,
                 log=self._log,
-                queues=self._queues,
+                queues=self.queues.by_key,
                 checkpoint=self._checkpoint,
                 is_clean=is_clean,
             ).run()
@@ -187,15 +187,15 @@ class MessageStore:
             end_timestamp_ms=self._put_timestamp_ms,
         )
         self._checkpoint_from_timestamp_ms = timestamp_ms
-        self._dirty_queues = {
+        self.queues.note_changed(
             key
-            for key, queue in self._queues.items()
+            for key, queue in self.queues.by_key.items()
             if queue.dirty_files or queue.is_directory_dirty
-        }
+        )
         self._storage.create(ABORT_PATH, size=0, pinned=True).close()
         if not self._log.files.bases:
             self._storage.create(EXPIRING_PATH, size=0, pinned=True).close()
-        self._expiry.ask_sweep(self._queues if self._log.files.begin > 0 else ())
+        self._expiry.ask_sweep(self.queues.by_key if self._log.files.begin > 0 else ())
         # All this, and the mark that says under which flush mode entries are written from now on,
         # must be on the disk before the first message is taken.
         work = self._take_work(with_checkpoint=True)
@@ -239,15 +239,14 @@ class MessageStore:
                 self.flushed_position = self._log.end
                 self.dispatch()
                 self._index.build(self._readable_position, _INDEX_REST_BYTES_MAX)
-                for key in sorted(self._dirty_queues):
-                    self._queues[key].write_tail()
+                self.queues.write_tails()
                 self._take_work(with_checkpoint=True).run()
                 if not self._pending:
                     write_stop(
                         self._storage,
                         read_checkpoint(self._storage),
                         self._log.files,
-                        self._queues,
+                        self.queues.by_key,
                         verify_bytes=self._config.verify_bytes,
                     )
                     self._storage.sync_directory("")
@@ -260,10 +259,8 @@ class MessageStore:
 
     def _release(self) -> None:
         self._log.files.close()
-        for queue in self._queues.values():
-            queue.files.close()
+        self.queues.close()
         self._index.close()
-        self._queues = {}
         self._storage.unlock()
 
     @property
@@ -350,7 +347,7 @@ class MessageStore:
             properties, or it cannot be taken; nothing has changed then.
         """
         topic, queue_id, log = header.topic, header.queue_id, self._log
-        queue = self._queues.get((topic, queue_id))
+        queue = self.queues.by_key.get((topic, queue_id))
         if (
             queue is None
             or not self._config.append_crc
@@ -459,7 +456,7 @@ class MessageStore:
 
     def _queue_for(self, topic: str, queue_id: int) -> tuple[ConsumeQueue | None, PutResult]:
         """Return the queue, which may be new, or why nothing can be put into it."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self.queues.by_key.get((topic, queue_id))
         if not self._is_open or self._failure is not None or self.refusal is not None:
             reason = self._failure or self.refusal or "it is closed"
             remark = f"the store takes no messages: {reason}"
@@ -484,7 +481,7 @@ class MessageStore:
         self._put_timestamp_ms = timestamp_ms
         queue_offset = 0
         if placed is not None:
-            self._queues[queue.topic, queue.queue_id] = queue
+            self.queues.by_key[queue.topic, queue.queue_id] = queue
             self._pending.append(placed)
             queue_offset, queue.next_offset = queue.next_offset, placed.next_offset
         return PutResult(PutStatus.PUT_OK, positions[0], self._log.end, queue_offset, positions)
@@ -524,10 +521,10 @@ class MessageStore:
         pending = self._pending
         while pending and pending[-1].position >= self._log.end:
             item = pending.pop()
-            queue = self._queues[item.topic, item.queue_id]
+            queue = self.queues.by_key[item.topic, item.queue_id]
             queue.next_offset = item.next_offset - len(item.entries) // ENTRY_SIZE
             if queue.next_offset == queue.max_offset == 0:
-                del self._queues[item.topic, item.queue_id]
+                del self.queues.by_key[item.topic, item.queue_id]
 
     # -- flushing ------------------------------------------------------------------------------
 
@@ -557,21 +554,13 @@ class MessageStore:
         interval_ms = self._config.checkpoint_interval_ms
         if has_log:
             interval_ms *= _CHECKPOINT_OVERDUE_INTERVALS
-        is_due = (
-            age_ms >= interval_ms
-            and (bool(self._dirty_queues) or self._index.is_dirty)
-            and self._write_tails()
-        )
+        is_due = age_ms >= interval_ms and (self.queues.is_dirty or self._index.is_dirty)
+        if is_due:
+            try:
+                self.queues.write_tails()
+            except OSError:
+                is_due = False
         return self._take_work(with_checkpoint=is_due) if has_log or is_due else None
-
-    def _write_tails(self) -> bool:
-        """Write what the consume queues have gathered; returns whether the disk took all of it."""
-        try:
-            for key in sorted(self._dirty_queues):
-                self._queues[key].write_tail()
-        except OSError:
-            return False
-        return True
 
     def flush_done(self, work: FlushWork, error: Exception | None) -> None:
         """Take the outcome of `work.run()`.
@@ -598,13 +587,8 @@ class MessageStore:
         queue_files: list[StorageFile] = []
         checkpoint = index = None
         if with_checkpoint:
-            for key in sorted(self._dirty_queues):
-                queue = self._queues[key]
-                files, is_directory_dirty = queue.take_dirty()
-                queue_files += files
-                if is_directory_dirty:
-                    directories.append(queue.files.directory)
-            self._dirty_queues.clear()
+            queue_files, queue_directories = self.queues.take_dirty()
+            directories += queue_directories
             index = self._index.take_flush()
             checkpoint = self._checkpoint = self._next_checkpoint()
             self._checkpoint_from_timestamp_ms = max(
@@ -635,7 +619,7 @@ class MessageStore:
             ),
         ).with_index(self._index.mark)
 
-    # -- consume queues ------------------------------------------------------------------------
+    # -- making visible ------------------------------------------------------------------------
 
     @property
     def _readable_position(self) -> int:
@@ -650,16 +634,7 @@ class MessageStore:
         ready = take_readable(pending, self._readable_position)
         if not ready:
             return []
-        entries = gather_entries(ready)
-        left_out = set()
-        gathers = len(self._dirty_queues) + len(entries) <= _GATHERING_QUEUES_MAX
-        for key, added in entries.items():
-            try:
-                self._queues[key].append(added, gathers=gathers)
-            except OSError:
-                left_out.add(key)
-        self._dirty_queues.update(entries)
-        if left_out:
+        if left_out := self.queues.append(ready):
             left = [d for d in ready if (d.topic, d.queue_id) in left_out]
             pending.extendleft(reversed(left))
             ready = [d for d in ready if (d.topic, d.queue_id) not in left_out]
@@ -672,7 +647,7 @@ class MessageStore:
                 self._index.build(end, 2 * (end - ready[0].position))
         return ready
 
-    # -- the index -----------------------------------------------------------------------------
+    # -- records by key and by position --------------------------------------------------------
 
     def build_index(self) -> None:
         """Index a little more of the log, if there is more; to be called in idle moments."""
@@ -734,6 +709,20 @@ class MessageStore:
         records.reverse()
         return QueryResult(b"".join(records), found.last_timestamp_ms, found.last_position)
 
+    def read_record(self, position: int, size: int | None = None) -> bytes | None:
+        """Return the record at a position as stored, None if no readable record begins there.
+
+        Args:
+            position: where the record stands in the log.
+            size: its size, where the caller knows it; another one means None.
+        """
+        if not self._log.files.begin <= position < self._readable_position:
+            return None
+        record = LogScan(self._log.files, self._checker).record_at(position)
+        if record is None or (size is not None and record.size != size):
+            return None
+        return self._log.read(position, record.size)
+
     # -- expiry --------------------------------------------------------------------------------
 
     @property
@@ -768,7 +757,7 @@ class MessageStore:
 
     def ask_sweep(self) -> None:
         """Have calls of `sweep` look at all queues."""
-        self._expiry.ask_sweep(self._queues)
+        self._expiry.ask_sweep(self.queues.by_key)
 
     def sweep(self, count_max: int, *, has_topic: Callable[[str], bool]) -> None:
         """Remove what has expired of at most `count_max` queues; nothing while they are synced.
@@ -780,9 +769,9 @@ class MessageStore:
             return
         if self._work is not None and self._work.checkpoint is not None:
             return
-        changed = self._expiry.sweep(self._queues, count_max=count_max, has_topic=has_topic)
-        self._dirty_queues.update(changed)
-        self._dirty_queues.intersection_update(self._queues)
+        self.queues.note_changed(
+            self._expiry.sweep(self.queues.by_key, count_max=count_max, has_topic=has_topic)
+        )
 
     @property
     def begin_position(self) -> int:
@@ -798,102 +787,3 @@ class MessageStore:
     def dispatch_behind_bytes(self) -> int:
         """How much of the log no reader sees yet."""
         return self._log.end - self._indexable_position
-
-    # -- reading -------------------------------------------------------------------------------
-
-    def _find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a queue for a reader. Raises: OSError if the disk fails."""
-        queue = self._queues.get((topic, queue_id))
-        if queue is not None and queue.log_begin != self._log.files.begin:
-            queue.expire(self._log.files.begin)
-        return queue
-
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        *,
-        queue_offset: int,
-        count_max: int,
-        bytes_max: int,
-        tags_codes: frozenset[int] | None = None,
-    ) -> GetResult:
-        """Return messages of a queue from an offset on; at least one, if there is one.
-
-        Args:
-            topic: the topic.
-            queue_id: its queue.
-            queue_offset: where to begin.
-            count_max: the most messages.
-            bytes_max: the most bytes, unless the first message alone has more.
-            tags_codes: only messages with one of these codes; None for all.
-
-        Raises: OSError if the disk fails.
-        """
-        queue = self._find_queue(topic, queue_id)
-        if queue is None:
-            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        return read_messages(
-            queue,
-            self._log,
-            queue_offset=queue_offset,
-            count_max=count_max,
-            bytes_max=bytes_max,
-            tags_codes=tags_codes,
-        )
-
-    def read_record(self, position: int, size: int | None = None) -> bytes | None:
-        """Return the record at a position as stored, None if no readable record begins there.
-
-        Args:
-            position: where the record stands in the log.
-            size: its size, where the caller knows it; another one means None.
-        """
-        if not self._log.files.begin <= position < self._readable_position:
-            return None
-        record = LogScan(self._log.files, self._checker).record_at(position)
-        if record is None or (size is not None and record.size != size):
-            return None
-        return self._log.read(position, record.size)
-
-    def queues(self) -> list[QueueKey]:
-        """Return all queues that have held messages, sorted."""
-        return sorted(self._queues)
-
-    def totals(self) -> dict[str, int]:
-        """Return how many messages each topic that has held any has taken in all."""
-        totals: dict[str, int] = {}
-        for (topic, _), queue in self._queues.items():
-            totals[topic] = totals.get(topic, 0) + queue.max_offset
-        return totals
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset of the first message there is; 0 for an unknown queue."""
-        queue = self._find_queue(topic, queue_id)
-        return 0 if queue is None else queue.min_offset
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset after the last readable message; 0 for an unknown queue."""
-        queue = self._find_queue(topic, queue_id)
-        return 0 if queue is None else queue.max_offset
-
-    def consume_queue_entry(
-        self, topic: str, queue_id: int, offset: int
-    ) -> tuple[int, int, int] | None:
-        """Return (position, size, tags code) of a readable message, None if there is none."""
-        queue = self._find_queue(topic, queue_id)
-        return None if queue is None else queue.entry(offset)
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Return the offset of the message stored at a time, or nearest to it, as RocketMQ 4.9."""
-        queue = self._find_queue(topic, queue_id)
-        return 0 if queue is None else find_offset_by_time(queue, self._log, timestamp_ms)
-
-    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Return when a message was stored, None if there is no such message."""
-        entry = self.consume_queue_entry(topic, queue_id, offset)
-        return None if entry is None else read_store_timestamp(self._log, entry[0])
-
-    def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
-        """Return when the first message of a queue was stored, None if it is empty."""
-        return self.store_timestamp(topic, queue_id, self.min_offset(topic, queue_id))

@@ -31,18 +31,15 @@ from struct import Struct
 from typing import NoReturn
 
 from sparrowmq.errors import CorruptRecord
-from sparrowmq.model.names import is_legal_name
 from sparrowmq.protocol.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from sparrowmq.store.checkpoint import Checkpoint, Mark
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, StoreConfig
 from sparrowmq.store.consume_queue import (
-    CONSUME_QUEUE_DIRECTORY,
     ENTRY,
     ConsumeQueue,
     filler_entries,
 )
-from sparrowmq.store.file_series import DamagedSeries
 from sparrowmq.store.log_scan import LogScan
 from sparrowmq.store.queue_check import QueueCheck, check_queue
 from sparrowmq.store.record_check import BLANK_SIZE, CheckedRecord, RecordChecker
@@ -141,29 +138,6 @@ class _Rebuilt:
 
 class _MissingEntries(Exception):
     """A queue lacks entries of records before the place where the walk began."""
-
-
-def load_queues(storage: Storage, config: StoreConfig) -> dict[QueueKey, ConsumeQueue]:
-    """Open all consume queues that are there.
-
-    A queue with a missing or cut file is emptied; it is written anew from the log.
-
-    Raises: StoreError if the files do not have the configured size.
-    """
-    queues: dict[QueueKey, ConsumeQueue] = {}
-    for topic in storage.list_names(CONSUME_QUEUE_DIRECTORY):
-        if not is_legal_name(topic):
-            continue
-        for name in storage.list_names(f"{CONSUME_QUEUE_DIRECTORY}/{topic}"):
-            if not name.isascii() or not name.isdigit():
-                continue
-            queue = ConsumeQueue(storage, topic, int(name), config=config)
-            try:
-                queue.files.load()
-            except DamagedSeries:
-                queue.files.discard()
-            queues[topic, int(name)] = queue
-    return queues
 
 
 class Recovery:

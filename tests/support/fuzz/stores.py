@@ -114,9 +114,11 @@ def _damaged(content: bytes, data: bytes) -> bytes:
 
 def _read_all(store: MessageStore) -> list[bytes]:
     found: list[tuple[int, bytes]] = []
-    for topic, queue_id in store.queues():
-        first = store.min_offset(topic, queue_id)
-        got = store.get(topic, queue_id, queue_offset=first, count_max=999, bytes_max=1 << 20)
+    for topic, queue_id in store.queues:
+        first = store.queues.min_offset(topic, queue_id)
+        got = store.queues.get(
+            topic, queue_id, queue_offset=first, count_max=999, bytes_max=1 << 20
+        )
         at = 0
         while at < len(got.records):
             record = decode_record(got.records, at)

@@ -217,11 +217,11 @@ def topic_stats(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def _topic_stats(state: BrokerState, request: Request, topic: TopicConfig) -> Steps:
-    name = topic.topic_name
+    name, queues = topic.topic_name, state.store.queues
     table: dict[MessageQueue, TopicOffset] = {}
     for queue_id in range(topic.write_queue_nums):
-        low = max(0, state.store.min_offset(name, queue_id))
-        high = max(0, state.store.max_offset(name, queue_id))
+        low = max(0, queues.min_offset(name, queue_id))
+        high = max(0, queues.max_offset(name, queue_id))
         table[MessageQueue(name, state.config.broker_name, queue_id)] = TopicOffset(
             min_offset=low,
             max_offset=high,
@@ -258,7 +258,7 @@ def _progress(
     for queue_id in range(0 if known is None else known.read_queue_nums):
         committed = max(0, state.offsets.find(group, topic, queue_id) or 0)
         table[MessageQueue(topic, state.config.broker_name, queue_id)] = OffsetWrapper(
-            broker_offset=max(0, state.store.max_offset(topic, queue_id)),
+            broker_offset=max(0, state.store.queues.max_offset(topic, queue_id)),
             consumer_offset=committed,
             # What members have pulled beyond that is not counted.
             pull_offset=committed,
@@ -333,7 +333,7 @@ def _store_time(state: BrokerState, topic: str, queue_id: int, offset: int) -> i
     """Return when the message at an offset was stored, 0 where there is none."""
     if offset < 0:
         return 0
-    return state.store.store_timestamp(topic, queue_id, offset) or 0
+    return state.store.queues.store_timestamp(topic, queue_id, offset) or 0
 
 
 def topic_consumed_by(state: BrokerState, request: Request) -> Sequence[Output]:

@@ -69,14 +69,14 @@ def reset_offset(state: BrokerState, request: Request) -> Sequence[Output]:
 def _reset(
     state: BrokerState, request: Request, header: ResetOffsetRequestHeader, topic: TopicConfig
 ) -> Steps:
-    name, store = header.topic, state.store
+    name, queues = header.topic, state.store.queues
     committed = state.offsets.queues(header.group, name)
     table: dict[MessageQueue, int] = {}
     for queue_id in range(topic.write_queue_nums):
         if header.timestamp_ms == -1:
-            offset = store.max_offset(name, queue_id)
+            offset = queues.max_offset(name, queue_id)
         else:
-            offset = store.offset_by_time(name, queue_id, header.timestamp_ms)
+            offset = queues.offset_by_time(name, queue_id, header.timestamp_ms)
         if not header.is_force:
             offset = min(offset, committed.get(queue_id, offset))
         table[MessageQueue(name, state.config.broker_name, queue_id)] = offset
@@ -187,7 +187,7 @@ def correction_offsets(state: BrokerState, request: Request) -> Sequence[Output]
         if group in filtered:
             continue
         for queue_id, offset in state.offsets.queues(group, header.topic).items():
-            if offset >= state.store.min_offset(header.topic, queue_id):
+            if offset >= state.store.queues.min_offset(header.topic, queue_id):
                 lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
     compared = state.offsets.queues(header.compare_group, header.topic)
     for queue_id, offset in compared.items():
@@ -205,10 +205,10 @@ def consume_time_span(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def _time_span(state: BrokerState, request: Request, group: str, topic: TopicConfig) -> Steps:
-    name, store = topic.topic_name, state.store
+    name, queues = topic.topic_name, state.store.queues
     spans: list[QueueTimeSpan] = []
     for queue_id in range(topic.write_queue_nums):
-        low, high = store.min_offset(name, queue_id), store.max_offset(name, queue_id)
+        low, high = queues.min_offset(name, queue_id), queues.max_offset(name, queue_id)
         begin_ms = _stored_at(state, name, queue_id, low)
         committed = state.offsets.find(group, name, queue_id)
         consumed_ms = begin_ms
@@ -235,7 +235,7 @@ def _time_span(state: BrokerState, request: Request, group: str, topic: TopicCon
 
 def _stored_at(state: BrokerState, topic: str, queue_id: int, offset: int) -> int:
     """Return when a message was stored, -1 where there is none."""
-    found = state.store.store_timestamp(topic, queue_id, offset) if offset >= 0 else None
+    found = state.store.queues.store_timestamp(topic, queue_id, offset) if offset >= 0 else None
     return -1 if found is None else found
 
 
@@ -257,16 +257,17 @@ def consume_queue(state: BrokerState, request: Request) -> Sequence[Output]:
         # "null" is what RocketMQ says of a subscription that needs no data for a filter.
         filter_data = f"{header.consumer_group}@{name} is not online!" if found is None else "null"
     entries: list[ConsumeQueueData] = []
+    queues = state.store.queues
     for index in range(header.index, header.index + min(header.count, ENTRIES_MAX)):
-        entry = state.store.consume_queue_entry(name, queue_id, index)
+        entry = queues.entry(name, queue_id, index)
         if entry is None:
             break
         position, size, tags_code = entry
         entries.append(ConsumeQueueData(position=position, size=size, tags_code=tags_code))
     body = QueryConsumeQueueResponseBody(
         queue_data=entries,
-        max_queue_index=state.store.max_offset(name, queue_id),
-        min_queue_index=state.store.min_offset(name, queue_id),
+        max_queue_index=queues.max_offset(name, queue_id),
+        min_queue_index=queues.min_offset(name, queue_id),
         subscription_data=subscription,
         filter_data=filter_data,
     )

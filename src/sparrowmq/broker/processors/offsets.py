@@ -55,9 +55,9 @@ def query_consumer_offset(state: BrokerState, request: Request) -> Sequence[Outp
 
 def _begins_in_memory(state: BrokerState, topic: str, queue_id: int) -> bool:
     store = state.store
-    if store.min_offset(topic, queue_id) > 0:
+    if store.queues.min_offset(topic, queue_id) > 0:
         return False
-    first = store.consume_queue_entry(topic, queue_id, 0)
+    first = store.queues.entry(topic, queue_id, 0)
     if first is None:
         return True
     return store.appended_position - first[0] <= state.config.in_memory_bytes_max
@@ -87,7 +87,7 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Sequence[Out
             ext_fields={},
         )
     if not state.may_commit(header.topic, header.queue_id, offset=header.commit_offset):
-        end = state.store.max_offset(header.topic, header.queue_id)
+        end = state.store.queues.max_offset(header.topic, header.queue_id)
         raise state.refusal(
             BrokerRefusal.COMMIT_BEYOND_END,
             request,
@@ -111,28 +111,28 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Sequence[Out
 def max_offset(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the offset that the queue's next message will get."""
     header = decode_header(GetMaxOffsetRequestHeader, request.command.ext_fields)
-    offset = max(0, state.store.max_offset(header.topic, header.queue_id))
+    offset = max(0, state.store.queues.max_offset(header.topic, header.queue_id))
     return answer(request, ext_fields={"offset": str(offset)})
 
 
 def min_offset(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the offset of the queue's oldest message."""
     header = decode_header(GetMinOffsetRequestHeader, request.command.ext_fields)
-    offset = max(0, state.store.min_offset(header.topic, header.queue_id))
+    offset = max(0, state.store.queues.min_offset(header.topic, header.queue_id))
     return answer(request, ext_fields={"offset": str(offset)})
 
 
 def search_offset(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the offset nearest to an instant."""
     header = decode_header(SearchOffsetRequestHeader, request.command.ext_fields)
-    offset = state.store.offset_by_time(header.topic, header.queue_id, header.timestamp_ms)
+    offset = state.store.queues.offset_by_time(header.topic, header.queue_id, header.timestamp_ms)
     return answer(request, ext_fields={"offset": str(offset)})
 
 
 def earliest_store_time(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with when the queue's oldest message was stored, -1 for an empty queue."""
     header = decode_header(GetEarliestMsgStoretimeRequestHeader, request.command.ext_fields)
-    found = state.store.earliest_timestamp(header.topic, header.queue_id)
+    found = state.store.queues.earliest_timestamp(header.topic, header.queue_id)
     return answer(request, ext_fields={"timestamp": str(-1 if found is None else found)})
 
 

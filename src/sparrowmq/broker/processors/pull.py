@@ -236,7 +236,7 @@ def _read(state: BrokerState, header: PullMessageRequestHeader, wanted: MessageF
         bytes_max = min(bytes_max, header.max_msg_bytes)
     count_max = max(1, min(header.max_msg_nums, config.pull_count_max))
     is_conditional = wanted.condition is not None
-    result = state.store.get(
+    result = state.store.queues.get(
         header.topic,
         header.queue_id,
         queue_offset=header.queue_offset,

@@ -1,0 +1,210 @@
+"""The consume queues of one store: what readers find, and what of it is not on the disk yet.
+
+The store adds entries in the log's order, a turn's at a time, and takes the files to sync with each
+checkpoint. Readers ask by topic and queue id. A queue begins with its first message; before that it
+is answered for as an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sparrowmq.model.names import is_legal_name
+from sparrowmq.store.commit_log import CommitLog
+from sparrowmq.store.config import StoreConfig
+from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY, ConsumeQueue
+from sparrowmq.store.file_series import DamagedSeries
+from sparrowmq.store.queue_reader import find_offset_by_time, read_messages, read_store_timestamp
+from sparrowmq.store.recovery import QueueKey
+from sparrowmq.store.results import Dispatched, GetResult, GetStatus
+from sparrowmq.store.storage import Storage, StorageFile
+
+# With more queues in use each entry is written at once: the checkpoint writes what all of them
+# have gathered in one go, which takes a few milliseconds with so many.
+_GATHERING_QUEUES_MAX = 256
+
+
+class QueueTable:
+    """All queues of all topics.
+
+    Args:
+        storage: where they are kept.
+        config: the store's settings.
+        log: the log that they point into.
+
+    Attributes:
+        by_key: the queues by topic and queue id, for those who write: the store, recovery, expiry.
+    """
+
+    def __init__(self, storage: Storage, config: StoreConfig, log: CommitLog) -> None:
+        self._storage = storage
+        self._config = config
+        self._log = log
+        self.by_key: dict[QueueKey, ConsumeQueue] = {}
+        self._dirty: set[QueueKey] = set()
+
+    def load(self) -> None:
+        """Open all queues that are there.
+
+        A queue with a missing or cut file is emptied; recovery writes it anew from the log.
+
+        Raises: StoreError if the files do not have the configured size.
+        """
+        self._dirty.clear()
+        for topic in self._storage.list_names(CONSUME_QUEUE_DIRECTORY):
+            if not is_legal_name(topic):
+                continue
+            for name in self._storage.list_names(f"{CONSUME_QUEUE_DIRECTORY}/{topic}"):
+                if not name.isascii() or not name.isdigit():
+                    continue
+                queue = ConsumeQueue(self._storage, topic, int(name), config=self._config)
+                try:
+                    queue.files.load()
+                except DamagedSeries:
+                    queue.files.discard()
+                self.by_key[topic, int(name)] = queue
+
+    def close(self) -> None:
+        """Close the files and forget the queues."""
+        for queue in self.by_key.values():
+            queue.files.close()
+        self.by_key.clear()
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def append(self, items: Iterable[Dispatched]) -> set[QueueKey]:
+        """Add the entries of messages, so that readers see them.
+
+        Returns: the queues whose entries could not be written, as on a full disk; they have none of
+            theirs.
+        """
+        entries: dict[QueueKey, bytearray] = {}
+        for item in items:
+            key = (item.topic, item.queue_id)
+            if key in entries:
+                entries[key] += item.entries
+            else:
+                entries[key] = bytearray(item.entries)
+        left_out = set()
+        gathers = len(self._dirty) + len(entries) <= _GATHERING_QUEUES_MAX
+        for key, added in entries.items():
+            try:
+                self.by_key[key].append(added, gathers=gathers)
+            except OSError:
+                left_out.add(key)
+        self._dirty.update(entries)
+        return left_out
+
+    def note_changed(self, keys: Iterable[QueueKey]) -> None:
+        """Have queues synced of which files were written or removed; some may be gone by now."""
+        self._dirty.update(keys)
+        self._dirty.intersection_update(self.by_key)
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether a queue has something that is not on the disk."""
+        return bool(self._dirty)
+
+    def write_tails(self) -> None:
+        """Write the entries that are gathered in memory.
+
+        Raises: OSError; those of some queues are written then, the others are kept.
+        """
+        for key in sorted(self._dirty):
+            self.by_key[key].write_tail()
+
+    def take_dirty(self) -> tuple[list[StorageFile], list[str]]:
+        """Return the files and the directories to sync; `write_tails` must have gone before."""
+        found: list[StorageFile] = []
+        directories: list[str] = []
+        for key in sorted(self._dirty):
+            queue = self.by_key[key]
+            files, is_directory_dirty = queue.take_dirty()
+            found += files
+            if is_directory_dirty:
+                directories.append(queue.files.directory)
+        self._dirty.clear()
+        return found, directories
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue for a reader. Raises: OSError if the disk fails."""
+        queue = self.by_key.get((topic, queue_id))
+        if queue is not None and queue.log_begin != self._log.files.begin:
+            queue.expire(self._log.files.begin)
+        return queue
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        *,
+        queue_offset: int,
+        count_max: int,
+        bytes_max: int,
+        tags_codes: frozenset[int] | None = None,
+    ) -> GetResult:
+        """Return messages of a queue from an offset on; at least one, if there is one.
+
+        Args:
+            topic: the topic.
+            queue_id: its queue.
+            queue_offset: where to begin.
+            count_max: the most messages.
+            bytes_max: the most bytes, unless the first message alone has more.
+            tags_codes: only messages with one of these codes; None for all.
+
+        Raises: OSError if the disk fails.
+        """
+        queue = self._find(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        return read_messages(
+            queue,
+            self._log,
+            queue_offset=queue_offset,
+            count_max=count_max,
+            bytes_max=bytes_max,
+            tags_codes=tags_codes,
+        )
+
+    def __iter__(self) -> Iterator[QueueKey]:
+        """Iterate over the keys of all queues that have held messages, sorted."""
+        return iter(sorted(self.by_key))
+
+    def totals(self) -> dict[str, int]:
+        """Return how many messages each topic that has held any has taken in all."""
+        totals: dict[str, int] = {}
+        for (topic, _), queue in self.by_key.items():
+            totals[topic] = totals.get(topic, 0) + queue.max_offset
+        return totals
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset of the first message there is; 0 for an unknown queue."""
+        queue = self._find(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset after the last readable message; 0 for an unknown queue."""
+        queue = self._find(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def entry(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
+        """Return (position, size, tags code) of a readable message, None if there is none."""
+        queue = self._find(topic, queue_id)
+        return None if queue is None else queue.entry(offset)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the offset of the message stored at a time, or nearest to it, as RocketMQ 4.9."""
+        queue = self._find(topic, queue_id)
+        return 0 if queue is None else find_offset_by_time(queue, self._log, timestamp_ms)
+
+    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return when a message was stored, None if there is no such message."""
+        entry = self.entry(topic, queue_id, offset)
+        return None if entry is None else read_store_timestamp(self._log, entry[0])
+
+    def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
+        """Return when the first message of a queue was stored, None if it is empty."""
+        return self.store_timestamp(topic, queue_id, self.min_offset(topic, queue_id))
