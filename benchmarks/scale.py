@@ -1,6 +1,6 @@
 """What a broker costs as it grows: `python benchmarks/scale.py [PART ...]`.
 
-    python benchmarks/scale.py [--millions N] [--out DIRECTORY] [restart ...]
+    python benchmarks/scale.py [--millions N] [--members N] [--out DIRECTORY] [restart ...]
 
 Each part starts brokers of its own, in processes of their own, and writes its rows into
 `scale.json` and `scale.md`; parts that do not run keep their rows. What is compared is processor
@@ -11,12 +11,15 @@ time of the broker's process from its first instruction on, interpreter and impo
   Java and the jars that `make interop` fetches.
 - `grown`: sends, pulls, memory, idle time and a restart with 10,000 topics of 8 queues, each with a
   message, 2,000 groups with offsets and 10,000 connections, beside the same on an empty broker.
+- `group`: how long a group of 500 members, all in one Python process, takes to divide 512 queues,
+  and what a member that joins and one that leaves take; seconds by the clock.
 - `brokers`: what `--brokers 1` and `--brokers 2` take of single sends, a sender process for each.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import importlib.util
 import json
@@ -31,8 +34,10 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
+from sparrowmq import AsyncPushConsumer, ConsumeContext, MessageExt, MessageQueue
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
@@ -47,6 +52,10 @@ QUEUES = 8
 _WINDOW = 16
 _TOPICS_CREATED = 1_000
 _TOPICS, _GROUPS, _CONNECTIONS = 10_000, 2_000, 10_000
+_MEMBERS, _GROUP_QUEUES = 500, 512
+# No queue has changed hands for so long: the group is settled.
+_GROUP_QUIET_S, _GROUP_PATIENCE_S = 2.0, 120
+_CHANGES = 5
 _SENDS, _PULLS, _IDLE_S = 20_000, 20_000, 35
 _SEND_S = 8
 _CHECKPOINT_S, _SETTLE_S, _QUIET_CPU_S = 31, 180, 0.1
@@ -375,10 +384,115 @@ def measure_grown() -> list[Row]:
     ]
 
 
+class Group:
+    """Members of one group in this process, and the queues that each consumes."""
+
+    def __init__(self, name_server: str) -> None:
+        self._name_server = name_server
+        self._queues: dict[AsyncPushConsumer, set[MessageQueue]] = {}
+        self._changed_s = 0.0
+
+    async def join(self) -> float:
+        """Start a member; return when that began."""
+        begin_s = time.perf_counter()
+        queues: set[MessageQueue] = set()
+
+        async def listen(messages: list[MessageExt], context: ConsumeContext) -> None: ...
+
+        async def take(taken: list[MessageQueue]) -> None:
+            queues.update(taken)
+            self._changed_s = time.perf_counter()
+
+        async def give_up(given: list[MessageQueue]) -> None:
+            queues.difference_update(given)
+            self._changed_s = time.perf_counter()
+
+        member = AsyncPushConsumer(
+            "GID_large",
+            name_server=self._name_server,
+            listener=listen,
+            on_assign=take,
+            on_revoke=give_up,
+            on_lost=give_up,
+        )
+        await member.subscribe("T")
+        await member.start()
+        self._queues[member] = queues
+        return begin_s
+
+    async def leave(self) -> float:
+        """Close a member from the middle; return when that began."""
+        begin_s = time.perf_counter()
+        member = list(self._queues)[len(self._queues) // 2]
+        await member.close()
+        del self._queues[member]
+        return begin_s
+
+    async def settle(self) -> float:
+        """Wait until each queue has one owner and shares are even; return the last change."""
+        deadline_s = time.perf_counter() + _GROUP_PATIENCE_S
+        while time.perf_counter() < deadline_s:
+            await asyncio.sleep(0.2)
+            shares = list(self._queues.values())
+            is_even = max(map(len, shares)) - min(map(len, shares)) <= 1
+            is_divided = sum(map(len, shares)) == len(set().union(*shares)) == _GROUP_QUEUES
+            is_quiet = time.perf_counter() - self._changed_s > _GROUP_QUIET_S
+            if is_even and is_divided and is_quiet:
+                return self._changed_s
+        raise SystemExit(f"the group was not settled after {_GROUP_PATIENCE_S} s")
+
+    async def close(self) -> None:
+        """Close all members."""
+        await asyncio.gather(*(member.close() for member in self._queues))
+
+
+async def _time_group(cluster: EmbeddedCluster, members: int) -> list[Row]:
+    group = Group(cluster.name_server)
+    broker_s, client_s = cpu_s(cluster.pid), time.process_time()
+    first_s = await group.join()
+    for _ in range(members - 2):
+        await group.join()
+    last_s = await group.join()
+    settled_s = await group.settle()
+    costs = f"broker {cpu_s(cluster.pid) - broker_s:.0f}, members "
+    costs += f"{time.process_time() - client_s:.0f} CPU-s"
+    joins_s, leaves_s = [], []
+    client_s = time.process_time()
+    for _ in range(_CHANGES):
+        joins_s.append(-await group.join() + await group.settle())
+        leaves_s.append(-await group.leave() + await group.settle())
+    client_s = time.process_time() - client_s
+    await group.close()
+    name = f"{members} members in one process, {_GROUP_QUEUES} queues"
+    settled = f"{settled_s - last_s:.1f} s after the last started"
+    return [
+        Row(
+            f"a group of {name}: settled",
+            f"{settled}, {settled_s - first_s:.1f} s after the first; {costs}",
+            "≤ 5 s",
+        ),
+        Row("one more joins it", _spread(joins_s), "≤ 0.5 s"),
+        Row("one leaves it", _spread(leaves_s), "≤ 0.5 s"),
+        Row("all members, for each of these changes", f"{client_s / _CHANGES / 2:.2f} CPU-s"),
+    ]
+
+
+def _spread(times_s: list[float]) -> str:
+    return f"{min(times_s):.2f} to {max(times_s):.2f} s, median {median(times_s):.2f} s"
+
+
+def measure_group(members: int) -> list[Row]:
+    """Divide the queues of a topic among many members."""
+    with EmbeddedCluster(flush="async") as cluster:
+        cluster.create_topic("T", queues=_GROUP_QUEUES)
+        return asyncio.run(_time_group(cluster, members))
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "restart": lambda arguments: measure_restart(arguments.millions),
     "topics": lambda _: measure_topics(),
     "grown": lambda _: measure_grown(),
+    "group": lambda arguments: measure_group(arguments.members),
     "brokers": lambda _: measure_brokers(),
 }
 
@@ -395,6 +509,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--millions", type=float, default=10)
+    parser.add_argument("--members", type=int, default=_MEMBERS, help="members of the group")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--send", metavar="BROKER", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -113,4 +113,22 @@ def test_queues_are_those_of_apaches_client(case: dict[str, Any]) -> None:
     publish = [MessageQueue("T", name, n) for name, n in case["publishQueues"]]
     subscribe = [MessageQueue("T", name, n) for name, n in case["subscribeQueues"]]
     assert publish == list(route.publish_queues)
-    assert sorted(subscribe, key=queue_order) == sorted(route.subscribe_queues, key=queue_order)
+    assert sorted(subscribe, key=queue_order) == list(route.subscribe_queues)
+
+
+def test_queues_to_divide_are_in_javas_order_of_brokers() -> None:
+    # Java compares UTF-16 code units: U+1F600 begins with D83D and comes before U+FF21.
+    data = route_data(("\uff21", 1, 1, 6), ("\U0001f600", 2, 2, 6), ("a", 1, 1, 6))
+
+    route = route_from("T", data, now_ms=0)
+
+    brokers = ["a", "\U0001f600", "\U0001f600", "\uff21"]
+    assert brokers == [queue.broker_name for queue in route.subscribe_queues]
+
+
+def test_equal_routes_of_two_clients_share_their_queues() -> None:
+    data = route_data(("a", 512, 512, 6))
+
+    first, second = (route_from("T", data, now_ms=now_ms) for now_ms in (0, 7))
+
+    assert all(a is b for a, b in zip(first.subscribe_queues, second.publish_queues, strict=True))

@@ -10,7 +10,7 @@ import pytest
 
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import Operation, invoke, join, spawn
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import decode_messages
@@ -159,6 +159,18 @@ def test_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
         EmbeddedCluster(tmp_path),
     ):
         pytest.fail("the second cluster started")
+
+
+@pytest.mark.parametrize("options", [("--brokers", "2"), ("--brokers=2",)])
+def test_cluster_of_several_brokers_is_refused(options: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"--brokers.*has one broker"):
+        EmbeddedCluster(options=options)
+
+
+def test_cluster_takes_a_port_for_health() -> None:
+    with EmbeddedCluster(options=("--health-port", "0")) as cluster:
+        assert cluster.broker
+        assert cluster.name_server
 
 
 def test_start_of_a_process_takes_little_of_the_processor() -> None:

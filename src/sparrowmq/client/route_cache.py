@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import MessageQueue
@@ -29,6 +30,8 @@ from sparrowmq.protocol.bodies import MASTER_ID, PERM_READ, PERM_WRITE, BrokerDa
 QUEUES_MAX = 65_536
 # Addresses of brokers, masters and slaves, that one answer names.
 ADDRESSES_MAX = 1_024
+# Brokers' queues of topics that the clients of a process share, while their routes say the same.
+_SHARED_QUEUES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class TopicRoute:
     Args:
         topic: the topic.
         publish_queues: where to send, in the order round robin takes them.
-        subscribe_queues: what members of a group divide, in the route's order.
+        subscribe_queues: what members of a group divide, in Java's order of queues.
         brokers: addresses by broker id, by broker name.
         is_template: whether the topic does not exist yet and this is made of the template's
             route, so that the first send creates it.
@@ -70,7 +73,7 @@ class TopicRoute:
         """Return whether only the time differs."""
         return (
             self.publish_queues == other.publish_queues
-            and set(self.subscribe_queues) == set(other.subscribe_queues)
+            and self.subscribe_queues == other.subscribe_queues
             and self.brokers == other.brokers
         )
 
@@ -175,20 +178,20 @@ def route_from(topic: str, data: TopicRouteData, *, now_ms: int) -> TopicRoute:
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     queue_datas = sorted(data.queue_datas, key=lambda queues: java_order(queues.broker_name))
     publish = [
-        MessageQueue(topic, broker_name, queue_id)
+        queue
         for broker_name, count in _parse_order(data.order_topic_conf)
-        for queue_id in range(count)
+        for queue in _make_queues(topic, broker_name, count)
     ] or [
-        MessageQueue(topic, queues.broker_name, queue_id)
+        queue
         for queues in queue_datas
         if queues.perm & PERM_WRITE and MASTER_ID in brokers.get(queues.broker_name, {})
-        for queue_id in range(queues.write_queue_nums)
+        for queue in _make_queues(topic, queues.broker_name, queues.write_queue_nums)
     ]
     subscribe = [
-        MessageQueue(topic, queues.broker_name, queue_id)
+        queue
         for queues in queue_datas
         if queues.perm & PERM_READ
-        for queue_id in range(queues.read_queue_nums)
+        for queue in _make_queues(topic, queues.broker_name, queues.read_queue_nums)
     ]
     return TopicRoute(
         topic=topic,
@@ -198,6 +201,11 @@ def route_from(topic: str, data: TopicRouteData, *, now_ms: int) -> TopicRoute:
         is_template=False,
         fetched_ms=now_ms,
     )
+
+
+@lru_cache(maxsize=_SHARED_QUEUES_MAX)
+def _make_queues(topic: str, broker_name: str, count: int) -> tuple[MessageQueue, ...]:
+    return tuple(MessageQueue(topic, broker_name, queue_id) for queue_id in range(count))
 
 
 def route_from_template(

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import IO, Literal, Self
 
 from sparrowmq.client.blocking import Admin
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.testing.questions import WAIT_MS, ClusterFailed, wait_until_consumed
 
 _STOP_TIMEOUT_S = 20
@@ -35,8 +35,10 @@ class EmbeddedCluster:
     Args:
         data_dir: where the data goes and stays; None takes a temporary directory that is removed.
         flush: "sync" acknowledges what is on the disk, "async" what is taken.
-        options: further options of `sparrowmq up`.
+        options: further options of `sparrowmq up`; not `--brokers`, as there is one broker.
         tls: how `create_topic` connects, if `options` make the servers speak TLS.
+
+    Raises: ConfigError for options that have `--brokers`.
     """
 
     def __init__(
@@ -47,6 +49,11 @@ class EmbeddedCluster:
         options: tuple[str, ...] = (),
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        if any(option.partition("=")[0] == "--brokers" for option in options):
+            raise ConfigError(
+                "options: an EmbeddedCluster has one broker; leave --brokers out, and "
+                "run `python -m sparrowmq.hosting --brokers N` for more"
+            )
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if data_dir is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="sparrowmq-")
@@ -122,7 +129,7 @@ class EmbeddedCluster:
         assert self._process.stdout is not None
         line = self._process.stdout.readline().decode()
         found = dict(part.split("=", 1) for part in line.split() if "=" in part)
-        if not line.startswith("ready ") or found.keys() != {"nameserver", "broker"}:
+        if not line.startswith("ready ") or not found.keys() >= {"nameserver", "broker"}:
             self.kill()
             raise ClusterFailed(f"the servers did not start: {self.log_path.read_text()[-2000:]}")
         self._addresses = (found["nameserver"], found["broker"])

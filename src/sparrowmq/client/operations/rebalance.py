@@ -23,7 +23,7 @@ from sparrowmq.client.subscriber import AllocationFailed, RequestFailed, Subscri
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.membership.member import TopicShare
 from sparrowmq.model import MessageQueue
-from sparrowmq.model.queue import java_order, queue_order
+from sparrowmq.model.queue import java_order
 from sparrowmq.protocol.bodies import OwnersListBody
 from sparrowmq.strategies.group_strategy import (
     NO_OWNERS,
@@ -45,10 +45,10 @@ def find_shares(subscriber: Subscriber) -> Operation[list[TopicShare]]:
         route = subscriber.routes.find(topic)
         if route is None:
             continue
-        mq_all = sorted(route.subscribe_queues, key=queue_order)
+        mq_all = route.subscribe_queues
         if subscriber.is_broadcasting or not mq_all:
             subscriber.history.note(topic, mq_all)
-            shares.append(TopicShare(topic, tuple(mq_all)))
+            shares.append(TopicShare(topic, mq_all))
         else:
             views.append(TopicView(topic, mq_all, ()))
     strategy = subscriber.strategy
