@@ -97,7 +97,7 @@ class Machine:
         flush = self.broker.flush_work(now_ms=0)
         if flush is not None:
             flush.run()
-            outputs += self.broker.flushed(flush, None)
+            outputs += self.broker.flushed(flush, None, now_ms=0)
         journal = self.broker.journal_work(now_ms=0)
         if journal is not None:
             outputs += self.broker.journaled(journal, None)

@@ -83,7 +83,7 @@ class Rig:
             )
         )
         if self.holds_work:
-            self.outputs += self.broker.settle()
+            self.outputs += self.broker.settle(now_ms=self.now_ms)
         else:
             self.work()
         return self.outputs[before:]
@@ -116,7 +116,7 @@ class Rig:
         if flush is not None:
             if error is None:
                 flush.run()
-            self.outputs += made(broker.flushed(flush, error))
+            self.outputs += made(broker.flushed(flush, error, now_ms=self.now_ms))
             self.settle()
         journal = broker.journal_work(now_ms=self.now_ms)
         if journal is not None:
@@ -135,9 +135,9 @@ class Rig:
 
     def settle(self) -> None:
         """Answer every pull that can be answered."""
-        self.outputs += made(self.broker.settle())
+        self.outputs += made(self.broker.settle(now_ms=self.now_ms))
         while self.broker.is_unsettled:
-            self.outputs += made(self.broker.settle())
+            self.outputs += made(self.broker.settle(now_ms=self.now_ms))
 
     def advance(self, duration_ms: int) -> list[Output]:
         """Let time pass in steps of a tick; returns what came out."""

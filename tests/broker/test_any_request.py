@@ -107,7 +107,7 @@ def test_broker_answers_any_request(
     outputs = list(broker.handle(command, PEER, now_ms=0, timestamp_ms=0))
     flush = broker.flush_work(now_ms=0)
     if flush is not None:
-        outputs += broker.flushed(flush, None)
+        outputs += broker.flushed(flush, None, now_ms=0)
     journal = broker.journal_work(now_ms=0)
     if journal is not None:
         assert decode_changes(journal.encode())

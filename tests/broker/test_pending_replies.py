@@ -23,14 +23,14 @@ def test_reply_goes_out_when_its_position_is_flushed() -> None:
     assert [] == list(pending.add(first, position=10, waits_for_flush=True, now_ms=0))
     assert [] == list(pending.add(second, position=20, waits_for_flush=True, now_ms=0))
 
-    assert [] == pending.note_flushed(9)
-    assert [first] == pending.note_flushed(10)
-    assert [second] == pending.note_flushed(30)
+    assert [] == pending.note_flushed(9, now_ms=0)
+    assert [first] == pending.note_flushed(10, now_ms=0)
+    assert [second] == pending.note_flushed(30, now_ms=0)
 
 
 def test_reply_for_a_flushed_position_goes_out_at_once() -> None:
     pending = make()
-    pending.note_flushed(10)
+    pending.note_flushed(10, now_ms=0)
     given = reply()
 
     assert [given] == list(pending.add(given, position=10, waits_for_flush=True, now_ms=0))
@@ -69,8 +69,8 @@ def test_connection_with_too_much_in_flight_is_paused_until_half_is_answered() -
     ]
     assert [PauseReading(PEER)] == outputs
 
-    quarter = pending.note_flushed(IN_FLIGHT_MAX // 4)
-    half = pending.note_flushed(IN_FLIGHT_MAX // 2)
+    quarter = pending.note_flushed(IN_FLIGHT_MAX // 4, now_ms=0)
+    half = pending.note_flushed(IN_FLIGHT_MAX // 2, now_ms=0)
 
     assert ResumeReading(PEER) not in quarter
     assert ResumeReading(PEER) == half[-1]
@@ -97,7 +97,7 @@ def test_reply_waits_for_both_rounds_and_then_for_the_flush() -> None:
     after_registration = pending.note_rounds()
 
     assert ([], []) == (after_journal, after_registration)
-    assert [given] == pending.note_flushed(10)
+    assert [given] == pending.note_flushed(10, now_ms=0)
 
 
 def test_failed_journal_answers_an_error_to_what_waited_for_it_alone() -> None:
@@ -120,9 +120,41 @@ def test_replies_behind_what_was_written_say_that_the_message_is_lost() -> None:
     pending.add(lost, position=20, waits_for_flush=False, now_ms=0)
     pending.add(lost_in_sync, position=30, waits_for_flush=True, now_ms=0)
 
-    outputs = pending.fail_unwritten(10, "no space left")
+    outputs = pending.fail_unwritten(10, "no space left", now_ms=0)
 
     assert [kept, lost, lost_in_sync] == outputs
     assert [0, 14, 14] == [output.command.code for output in outputs if isinstance(output, Reply)]
     assert "no space left" == lost.command.remark
     assert 0 == len(pending)
+
+
+def test_latency_counts_a_group_with_the_time_of_its_first() -> None:
+    pending = make()
+    for at in range(4):
+        pending.add(reply(at), position=at + 1, waits_for_flush=True, now_ms=10 * at)
+
+    pending.note_flushed(3, now_ms=50)
+    pending.note_flushed(3, now_ms=80)
+
+    found = [pending.latency.percentile_ms(share, now_ms=80) for share in (0.01, 1)]
+    assert [50, 50, 50] == [*found, pending.latency.max_ms]
+    pending.note_flushed(4, now_ms=35)
+    assert 5 == pending.latency.percentile_ms(0.25, now_ms=80)
+
+
+def test_latency_counts_what_waits_for_the_write_and_what_waits_too_long() -> None:
+    pending = make()
+    pending.add(reply(), position=1, waits_for_flush=False, now_ms=0)
+    pending.add(reply(), position=2, waits_for_flush=False, now_ms=2)
+    pending.add(reply(), position=3, waits_for_flush=True, now_ms=0)
+
+    pending.note_written(1, now_ms=4)
+    pending.note_written(1, now_ms=9_999)
+    pending.note_flushed(1, now_ms=9_999)
+    pending.note_written(2, now_ms=4)
+    late_ms = FLUSH_TIMEOUT_MS + 1
+    assert 1 == len(pending.expire_flush(late_ms))
+
+    found = [pending.latency.percentile_ms(share, now_ms=late_ms) for share in (0.3, 0.6, 1)]
+    assert [2, 4, 6_000] == found
+    assert late_ms == pending.latency.max_ms

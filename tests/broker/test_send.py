@@ -102,7 +102,7 @@ def test_messages_of_one_flush_are_answered_together_in_order(rig: Any) -> None:
     flush = rig.broker.flush_work(now_ms=rig.now_ms)
     rig.handle(connection, _send_command("T", 5))
 
-    outputs = rig.broker.flushed(flush, None)
+    outputs = rig.broker.flushed(flush, None, now_ms=rig.now_ms)
 
     assert [0, 1, 2, 3, 4] == [reply.opaque for reply in rig.replies(outputs)]
     assert rig.broker.flush_work(now_ms=rig.now_ms) is not None
@@ -170,7 +170,7 @@ def test_async_flush_answers_and_shows_at_once(make_rig: Callable[..., Any]) -> 
     rig.holds_work = True
 
     reply = rig.send(rig.connect())
-    rig.broker.settle()
+    rig.broker.settle(now_ms=rig.now_ms)
 
     assert ResponseCode.SUCCESS == reply.code
     assert 1 == len(rig.records("T"))
@@ -291,7 +291,7 @@ def test_send_that_makes_a_topic_waits_until_the_topic_is_written(rig: Any) -> N
 
     flush = rig.broker.flush_work(now_ms=rig.now_ms)
     flush.run()
-    after_flush = rig.broker.flushed(flush, None)
+    after_flush = rig.broker.flushed(flush, None, now_ms=rig.now_ms)
     journal = rig.broker.journal_work(now_ms=rig.now_ms)
     rig.handle(connection, _send_command("new", 2))
     after_journal = rig.broker.journaled(journal, None)

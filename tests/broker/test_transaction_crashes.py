@@ -125,11 +125,11 @@ class Life:
     def work(self) -> list[Output]:
         """Bring everything to the disk."""
         broker = self.broker
-        outputs = broker.settle()
+        outputs = broker.settle(now_ms=self.now_ms)
         flush = broker.flush_work(now_ms=self.now_ms)
         if flush is not None:
             flush.run()
-            outputs += broker.flushed(flush, None)
+            outputs += broker.flushed(flush, None, now_ms=self.now_ms)
         journal = broker.journal_work(now_ms=self.now_ms)
         if journal is not None:
             if journal.changes:

@@ -423,7 +423,7 @@ def test_a_round_commits_nothing_before_what_it_wrote_is_on_the_disk(rig: Any) -
         rig.now_ms += 100
         rig.timestamp_ms += 100
         rig.outputs += rig.broker.tick(now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
-        rig.outputs += rig.broker.settle()
+        rig.outputs += rig.broker.settle(now_ms=rig.now_ms)
     before = rig.broker.state.offsets.find(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0)
     held = asked(rig.outputs)
 

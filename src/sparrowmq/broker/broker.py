@@ -226,7 +226,7 @@ class Broker:
             *clients.forget_connection(self.state, connection, now_ms=now_ms),
         ]
 
-    def settle(self) -> list[Output]:
+    def settle(self, *, now_ms: int) -> list[Output]:
         """Write what was appended, make what can be read visible, answer who waits for either.
 
         Call it again while `is_unsettled`: a call answers a bounded number of pulls.
@@ -234,10 +234,10 @@ class Broker:
         store, pending = self.state.store, self.state.pending
         written = store.write()
         if written.status is PutStatus.PUT_OK:
-            outputs = pending.note_written(store.written_position)
+            outputs = pending.note_written(store.written_position, now_ms=now_ms)
         else:
             reason = f"{written.status.name}: {written.remark}"
-            outputs = pending.fail_unwritten(store.written_position, reason)
+            outputs = pending.fail_unwritten(store.written_position, reason, now_ms=now_ms)
         dispatched = store.dispatch()
         if dispatched:
             for item in dispatched:
@@ -326,7 +326,7 @@ class Broker:
         self._flush_runs = work is not None
         return work
 
-    def flushed(self, work: FlushWork, error: Exception | None) -> list[Output]:
+    def flushed(self, work: FlushWork, error: Exception | None, *, now_ms: int) -> list[Output]:
         """Take the end of a flush: release the sends it covers, then wake pulls.
 
         After a shortage the sends wait for the next flush, which a tick begins.
@@ -342,7 +342,8 @@ class Broker:
         if error is not None:
             return pending.fail_flush()
         self._flush_is_short = False
-        return pending.note_flushed(store.flushed_position) + self.settle()
+        released = pending.note_flushed(store.flushed_position, now_ms=now_ms)
+        return released + self.settle(now_ms=now_ms)
 
     def journal_work(self, *, now_ms: int) -> JournalWork | None:
         """Return what to append to the journal, or None."""

@@ -132,7 +132,7 @@ class BrokerHost:
 
     def settle(self) -> None:
         """Show what was appended, and answer who waits for it."""
-        outputs = self._broker.settle()
+        outputs = self._broker.settle(now_ms=self._world.monotonic_ms())
         if outputs:
             self._world.perform(outputs)
         if self._broker.is_unsettled and not self.is_stopping:
@@ -180,7 +180,8 @@ class BrokerHost:
         return Round(RoundLane.FLUSH, work, work.run, partial(self._flushed, work))
 
     def _flushed(self, work: FlushWork, error: Exception | None) -> None:
-        self._world.perform(self._broker.flushed(work, error))
+        now_ms = self._world.monotonic_ms()
+        self._world.perform(self._broker.flushed(work, error, now_ms=now_ms))
         if error is not None and self._broker.state.store.failure is error:
             text = f"flush failed, the store takes no more messages: {error}"
             self._world.perform([Fact(text, error=True)])

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sparrowmq.broker.put_latency import PutLatency
 from sparrowmq.broker.rounds import Rounds
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.serving.connections import (
@@ -50,11 +51,15 @@ class PendingReplies:
     Args:
         journal: the rounds of writing changes of the configuration.
         registrations: the rounds of registration at the name servers.
+
+    Attributes:
+        latency: how long the answers to sends were held back.
     """
 
     def __init__(self, journal: Rounds, registrations: Rounds) -> None:
         self._journal = journal
         self._registrations = registrations
+        self.latency = PutLatency()
         self._written_position = self._flushed_position = 0
         self._for_write: deque[_Awaiting] = deque()
         self._for_flush: deque[_Awaiting] = deque()
@@ -104,24 +109,26 @@ class PendingReplies:
             return []
         return [*self._add_entry(entry)]
 
-    def note_written(self, position: int) -> list[Output]:
+    def note_written(self, position: int, *, now_ms: int) -> list[Output]:
         """Release what waited for the log to be written up to `position`."""
         self._written_position = position
         waiting = self._for_write
-        if not waiting:
+        if not waiting or waiting[0].position > position:
             return []
+        since_ms = waiting[0].since_ms
+        released: list[Output] = []
         if waiting[-1].position <= position:
-            released: list[Output] = [entry.reply for entry in waiting]
+            released = [entry.reply for entry in waiting]
             waiting.clear()
-            return released
-        released = []
-        while waiting and waiting[0].position <= position:
-            released.append(waiting.popleft().reply)
+        else:
+            while waiting and waiting[0].position <= position:
+                released.append(waiting.popleft().reply)
+        self.latency.note(len(released), now_ms - since_ms, now_ms=now_ms)
         return released
 
-    def fail_unwritten(self, position: int, reason: str) -> list[Output]:
+    def fail_unwritten(self, position: int, reason: str, *, now_ms: int) -> list[Output]:
         """Answer SERVICE_NOT_AVAILABLE to what waits for bytes behind `position`: they are lost."""
-        released = self.note_written(position)
+        released = self.note_written(position, now_ms=now_ms)
         for entry in self._for_write:
             released.append(_unwritten(entry.reply, reason))
         self._for_write.clear()
@@ -133,13 +140,17 @@ class PendingReplies:
         self._for_rounds = [entry for entry in self._for_rounds if entry.position <= position]
         return released
 
-    def note_flushed(self, position: int) -> list[Output]:
+    def note_flushed(self, position: int, *, now_ms: int) -> list[Output]:
         """Release what waited for the flush up to `position`."""
         self._flushed_position = max(self._flushed_position, position)
         released: list[Output] = []
         waiting = self._for_flush
+        if not waiting or waiting[0].position > self._flushed_position:
+            return released
+        count, since_ms = len(waiting), waiting[0].since_ms
         while waiting and waiting[0].position <= self._flushed_position:
             self._release(waiting.popleft().reply, released)
+        self.latency.note(count - len(waiting), now_ms - since_ms, now_ms=now_ms)
         return released
 
     def fail_flush(self) -> list[Output]:
@@ -154,8 +165,9 @@ class PendingReplies:
         """Answer FLUSH_DISK_TIMEOUT to what has waited too long; the message stays stored."""
         released: list[Output] = []
         waiting = self._for_flush
-        while waiting and now_ms - waiting[0].since_ms > FLUSH_TIMEOUT_MS:
+        while waiting and (waited_ms := now_ms - waiting[0].since_ms) > FLUSH_TIMEOUT_MS:
             self._release(_flush_failed(waiting.popleft().reply), released)
+            self.latency.note(1, waited_ms, now_ms=now_ms)
         return released
 
     def note_rounds(self) -> list[Output]:

@@ -286,7 +286,7 @@ class BrokerNode:
     # --- starting ---------------------------------------------------------------------------
 
     def _check_start(self) -> None:
-        self.broker.settle()
+        self.broker.settle(now_ms=self.monotonic_ms())
         self._checkers.check_restarted(self.name, self._store)
         if self._has_stopped:
             self._checkers.check_reloaded(self.name, self._offset_tables())

@@ -67,7 +67,7 @@ def check_broker(data: bytes) -> None:
         flush = broker.flush_work(now_ms=0)
         if flush is not None:
             flush.run()
-            outputs += broker.flushed(flush, None)
+            outputs += broker.flushed(flush, None, now_ms=0)
         journal = broker.journal_work(now_ms=0)
         if journal is not None:
             assert decode_changes(journal.encode())

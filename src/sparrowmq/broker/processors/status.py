@@ -165,7 +165,7 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
     page cache to wait for. Totals of the morning are 0, as of a broker that started today.
     """
     gets_per_second = state.rates.gets_per_second(request.now_ms, gets=state.counters.gets)
-    counters, store = state.counters, state.store
+    counters, store, latency = state.counters, state.store, state.pending.latency
     disk_ratio = str(store.disk_used_percent() / 100)
     earliest_ms = store.begin_timestamp_ms
     table = {
@@ -185,6 +185,9 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
         "putMessageTimesTotal": str(counters.puts),
         "putMessageSizeTotal": str(counters.put_bytes),
         "putMessageAverageSize": str(counters.put_bytes / max(1, counters.puts)),
+        "putMessageEntireTimeMax": str(latency.max_ms),
+        "putLatency99": f"{latency.percentile_ms(0.99, now_ms=request.now_ms):.2f}",
+        "putLatency999": f"{latency.percentile_ms(0.999, now_ms=request.now_ms):.2f}",
         "putTps": state.rates.puts_per_second(request.now_ms, puts=counters.puts),
         "getTransferedTps": gets_per_second,
         # As 5.x writes it.

@@ -1,0 +1,72 @@
+"""How long messages lately took to be stored, as RocketMQ's tools print it. Pure.
+
+A message takes from its request to its answer, which waits until the log is written or flushed. All
+answers of one group commit are noted at once, with the time of the group's first. So the cost does
+not grow with the messages, and what is shown is rather too long than too short.
+
+Source: StoreStatsService.java, whose steps these are.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+
+WINDOW_MS = 60_000
+# Durations up to each of these are counted together.
+STEPS_MS: tuple[int, ...] = (
+    *range(21),
+    *range(22, 51, 2),
+    *range(55, 101, 5),
+    *range(110, 201, 10),
+    *range(250, 501, 50),
+    *range(600, 1_001, 100),
+    *range(2_000, 10_001, 1_000),
+)
+
+
+class PutLatency:
+    """The durations of the current minute and of the one before.
+
+    Attributes:
+        max_ms: the longest since the broker started.
+    """
+
+    __slots__ = ("_before", "_counts", "_until_ms", "max_ms")
+
+    def __init__(self) -> None:
+        # Behind the last step are all that took longer.
+        self._counts = self._before = [0] * (len(STEPS_MS) + 1)
+        self._until_ms = 0
+        self.max_ms = 0
+
+    def note(self, count: int, duration_ms: int, *, now_ms: int) -> None:
+        """Take note of answers that took so long at most."""
+        if now_ms >= self._until_ms:
+            self._turn(now_ms)
+        self._counts[bisect_left(STEPS_MS, duration_ms)] += count
+        if duration_ms > self.max_ms:
+            self.max_ms = duration_ms
+
+    def _turn(self, now_ms: int) -> None:
+        empty = [0] * (len(STEPS_MS) + 1)
+        has_just_ended = now_ms < self._until_ms + WINDOW_MS
+        self._before = self._counts if has_just_ended else empty
+        self._counts = empty.copy()
+        self._until_ms = now_ms + WINDOW_MS
+
+    def percentile_ms(self, share: float, *, now_ms: int) -> int:
+        """Return a duration that this share of messages did not exceed; 0 without messages.
+
+        Differs from RocketMQ: the current minute counts as well, and a step is shown by its end,
+        not by a place between its ends.
+        """
+        if now_ms >= self._until_ms:
+            self._turn(now_ms)
+        counts = [now + before for now, before in zip(self._counts, self._before, strict=True)]
+        left = math.ceil(sum(counts) * share)
+        for step_ms, count in zip(STEPS_MS, counts, strict=False):
+            left -= count
+            if left <= 0:
+                return step_ms
+        return self.max_ms
