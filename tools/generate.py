@@ -206,7 +206,8 @@ namesakes. Spark's options stand on pages of their own: [the source](spark-sourc
 Options of `sparrowmq up`, `sparrowmq broker`, `sparrowmq nameserver` and `python -m
 sparrowmq.hosting`; each command's `--help` lists those it takes. The commands take them from
 variables (`--retention-hours` is `SPARROWMQ_RETENTION_HOURS`) and [from a
-file](../howto/configure-servers.md) as well.
+file](../howto/configure-servers.md) as well; `python -m sparrowmq.hosting`, which tests and
+benchmarks start, takes options alone, so that no variable of the machine changes what they do.
 
 {markdown(row._replace(name=f"--{row.name}") for row in SETTINGS)}"""
     return PAGE, text

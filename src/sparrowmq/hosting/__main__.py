@@ -1,6 +1,7 @@
 """`python -m sparrowmq.hosting`: `sparrowmq up` without the packages that the command needs.
 
-The options are the rows of `sparrowmq.config`. `sparrowmq.testing.EmbeddedCluster` runs this.
+The options are the rows of `sparrowmq.config`; no file and no variable is read.
+`sparrowmq.testing.EmbeddedCluster` runs this.
 """
 
 from __future__ import annotations
