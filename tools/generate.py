@@ -1,7 +1,7 @@
 """Make the files that are made of others: `make generate`, or `--check` to compare alone.
 
 - The synchronous face is the asyncio face without `async` and `await` and in other words. What the
-  two do differently stands in `client/task_host.py` and `client/thread_host.py`, under the same
+  two do differently stands in `client/faces/task_host.py` and `thread_host.py`, under the same
   names.
 - The reference page of commands is made of the command line itself, that of metrics of the tables
   of series.
@@ -37,8 +37,8 @@ from sparrowmq.client.config import (
     ProducerConfig,
     SightConfig,
 )
-from sparrowmq.client.series import CLIENT_SERIES, MetricSeries
 from sparrowmq.client.settings import rows_of
+from sparrowmq.client.sight.series import CLIENT_SERIES, MetricSeries
 from sparrowmq.config import SETTINGS, Setting
 from sparrowmq.exporter.series import CLUSTER_SERIES
 
@@ -51,6 +51,7 @@ RUFF = Path(sys.executable).with_name("ruff")
 
 FACES = {
     "aio.py": "blocking.py",
+    "aio_admin.py": "blocking_admin.py",
     "aio_pull.py": "blocking_pull.py",
     "aio_member.py": "blocking_member.py",
     "aio_batches.py": "blocking_batches.py",
@@ -99,7 +100,7 @@ def make_faces() -> Iterator[tuple[Path, str]]:
     """Make the synchronous face."""
     unused = {pattern for pattern, _ in WORDS}
     for source, target in FACES.items():
-        text = (CLIENT / source).read_text()
+        text = (CLIENT / "faces" / source).read_text()
         for pattern, word in WORDS:
             text, count = re.subn(pattern, word, text)
             if count:
@@ -108,7 +109,7 @@ def make_faces() -> Iterator[tuple[Path, str]]:
         if wrong is not None:
             line = text.count("\n", 0, wrong.start()) + 1
             raise SystemExit(f"{target}:{line}: {wrong[0]!r} is left of {source}; see WORDS")
-        path = CLIENT / target
+        path = CLIENT / "faces" / target
         yield path, tidy(f"# Made of {source} by `make generate`; change that file.\n{text}", path)
     if unused:
         raise SystemExit(f"found in no face: {sorted(unused)}; see WORDS")

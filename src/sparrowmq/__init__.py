@@ -10,12 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparrowmq.client.aio import AsyncAdmin, AsyncProducer, AsyncPushConsumer
-    from sparrowmq.client.aio_pull import AsyncLitePullConsumer
-    from sparrowmq.client.aio_transaction import AsyncTransactionProducer
-    from sparrowmq.client.blocking import Admin, Producer, PushConsumer
-    from sparrowmq.client.blocking_pull import LitePullConsumer
-    from sparrowmq.client.blocking_transaction import TransactionProducer
+    from sparrowmq.client.faces.aio import AsyncProducer, AsyncPushConsumer
+    from sparrowmq.client.faces.aio_admin import AsyncAdmin
+    from sparrowmq.client.faces.aio_pull import AsyncLitePullConsumer
+    from sparrowmq.client.faces.aio_transaction import AsyncTransactionProducer
+    from sparrowmq.client.faces.blocking import Producer, PushConsumer
+    from sparrowmq.client.faces.blocking_admin import Admin
+    from sparrowmq.client.faces.blocking_pull import LitePullConsumer
+    from sparrowmq.client.faces.blocking_transaction import TransactionProducer
     from sparrowmq.client.lite_pull import PullResult
     from sparrowmq.client.operations.pull import PullStatus
     from sparrowmq.client.selectors import (
@@ -129,13 +131,13 @@ __all__ = [
 
 # Where a name is defined, if not in `sparrowmq.model`.
 _MODULES = {
-    "Admin": "sparrowmq.client.blocking",
+    "Admin": "sparrowmq.client.faces.blocking_admin",
     "AdminSettings": "sparrowmq.client.setting_types",
-    "AsyncAdmin": "sparrowmq.client.aio",
-    "AsyncLitePullConsumer": "sparrowmq.client.aio_pull",
-    "AsyncProducer": "sparrowmq.client.aio",
-    "AsyncPushConsumer": "sparrowmq.client.aio",
-    "AsyncTransactionProducer": "sparrowmq.client.aio_transaction",
+    "AsyncAdmin": "sparrowmq.client.faces.aio_admin",
+    "AsyncLitePullConsumer": "sparrowmq.client.faces.aio_pull",
+    "AsyncProducer": "sparrowmq.client.faces.aio",
+    "AsyncPushConsumer": "sparrowmq.client.faces.aio",
+    "AsyncTransactionProducer": "sparrowmq.client.faces.aio_transaction",
     "BrokerError": "sparrowmq.errors",
     "BufferFull": "sparrowmq.errors",
     "ClientIdRule": "sparrowmq.membership.client_id",
@@ -145,20 +147,20 @@ _MODULES = {
     "HalfMessage": "sparrowmq.client.transactions",
     "InvokeTimeout": "sparrowmq.errors",
     "JsonSerializer": "sparrowmq.client.serializers",
-    "LitePullConsumer": "sparrowmq.client.blocking_pull",
+    "LitePullConsumer": "sparrowmq.client.faces.blocking_pull",
     "LitePullConsumerSettings": "sparrowmq.client.setting_types",
     "NoWritableQueue": "sparrowmq.errors",
-    "Producer": "sparrowmq.client.blocking",
+    "Producer": "sparrowmq.client.faces.blocking",
     "ProducerSettings": "sparrowmq.client.setting_types",
     "PullResult": "sparrowmq.client.lite_pull",
     "PullStatus": "sparrowmq.client.operations.pull",
-    "PushConsumer": "sparrowmq.client.blocking",
+    "PushConsumer": "sparrowmq.client.faces.blocking",
     "PushConsumerSettings": "sparrowmq.client.setting_types",
     "RouteError": "sparrowmq.errors",
     "SendFailed": "sparrowmq.errors",
     "SparrowError": "sparrowmq.errors",
     "TopicRouteNotFound": "sparrowmq.errors",
-    "TransactionProducer": "sparrowmq.client.blocking_transaction",
+    "TransactionProducer": "sparrowmq.client.faces.blocking_transaction",
     "TransportError": "sparrowmq.errors",
     "UnreadableMessage": "sparrowmq.errors",
     "UsageError": "sparrowmq.errors",

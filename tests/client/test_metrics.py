@@ -17,7 +17,7 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
-from sparrowmq.client.series import CLIENT_SERIES
+from sparrowmq.client.sight.series import CLIENT_SERIES
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until

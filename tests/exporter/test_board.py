@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sparrowmq.client.series import CLIENT_SERIES
+from sparrowmq.client.sight.series import CLIENT_SERIES
 from sparrowmq.exporter.series import CLUSTER_SERIES
 
 BOARD = Path(__file__).parents[2] / "packaging/grafana/sparrowmq.json"

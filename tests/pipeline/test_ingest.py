@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from signals import send_when_handled
 from sparrowmq.cli.main import build_app
-from sparrowmq.client.blocking import Producer
+from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.demo.flights import load_flights
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import Message

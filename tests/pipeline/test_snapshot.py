@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from members import MemberProcess
 from sparrowmq.cli.main import build_app
-from sparrowmq.client.blocking import Admin, Producer
+from sparrowmq.client.faces.blocking import Producer
+from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.model import Message, MessageQueue
 from sparrowmq.testing import EmbeddedCluster
 

@@ -12,7 +12,8 @@ pytest.importorskip("pyspark")
 
 import pyarrow.dataset as ds
 
-from sparrowmq.client.blocking import Admin, Producer
+from sparrowmq.client.faces.blocking import Producer
+from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.model import Message, MessageQueue
 from sparrowmq.pipeline.parquet import parquet_writer
 from sparrowmq.spark import cluster as connections

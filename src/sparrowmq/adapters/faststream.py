@@ -48,7 +48,8 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import BrokerSpec, Operation, PublisherSpec, SubscriberSpec
 from faststream.specification.schema import Message as MessageSpec
 
-from sparrowmq.client.aio import AsyncAdmin, AsyncProducer, AsyncPushConsumer
+from sparrowmq.client.faces.aio import AsyncProducer, AsyncPushConsumer
+from sparrowmq.client.faces.aio_admin import AsyncAdmin
 from sparrowmq.client.outgoing import RESERVED_PROPERTIES
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import ConsumeContext, Message, MessageExt

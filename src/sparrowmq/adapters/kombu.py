@@ -29,7 +29,8 @@ from typing import Any, Final
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.utils.json import dumps, loads
 
-from sparrowmq.client.blocking import Admin, Producer, PushConsumer
+from sparrowmq.client.faces.blocking import Producer, PushConsumer
+from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.errors import (
     ConnectFailed,
     RouteError,

@@ -25,8 +25,8 @@ from sparrowmq.cli.contexts import Chosen, Context, choose_context
 from sparrowmq.cli.failures import reporting_errors
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.directory import Directory
+from sparrowmq.client.faces.thread_host import open_driver
 from sparrowmq.client.operations.topics import list_topics
-from sparrowmq.client.thread_host import open_driver
 from sparrowmq.config import find_setting
 from sparrowmq.errors import ConnectFailed, TopicRouteNotFound, UsageError
 from sparrowmq.model.names import find_nearest

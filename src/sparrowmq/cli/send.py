@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from sparrowmq.cli.connecting import CommandCluster, naming_topic, on_cluster
 from sparrowmq.cli.failures import say
 from sparrowmq.cli.output import print_json
-from sparrowmq.client.blocking import Producer
+from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.errors import UsageError
 from sparrowmq.model import Message, MessageQueue, SendResult
 from sparrowmq.model.message import BODY_BYTES_MAX

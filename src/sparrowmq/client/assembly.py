@@ -28,7 +28,6 @@ from sparrowmq.client.lite_pull import LitePull
 from sparrowmq.client.local_offsets import LocalOffsets, default_directory
 from sparrowmq.client.name_servers import NameServers, parse_name_servers
 from sparrowmq.client.notices import NoticeLog
-from sparrowmq.client.observers import observe_consumer, observe_polls, observe_sends
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.setting_types import (
@@ -38,6 +37,7 @@ from sparrowmq.client.setting_types import (
     PushConsumerSettings,
 )
 from sparrowmq.client.settings import take
+from sparrowmq.client.sight.observers import observe_consumer, observe_polls, observe_sends
 from sparrowmq.client.subscriber import (
     AsyncListener,
     AsyncOrderlyListener,

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp
 
 from sparrowmq.calling.tls import server_context
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.task_host import open_driver
+from sparrowmq.client.faces.task_host import open_driver
 from sparrowmq.dash.access import Access, Guard, check_host_name, make_password
 from sparrowmq.dash.cluster_pages import (
     show_broker,

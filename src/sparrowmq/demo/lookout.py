@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from sparrowmq.calling.clock import monotonic_ms
-from sparrowmq.client.blocking import Admin
+from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.demo.board import Board, QueueLagSample
 from sparrowmq.errors import SparrowError
 from sparrowmq.processes.crew import Child, Crew

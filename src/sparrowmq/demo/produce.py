@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sparrowmq.calling.clock import monotonic_ms
-from sparrowmq.client.blocking import Producer
+from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.demo.flights import Flights, load_flights
 from sparrowmq.demo.logbook import Produced
 from sparrowmq.errors import SparrowError

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import msgspec
 
 from sparrowmq.calling.clock import monotonic_ms
-from sparrowmq.client.blocking import Admin
+from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.demo.board import Board, Ending, Happening, StageTime, TwinStaging
 from sparrowmq.demo.cast import (
     FIRST_GROUP,

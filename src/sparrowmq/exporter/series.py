@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparrowmq.client.series import MetricSeries
+from sparrowmq.client.sight.series import MetricSeries
 
 _QUEUE = ("group", "topic", "broker", "queue")
 _BROKER = ("broker", "cluster")

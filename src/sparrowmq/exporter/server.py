@@ -19,7 +19,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.task_host import open_driver
+from sparrowmq.client.faces.task_host import open_driver
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.exporter.watch import ClusterWatch
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparrowmq.calling.clock import monotonic_ms
-from sparrowmq.client.blocking import PushConsumer
+from sparrowmq.client.faces.blocking import PushConsumer
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import ConsumeContext, ConsumeFromWhere, MessageExt, MessageQueue
 from sparrowmq.processes.logbook import Failed, Logbook, open_logbook

@@ -1,6 +1,6 @@
 """The clients of a simulated cluster: producers, and the members of the group.
 
-A member is what the faces make of a `PushConsumer` (`client/assembly.py`, `client/aio.py`): a
+A member is what the faces make of a `PushConsumer` (`client/assembly.py`, `client/faces/aio.py`): a
 subscriber, the operation `consume`, and a driver. Here the driver is the simulated one.
 """
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal, Self
 
-from sparrowmq.client.blocking import Admin
+from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.testing.questions import WAIT_MS, ClusterFailed, wait_until_consumed
 

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from sparrowmq.calling import clock
-from sparrowmq.client.blocking import Admin
+from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.errors import UsageError
 from sparrowmq.hosting.servers import Flush, HostSettings, Serving, serving_both
 from sparrowmq.testing.questions import WAIT_MS, ClusterFailed, wait_until_consumed

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from sparrowmq.client.blocking import Admin
-from sparrowmq.client.blocking_pull import LitePullConsumer
 from sparrowmq.client.directory import QueueLag
+from sparrowmq.client.faces.blocking_admin import Admin
+from sparrowmq.client.faces.blocking_pull import LitePullConsumer
 from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt
 from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX, TOOLS_GROUP

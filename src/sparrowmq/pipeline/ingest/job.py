@@ -28,7 +28,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sparrowmq.client.blocking import Admin
+from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.errors import ConfigError, TopicRouteNotFound
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group
 from sparrowmq.pipeline.files import Files

@@ -11,13 +11,13 @@ from typing import Self, TypeVar, Unpack
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import CLOSE_MARGIN_MS, RESTART_S, make_coordinator
+from sparrowmq.client.faces.thread_host import TAKES_COROUTINES, ThreadHost, open_instance
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.operations import transactions
 from sparrowmq.client.operations.observe import observe
 from sparrowmq.client.operations.trace import finish
 from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.setting_types import ProducerSettings
-from sparrowmq.client.thread_host import TAKES_COROUTINES, ThreadHost, open_instance
 from sparrowmq.client.transactions import CHECKS_AT_ONCE, Check, HalfMessage
 from sparrowmq.errors import UsageError
 from sparrowmq.model import Message, TransactionState

@@ -9,10 +9,10 @@ from threading import Lock
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.client.assembly import DRIVER_CLOSE_MS, RESTART_S
 from sparrowmq.client.batcher import Batcher, Pending
+from sparrowmq.client.faces.task_host import Future, TaskHost, make_future
 from sparrowmq.client.operations import batches
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueChoice
-from sparrowmq.client.task_host import Future, TaskHost, make_future
 from sparrowmq.errors import BufferFull
 from sparrowmq.model import Message, SendResult
 

@@ -19,11 +19,11 @@ from sparrowmq.client.assembly import (
     check_start,
     give_up,
 )
+from sparrowmq.client.faces.thread_host import ThreadHost, open_instance
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.member_events import begin_leaving
 from sparrowmq.client.notices import warn_no_subscription, warn_not_closed, warn_not_started
 from sparrowmq.client.subscriber import LeftGroup, Subscriber
-from sparrowmq.client.thread_host import ThreadHost, open_instance
 from sparrowmq.errors import UsageError
 
 T = TypeVar("T")

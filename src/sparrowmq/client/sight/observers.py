@@ -80,7 +80,7 @@ def _watched(listener: AsyncListener | AsyncOrderlyListener, watch: Watch) -> As
 
 def _import(module: str, setting: str, extra: str) -> Any:
     try:
-        return importlib.import_module(f"sparrowmq.client.{module}")
+        return importlib.import_module(f"sparrowmq.client.sight.{module}")
     except ImportError as error:
         raise ConfigError(
             f"{setting} is given, but {error.name} is not installed; "

@@ -10,10 +10,10 @@ from threading import Lock
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.client.assembly import DRIVER_CLOSE_MS, RESTART_S
 from sparrowmq.client.batcher import Batcher, Pending
+from sparrowmq.client.faces.thread_host import Future, ThreadHost, make_future
 from sparrowmq.client.operations import batches
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueChoice
-from sparrowmq.client.thread_host import Future, ThreadHost, make_future
 from sparrowmq.errors import BufferFull
 from sparrowmq.model import Message, SendResult
 

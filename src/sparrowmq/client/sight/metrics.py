@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.publisher import Ended
-from sparrowmq.client.series import (
+from sparrowmq.client.sight.series import (
     CONSUMED,
     EVENTS,
     PROCESS_SECONDS,

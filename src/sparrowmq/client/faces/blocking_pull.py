@@ -1,31 +1,29 @@
-"""The asyncio face of polling: each method awaits one operation, and nothing more.
-
-The synchronous face, `blocking_pull.py`, is made of this file by `make generate`.
-"""
+# Made of aio_pull.py by `make generate`; change that file.
+"""The synchronous face of polling: each method runs one operation, and nothing more."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from threading import Lock
 from types import TracebackType
 from typing import Self, Unpack
 
 from sparrowmq.calling import clock
-from sparrowmq.client.aio_member import AsyncMember
 from sparrowmq.client.assembly import (
     add_subscription,
     make_lite_pull,
     make_subscription,
     remove_subscription,
 )
+from sparrowmq.client.faces.blocking_member import Member
+from sparrowmq.client.faces.thread_host import TAKES_COROUTINES
 from sparrowmq.client.lite_pull import PullResult
 from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
 from sparrowmq.client.operations.waiting import WAIT_MS, wait_assigned
 from sparrowmq.client.setting_types import LitePullConsumerSettings
-from sparrowmq.client.subscriber import AsyncRebalanceListener, ConsumeCounters, RebalanceCallbacks
-from sparrowmq.client.task_host import TAKES_COROUTINES
+from sparrowmq.client.subscriber import ConsumeCounters, RebalanceCallbacks, RebalanceListener
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 
@@ -33,11 +31,11 @@ from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 POOL_SIZE = 2
 
 
-class AsyncLitePullConsumer:
-    """A consumer that is asked for messages: `async for message in consumer`, `getone`, `getmany`.
+class LitePullConsumer:
+    """A consumer that is asked for messages: `for message in consumer`, `getone`, `getmany`.
 
     Either `subscribe` topics, and the group's members share the queues, or `assign` queues by
-    hand. One task polls at a time. What was given counts as done when the next message is asked
+    hand. One thread polls at a time. What was given counts as done when the next message is asked
     for, so a program that dies while it works on a message gets it again.
 
     Args:
@@ -57,9 +55,9 @@ class AsyncLitePullConsumer:
         group: str,
         *,
         name_server: str | Sequence[str] | None = None,
-        on_assign: AsyncRebalanceListener | None = None,
-        on_revoke: AsyncRebalanceListener | None = None,
-        on_lost: AsyncRebalanceListener | None = None,
+        on_assign: RebalanceListener | None = None,
+        on_revoke: RebalanceListener | None = None,
+        on_lost: RebalanceListener | None = None,
         **settings: Unpack[LitePullConsumerSettings],
     ) -> None:
         self._state = make_lite_pull(
@@ -69,7 +67,7 @@ class AsyncLitePullConsumer:
             is_async=TAKES_COROUTINES,
             **settings,
         )
-        self._member = AsyncMember(
+        self._member = Member(
             self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE
         )
         # Never waited for: who polls while another does gets an error.
@@ -78,22 +76,22 @@ class AsyncLitePullConsumer:
     def __repr__(self) -> str:
         return self._member.describe(type(self).__name__)
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
-    async def __aexit__(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         # A message on which the program failed is not done.
-        await self._close(is_done=error is None)
+        self._close(is_done=error is None)
 
-    async def __aiter__(self) -> AsyncIterator[MessageExt]:
+    def __iter__(self) -> Iterator[MessageExt]:
         """Give one message after the other, until the consumer is closed."""
         self._member.check_running()
-        while found := await self._poll(1, None):
+        while found := self._poll(1, None):
             yield found[0]
 
     @property
@@ -111,7 +109,7 @@ class AsyncLitePullConsumer:
         """What this consumer has done so far."""
         return self._state.subscriber.counters
 
-    async def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
+    def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
         """Consume a share of a topic's queues, before or after the start.
 
         Args:
@@ -125,58 +123,56 @@ class AsyncLitePullConsumer:
         subscription = make_subscription(self._state.subscriber, topic, expression)
         self._member.call(partial(add_subscription, self._state.subscriber, subscription))
 
-    async def unsubscribe(self, topic: str) -> None:
+    def unsubscribe(self, topic: str) -> None:
         """Stop consuming a topic; its queues are committed and given up."""
         self._member.call(partial(remove_subscription, self._state.subscriber, topic))
 
-    async def assign(self, queues: Sequence[MessageQueue]) -> None:
+    def assign(self, queues: Sequence[MessageQueue]) -> None:
         """Consume these queues and no others, whatever other members of the group do.
 
         Raises: UsageError after `subscribe` or `close`.
         """
-        await self._member.run(poll.assign(self._state, queues))
+        self._member.run(poll.assign(self._state, queues))
 
-    async def start(self) -> None:
-        """Join the group, in a task of its own. It goes on until `close`, whatever fails.
+    def start(self) -> None:
+        """Join the group, in a thread of its own. It goes on until `close`, whatever fails.
 
         Raises: as `PushConsumer.start`.
         """
         self._member.start(self)
 
-    async def getone(self, timeout_ms: int | None = None) -> MessageExt | None:
+    def getone(self, timeout_ms: int | None = None) -> MessageExt | None:
         """Return the next message; None if there is none in time, or the consumer is closed.
 
         Args:
             timeout_ms: how long to wait; None for as long as it takes.
 
-        Raises: UsageError before `start`, after `close`, and while another task polls.
+        Raises: UsageError before `start`, after `close`, and while another thread polls.
         """
         self._member.check_running()
-        found = await self._poll(1, timeout_ms)
+        found = self._poll(1, timeout_ms)
         return found[0] if found else None
 
-    async def getmany(
-        self, count_max: int = 500, timeout_ms: int = POLL_TIMEOUT_MS
-    ) -> list[MessageExt]:
+    def getmany(self, count_max: int = 500, timeout_ms: int = POLL_TIMEOUT_MS) -> list[MessageExt]:
         """Return the next messages as soon as there are any; [] if there are none in time.
 
         Raises: UsageError as `getone`.
         """
         self._member.check_running()
-        return await self._poll(count_max, timeout_ms)
+        return self._poll(count_max, timeout_ms)
 
-    async def poll(self, timeout_ms: int = POLL_TIMEOUT_MS) -> list[MessageExt]:
+    def poll(self, timeout_ms: int = POLL_TIMEOUT_MS) -> list[MessageExt]:
         """Return the next messages, at most `pull_batch_size`, as RocketMQ's poll does."""
-        return await self.getmany(self._state.subscriber.config.pull_batch_size, timeout_ms)
+        return self.getmany(self._state.subscriber.config.pull_batch_size, timeout_ms)
 
-    async def _poll(self, count_max: int, timeout_ms: int | None) -> list[MessageExt]:
+    def _poll(self, count_max: int, timeout_ms: int | None) -> list[MessageExt]:
         if not self._polling.acquire(blocking=False):
             raise UsageError(f"consumer {self.client_id} is polled already; make one for each user")
         state, begun_timestamp_ms = self._state, clock.timestamp_ms()
         try:
             while not (found := state.take(count_max)):
                 operation = poll.fetch(state, count_max, timeout_ms=timeout_ms)
-                if state.is_closed or not await self._member.driver.run(operation):
+                if state.is_closed or not self._member.driver.run(operation):
                     break
             if found and state.received is not None:
                 state.received(found, begun_timestamp_ms)
@@ -184,7 +180,7 @@ class AsyncLitePullConsumer:
         finally:
             self._polling.release()
 
-    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit all that was given so far, or these offsets, and wait for the answers.
 
         Args:
@@ -193,41 +189,41 @@ class AsyncLitePullConsumer:
 
         Raises: UsageError for a queue that is not ours; TransportError, BrokerError.
         """
-        await self._member.run(poll.commit(self._state, offsets))
+        self._member.run(poll.commit(self._state, offsets))
 
-    async def committed(self, queue: MessageQueue) -> int | None:
+    def committed(self, queue: MessageQueue) -> int | None:
         """Return what the group has committed for a queue; None for nothing.
 
         Raises: RouteError, TransportError, BrokerError.
         """
-        return await self._member.run(poll.committed(self._state, queue))
+        return self._member.run(poll.committed(self._state, queue))
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues this consumer has now, in order."""
         unwrap = self._state.namespace.unwrap_queue
         return [unwrap(queue) for queue in self._state.subscriber.member.assigned]
 
-    async def wait_assigned(self, timeout_ms: int = WAIT_MS) -> list[MessageQueue]:
+    def wait_assigned(self, timeout_ms: int = WAIT_MS) -> list[MessageQueue]:
         """Wait until this consumer has queues and consumes every one; return them, in order.
 
         Returns: [] if the time runs out first.
         Raises: UsageError before `start` and after `close`.
         """
         self._member.check_running()
-        return await self._member.run(wait_assigned(self._state.subscriber, timeout_ms=timeout_ms))
+        return self._member.run(wait_assigned(self._state.subscriber, timeout_ms=timeout_ms))
 
-    async def pause(self, *queues: MessageQueue) -> None:
+    def pause(self, *queues: MessageQueue) -> None:
         """Give no more messages of these queues until `resume`; they stay ours.
 
         Raises: UsageError for a queue that is not ours.
         """
-        await self._member.run(poll.pause(self._state, queues))
+        self._member.run(poll.pause(self._state, queues))
 
-    async def resume(self, *queues: MessageQueue) -> None:
+    def resume(self, *queues: MessageQueue) -> None:
         """Give messages of these queues again."""
-        await self._member.run(poll.resume(self._state, queues))
+        self._member.run(poll.resume(self._state, queues))
 
-    async def seek(self, queue: MessageQueue, offset: int) -> None:
+    def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset of a queue.
 
         What has arrived is dropped, and what was given does not count any more: with `auto_commit`
@@ -236,40 +232,40 @@ class AsyncLitePullConsumer:
         Raises: UsageError if the queue is not ours, or has no such offset; RouteError,
         TransportError, BrokerError.
         """
-        await self._member.run(poll.seek(self._state, queue, offset))
+        self._member.run(poll.seek(self._state, queue, offset))
 
-    async def seek_to_begin(self, *queues: MessageQueue) -> None:
+    def seek_to_begin(self, *queues: MessageQueue) -> None:
         """Go on at the oldest message of each queue."""
-        await self._member.run(poll.seek_to_begin(self._state, queues))
+        self._member.run(poll.seek_to_begin(self._state, queues))
 
-    async def seek_to_end(self, *queues: MessageQueue) -> None:
+    def seek_to_end(self, *queues: MessageQueue) -> None:
         """Go on behind the newest message of each queue."""
-        await self._member.run(poll.seek_to_end(self._state, queues))
+        self._member.run(poll.seek_to_end(self._state, queues))
 
-    async def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
+    def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
         """Go on at the first message of each queue stored at or after a wall-clock time.
 
         Raises: UsageError if a queue is not ours; RouteError, TransportError, BrokerError.
         """
-        await self._member.run(poll.seek_to_time(self._state, queues, timestamp_ms=timestamp_ms))
+        self._member.run(poll.seek_to_time(self._state, queues, timestamp_ms=timestamp_ms))
 
-    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+    def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a wall-clock time.
 
         Raises: RouteError, TransportError, BrokerError.
         """
-        return await self._member.run(
+        return self._member.run(
             administer.queue_offset_at(self._state.directory, queue, timestamp_ms=timestamp_ms)
         )
 
-    async def fetch_subscribe_queues(self, topic: str) -> list[MessageQueue]:
+    def fetch_subscribe_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read, in order, as `assign` wants them.
 
         Raises: TopicRouteNotFound; ConnectFailed, BrokerError.
         """
-        return await self._member.run(poll.subscribe_queues(self._state, topic))
+        return self._member.run(poll.subscribe_queues(self._state, topic))
 
-    async def pull(
+    def pull(
         self,
         queue: MessageQueue,
         offset: int,
@@ -290,7 +286,7 @@ class AsyncLitePullConsumer:
         Raises: RouteError, TransportError, BrokerError; UnreadableMessage if the first message
         cannot be read and `unreadable_policy` is STOP.
         """
-        return await self._member.run(
+        return self._member.run(
             poll.pull_queue(
                 self._state,
                 queue,
@@ -301,12 +297,12 @@ class AsyncLitePullConsumer:
             )
         )
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Leave the group: commit what is done, unregister, close; polls that wait return.
 
         What was given counts as done. A second call does nothing.
         """
-        await self._close(is_done=True)
+        self._close(is_done=True)
 
-    async def _close(self, *, is_done: bool) -> None:
-        await self._member.close(partial(self._state.end, is_done=is_done))
+    def _close(self, *, is_done: bool) -> None:
+        self._member.close(partial(self._state.end, is_done=is_done))
