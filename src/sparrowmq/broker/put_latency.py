@@ -68,5 +68,5 @@ class PutLatency:
         for step_ms, count in zip(STEPS_MS, counts, strict=False):
             left -= count
             if left <= 0:
-                return step_ms
+                return min(step_ms, self.max_ms)
         return self.max_ms
