@@ -51,7 +51,7 @@ class EmbeddedCluster:
     ) -> None:
         if any(option.partition("=")[0] == "--brokers" for option in options):
             raise ConfigError(
-                "options: an EmbeddedCluster has one broker; leave --brokers out, and "
+                "--brokers: an EmbeddedCluster has one broker; leave the option out, and "
                 "run `python -m sparrowmq.hosting --brokers N` for more"
             )
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
