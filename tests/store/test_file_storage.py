@@ -214,7 +214,7 @@ def test_all_files_and_their_directories_up_to_the_root_are_synced_once(
     storage = FileStorage(tmp_path)
     files = [storage.create(f"consumequeue/T/{n}/0", size=20) for n in range(count)]
     synced: list[str] = []
-    sync_names, sync = file_storage._sync_names, FileStorageFile.sync
+    sync_names, sync = file_storage.sync_names, FileStorageFile.sync
 
     def note_names(path: str) -> None:
         synced.append(os.path.relpath(path, tmp_path))
@@ -224,7 +224,7 @@ def test_all_files_and_their_directories_up_to_the_root_are_synced_once(
         synced.append(file.path)
         sync(file)
 
-    monkeypatch.setattr(file_storage, "_sync_names", note_names)
+    monkeypatch.setattr(file_storage, "sync_names", note_names)
     monkeypatch.setattr(FileStorageFile, "sync", note_file)
     storage.sync_all(files, [f"consumequeue/T/{n}" for n in range(count)])
 

@@ -94,6 +94,15 @@ def client_settings(context: Context) -> dict[str, Any]:
     }
 
 
+def directory_of_all(context: Context, *, timeout_s: float) -> Directory:
+    """Return a directory of a context's cluster that shows every namespace, by whole names.
+
+    Raises: ConfigError as `client_settings`.
+    """
+    connecting = {**client_settings(context), "namespace": None}
+    return make_directory(context.name_server, timeout_ms=round(timeout_s * 1000), **connecting)
+
+
 def make_tls(context: Context) -> ssl.SSLContext | None:
     """Return what clients take as `tls`, None without. Raises: ConfigError that names the file."""
     if not context.tls_ca:

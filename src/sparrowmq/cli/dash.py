@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.connecting import ContextName, NameServer, Timeout, TlsCa, client_settings
+from sparrowmq.cli.connecting import ContextName, NameServer, Timeout, TlsCa, directory_of_all
 from sparrowmq.cli.contexts import choose_context
 from sparrowmq.cli.failures import reporting_errors
-from sparrowmq.client.assembly import make_directory
 from sparrowmq.dash.server import DashSettings, run_dash
 
 
@@ -57,12 +56,8 @@ def dash(
         chosen = choose_context(
             name_server=nameserver, name=context, tls_ca=tls_ca, environ=os.environ
         )
-        # Of a cluster with namespaces everything is shown, by its whole name.
-        connecting = {**client_settings(chosen.context), "namespace": None}
         settings = DashSettings(
-            directory=make_directory(
-                chosen.context.name_server, timeout_ms=round(timeout * 1000), **connecting
-            ),
+            directory=directory_of_all(chosen.context, timeout_s=timeout),
             nameserver=chosen.context.name_server,
             host=host,
             port=port,

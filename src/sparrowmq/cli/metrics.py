@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.connecting import ContextName, NameServer, Timeout, TlsCa, client_settings
+from sparrowmq.cli.connecting import ContextName, NameServer, Timeout, TlsCa, directory_of_all
 from sparrowmq.cli.contexts import choose_context
 from sparrowmq.cli.failures import reporting_errors
-from sparrowmq.client.assembly import make_directory
 
 
 def metrics(
@@ -41,14 +40,9 @@ def metrics(
         chosen = choose_context(
             name_server=nameserver, name=context, tls_ca=tls_ca, environ=os.environ
         )
-        # Of a cluster with namespaces everything is shown, by its whole name.
-        connecting = {**client_settings(chosen.context), "namespace": None}
-        directory = make_directory(
-            chosen.context.name_server, timeout_ms=round(timeout * 1000), **connecting
-        )
         code = run_exporter(
             ExporterSettings(
-                directory=directory,
+                directory=directory_of_all(chosen.context, timeout_s=timeout),
                 host=host,
                 port=port,
                 interval_s=interval,

@@ -20,6 +20,7 @@ from sparrowmq.errors import StoreError, UsageError
 from sparrowmq.store.checkpoint import CHECKPOINT_PATH
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY
+from sparrowmq.store.file_storage import sync_names
 from sparrowmq.store.message_index import INDEX_DIRECTORY
 from sparrowmq.store.message_store import ABORT_PATH, EXPIRING_PATH
 
@@ -59,7 +60,7 @@ def _back_up(source: Path, target: Path) -> int:
     copied += _copy_config(source / CONFIG_DIRECTORY, target / CONFIG_DIRECTORY)
     for name in (INDEX_DIRECTORY, CONSUME_QUEUE_DIRECTORY, COMMIT_LOG_DIRECTORY):
         copied += _copy_tree(source / name, target / name)
-    _sync_directory(target)
+    sync_names(target)
     return copied
 
 
@@ -96,7 +97,7 @@ def _copy_tree(source: Path, target: Path) -> int:
             copied += _copy_tree(path, target / path.name)
         elif not path.name.endswith(".tmp"):
             copied += _copy_file(path, target / path.name)
-    _sync_directory(target)
+    sync_names(target)
     return copied
 
 
@@ -136,11 +137,3 @@ def _copy_data(source_fd: int, target_fd: int) -> int:
             written = os.pwrite(target_fd, data, at)
             at += written
             copied += written
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

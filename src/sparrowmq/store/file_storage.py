@@ -261,7 +261,7 @@ class FileStorage:
     def sync_directory(self, path: str) -> None:
         """Make the names in this directory, and its own in its parents up to the root, durable."""
         for each in self._with_parents([path]):
-            _sync_names(each)
+            sync_names(each)
 
     def sync_all(self, files: Sequence[StorageFile], directories: Sequence[str]) -> None:
         """Sync files and directories, several at once, which a journal takes together.
@@ -273,12 +273,12 @@ class FileStorage:
             for file in files:
                 file.sync()
             for each in names:
-                _sync_names(each)
+                sync_names(each)
             return
         with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sparrowmq-sync") as threads:
             # Taking the results raises what went wrong.
             deque(threads.map(lambda file: file.sync(), files), maxlen=0)
-            deque(threads.map(_sync_names, names), maxlen=0)
+            deque(threads.map(sync_names, names), maxlen=0)
 
     def _with_parents(self, directories: Sequence[str]) -> list[str]:
         """Return the full paths of directories and of all above them, the lowest first."""
@@ -434,7 +434,7 @@ def _open_files_max() -> int:
     return min(_OPEN_FILES_MAX, limit // _OPEN_FILES_SHARE) if limit > 0 else _OPEN_FILES_MAX
 
 
-def _sync_names(full_path: str) -> None:
+def sync_names(full_path: str | Path) -> None:
     """Make the names in a directory durable."""
     fd = os.open(full_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
