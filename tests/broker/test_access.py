@@ -105,6 +105,51 @@ def test_an_account_does_what_it_may_and_no_more(cluster: EmbeddedCluster) -> No
         admin.create_topic("more", 1)
 
 
+def test_a_message_is_kept_from_accounts_without_its_topic(
+    cluster: EmbeddedCluster, operator: Operator
+) -> None:
+    user = Operator(cluster.broker, USER)
+    half = "TRAN_MSG\x01true\x02PGROUP\x01GID_p\x02UNIQ_KEY\x01U"
+
+    def send(topic: str, properties: str) -> tuple[str, str]:
+        fields = {"a": "GID_p", "b": topic, "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1"}
+        more = {"h": "0", "i": properties, "j": "0", "k": "false", "m": "false"}
+        sent = operator.call(RequestCode.SEND_MESSAGE_V2, **fields, **more).ext_fields or {}
+        return str(int(sent["msgId"][-16:], 16)), sent["queueOffset"]
+
+    def back(position: str) -> RemotingCommand:
+        fields = {"offset": position, "group": "GID_orders", "delayLevel": "1"}
+        return user.call(RequestCode.CONSUMER_SEND_MSG_BACK, **fields)
+
+    def end(by: Operator, place: tuple[str, str]) -> RemotingCommand:
+        fields = {"producerGroup": "GID_p", "tranStateTableOffset": place[1]}
+        fields |= {"commitLogOffset": place[0], "commitOrRollback": "12", "msgId": "U"}
+        return by.call(RequestCode.END_TRANSACTION, **fields)
+
+    secret, own = send("secret", "")[0], send("orders", "")[0]
+    secret_half, own_half = send("secret", half), send("orders", half)
+    try:
+        denied = [
+            user.call(RequestCode.VIEW_MESSAGE_BY_ID, offset=secret),
+            back(secret),
+            end(user, secret_half),
+        ]
+        waiting = user.call(RequestCode.VIEW_MESSAGE_BY_ID, offset=secret_half[0])
+        allowed = [
+            user.call(RequestCode.VIEW_MESSAGE_BY_ID, offset=own),
+            back(own),
+            end(user, own_half),
+            end(operator, secret_half),
+        ]
+    finally:
+        user.close()
+
+    reason = "org.apache.rocketmq.acl.common.AclException: No default permission for topic: "
+    assert 3 * [(1, f"{reason}secret")] == [(reply.code, reply.remark) for reply in denied]
+    assert (1, f"{reason}RMQ_SYS_TRANS_HALF_TOPIC") == (waiting.code, waiting.remark)
+    assert 4 * [0] == [reply.code for reply in allowed], [reply.remark for reply in allowed]
+
+
 @pytest.mark.parametrize(
     "keys", [{}, {**USER, "secret_key": "another-secret"}, {**USER, "access_key": "nobody-known"}]
 )

@@ -121,7 +121,7 @@ def test_topic_that_cannot_be_written_is_answered_with_an_error(rig: Any) -> Non
         ({"topic": "broker-a"}, "is conflict with system topic"),
         ({"readQueueNums": "-1"}, "from 0 to 65536 queues"),
         ({"writeQueueNums": "65537"}, "from 0 to 65536 queues"),
-        ({"perm": "x"}, "the custom field <perm> is null"),
+        ({"perm": "x"}, "the custom field <perm> is 'x', no number of its size"),
     ],
 )
 def test_refused_topic_names_the_reason(rig: Any, fields: dict[str, str], words: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from sparrowmq.model.names import SCHEDULE_TOPIC
 from sparrowmq.protocol.bodies import DelayOffsetTable
-from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.store.record_check import parse_delay_level
 
@@ -135,14 +135,22 @@ def test_offsets_by_level_are_answered(rig: Any) -> None:
         ("+3", 3),
         ("99", 18),
         ("-1", 0),
-        ("x", 0),
-        ("1_0", 0),
-        (" 3", 0),
-        ("9" * 99, 0),
     ],
 )
 def test_delay_level_is_read_as_java_reads_it_and_bounded(text: str, level: int) -> None:
     assert level == parse_delay_level(text, level_max=18)
+
+
+@pytest.mark.parametrize("text", ["x", "1_0", " 3", "3.0", "9" * 99])
+@pytest.mark.parametrize("more", ["", "\x02TRAN_MSG\x01true\x02PGROUP\x01GID_p"])
+def test_a_delay_that_is_no_number_is_refused_and_not_delivered_at_once(
+    rig: Any, text: str, more: str
+) -> None:
+    reply = rig.send(rig.connect(), properties=f"DELAY\x01{text}{more}")
+
+    assert ResponseCode.MESSAGE_ILLEGAL == reply.code
+    assert f"DELAY is {text[:40]!r}; it must be a delay level, 1 to 18" in reply.remark
+    assert [] == rig.records("T")
 
 
 def test_schedule_topic_cannot_be_written_but_by_a_delay(rig: Any) -> None:

@@ -10,6 +10,7 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import decode_record
 from sparrowmq.serving.connections import Reply
+from sparrowmq.store.key_hash import hash_text
 from steps import make_in_steps
 
 
@@ -58,6 +59,26 @@ def test_nothing_is_found_outside_the_time_or_topic(rig: Any) -> None:
         reply = query(rig, **{"key": "a", **fields})
         assert ResponseCode.QUERY_NOT_FOUND == reply.code
         assert "can not find message, maybe time range not correct" == reply.remark
+
+
+def test_a_key_of_the_same_hash_shows_nothing_of_another_topic(rig: Any) -> None:
+    rig.send(rig.connect(), "secret", properties="KEYS\x01order-1")
+    key = key_of_hash("U#", hash_text("secret#order-1"))
+
+    assert hash_text("secret#order-1") == hash_text(f"U#{key}")
+    assert ResponseCode.QUERY_NOT_FOUND == query(rig, key, topic="U").code
+    assert ResponseCode.SUCCESS == query(rig, "order-1", topic="secret").code
+
+
+def key_of_hash(prefix: str, wanted: int) -> str:
+    """Return a key that has this hash behind a prefix: seven digits of base 31, from "A" on."""
+    rest = wanted - hash_text(prefix + "A" * 7)
+    digits = []
+    rest %= 1 << 32
+    for exponent in reversed(range(7)):
+        digit, rest = divmod(rest, 31**exponent)
+        digits.append(chr(ord("A") + digit))
+    return "".join(digits)
 
 
 def test_a_query_is_refused_while_the_index_is_built(

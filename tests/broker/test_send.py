@@ -252,10 +252,12 @@ def test_topics_of_the_broker_s_own_take_nothing_and_are_not_made(rig: Any, topi
     assert [True] == [fact.warning and topic in fact.text for fact in facts]
 
 
-def test_missing_field_is_named(rig: Any) -> None:
-    reply = rig.send(rig.connect(), e="x")
+@pytest.mark.parametrize("text", ["x", "", " 1", "2147483648"])
+def test_field_that_is_no_number_is_named_with_what_it_says(rig: Any, text: str) -> None:
+    reply = rig.send(rig.connect(), e=text)
 
-    assert (1, "the custom field <e> is null") == (reply.code, reply.remark)
+    remark = f"the custom field <e> is {text!r}, no number of its size"
+    assert (1, remark) == (reply.code, reply.remark)
 
 
 def test_body_may_be_empty_and_is_bounded(make_rig: Callable[..., Any]) -> None:
@@ -416,6 +418,14 @@ def test_batch_to_a_retry_topic_is_refused(rig: Any) -> None:
     reply = rig.send(rig.connect(), retry_topic("GID_c"), body, code=RequestCode.SEND_BATCH_MESSAGE)
 
     assert ResponseCode.MESSAGE_ILLEGAL == reply.code
+
+
+def test_batch_of_dead_letters_is_stored(rig: Any) -> None:
+    body = encode_batch([BatchEntry(0, b"x", ""), BatchEntry(0, b"y", "")])
+    reply = rig.send(rig.connect(), dlq_topic("GID_c"), body, code=RequestCode.SEND_BATCH_MESSAGE)
+
+    assert ResponseCode.SUCCESS == reply.code, reply.remark
+    assert [b"x", b"y"] == [record.body for record in rig.records(dlq_topic("GID_c"))]
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,9 @@ def test_commit_stores_the_message_where_it_belongs_and_notes_its_end(rig: Any) 
     assert (b"second", COMMIT) == (record.body, record.sys_flag & TRANSACTION_TYPE)
     assert half["commitLogOffset"] == str(record.prepared_transaction_position)
     origin = {"MSG_REGION": "DefaultRegion", "CLUSTER": "DefaultCluster"}
-    expected = {"UNIQ_KEY": "second", "PGROUP": GROUP, "TAGS": "A", **origin}
+    # As RocketMQ: by TRAN_MSG Java's consumers give the message its transaction's id.
+    waited = {"TRAN_MSG": "true", "REAL_TOPIC": "T", "REAL_QID": "2"}
+    expected = {"UNIQ_KEY": "second", "PGROUP": GROUP, "TAGS": "A", **origin, **waited}
     assert expected == properties_of(record)
     (op,) = rig.records(TRANS_OP_HALF_TOPIC)
     assert (b"1", 0, {"TAGS": "d"}) == (op.body, op.queue_id, properties_of(op))

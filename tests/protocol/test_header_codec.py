@@ -29,7 +29,12 @@ def test_header_decodes_as_in_java_or_names_the_missing_field(case: dict[str, An
     if missing:
         with pytest.raises(RemoteProtocolError) as raised:
             decode_header(header_type, case["extFields"])
-        assert str(raised.value) in [f"the custom field <{name}> is null" for name in missing]
+        given = {name: case["extFields"].get(name) for name in missing}
+        assert str(raised.value) in [
+            f"the custom field <{name}> is "
+            + ("null" if text is None else f"{text!r}, no number of its size")
+            for name, text in given.items()
+        ]
         return
 
     header = decode_header(header_type, case["extFields"])

@@ -127,6 +127,7 @@ def test_addresses_narrow_who_may_come_and_let_nobody_in_unsigned() -> None:
         (RequestCode.GET_MAX_OFFSET, {"topic": "C"}, None),
         (RequestCode.GET_MAX_OFFSET, {"topic": "A"}, "topic: A"),
         (RequestCode.QUERY_MESSAGE, {"topic": "A"}, "topic: A"),
+        (RequestCode.PULL_MESSAGE, {"topic": "SCHEDULE_TOPIC_XXXX"}, "topic: SCHEDULE_TOPIC_XXXX"),
         (RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"}, "group: g"),
         (RequestCode.UNREGISTER_CLIENT, {"producerGroup": "g"}, None),
         (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "A"}, None),

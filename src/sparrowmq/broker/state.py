@@ -30,10 +30,10 @@ from sparrowmq.model.message import PROPERTY_CLUSTER, PROPERTY_MSG_REGION
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import MQ_VERSION, LanguageCode, RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
-from sparrowmq.serving.access import AccessControl
+from sparrowmq.serving.access import AccessControl, Permission
 from sparrowmq.serving.connections import Connection, Output, Push
 from sparrowmq.serving.refusals import Refusals
-from sparrowmq.serving.requests import Refusal, Request
+from sparrowmq.serving.requests import DENIED, Refusal, Request
 from sparrowmq.store.message_store import MessageStore
 from sparrowmq.store.retention import Retention
 
@@ -159,6 +159,18 @@ class BrokerState:
         text = f"refused {request.connection.address}: {remark}"
         facts = self.refusals.note(kind, text, now_ms=request.now_ms)
         return Refusal(code, remark, ext_fields={}, facts=facts)
+
+    def check_access(self, request: Request, topic: str, permission: Permission) -> None:
+        """Refuse a request whose account has no permission for a topic that no field names.
+
+        Raises: Refusal.
+        """
+        if self.access is None:
+            return
+        reason = self.access.find_topic_refusal(request.command, topic, permission)
+        if reason is not None:
+            remark = f"{DENIED}{reason}"
+            raise self.refusal(BrokerRefusal.ACCESS, request, ResponseCode.SYSTEM_ERROR, remark)
 
     def may_commit(self, topic: str, queue_id: int, *, offset: int) -> bool:
         """Return whether an offset is one that a queue has, or is about to have."""

@@ -92,7 +92,8 @@ def encode_header(header: Struct) -> dict[str, str]:
 def decode_header(header_type: type[H], ext_fields: Mapping[str, str] | None) -> H:
     """Read a typed header from ext fields.
 
-    Raises: RemoteProtocolError, with RocketMQ's words, if a required field is missing.
+    Raises: RemoteProtocolError, with RocketMQ's words, if a required field is missing or cannot be
+    read.
     """
     fields = ext_fields or {}
     for name in _plan(header_type).flags:
@@ -112,7 +113,9 @@ def _decode_as_java_does(header_type: type[H], ext_fields: Mapping[str, str]) ->
         if value is not None:
             values[field.wire_name] = value
         elif field.required:
-            raise RemoteProtocolError(f"the custom field <{field.wire_name}> is null")
+            text = ext_fields.get(field.wire_name)
+            fault = "null" if text is None else f"{text[:40]!r}, no number of its size"
+            raise RemoteProtocolError(f"the custom field <{field.wire_name}> is {fault}")
     return convert(values, header_type)
 
 

@@ -4,7 +4,8 @@ The rules come from a document as plain_acl.yml is one: accounts with keys, perm
 and groups, and lists of addresses. Every request must be signed by an account (`protocol/acl.py`),
 and the account must have what the request's code needs:
 
-- codes about a topic or a group: the permission for it, SUB for groups;
+- codes about a topic or a group: the permission for it, SUB for groups; where a request points at
+  a message, also for the topic of that (`find_topic_refusal`);
 - codes that show how things are: nothing more;
 - all others, which change what others have, or register brokers: an administrator.
 
@@ -22,7 +23,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from sparrowmq.errors import ProtocolError, SparrowError
-from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX, TRACE_TOPIC
+from sparrowmq.model.names import (
+    RETRY_GROUP_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    TRACE_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+)
 from sparrowmq.protocol.acl import ACCESS_KEY, Credentials, is_signature_valid
 from sparrowmq.protocol.bodies import HeartbeatData, LockBatchRequestBody, decode_body
 from sparrowmq.protocol.codes import RequestCode
@@ -32,6 +39,8 @@ from sparrowmq.serving.addresses import AddressFault, AddressPattern, parse_addr
 # AclConstants.ACCESS_KEY_MIN_LENGTH, SECRET_KEY_MIN_LENGTH: keys are longer.
 KEY_LENGTH_MIN = 7
 ACCOUNTS_MAX = 10_000
+# Messages of all topics wait here, so no default permission is one for these.
+_WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC})
 _ACCOUNTS, _GLOBAL_ADDRESSES = "accounts", "globalWhiteRemoteAddresses"
 _TOP_KEYS = {_ACCOUNTS, _GLOBAL_ADDRESSES, "dataVersion"}
 _ACCOUNT_KEYS = {
@@ -102,8 +111,15 @@ class Account:
         if need.is_group:
             owned = self.groups.get(need.name, self.default_group)
         else:
-            owned = self.topics.get(need.name, self.default_topic)
+            default = Permission.DENY if need.name in _WAITING_TOPICS else self.default_topic
+            owned = self.topics.get(need.name, default)
         return bool(owned & need.permission)
+
+    def check(self, need: Need) -> None:
+        """Raise `_Denied` unless the account has a permission."""
+        if not self.may(need):
+            kind = "group" if need.is_group else "topic"
+            raise _Denied(f"No default permission for {kind}: {need.name}")
 
 
 class Need(NamedTuple):
@@ -270,6 +286,24 @@ class AccessControl:
             return str(error)
         return None
 
+    def find_topic_refusal(
+        self, command: RemotingCommand, topic: str, permission: Permission
+    ) -> str | None:
+        """Return why a request may not concern a topic, None if it may.
+
+        Args:
+            command: a request that `find_refusal` let pass.
+            topic: what the message that it points at belongs to.
+            permission: what the request does with the topic.
+        """
+        try:
+            account = self._find_account((command.ext_fields or {}).get(ACCESS_KEY, ""))
+            for need in _topic(topic, permission):
+                account.check(need)
+        except _Denied as error:
+            return str(error)
+        return None
+
     def _check(self, command: RemotingCommand, address: str) -> None:
         fields = command.ext_fields or {}
         account = self._authenticate(fields, command.body, address.rpartition(":")[0].strip("[]"))
@@ -286,28 +320,29 @@ class AccessControl:
         if any(need == _TRACE for need in needs):
             return
         for need in needs:
-            if not account.may(need):
-                kind = "group" if need.is_group else "topic"
-                raise _Denied(f"No default permission for {kind}: {need.name}")
+            account.check(need)
 
     def _authenticate(self, fields: Mapping[str, str], body: bytes | None, ip: str) -> Account:
         access_key = fields.get(ACCESS_KEY)
         if access_key is None:
             raise _Denied("No accessKey is configured")
-        own = self._own
-        if own is not None and access_key == own.access_key:
-            account = own
-        else:
-            found = self.table.accounts.get(access_key)
-            if found is None:
-                raise _Denied(f"No acl config for {access_key[:64]}")
-            account = found
+        account = self._find_account(access_key)
+        if account is not self._own:
             for patterns in (self.table.addresses, account.addresses):
                 if patterns and not any(pattern.matches(ip) for pattern in patterns):
                     raise _Denied(f"accessKey={access_key} may not come from {ip}")
         if not is_signature_valid(fields, body, secret_key=account.secret_key):
             raise _Denied(f"Check signature failed for accessKey={access_key[:64]}")
         return account
+
+    def _find_account(self, access_key: str) -> Account:
+        own = self._own
+        if own is not None and access_key == own.access_key:
+            return own
+        found = self.table.accounts.get(access_key)
+        if found is None:
+            raise _Denied(f"No acl config for {access_key[:64]}")
+        return found
 
 
 # --- what codes need ----------------------------------------------------------------------------
@@ -398,10 +433,11 @@ _NEEDS: Mapping[int, _FindNeeds] = MappingProxyType(
         RequestCode.UNLOCK_BATCH_MQ: _of_locks,
     }
 )
+# Of these requests the broker finds out which topic the message belongs to that they point at.
+_OF_MESSAGE = frozenset({RequestCode.END_TRANSACTION, RequestCode.VIEW_MESSAGE_BY_ID})
 # For every account: what shows how things are, and what clients do about their own business.
 _OPEN = frozenset(
     {
-        RequestCode.END_TRANSACTION,
         RequestCode.CHECK_CLIENT_CONFIG,
         RequestCode.GET_ALL_TOPIC_CONFIG,
         RequestCode.GET_BROKER_CONFIG,
@@ -427,6 +463,6 @@ _OPEN = frozenset(
     }
 )
 assert _OPEN.isdisjoint(_NEEDS)
-# All others, also those to come: whoever adds a code decides who else may use it. A message by its
-# id is among them, as its request says nothing of the topic.
-ADMIN_CODES = frozenset(RequestCode) - _NEEDS.keys() - _OPEN
+assert _OF_MESSAGE.isdisjoint(_NEEDS.keys() | _OPEN)
+# All others, also those to come: whoever adds a code decides who else may use it.
+ADMIN_CODES = frozenset(RequestCode) - _NEEDS.keys() - _OPEN - _OF_MESSAGE

@@ -13,6 +13,9 @@ from sparrowmq.serving.connections import Connection, Fact, Output, Produce, Rep
 # FAQUrl.suggestTodo's suffix, which clients print and some match.
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
+# Stands before the reason in the answer to a request that access control does not let pass.
+DENIED = "org.apache.rocketmq.acl.common.AclException: "
+
 
 class Request(NamedTuple):
     """A command, where it came from and when."""
@@ -74,8 +77,7 @@ def answer(
 
 def deny(request: Request, reason: str) -> Sequence[Output]:
     """Answer a request that access control does not let pass, as RocketMQ does."""
-    remark = f"org.apache.rocketmq.acl.common.AclException: {reason}"
-    return answer(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+    return answer(request, ResponseCode.SYSTEM_ERROR, remark=f"{DENIED}{reason}")
 
 
 def serve(

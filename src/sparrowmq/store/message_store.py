@@ -33,6 +33,7 @@ from sparrowmq.protocol.record import (
     TRANSACTION_TYPE,
     Record,
     head_of,
+    scan_records,
 )
 from sparrowmq.store.checkpoint import Checkpoint, Mark, read_checkpoint
 from sparrowmq.store.clean_stop import resume, write_stop
@@ -671,8 +672,8 @@ class MessageStore:
     ) -> Generator[None, None, QueryResult]:
         """Return messages of a topic that have a key: the latest, in the log's order.
 
-        Messages whose key has the same hash may be among them; who asks compares. It yields where
-        others may go first.
+        Messages of the topic whose key has the same hash may be among them; who asks compares. It
+        yields where others may go first.
 
         Args:
             topic: the topic.
@@ -701,7 +702,8 @@ class MessageStore:
         size = 0
         for position in sorted(set(found.positions), reverse=True):
             record = self.read_record(position)
-            if record is not None:
+            # Messages of other topics have the same hash too, and are not for everybody to see.
+            if record is not None and any(place[0] == topic for place in scan_records(record)):
                 size += len(record)
                 if records and size > bytes_max:
                     break

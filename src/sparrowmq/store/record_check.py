@@ -230,7 +230,10 @@ class RecordChecker:
         if topic == SCHEDULE_TOPIC:
             levels = self._delay_levels_ms
             text = find_property(properties, PROPERTY_DELAY_LEVEL)
-            level = parse_delay_level(text, level_max=len(levels))
+            try:
+                level = parse_delay_level(text, level_max=len(levels))
+            except ValueError:
+                level = 0
             if level > 0:
                 return store_timestamp_ms + levels[level - 1]
         tag = find_property(properties, PROPERTY_TAGS)
@@ -271,10 +274,6 @@ def _is_text(properties: bytes) -> bool:
 def parse_delay_level(text: str, *, level_max: int) -> int:
     """Return the delay level that a property's value names, 0 for none.
 
-    Differs from RocketMQ: a text that is no number means no delay, where RocketMQ fails.
+    Raises: ValueError for a text that is no number.
     """
-    try:
-        level = parse_like(0, text)
-    except ValueError:
-        return 0
-    return max(0, min(int(level), level_max))
+    return max(0, min(int(parse_like(0, text)), level_max)) if text else 0

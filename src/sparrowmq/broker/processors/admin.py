@@ -56,6 +56,8 @@ from sparrowmq.protocol.headers import (
     ViewMessageRequestHeader,
     decode_header,
 )
+from sparrowmq.protocol.record import scan_records
+from sparrowmq.serving.access import Permission
 from sparrowmq.serving.connections import Connection, Output, Reply
 from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
 
@@ -455,4 +457,6 @@ def view_message(state: BrokerState, request: Request) -> Sequence[Output]:
             ResponseCode.SYSTEM_ERROR,
             f"can not find message by the offset, {header.position}",
         )
+    for topic, _, _ in scan_records(data):
+        state.check_access(request, topic, Permission.SUB)
     return answer(request, body=data)

@@ -329,17 +329,16 @@ def _single_record(state: BrokerState, request: Request, sent: _Sent) -> tuple[R
         reconsume_times=header.reconsume_times or 0,
     )
     waits, stored = _take_wait(text)
+    level = delay_level(text) if _DELAY in text else 0
     if is_half:
         properties = parse_properties(_with_origin(state, stored))
         _set_aside(record, properties, topic=TRANS_HALF_TOPIC, queue_id=0)
         return record, waits
-    if _DELAY in text:
-        level = delay_level(text)
-        # Dead letters wait for nobody.
-        if level > 0 and not record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
-            schedule(record, parse_properties(text), level=level)
-            record.properties = _with_origin(state, record.properties)
-            return record, waits
+    # Dead letters wait for nobody.
+    if level > 0 and not record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
+        schedule(record, parse_properties(text), level=level)
+        record.properties = _with_origin(state, record.properties)
+        return record, waits
     record.properties = _with_origin(state, stored)
     return record, waits
 
@@ -447,8 +446,8 @@ def _check_batch(state: BrokerState, sent: _Sent, messages: EvenMessages | Liste
             f"a batch of {messages.message_count} messages; "
             f"from 1 to {state.config.batch_count_max} are allowed",
         )
-    topic = sent.topic.topic_name
-    if topic.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)):
+    topic = sent.header.topic
+    if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"
         )
@@ -485,10 +484,16 @@ def _refuse_timer(text: str) -> None:
 
 
 def delay_level(properties: str) -> int:
-    """Return the delay level that properties name, 0 for none."""
-    return parse_delay_level(
-        find_property(properties, PROPERTY_DELAY_LEVEL), level_max=len(DELAY_LEVELS_MS)
-    )
+    """Return the delay level that properties name, 0 for none. Raises: Refusal."""
+    text = find_property(properties, PROPERTY_DELAY_LEVEL)
+    try:
+        return parse_delay_level(text, level_max=len(DELAY_LEVELS_MS))
+    except ValueError as error:
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"{PROPERTY_DELAY_LEVEL} is {text[:40]!r}; "
+            f"it must be a delay level, 1 to {len(DELAY_LEVELS_MS)}, or 0 for none",
+        ) from error
 
 
 def _sys_flag(state: BrokerState, sent: _Sent, *, is_half: bool = False) -> int:

@@ -27,6 +27,7 @@ from sparrowmq.protocol.headers import ConsumerSendMsgBackRequestHeader, decode_
 from sparrowmq.protocol.message_id import encode_offset_msg_id
 from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.serving.access import Permission
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import FAQ, Refusal, Request, answer
 
@@ -65,6 +66,7 @@ def send_back(state: BrokerState, request: Request) -> Sequence[Output]:
             f"the topic[{topic.topic_name}] sending message is forbidden",
         )
     record = _read(state, header.position)
+    state.check_access(request, record.topic, Permission.SUB)
     retries_max = group.retry_max_times
     if (
         request.command.version >= VERSION_WITH_MAX_RECONSUME_TIMES

@@ -46,6 +46,7 @@ from sparrowmq.protocol.record import (
     decode_record,
     encode_record,
 )
+from sparrowmq.serving.access import Permission
 from sparrowmq.serving.connections import Connection, Fact, Output, Produce
 from sparrowmq.serving.requests import Refusal, Request, answer
 from sparrowmq.store.results import PutResult, PutStatus
@@ -75,6 +76,7 @@ def end_transaction(state: BrokerState, request: Request) -> Sequence[Output]:
         raise Refusal(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
     if half.queue_offset != header.tran_state_table_offset:
         raise Refusal(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+    state.check_access(request, properties.get(PROPERTY_REAL_TOPIC, ""), Permission.PUB)
     half_offset = half.queue_offset
     first = first_offset(half_offset, properties)
     if outcome == TRANSACTION_COMMIT:
@@ -113,16 +115,11 @@ def _put_committed(
     if state.topics.find(half.topic) is None:
         raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{half.topic}] not exist")
     half.sys_flag |= TRANSACTION_COMMIT
-    for name in (
-        PROPERTY_REAL_TOPIC,
-        PROPERTY_REAL_QUEUE_ID,
-        PROPERTY_TRANSACTION_PREPARED,
-        PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
-    ):
-        properties.pop(name, None)
-    half.properties = encode_properties(properties)
+    # The properties stay as they are: by TRAN_MSG a consumer of Java knows that the message has a
+    # transaction's id. RocketMQ takes TRAN_MSG out of those alone that are delayed.
     level = delay_level(half.properties)
     if level > 0:
+        properties.pop(PROPERTY_TRANSACTION_PREPARED, None)
         schedule(half, properties, level=level)
     return state.store.append(half, timestamp_ms=timestamp_ms)
 
