@@ -5,16 +5,19 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from hashlib import sha1, shake_128
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import decode_batch
 from sparrowmq.spark.row_encoding import encode_rows
-from sparrowmq.spark.write_ids import WriteIds
+from sparrowmq.spark.write_ids import SHORT_BYTES_MAX, WriteIds
 
 Row = tuple[str, str | None, int | None]
 
@@ -97,3 +100,67 @@ def test_no_property_looks_like_another_rows_body() -> None:
 
     assert ["0", "0"] == [each.rpartition("/")[2] for each in ids]
     assert 2 == len(set(ids))
+
+
+def hash_singly(content: bytes, *, prefix: str) -> str:
+    """Return the hash of a row as its definition says, a word at a time."""
+    if len(content) > SHORT_BYTES_MAX:
+        return sha1(content).hexdigest()[:32]
+    words = [len(content)]
+    words += [int.from_bytes(content[at : at + 4], "little") for at in range(0, len(content), 4)]
+    stream = shake_128(prefix.encode()).digest(32 * len(words))
+    factors = [int.from_bytes(stream[at : at + 8], "little") for at in range(0, len(stream), 8)]
+    digits = (
+        sum(factor * word for factor, word in zip(factors[digit::4], words, strict=True))
+        for digit in range(4)
+    )
+    return b"".join((each % 2**64 >> 32).to_bytes(4, "little") for each in digits).hex()
+
+
+bodies = st.one_of(
+    st.binary(min_size=1, max_size=40),
+    st.integers(SHORT_BYTES_MAX - 6, SHORT_BYTES_MAX + 6).map(lambda size: b"\xff" * size),
+)
+
+
+@given(st.lists(bodies, min_size=1, max_size=30), st.text("abc/019", max_size=20))
+def test_rows_of_all_sizes_side_by_side_have_the_hash_of_the_definition(
+    rows: list[bytes], prefix: str
+) -> None:
+    flags = pa.array([7] * len(rows), pa.int32())
+    columns = {"flag": flags, "body": pa.array(rows, pa.binary())}
+    properties = pa.array([b"TAGS\x01\xe4\x02"] * len(rows), pa.binary())
+
+    ids = WriteIds(prefix).of_rows(columns, properties, columns["body"]).to_pylist()
+
+    found = [each.removeprefix(f"{prefix}/").split("/")[0] for each in ids]
+    contents = [b"7\x02TAGS\x01\xe4\x02\x02" + row for row in rows]
+    assert [hash_singly(each, prefix=prefix) for each in contents] == found
+
+
+def test_ids_are_those_of_every_version() -> None:
+    columns = {"body": pa.array([b"short", b"long" * 200, b"short"], pa.binary())}
+    properties = pa.array([b"KEYS\x01k\x02"] * 3, pa.binary())
+
+    ids = WriteIds("query/7/0").of_rows(columns, properties, columns["body"]).to_pylist()
+
+    assert [
+        "query/7/0/26e6403c37c7f4772a566e32602707af/0",
+        "query/7/0/a63eaf215fab7d14cb6b3896a568d968/0",
+        "query/7/0/26e6403c37c7f4772a566e32602707af/1",
+    ] == ids
+
+
+def test_many_rows_that_differ_in_few_bits_have_hashes_of_their_own() -> None:
+    rows = [bytes(32 + place) + bytes([1 << bit]) for place in range(64) for bit in range(8)]
+    rows += [bytes(size) for size in range(1, 400)]
+    columns = {"body": pa.array(rows, pa.binary())}
+    properties = pa.array([b""] * len(rows), pa.binary())
+
+    ids = WriteIds("q/0/0").of_rows(columns, properties, columns["body"]).to_pylist()
+
+    hashes = [each.split("/")[3] for each in ids]
+    assert len(rows) == len(set(hashes))
+    # Digits are compared one by one, for rows that shared one of four would be seen as well.
+    for digit in range(4):
+        assert len(rows) == len({each[8 * digit : 8 * digit + 8] for each in hashes})
