@@ -107,7 +107,7 @@ def said(error: BaseException, words: str) -> bool:
     return words in str(error)
 
 
-@pytest.mark.parametrize(("settings", "words"), SETTINGS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("settings", "words"), SETTINGS, ids=[words for _, words in SETTINGS])
 def test_wrong_setting_of_a_consumer_is_refused_where_it_is_made(
     settings: dict[str, Any], words: str
 ) -> None:
