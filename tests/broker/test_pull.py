@@ -59,6 +59,33 @@ def test_pull_returns_the_messages_from_its_offset_on(rig: Any) -> None:
     } == reply.ext_fields
 
 
+def test_only_what_a_turn_must_end_for_awaits_its_end(rig: Any) -> None:
+    connection = rig.connect()
+    rig.send(connection)
+    broker = rig.broker
+
+    def awaits_turn(code: int, fields: dict[str, str], body: bytes | None = None) -> bool:
+        command = RemotingCommand(code=code, ext_fields=fields, body=body)
+        broker.handle(command, connection, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+        awaits: bool = broker.awaits_turn
+        rig.work()
+        assert not broker.awaits_turn
+        return awaits
+
+    pull = {"consumerGroup": "GID_c", "topic": "T", "queueId": "0", "maxMsgNums": "32"}
+    pull |= {"sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "15000"}
+    pull |= {"subscription": "*", "subVersion": "0"}
+    # The first pull of a group makes the group.
+    assert awaits_turn(RequestCode.PULL_MESSAGE, {**pull, "queueOffset": "0"})
+    assert not awaits_turn(RequestCode.PULL_MESSAGE, {**pull, "queueOffset": "0"})
+    assert not awaits_turn(RequestCode.PULL_MESSAGE, {**pull, "queueOffset": "1"})
+    assert 1 == len(broker.state.holds)
+    send = {"a": "GID_p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1"}
+    send |= {"h": "0", "i": "", "j": "0", "k": "false", "m": "false"}
+    assert awaits_turn(RequestCode.SEND_MESSAGE_V2, send, b"body")
+    assert 0 == len(broker.state.holds)
+
+
 def test_lite_pull_is_a_pull(rig: Any) -> None:
     connection = rig.connect()
     rig.send(connection)

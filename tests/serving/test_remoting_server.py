@@ -112,8 +112,15 @@ async def serve() -> AsyncIterator[Serve]:
     servers: list[RemotingServer] = []
     peers: list[Peer] = []
 
-    async def start(machine: Machine, **limits: Any) -> Any:
-        server = RemotingServer(machine, limits=ServerLimits(**limits))
+    async def start(
+        machine: Machine,
+        on_turn: Callable[[], None] | None = None,
+        awaits_turn: Callable[[], bool] | None = None,
+        **limits: Any,
+    ) -> Any:
+        server = RemotingServer(
+            machine, limits=ServerLimits(**limits), on_turn=on_turn, awaits_turn=awaits_turn
+        )
         listening = bind("127.0.0.1", 0)
         address = listening.getsockname()
         await server.start(listening)
@@ -239,6 +246,30 @@ async def test_peer_with_much_to_do_leaves_time_to_others(serve: Serve) -> None:
 
     assert served < 500
     assert list(range(500)) == [reply.opaque for reply in replies]
+
+
+async def test_turn_ends_for_what_awaits_it_and_for_what_lasts(serve: Serve) -> None:
+    machine, turns, awaited = Machine(), [0], [True]
+
+    def end_turn() -> None:
+        turns.append(len(machine.served))
+
+    _, connect = await serve(machine, on_turn=end_turn, awaits_turn=lambda: awaited[0])
+    peer = await connect()
+    await peer.send(*requests(1))
+    assert 1 == len(await peer.read(1))
+    assert 1 == turns[-1]
+    awaited[0] = False
+    # Those that begin and end within a millisecond need no end of a turn.
+    count = 1
+    while turns[-1] == count:
+        count += 1
+        await peer.send(*requests(1))
+        assert 1 == len(await peer.read(1))
+    # These last longer.
+    await peer.send(*requests(2_000, BURN))
+    assert 2_000 == len(await peer.read(2_000))
+    assert turns[-1] > count
 
 
 async def test_paused_connection_is_served_when_all_pauses_are_taken_back(serve: Serve) -> None:

@@ -254,6 +254,19 @@ class Broker:
         """Whether more held pulls are to be answered than one call of `settle` does."""
         return self.state.holds.has_ended
 
+    @property
+    def awaits_turn(self) -> bool:
+        """Whether what was handled needs `settle`, or work that is begun behind it."""
+        state = self.state
+        return (
+            state.store.awaits_dispatch
+            or state.holds.has_ended
+            or state.holds.has_drained
+            or state.journal.is_asked
+            or state.saves.is_asked
+            or state.registrations.is_asked
+        )
+
     def tick(self, *, now_ms: int, timestamp_ms: int) -> list[Output]:
         """Do what is due by time; call it about every 100 ms, and `settle` behind it."""
         state = self.state

@@ -3,7 +3,8 @@
 It owns the sockets and nothing else: bytes in, commands to the machine, outputs to bytes. All
 runs on one event loop. Writes are gathered per connection and handed to the transport once per
 turn of the loop; a turn ends with `on_turn`, where the owner does what belongs to a group of
-requests (dispatch, flush) rather than to one.
+requests (dispatch, flush) rather than to one. Requests that leave nothing for that, as pulls that
+find something, need no end of a turn: their answers are written as soon as they are served.
 
 Every resource of a peer is bounded (`ServerLimits`): connections, frames begun and not finished,
 silence, and answers the peer does not take. Requests are decoded and served one by one, and only
@@ -90,6 +91,7 @@ class RemotingServer:
         tls: the context of a server that speaks TLS.
         takes_plain: whether a server that speaks TLS also serves peers that do not.
         on_turn: called once at the end of each turn of the loop in which commands came.
+        awaits_turn: tells whether what was served needs `on_turn`; None if it always does.
         world: the loop and the clocks; None for the event loop that runs.
         on_failure: called with what failed of the server's own, or with a peer's bytes that cannot
             be read, and the error.
@@ -103,6 +105,7 @@ class RemotingServer:
         tls: ssl.SSLContext | None = None,
         takes_plain: bool = False,
         on_turn: Callable[[], None] | None = None,
+        awaits_turn: Callable[[], bool] | None = None,
         world: ServerWorld | None = None,
         on_failure: Callable[[str, Exception], None] = log_failure,
     ) -> None:
@@ -114,14 +117,16 @@ class RemotingServer:
         self._takes_plain = takes_plain
         self._limits = limits or ServerLimits()
         self._on_turn = on_turn
+        self._awaits_turn = awaits_turn or (lambda: True)
         self._links: dict[Connection, Link] = {}
         self._unwritten: list[Link] = []
         # Those that can go on in the next turn.
         self._behind: deque[Link] = deque()
         self._is_turn_due = False
-        self._is_ending_turn = False
-        # Until when requests are served as they come.
-        self._serves_until_ms: int | None = None
+        # Whether what is served or performed now is written by whoever has it done.
+        self._is_writer_near = False
+        # Since when requests are served as they come.
+        self._turn_began_ms = 0
         self._is_stopping = False
         self._server: asyncio.Server | None = None
         self._sweeper: ServerTimer | None = None
@@ -217,7 +222,7 @@ class RemotingServer:
     def _write(self, link: Link, head: bytes, body: bytes | None) -> None:
         if link.write(head, body):
             self._unwritten.append(link)
-            if not self._is_ending_turn:
+            if not self._is_writer_near:
                 self.end_turn_soon()
 
     def end_turn_soon(self) -> None:
@@ -228,8 +233,7 @@ class RemotingServer:
 
     def _end_turn(self) -> None:
         self._is_turn_due = False
-        self._is_ending_turn = True
-        self._serves_until_ms = None
+        self._is_writer_near = True
         try:
             if self._on_turn is not None:
                 self._on_turn()
@@ -239,7 +243,7 @@ class RemotingServer:
             if self._behind:
                 self._serve_behind()
             self._write_out()
-            self._is_ending_turn = False
+            self._is_writer_near = False
             if self._behind:
                 self.end_turn_soon()
 
@@ -282,12 +286,23 @@ class RemotingServer:
     def received(self, link: Link, data: bytes) -> None:
         """Take bytes that came, and serve the requests that they complete."""
         now_ms = self._monotonic_ms()
-        if self._serves_until_ms is None:
-            self._serves_until_ms = now_ms + self._limits.turn_ms_max
-        link.feed(data, now_ms)
-        self._serve(link, now_ms, self._serves_until_ms)
+        if now_ms > self._turn_began_ms and not self._is_turn_due:
+            self._turn_began_ms = now_ms
+        self._is_writer_near = True
+        try:
+            link.feed(data, now_ms)
+            self._serve(link, now_ms, self._turn_began_ms + self._limits.turn_ms_max)
+        finally:
+            self._is_writer_near = False
         if self._started_bytes > self._limits.started_frame_bytes_max:
             link.refuse("too many bytes of frames that are not finished or not served")
+        if self._is_turn_due:
+            return
+        # A turn of some length ends, whatever was served: who is behind goes on then.
+        if self._behind or self._awaits_turn() or self._monotonic_ms() > self._turn_began_ms:
+            self.end_turn_soon()
+        else:
+            self._write_out()
 
     def go_on(self, link: Link) -> None:
         """Serve what waits of a connection that has room again."""
@@ -297,7 +312,7 @@ class RemotingServer:
         if not link.is_queued:
             link.is_queued = True
             self._behind.append(link)
-        if not self._is_ending_turn:
+        if not self._is_writer_near:
             self.end_turn_soon()
 
     def _serve_behind(self) -> None:
@@ -360,8 +375,6 @@ class RemotingServer:
         if command is None:
             return None
         link.note_frame()
-        if not self._is_turn_due:
-            self.end_turn_soon()
         try:
             return self._machine.handle(
                 command, connection, now_ms=now_ms, timestamp_ms=timestamp_ms

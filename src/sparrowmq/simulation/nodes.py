@@ -175,7 +175,7 @@ class BrokerNode:
         except (SparrowError, OSError) as error:
             self._checkers.note_failure(f"start of {self.name}", error)
             return
-        self.broker = Broker(
+        broker = self.broker = Broker(
             self.config,
             store,
             random_below=lambda count: self._dice.randrange(0, count),
@@ -191,6 +191,7 @@ class BrokerNode:
             self._network,
             self.broker,
             on_turn=self._turn,
+            awaits_turn=lambda: broker.awaits_turn,
             on_failure=self._checkers.note_failure,
             on_request=self._note_request,
             on_reply=self._note_reply,

@@ -30,6 +30,7 @@ class SimulatedServer(RemotingServer):
         machine: gets every command.
         on_failure: called with what must not happen.
         on_turn: called at the end of every turn, before answers are written.
+        awaits_turn: tells whether what was served needs `on_turn`.
         on_request: called with every command before the machine gets it.
         on_reply: called with every reply when it is written.
     """
@@ -42,6 +43,7 @@ class SimulatedServer(RemotingServer):
         *,
         on_failure: Callable[[str, Exception], None],
         on_turn: Callable[[], None] | None = None,
+        awaits_turn: Callable[[], bool] | None = None,
         on_request: Callable[[Connection, RemotingCommand], None] | None = None,
         on_reply: Callable[[Connection, RemotingCommand], None] | None = None,
     ) -> None:
@@ -49,6 +51,7 @@ class SimulatedServer(RemotingServer):
             machine if on_request is None else _Watched(machine, on_request),
             world=_ProcessWorld(process),
             on_turn=on_turn,
+            awaits_turn=awaits_turn,
             on_failure=on_failure,
         )
         self._process = process

@@ -118,6 +118,8 @@ class MessageStore:
         self.refusal: str | None = None
         # A write failed, and `write` has not returned the error yet.
         self._unreported: OSError | None = None
+        # Up to where `dispatch` has seen the log.
+        self._seen_end = 0
         self._is_open = False
         self.flushed_position = 0
         self._checkpoint = Checkpoint()
@@ -626,11 +628,17 @@ class MessageStore:
     def _readable_position(self) -> int:
         return self.flushed_position if self._is_sync else self._log.written
 
+    @property
+    def awaits_dispatch(self) -> bool:
+        """Whether something was appended, or failed, since the last `dispatch`."""
+        return self._log.end != self._seen_end or self._unreported is not None
+
     def dispatch(self) -> list[Dispatched]:
         """Make all that is readable visible in the consume queues; return it in the log's order.
 
         A queue whose entries cannot be written, as on a full disk, is left for the next call.
         """
+        self._seen_end = self._log.end
         pending = self._pending
         ready = take_readable(pending, self._readable_position)
         if not ready:

@@ -62,18 +62,22 @@ def _read_all(log: CommitLog, entries: bytes, bytes_max: int) -> tuple[bytes, in
     Nothing here takes a step in Python per message: records that lie back to back, as those of a
     producer's batch do, are one run, and are read as one.
     """
-    places = _places(len(entries) // ENTRY_SIZE).unpack(entries)
-    positions, sizes = places[::2], places[1::2]
-    ends = tuple(accumulate(sizes, initial=positions[0]))
-    total = ends[-1] - positions[0]
-    # A filler's size is beyond these limits.
+    count = len(entries) // ENTRY_SIZE
+    found = _run(count).unpack(entries)
+    first, last, last_size = found[0], found[-2], found[-1]
+    total = sum(found[1:-2]) + last_size
+    # Records do not overlap, so those between the first and the last have no gaps if their sizes
+    # fill it. A filler's size is beyond these limits.
     if (
-        total <= min(bytes_max, _READ_BYTES_MAX)
-        and positions[0] >= log.files.begin
-        and positions == ends[:-1]
+        last + last_size - first == total
+        and total <= bytes_max
+        and total <= _READ_BYTES_MAX
+        and first >= log.files.begin
     ):
-        run = log.read(positions[0], total)
-        return (run, len(sizes)) if len(run) == total else (b"", 0)
+        run = log.read(first, total)
+        return (run, count) if len(run) == total else (b"", 0)
+    places = _places(count).unpack(entries)
+    positions, sizes = places[::2], places[1::2]
     if FILLER_SIZE in sizes or min(positions) < log.files.begin:
         return b"", 0
     totals = list(accumulate(sizes))
@@ -88,6 +92,12 @@ def _read_all(log: CommitLog, entries: bytes, bytes_max: int) -> tuple[bytes, in
     records = parts[0] if len(runs) == 1 else b"".join(parts)
     assert isinstance(records, bytes)
     return (records, count) if len(records) == totals[count - 1] else (b"", 0)
+
+
+@lru_cache(maxsize=256)
+def _run(count: int) -> Struct:
+    """Return the layout of entries of which the sizes are read, and the outer two's positions."""
+    return Struct(">qi8x" if count == 1 else ">qi8x" + "8xi8x" * (count - 2) + "qi8x")
 
 
 @lru_cache(maxsize=256)
