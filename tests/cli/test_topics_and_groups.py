@@ -198,7 +198,7 @@ def test_members_that_are_connected_go_on_where_they_are_told(
         wait_until("all consumed", lambda: len(bodies) == 3)
 
         told = smq("group", "reset", "GID_told", "--to", "earliest", "--yes")
-        assert (0, True) == (told.exit_code, "will tell 1 member" in told.stderr), told.stderr
+        assert (0, True) == (told.exit_code, "will notify 1 member" in told.stderr), told.stderr
         wait_until("all consumed again", lambda: len(bodies) == 6)
 
 

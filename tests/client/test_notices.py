@@ -56,7 +56,7 @@ def message(number: int, *, reconsume_times: int = 0) -> MessageExt:
 def test_failed_listener_is_logged_with_what_becomes_of_its_messages(
     caplog: pytest.LogCaptureFixture, ended_count: int, fate: str, *, is_broadcasting: bool
 ) -> None:
-    NoticeLog("GID_x").tell(
+    NoticeLog("GID_x").report(
         ListenerFailed(QUEUE, 40, 3, ended_count, is_broadcasting, ValueError("no such flight"))
     )
 
@@ -69,9 +69,9 @@ def test_dead_letter_is_logged_though_the_listener_failed_with_it_a_moment_ago(
 ) -> None:
     log, error = NoticeLog("GID_x"), ValueError("no such flight")
 
-    log.tell(ListenerFailed(QUEUE, 40, 1, 0, is_broadcasting=False, error=error))
-    log.tell(ListenerFailed(QUEUE, 40, 1, 1, is_broadcasting=False, error=error))
-    log.tell(GivenUp(QUEUE, (message(7, reconsume_times=2),), is_broadcasting=False))
+    log.report(ListenerFailed(QUEUE, 40, 1, 0, is_broadcasting=False, error=error))
+    log.report(ListenerFailed(QUEUE, 40, 1, 1, is_broadcasting=False, error=error))
+    log.report(GivenUp(QUEUE, (message(7, reconsume_times=2),), is_broadcasting=False))
 
     again, kept, dead = caplog.messages
     assert "to be delivered again" in again
@@ -84,7 +84,7 @@ def test_dead_letter_is_logged_though_the_listener_failed_with_it_a_moment_ago(
 def test_line_of_many_dead_letters_names_a_few(caplog: pytest.LogCaptureFixture) -> None:
     letters = tuple(message(number) for number in range(MESSAGES_SHOWN_MAX + 5))
 
-    NoticeLog("GID_x").tell(GivenUp(QUEUE, letters, is_broadcasting=False))
+    NoticeLog("GID_x").report(GivenUp(QUEUE, letters, is_broadcasting=False))
 
     (line,) = caplog.messages
     assert "15 messages of" in line
@@ -131,7 +131,7 @@ def test_page_of_log_lines_has_every_event_with_its_level_and_fields(
     kinds = [*get_args(Notice), CheckFailed, EndFailed]
 
     for kind in kinds:
-        NoticeLog("GID_x").tell(make_notice(kind))
+        NoticeLog("GID_x").report(make_notice(kind))
 
     assert len(kinds) == len(caplog.records)
     written = {

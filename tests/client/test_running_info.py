@@ -35,7 +35,7 @@ def subscriber() -> Subscriber:
         subscriptions={"T": parse_subscription("T", "A || B", sub_version=7)},
         listener=lambda *_: None,
         callbacks=RebalanceCallbacks(),
-        tell=lambda _: None,
+        report=lambda _: None,
         start_timestamp_ms=TIMESTAMP_MS - 1_000,
     )
     member = made.member

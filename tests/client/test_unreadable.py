@@ -295,7 +295,7 @@ class Reader:
         self.notices: list[Any] = []
         self.effects: list[Any] = []
 
-    def tell(self, notice: Any) -> None:
+    def report(self, notice: Any) -> None:
         self.notices.append(notice)
 
     def read(

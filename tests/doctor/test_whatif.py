@@ -98,7 +98,7 @@ def test_sticky_moves_nothing_that_stays(strategy: str) -> None:
 
 
 def test_cost_of_rocketmq_follows_the_model() -> None:
-    # Told to 2 brokers; each notifies every member; every member asks for the list.
+    # BrokerCondition to 2 brokers; each notifies every member; every member asks for the list.
     steps = course_of("AVG", 8, 3, "join,leave:0,kill:0", broker_count=2).steps
     join, leave, kill = steps[1:]
 
@@ -151,7 +151,7 @@ def test_owners_known_minimal_move_moves_what_it_must() -> None:
 def test_cost_of_ours_adds_owners_and_locks_and_lets_nothing_overlap() -> None:
     join = course_of("MINIMAL_MOVE", 8, 3, "join", broker_count=2).steps[1]
 
-    # Told to 2 brokers; each notifies every member; every member asks each of both.
+    # BrokerCondition to 2 brokers; each notifies every member; every member asks each of both.
     assert Cost(4 + 8 + 16 + 8 * 2, 4, 20_000, 2, 0) == join.cost
 
 

@@ -94,7 +94,7 @@ def test_a_group_is_moved_by_the_broker_and_goes_on_there(smq: Commands) -> None
 
     told = smq("group", "reset", GROUP, "--to", "earliest", "--yes")
 
-    assert (0, True) == (told.exit_code, "the brokers will tell 1 member" in told.stderr)
+    assert (0, True) == (told.exit_code, "the brokers will notify 1 member" in told.stderr)
     # It consumes everything anew, so the offsets come back to where they were.
     wait_until("all consumed again", lambda: committed() >= before, timeout_s=60)
 

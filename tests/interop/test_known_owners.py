@@ -1,4 +1,4 @@
-"""MINIMAL_MOVE where the broker does not tell owners: members ask each other through Apache's."""
+"""MINIMAL_MOVE where the broker does not give owners: members ask each other through Apache's."""
 
 from __future__ import annotations
 

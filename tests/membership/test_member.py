@@ -790,7 +790,7 @@ def test_calls_may_be_handed_out_ahead_and_taken_back() -> None:
     handed = [action for action in member.due(1) if isinstance(action, Deliver)]
     member.take_back(handed[-1])
     member.take_back(handed[-2])
-    # Told twice, it counts once.
+    # BrokerCondition twice, it counts once.
     member.take_back(handed[-2])
     count = len(handed) - 2
     assert count == len(member.deliveries)

@@ -394,7 +394,7 @@ class Broker:
         self._registration_due_ms = min(self._registration_due_ms, now_ms + REGISTRATION_RETRY_MS)
 
     def registration_work(self) -> RegistrationWork | None:
-        """Return what to tell the name servers, or None."""
+        """Return what to register at the name servers, or None."""
         number = self.state.registrations.begin()
         if number is None:
             return None

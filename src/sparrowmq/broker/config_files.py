@@ -109,7 +109,7 @@ def _drop_void(
     return changes
 
 
-# So many names of lost changes are told.
+# At most so many names of lost changes are logged.
 _NAMED_MAX = 20
 
 

@@ -2,10 +2,10 @@
 
 Members are keyed by their connection, as RocketMQ does it: two connections that give the same
 client id are two members, and the list shows the id twice. That is what leaves queues unread when
-two processes share a client id, so it is told to the operator as a fact.
+two processes share a client id, so it becomes a fact for the operator's log.
 
 Source: ConsumerManager.java, ConsumerGroupInfo.java, ProducerManager.java. Differs from RocketMQ:
-a member removed because its heartbeats stopped is told to the rest of the group, as a closed
+a member removed because its heartbeats stopped is announced to the rest of the group, as a closed
 connection is.
 """
 
@@ -45,7 +45,7 @@ class Subscription(NamedTuple):
     """What a group wants of a topic.
 
     Args:
-        data: as the heartbeat told it.
+        data: as the heartbeat has it.
         wanted: the filter; None where the condition cannot be parsed, for the reason `fault`.
     """
 
@@ -88,7 +88,7 @@ class ConsumerGroups:
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
         self._of_connection: dict[Connection, set[str]] = {}
-        # Connections whose client id was found to be in use already, to tell of each once.
+        # Connections whose client id was found to be in use already, to report each once.
         self._duplicates: set[Connection] = set()
 
     def __len__(self) -> int:
@@ -142,13 +142,13 @@ class ConsumerGroups:
         )
 
     def note_duplicate(self, connection: Connection) -> bool:
-        """Note that a connection gave a client id in use; tells whether that is new."""
+        """Note that a connection gave a client id in use; return whether that is new."""
         is_new = connection not in self._duplicates
         self._duplicates.add(connection)
         return is_new
 
     def leave(self, group_name: str, connection: Connection) -> bool:
-        """Remove a connection from a group; tells whether it was in it."""
+        """Remove a connection from a group; return whether it was in it."""
         group = self._groups.get(group_name)
         if group is None or group.members.pop(connection, None) is None:
             return False
@@ -180,7 +180,7 @@ class ConsumerGroups:
 
 
 def _replace_subscriptions(group: ConsumerGroup, given: list[SubscriptionData]) -> bool:
-    """Take the subscriptions of a heartbeat; tells whether a topic came or went.
+    """Take the subscriptions of a heartbeat; return whether a topic came or went.
 
     A newer version of a known topic's subscription replaces the old one and is no change. Topics
     that this member does not have are removed, even if another member has them: RocketMQ holds one

@@ -64,7 +64,7 @@ class DelaySchedule:
         """Put every due message where it belongs; returns how many were put.
 
         Args:
-            has_topic: tells whether a topic is still there; messages for others are dropped.
+            has_topic: says whether a topic is still there; messages for others are dropped.
         """
         count = 0
         for level, due_ms in self._due_timestamp_ms.items():

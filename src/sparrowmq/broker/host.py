@@ -3,7 +3,8 @@
 A turn of requests ends with `settle`, which makes what was appended readable, and `begin_rounds`,
 which begins what is due. A *round* is work that blocks: a flush of the log, an append to the
 journal, the config files, files of expired messages. Of each lane one round runs at a time; what
-comes up meanwhile shares the next, which is the group commit. Name servers are told by operations.
+comes up meanwhile shares the next, which is the group commit. Registration at the name servers is
+an operation.
 
 The world (`broker/server.py`, `simulation/nodes.py`) owns sockets, threads and clocks, and nothing
 of the order in which things happen.
@@ -78,7 +79,7 @@ class World(Protocol):
         ...
 
     def begin_round(self, round: Round) -> None:
-        """Have `round.run` done, and tell `round.end`."""
+        """Have `round.run` done, and pass its outcome to `round.end`."""
         ...
 
     def begin_operation(self, operation: Operation[None]) -> None:
@@ -240,7 +241,7 @@ class BrokerHost:
         self._world.end_turn()
 
     def leave(self) -> Operation[None]:
-        """Tell the name servers that the broker stops.
+        """Unregister the broker at the name servers.
 
         Yields: Invoke.
         """

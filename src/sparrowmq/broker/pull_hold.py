@@ -110,7 +110,7 @@ class PullHold:
         return evicted
 
     def is_now_full(self, connection: Connection) -> bool:
-        """Tell, once, that a connection has as many pulls held as it may."""
+        """Report, once, that a connection has as many pulls held as it may."""
         if len(self._by_connection[connection]) < self._per_connection_max:
             return False
         if connection in self._full:
@@ -202,7 +202,7 @@ class PullHold:
         return None
 
     def _remove(self, held: HeldPull) -> bool:
-        """Take a pull out of every table; tells whether its connection is open."""
+        """Take a pull out of every table; return whether its connection is open."""
         self._by_deadline.get(held.deadline_ms, {}).pop(held, None)
         header, group = held.header, held.group
         group.pop(held, None)

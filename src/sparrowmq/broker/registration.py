@@ -1,4 +1,4 @@
-"""How a broker tells the name servers of itself: operations.
+"""How a broker registers at the name servers: operations.
 
 All topics of a broker are a large body, and each new topic is registered at once. So a name server
 is asked first for the version of the topics that it has of this broker: where that is the version
@@ -39,7 +39,7 @@ UNREGISTER_TIMEOUT_MS = 1_000
 
 
 class RegistrationWork(NamedTuple):
-    """What to tell the name servers.
+    """What to register at the name servers.
 
     Args:
         base: the version of the topics that the round before has registered.
@@ -114,7 +114,7 @@ class Registrar:
         yield from _invoke_checked(name_server, request, timeout_ms=REGISTER_TIMEOUT_MS)
 
     def unregister(self, *, name_server: str) -> Operation[None]:
-        """Tell one name server that the broker stops.
+        """Unregister the broker at one name server.
 
         Yields: Invoke.
         Raises: as `register`.

@@ -53,7 +53,7 @@ class BrokerServer:
         log_file_size: bytes of each file of the commit log.
         access: who may do what; None lets everybody do everything.
         credentials: by which the broker signs what it asks name servers; None for no signatures.
-        wall_clock: tells the time of messages and delays, in milliseconds.
+        wall_clock: gives the time of messages and delays, in milliseconds.
     """
 
     def __init__(

@@ -197,7 +197,7 @@ class BrokerState:
         self.consumed_totals.note(now_ms, self.offsets.totals)
 
     def notify_group(self, group_name: str) -> list[Output]:
-        """Tell every member of a group that its membership changed."""
+        """Notify every member of a group that its membership changed."""
         group = self.consumers.find(group_name)
         settings = self.groups.find(group_name)
         if group is None:

@@ -93,7 +93,7 @@ class SubscriptionGroups:
         self._changed(group.group_name, timestamp_ms)
 
     def remove(self, group: str, *, timestamp_ms: int) -> bool:
-        """Remove a group; tells whether there was one."""
+        """Remove a group; return whether there was one."""
         if self._groups.pop(group, None) is None:
             return False
         self._changed(group, timestamp_ms)

@@ -108,7 +108,7 @@ class TopicConfigs:
         self._plain.clear()
 
     def add_missing(self, *, timestamp_ms: int) -> bool:
-        """Add the system's topics that are not there; tells whether there were any."""
+        """Add the system's topics that are not there; return whether there were any."""
         missing = [topic for topic in self._system if topic.topic_name not in self._topics]
         for topic in missing:
             self.put(topic, timestamp_ms=timestamp_ms)
@@ -139,7 +139,7 @@ class TopicConfigs:
         self._changed(topic.topic_name, timestamp_ms)
 
     def remove(self, topic: str, *, timestamp_ms: int) -> bool:
-        """Remove a topic; tells whether there was one."""
+        """Remove a topic; return whether there was one."""
         if self._topics.pop(topic, None) is None:
             return False
         self._changed(topic, timestamp_ms)

@@ -175,7 +175,7 @@ class TransactionChecks:
             current.half_offset += 1
 
     def _read_ops(self, current: _Round) -> bool:
-        """Read on in the op topic; tells whether as much is read as there is, or may be."""
+        """Read on in the op topic; return whether as much is read as there is, or may be."""
         if len(current.ended) >= ENDED_MAX:
             return True
         found = self._store.queues.get(
@@ -237,7 +237,7 @@ class TransactionChecks:
         return True
 
     def _put_away(self, current: _Round, record: Record, timestamp_ms: int) -> bool:
-        """Put a half message where it is asked for no more; tells whether the store takes any."""
+        """Put a half message where it is asked for no more; return whether the store takes any."""
         record.topic = TRANS_CHECK_MAX_TIME_TOPIC
         result = self._store.put(record, timestamp_ms=timestamp_ms)
         current.put_away += 1

@@ -68,7 +68,7 @@ class AsyncDriver:
     Args:
         on_request: answers requests that servers send; None from it means no answer. Without it
             they are answered as not supported.
-        on_connection_lost: told the address of each connection that was open and is not.
+        on_connection_lost: called with the address of each connection that was open and is not.
         pool_size: threads for `Call` of plain functions, at most. Coroutine functions run on the
             loop.
         tls: makes every connection one over TLS.

@@ -97,7 +97,7 @@ class BlockingDriver:
     Args:
         on_request: answers requests that servers send, on the leading thread; None from it means
             no answer. Without it they are answered as not supported.
-        on_connection_lost: told the address of each connection that was open and is not.
+        on_connection_lost: called with the address of each connection that was open and is not.
         pool_size: threads for `Call` at most.
         tls: makes every connection one over TLS.
         credentials: sign every request; None for no signatures.

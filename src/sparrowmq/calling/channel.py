@@ -2,7 +2,7 @@
 
 A driver keeps one channel per address and gives it the tasks that yielded `Invoke` and `Oneway`.
 The channel decides what is written and when, ends the tasks' waits, and answers requests that
-come from the peer. The driver owns the socket and tells the channel what happens to it.
+come from the peer. The driver owns the socket and reports to the channel what happens to it.
 
 What a waiting task gets when things go wrong says whether the peer may have acted:
 

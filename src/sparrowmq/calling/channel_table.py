@@ -1,7 +1,8 @@
 """The connections of one driver: a channel per address, whatever its bytes travel on.
 
-A driver gives the table a function that begins a connection and tells it what happens to each:
-bytes, a deadline, an end. The sockets, the event loop and the simulated network are the drivers'.
+A driver gives the table a function that begins a connection, and reports to the table what happens
+to each: bytes, a deadline, an end. The sockets, the event loop and the simulated network are the
+drivers'.
 """
 
 from __future__ import annotations

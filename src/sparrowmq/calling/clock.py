@@ -20,5 +20,5 @@ def timestamp_ms() -> int:
 
 
 def nano_time() -> int:
-    """Return nanoseconds since an arbitrary start; tells two clients of one process apart."""
+    """Return nanoseconds since an arbitrary start; distinguishes two clients of one process."""
     return time.monotonic_ns()

@@ -25,7 +25,7 @@ from sparrowmq.protocol.command import RemotingCommand
 T = TypeVar("T")
 
 # How long the calls of one `CallEach` go on: handing calls to a thread and results back costs more
-# than many a call, and what is done may be told so much later (benchmarks/against_apache.py).
+# than many a call, and its result may be reported so much later (benchmarks/against_apache.py).
 CALLS_MS = 2
 
 

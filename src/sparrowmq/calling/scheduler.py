@@ -116,7 +116,7 @@ class OperationTask:
 
     @property
     def is_unjoined(self) -> bool:
-        """Whether the operation failed and nobody has been told."""
+        """Whether the operation failed and nobody has taken its error."""
         return isinstance(self._error, Exception) and not self.joined
 
     def outcome(self) -> Any:
@@ -360,7 +360,7 @@ class Scheduler:
                 kind = type(effect)
                 if kind is Invoke or kind is Oneway:
                     task.effect = effect
-                    # `isinstance` would tell the checker so, and cost as much as the rest here.
+                    # `isinstance` would show it to the checker, and cost as much as the rest here.
                     timeout_ms: int = effect.timeout_ms  # type: ignore[union-attr, assignment]
                     self.set_deadline(task, self.read_clock() + timeout_ms)
                     return effect

@@ -76,7 +76,7 @@ class SocketNetwork:
     Args:
         scheduler: of the driver; its tasks' waits end here.
         on_request: answers the peers' requests.
-        on_connection_lost: told the address of each connection that was open and is not.
+        on_connection_lost: called with the address of each connection that was open and is not.
         call_soon_threadsafe: brings the results of look-ups back to the leading thread.
         tls: makes every connection one over TLS.
         credentials: sign every request.

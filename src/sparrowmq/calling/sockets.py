@@ -220,7 +220,7 @@ class TlsWire(SocketWire):
         try:
             plain = session.receive_data(data)
         except OSError:
-            # The peer is told why, if it listens.
+            # The peer learns why, if it listens.
             with suppress(OSError):
                 self._send_output()
             raise

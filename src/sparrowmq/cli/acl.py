@@ -111,7 +111,7 @@ def put_account(
         cluster,
         [row],
         columns,
-        is_told=yes,
+        is_confirmed=yes,
         apply=lambda: cluster.run(accounts.put_account(cluster.directory, change)),
         done=f"account {access_key} is {'made' if is_new else 'changed'}",
     )
@@ -131,7 +131,7 @@ def delete_account(cluster: CommandCluster, access_key: AccessKey, yes: Yes = Fa
         cluster,
         rows,
         _COLUMNS,
-        is_told=yes,
+        is_confirmed=yes,
         apply=lambda: cluster.run(accounts.delete_account(cluster.directory, access_key)),
         done=f"account {access_key} is deleted",
     )

@@ -82,7 +82,7 @@ def show_config(
         cluster,
         rows,
         [OutputColumn("setting"), OutputColumn("value")],
-        is_told=yes,
+        is_confirmed=yes,
         apply=lambda: cluster.run(brokers.set_broker_config(cluster.directory, at, wanted)),
         done=f"{at.name} was changed",
     )
@@ -114,7 +114,7 @@ def drain_broker(
             OutputColumn("address"),
             OutputColumn("takes_messages", "takes messages"),
         ],
-        is_told=yes,
+        is_confirmed=yes,
         apply=lambda: say(f"{cluster.run(operation(cluster.directory, at)):,} topics"),
         done=f"producers {'come back to' if undo else 'leave'} {at.name} within 30 s",
     )

@@ -1,4 +1,4 @@
-"""Changes that lose something: a dry run that shows the difference, unless told `--yes`.
+"""Changes that lose something: a dry run that shows the difference, unless `--yes` is given.
 
 Nothing here asks: a command does the same on a terminal, in a pipe and in a job.
 """
@@ -24,25 +24,25 @@ def carry_out(
     rows: Sequence[Json],
     columns: Sequence[OutputColumn],
     *,
-    is_told: bool,
+    is_confirmed: bool,
     apply: Callable[[], None],
     done: str,
 ) -> None:
-    """Show what changes, and do it if told to.
+    """Show what changes, and do it if it is confirmed.
 
     Args:
         rows, columns: the difference.
-        is_told: whether `--yes` was given.
+        is_confirmed: whether `--yes` was given.
         apply: does it.
         done: what to say then.
     """
     if not cluster.as_json:
         print_rows(rows, columns)
-    if is_told:
+    if is_confirmed:
         apply()
     if cluster.as_json:
-        print_json({"applied": is_told, "changes": rows})
-    say(done if is_told else "nothing was changed; give --yes to do it")
+        print_json({"applied": is_confirmed, "changes": rows})
+    say(done if is_confirmed else "nothing was changed; give --yes to do it")
 
 
 def arrow(before: object, after: object) -> str:

@@ -1,4 +1,4 @@
-"""Contexts: named clusters in a file of the user's, so that no command has to be told an address.
+"""Contexts: named clusters in a file of the user's, so that no command needs an address.
 
 The file is `$XDG_CONFIG_HOME/sparrowmq/contexts.toml` (`~/.config` where that is not set):
 

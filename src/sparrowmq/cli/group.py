@@ -178,7 +178,7 @@ def reset_group(
       sparrowmq group reset GID_board --to earliest --yes
       sparrowmq group reset GID_board --to 4711 --queue broker-a:3 --yes
     """
-    _reset(cluster, name, topic, queue or [], target=_parse_target(to), is_told=yes)
+    _reset(cluster, name, topic, queue or [], target=_parse_target(to), is_confirmed=yes)
 
 
 @group.command("skip")
@@ -191,7 +191,7 @@ def skip_backlog(
     yes: Yes = False,
 ) -> None:
     """Have a group skip all messages there are: shows how many, and does it with --yes."""
-    _reset(cluster, name, topic, queue or [], target=Target(is_latest=True), is_told=yes)
+    _reset(cluster, name, topic, queue or [], target=Target(is_latest=True), is_confirmed=yes)
 
 
 @group.command("update")
@@ -250,7 +250,7 @@ def update_group(
         cluster,
         rows,
         columns,
-        is_told=yes,
+        is_confirmed=yes,
         apply=lambda: cluster.run(settings.update_group(cluster.directory, planned)),
         done=f"group {name} was changed",
     )
@@ -277,7 +277,7 @@ def delete_group(cluster: CommandCluster, name: GroupName, yes: Yes = False) -> 
         cluster,
         rows,
         tuple(map(OutputColumn, ("topic", "queues", "lag"))),
-        is_told=yes,
+        is_confirmed=yes,
         apply=lambda: cluster.run(settings.delete_group(cluster.directory, name)),
         done=f"group {name} was deleted",
     )
@@ -333,7 +333,7 @@ def _member_rows(snapshot: GroupSnapshot) -> list[Json]:
     found: dict[tuple[str, str, str], list[str]] = {}
     for broker in snapshot.last.brokers:
         for seat in broker.seats:
-            # A client has a port of its own at each broker; the host is what tells hosts apart.
+            # A client has a port of its own at each broker; the host is what distinguishes them.
             host = seat.address.rpartition(":")[0]
             found.setdefault((seat.client_id, host, seat.language), []).append(broker.broker_name)
     return [
@@ -378,7 +378,7 @@ def _reset(
     queues: list[str],
     *,
     target: Target,
-    is_told: bool,
+    is_confirmed: bool,
 ) -> None:
     chosen = topic or _only_topic(_look(cluster, name))
     operation = plan_reset(
@@ -403,13 +403,13 @@ def _reset(
     skipped = sum(max(0, each.skipped) for each in plan.queues)
     again = sum(max(0, -each.skipped) for each in plan.queues)
     if plan.members:
-        say(f"the brokers will tell {count_of(len(plan.members), 'member')}, which are connected")
+        say(f"the brokers will notify {count_of(len(plan.members), 'member')}, which are connected")
     say(f"{skipped:,} messages will be skipped, {again:,} will come again")
     carry_out(
         cluster,
         rows,
         columns,
-        is_told=is_told,
+        is_confirmed=is_confirmed,
         apply=lambda: cluster.run(apply_reset(cluster.directory, plan)),
         done=f"group {name} goes on there",
     )

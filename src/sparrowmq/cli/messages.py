@@ -407,7 +407,7 @@ def resend(
         cluster,
         rows,
         columns,
-        is_told=yes,
+        is_confirmed=yes,
         apply=apply,
         done=f"{len(chosen)} messages were sent to {group} again; they come in some 10 s",
     )

@@ -34,7 +34,7 @@ from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model.names import check_group
 from sparrowmq.strategies.registry import strategy_from
 
-# Nobody outside knows their settings: owners are what members tell.
+# Nobody outside knows their settings: owners are what members report.
 _STRATEGIES_WITH_SETTINGS = frozenset({"CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY"})
 
 rebalance = typer.Typer(

@@ -219,8 +219,8 @@ def render_findings(case: Case, findings: Sequence[Finding]) -> RenderableType:
         parts.append(
             Text("nothing is wrong: every queue has one owner, and work goes on", "#0b8a66")
         )
-        if not case.can_tell_still:
-            parts.append(Text("looks were too close to tell a queue that stands still", "dim"))
+        if not case.can_see_standstill:
+            parts.append(Text("looks were too close together to see a queue stand still", "dim"))
     return Constrain(Group(*parts), PROSE_WIDTH)
 
 

@@ -80,13 +80,15 @@ def _run(
         tables = tables_of(found, timestamp_ms=at_ms)
         write_tables(tables, out, timestamp_ms=at_ms)
         rows = {name: table.num_rows for name, table in tables.items()}
-        _tell(rows, groups=len(found), at_ms=at_ms, out=out, as_json=cluster.as_json)
+        _print_result(rows, groups=len(found), at_ms=at_ms, out=out, as_json=cluster.as_json)
         number += 1
         if not count or number < count:
             cluster.run(sleep(max(0, begun_ms + every_ms - monotonic_ms())))
 
 
-def _tell(rows: dict[str, int], *, groups: int, at_ms: int, out: Path, as_json: bool) -> None:
+def _print_result(
+    rows: dict[str, int], *, groups: int, at_ms: int, out: Path, as_json: bool
+) -> None:
     if as_json:
         print(json.dumps({"timestamp_ms": at_ms, "groups": groups, **rows}), flush=True)
         return

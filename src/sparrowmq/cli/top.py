@@ -173,7 +173,7 @@ class ScreenLookout(threading.Thread):
         self.hurried = threading.Event()
 
     def run(self) -> None:
-        """Look until told to stop."""
+        """Look until it is stopped."""
         while not self.stopped.is_set():
             self.hurried.clear()
             try:

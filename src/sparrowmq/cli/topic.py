@@ -194,7 +194,7 @@ def update_topic(
         cluster,
         rows,
         columns,
-        is_told=yes,
+        is_confirmed=yes,
         apply=lambda: cluster.run(topics.update_topic(cluster.directory, planned)),
         done=f"topic {name} was changed",
     )
@@ -231,7 +231,7 @@ def delete_topic(cluster: CommandCluster, name: TopicName, yes: Yes = False) -> 
         cluster,
         rows,
         columns,
-        is_told=yes,
+        is_confirmed=yes,
         apply=lambda: cluster.run(administer.delete_topic(cluster.directory, name)),
         done=f"topic {name} was deleted",
     )

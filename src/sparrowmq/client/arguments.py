@@ -61,7 +61,7 @@ def check_function(
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        # Some functions in C do not tell.
+        # Some functions in C have no signature.
         return
     try:
         signature.bind(*arguments)

@@ -116,10 +116,10 @@ def make_coordinator(
     """
     check_function("check", check, ("message",), is_async=is_async)
     publisher = make_publisher(group, name_server=name_server, **settings)
-    # It tells all brokers by itself, and not those alone that it sends to.
+    # It registers at all brokers by itself, and not only at those that it sends to.
     publisher.heartbeat_due_ms = NEVER_MS
     log = NoticeLog(publisher.config.group, "producer group")
-    return Coordinator(publisher=publisher, check=check, tell=log.tell)
+    return Coordinator(publisher=publisher, check=check, report=log.report)
 
 
 def _made(group: str, settings: Mapping[str, object], client_id: str) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def _make_subscriber(
         local_offsets={} if store is None else store.load(),
         local_store=store,
         start_timestamp_ms=clock.timestamp_ms(),
-        tell=NoticeLog(config.group).tell,
+        report=NoticeLog(config.group).report,
     )
 
 
@@ -257,13 +257,13 @@ def make_lite_pull(
         consume_type=ConsumeType.CONSUME_ACTIVELY,
     )
     state = LitePull(subscriber=subscriber)
-    log = subscriber.tell
+    log = subscriber.report
 
-    def tell(notice: Notice) -> None:
+    def report(notice: Notice) -> None:
         state.note(notice)
         log(notice)
 
-    subscriber.tell = tell
+    subscriber.report = report
     observe_polls(state, take(SightConfig, settings))
     return state
 

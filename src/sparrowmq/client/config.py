@@ -338,7 +338,7 @@ class ConsumerConfig:
 
     Args:
         group: the consumer group.
-        client_id: the name by which members of the group are told apart.
+        client_id: the name that distinguishes the members of the group.
         consume_type: CONSUME_ACTIVELY for one that polls; each pull says then what it subscribes.
         namespace: of the topics that users name; `group` has it already.
         client: see `ClientConfig`.

@@ -6,8 +6,8 @@ settings ids are unique, and every client has an instance to itself.
 
 Two members of a group under one client id take the same queues and leave others to nobody; within
 a process that is refused. So are members of one group that subscribe different things, of which a
-broker keeps only what it heard last. What another process does, the broker's list and the doctor
-tell.
+broker keeps only what it heard last. What another process does is seen in the broker's list,
+and the doctor reports it.
 
 Source: MQClientManager.java, MQClientInstance.java.
 """

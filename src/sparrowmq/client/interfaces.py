@@ -32,7 +32,7 @@ _NET_CLASS = Path("/sys/class/net")
 
 
 def list_interface_addresses() -> list[InterfaceAddress]:
-    """Return every address of every interface; where the system does not tell, of the host name."""
+    """Return every address of every interface; of the host name where the system lists none."""
     if sys.platform != "linux":
         return _host_name_addresses()
     try:

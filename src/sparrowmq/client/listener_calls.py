@@ -86,7 +86,7 @@ class ListenerCalls:
     # When the newest task began.
     _task_begun_ms: int = 0
     _is_quick: bool = False
-    _has_told: bool = False
+    _has_reported: bool = False
     # By topic, of the newest minute in which a call ended, and of the one before.
     _tallies: dict[str, tuple[_Tally, _Tally]] = field(default_factory=dict)
 
@@ -123,7 +123,7 @@ class ListenerCalls:
     def next_due_ms(self, now_ms: int) -> int | None:
         """Return when patience ends, None where nothing waits for that.
 
-        Calls may have returned by then which their task, kept by the next, cannot tell of.
+        Calls may have returned by then which their task, kept by the next, cannot report.
         """
         due_ms = self._task_begun_ms + PATIENCE_MS
         return due_ms if self._task_count and now_ms < due_ms else None
@@ -149,7 +149,7 @@ class ListenerCalls:
         self, topic: str, now_ms: int, *, calls: int, duration_ms: int, done: int, failed: int = 0
     ) -> None:
         """Note that calls for a topic have returned, and how many messages are done or failed."""
-        self._has_told = False
+        self._has_reported = False
         minute = now_ms // MINUTE_MS
         tallies = self._tallies.get(topic)
         if tallies is None:
@@ -187,11 +187,11 @@ class ListenerCalls:
             call_count_max: how many calls may be under way.
             timeout_ms: how long a call may run.
         """
-        if self._has_told or not 0 < call_count_max <= len(calls):
+        if self._has_reported or not 0 < call_count_max <= len(calls):
             return None
         if now_ms - calls[-1].begun_ms <= timeout_ms:
             return None
-        self._has_told = True
+        self._has_reported = True
         firsts = [call.delivery.messages[0] for call in calls]
         return ListenersStuck(
             len(calls),

@@ -4,7 +4,7 @@ The group-member machine delivers as to a listener, but a delivery becomes a *pa
 in the inbox until the user asks. Two threads may be at work, and each has its part:
 
 - the driver's fills `inbox`, moves parcels to `in_hand` (while the user's thread waits for that),
-  and tells the member what is done;
+  and reports to the member what is done;
 - the user's, which polls, goes through `in_hand` without a driver call: it only moves the counts
   `given` and `done` of a parcel forward. So iterating costs a change of threads once per parcel.
 
@@ -105,7 +105,7 @@ class LitePull:
         )
         subscriber.member = GroupMember(
             dataclasses.replace(
-                member_config_from(subscriber.config, tells_user=any(subscriber.callbacks)),
+                member_config_from(subscriber.config, has_callbacks=any(subscriber.callbacks)),
                 batch_size=PARCEL_MESSAGES_MAX,
                 # Flow control bounds the inbox, by queue.
                 deliveries_max=DELIVERIES_MAX,
@@ -172,17 +172,17 @@ class LitePull:
         return len(parcel.delivery.messages) - parcel.given
 
     def settle(self) -> None:
-        """Tell the member what is done."""
+        """Report to the member what is done."""
         finished = [parcel for parcel in self.in_hand if parcel.is_finished]
         for parcel in finished:
             self.in_hand.remove(parcel)
-            self._tell_consumed(parcel)
+            self._note_consumed(parcel)
 
     def withdraw(self, queues: Collection[MessageQueue]) -> None:
         """Give nothing more of these queues; what the user has may still get done."""
         for parcel in [parcel for parcel in self.inbox if parcel.delivery.queue in queues]:
             self.inbox.remove(parcel)
-            self._tell_consumed(parcel)
+            self._note_consumed(parcel)
         for parcel in self.in_hand:
             if parcel.delivery.queue in queues:
                 parcel.is_withdrawn = True
@@ -208,17 +208,17 @@ class LitePull:
             self.committed.pop(queue, None)
 
     def end(self, *, is_done: bool) -> None:
-        """Let waiting polls return; `is_done` tells whether what was given is done."""
+        """Let waiting polls return; `is_done` says whether what was given is done."""
         self.is_closed = True
         for parcel in [*self.in_hand, *self.inbox]:
             if is_done:
                 parcel.done = parcel.given
-            self._tell_consumed(parcel)
+            self._note_consumed(parcel)
         self.in_hand.clear()
         self.inbox.clear()
         self.arrived.set()
 
-    def _tell_consumed(self, parcel: Parcel) -> None:
+    def _note_consumed(self, parcel: Parcel) -> None:
         subscriber = self.subscriber
         subscriber.counters.succeeded += parcel.done
         subscriber.member.consumed(parcel.delivery, acked_count=parcel.done)

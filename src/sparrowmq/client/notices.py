@@ -105,11 +105,11 @@ class NoticeLog:
         # By queue: why the queue stands still, as it was last said.
         self._standstills: dict[MessageQueue, str] = {}
 
-    def tell(self, notice: Notice | CheckFailed | EndFailed) -> None:
+    def report(self, notice: Notice | CheckFailed | EndFailed) -> None:
         """Write a line, unless an equal one was written a moment ago."""
         self._fields = fields_of(notice, self._group)
         if isinstance(notice, AssignmentChanged | JoinedGroup | FirstMessage | LeftGroup):
-            self._tell_course(notice)
+            self._log_course(notice)
         elif isinstance(notice, BegunAtEnd):
             text = (
                 "nothing is committed of %s, so it begins at its end, offset %d, and what is there "
@@ -158,7 +158,7 @@ class NoticeLog:
         else:
             self._warn_failure(notice)
 
-    def _tell_course(
+    def _log_course(
         self, notice: AssignmentChanged | JoinedGroup | FirstMessage | LeftGroup
     ) -> None:
         if isinstance(notice, JoinedGroup):
@@ -188,7 +188,7 @@ class NoticeLog:
             notice.group,
             notice.client_id,
             notice.times_listed,
-            ", ".join(notice.addresses) or "addresses it does not tell",
+            ", ".join(notice.addresses) or "addresses it does not show",
             _listed(notice.cid_all, len(notice.cid_all)),
             extra=self._fields,
         )
@@ -224,7 +224,7 @@ class NoticeLog:
             reason,
         )
 
-    def _tell_standstill(self, queue: MessageQueue, error: UnreadableMessage) -> None:
+    def _log_standstill(self, queue: MessageQueue, error: UnreadableMessage) -> None:
         """Write one line for each message at which a queue stops, however often it is tried."""
         words = " ".join(str(error).split())
         if self._standstills.get(queue) != words:
@@ -297,7 +297,7 @@ class NoticeLog:
         kind = type(error).__name__
         words = " ".join(str(error).split())
         if queue is not None and isinstance(error, UnreadableMessage):
-            self._tell_standstill(queue, error)
+            self._log_standstill(queue, error)
             return
         if isinstance(error, TransportError):
             # All queues of a broker fail together.

@@ -54,7 +54,7 @@ class Publisher:
         heartbeat_due_ms: when brokers must hear of this producer again; None before the first.
         checked_topics: topics whose names were found good.
         templates: what sends share, by topic; as many as `checked_topics`.
-        tracer: what is told of its messages, if it is.
+        tracer: the tracer of its messages, if they are traced.
         observers: see each of its sends.
     """
 

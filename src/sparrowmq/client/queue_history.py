@@ -33,17 +33,17 @@ class QueueHistory:
     _before: dict[str, _View] = field(default_factory=dict)
     # Former owners found so far, of the topics' last views.
     _owners: dict[MessageQueue, str | None] = field(default_factory=dict)
-    # Who was seen to hold which queue, for strategies that are told so.
+    # Who was seen to hold which queue, for strategies that take it into account.
     _holders: Owners = field(default_factory=dict)
     # How often in a row a broker did not answer.
     _silences: dict[str, int] = field(default_factory=dict)
 
     def note_answer(self, broker_name: str, *, is_silent: bool) -> None:
-        """Note whether a broker told of the group."""
+        """Note whether a broker answered for the group."""
         self._silences[broker_name] = self.silence_of(broker_name) + 1 if is_silent else 0
 
     def silence_of(self, broker_name: str) -> int:
-        """Return how often in a row a broker did not tell of the group."""
+        """Return how often in a row a broker did not answer for the group."""
         return self._silences.get(broker_name, 0)
 
     def note_holders(self, holders: Owners) -> None:
@@ -84,8 +84,7 @@ class QueueHistory:
     ) -> bool:
         """Return whether the member that had the queue before is still in the group.
 
-        Where that member cannot be told, because it was ourselves or the strategy shows only our
-        own share, any other member counts.
+        Where the strategy does not show that member, or it was this one, any other member counts.
         """
         last = self._last.get(queue.topic)
         if last is None:
@@ -114,7 +113,7 @@ class QueueHistory:
             try:
                 share = strategy.allocate(group, cid, list(view.mq_all), list(view.cid_all))
             except Exception:
-                # A strategy may be the user's own; it is told of where it decides.
+                # A strategy may be the user's own; its failure is reported where it decides.
                 return None
             if queue in (share or ()):
                 return cid

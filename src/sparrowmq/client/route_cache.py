@@ -97,7 +97,7 @@ class RouteCache:
         return tuple(self._routes)
 
     def update(self, route: TopicRoute) -> bool:
-        """Take a new route; tell whether it says anything new."""
+        """Take a new route; return whether anything in it is new."""
         known = self._routes.pop(route.topic, None)
         # The newest is last, so that its addresses win.
         self._routes[route.topic] = route

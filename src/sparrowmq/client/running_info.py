@@ -1,4 +1,4 @@
-"""What a consumer tells of itself when a broker asks, and the offsets it takes from there. Pure.
+"""What a consumer reports when a broker asks, and the offsets that it takes from there. Pure.
 
 Brokers pass on what an administrator's tools ask: `mqadmin consumerStatus`, `resetOffsetByTime`.
 Source: ClientRemotingProcessor.java, ConsumerRunningInfo.java, MQClientInstance.resetOffset.
@@ -80,7 +80,7 @@ def _unknown_group(subscriber: Subscriber, request: RemotingCommand, group: str)
 
 
 def _reset_offsets(subscriber: Subscriber, request: RemotingCommand, *, now_ms: int) -> None:
-    """Go on elsewhere in the queues named that are ours; the others' owners are told as well."""
+    """Go on elsewhere in those queues that are ours; the others' owners get the same request."""
     header = decode_header(ResetOffsetRequestHeader, request.ext_fields)
     if header.group != subscriber.config.group:
         return
@@ -99,12 +99,12 @@ def describe(subscriber: Subscriber, *, now_ms: int, timestamp_ms: int) -> Consu
         properties={
             "PROP_NAMESERVER_ADDR": ";".join(subscriber.name_servers.in_order()),
             "PROP_CONSUME_TYPE": config.consume_type.name,
-            # What Java's consumers tell under their field's name.
+            # What Java's consumers report under their field's name.
             "allocateMessageQueueStrategy": subscriber.strategy.name,
             "PROP_CONSUMEORDERLY": "true" if config.orderly else "false",
             "PROP_THREADPOOL_CORE_SIZE": str(config.consume_thread_count),
             "PROP_CLIENT_VERSION": "SparrowMQ",
-            # Our own: what tells a consumer whose listeners hang from one that has nothing to do.
+            # Our own: shows a consumer whose listeners hang beside one that has nothing to do.
             "listenerCalls": str(len(calls)),
             "listenerCallsLongestMs": str(0 if calls.begun_ms is None else now_ms - calls.begun_ms),
             "PROP_CONSUMER_START_TIMESTAMP": str(subscriber.start_timestamp_ms),

@@ -1,4 +1,4 @@
-"""What a push consumer knows: its membership, routes and subscriptions, and whom it tells.
+"""What a push consumer knows: its membership, routes and subscriptions, and its callbacks.
 
 The operations of `operations/member_loop.py` work on it; one driver owns it. What another thread
 may do is marked so.
@@ -61,7 +61,7 @@ AsyncRebalanceListener: TypeAlias = (
 
 
 class RebalanceCallbacks(NamedTuple):
-    """Whom to tell of queues that come and go; each is called with queues in order.
+    """The user's functions for queues that come and go; each is called with queues in order.
 
     Args:
         on_assign: queues are ours; nothing of them is delivered before it returns.
@@ -76,7 +76,7 @@ class RebalanceCallbacks(NamedTuple):
     on_lost: AsyncRebalanceListener | None = None
 
     def of(self, kind: type) -> AsyncRebalanceListener | None:
-        """Return whom to tell of a change of this kind."""
+        """Return the function for a change of this kind."""
         if kind is CallOnAssign:
             return self.on_assign
         return self.on_revoke if kind is CallOnRevoke else self.on_lost
@@ -223,8 +223,8 @@ class Subscriber:
         name_servers: where routes come from.
         subscriptions: by topic, the group's retry topic included.
         listener: gets the messages.
-        callbacks: told of queues that come and go.
-        tell: told what is worth a line in the log.
+        callbacks: called for queues that come and go.
+        report: called with what is worth a line in the log.
         start_timestamp_ms: when the consumer was made, by the wall clock.
         strategy: divides the queues.
         member: decides what is done next.
@@ -236,7 +236,7 @@ class Subscriber:
     subscriptions: dict[str, SubscriptionData]
     listener: AsyncListener | AsyncOrderlyListener
     callbacks: RebalanceCallbacks
-    tell: Callable[[Notice], None]
+    report: Callable[[Notice], None]
     start_timestamp_ms: int = 0
     # The topic from which this group's failed messages come again.
     retry_topic: str = field(init=False)
@@ -252,34 +252,34 @@ class Subscriber:
     # A heartbeat that is on its way is ours too.
     is_beating: bool = False
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)
-    # Queues were chosen by hand: heartbeats tell of no subscription then.
+    # Queues were chosen by hand: heartbeats carry no subscription then.
     is_assigned: bool = False
     # When the next pull may begin, where the rate is limited.
     next_pull_ms: float = 0.0
     # Pulls under way, to abandon them.
     pulls: dict[MessageQueue, Task] = field(default_factory=dict)
     listener_calls: ListenerCalls = field(default_factory=ListenerCalls)
-    # Changes that the user is yet to hear of, in order, and the task that tells them.
+    # Changes that the user is yet to hear of, in order, and the task that calls the callbacks.
     calls: deque[CallOnAssign | CallOnRevoke | QueueLost] = field(default_factory=deque)
-    telling: Task | None = None
+    notifying: Task | None = None
     # BROADCASTING: each member's offsets are its own.
     local_offsets: dict[MessageQueue, int] = field(default_factory=dict)
     local_store: OffsetFile | None = None
-    # What is told of its deliveries, if it is.
+    # The tracer of its deliveries, if they are traced.
     tracer: Tracer | None = None
 
     def __post_init__(self) -> None:
         self.retry_topic = retry_topic(self.config.group)
         self.strategy = strategy_from(self.config.strategy)
         self.member = GroupMember(
-            member_config_from(self.config, tells_user=any(self.callbacks)),
+            member_config_from(self.config, has_callbacks=any(self.callbacks)),
             topics=self.subscriptions,
             now_ms=0,
         )
 
     @property
     def consumer_data(self) -> ConsumerData:
-        """What a heartbeat tells of this consumer."""
+        """What a heartbeat carries of this consumer."""
         config = self.config
         subscriptions = {} if self.is_assigned else self.subscriptions
         return ConsumerData(
@@ -345,7 +345,7 @@ def max_reconsume_times(configured: int | None) -> int:
     return MAX_RECONSUME_TIMES if configured is None else configured
 
 
-def member_config_from(config: ConsumerConfig, *, tells_user: bool) -> MemberConfig:
+def member_config_from(config: ConsumerConfig, *, has_callbacks: bool) -> MemberConfig:
     """Return what the group-member machine needs of a consumer's configuration."""
     return MemberConfig(
         group=config.group,
@@ -353,7 +353,7 @@ def member_config_from(config: ConsumerConfig, *, tells_user: bool) -> MemberCon
         is_broadcasting=config.message_model is MessageModel.BROADCASTING,
         is_orderly=config.orderly,
         orderly_reconsume_times_max=config.max_reconsume_times,
-        tells_user=tells_user,
+        has_callbacks=has_callbacks,
         batch_size=config.consume_message_batch_max_size,
         deliveries_max=config.consume_thread_count,
         flow=config.flow,

@@ -21,7 +21,7 @@ KEYS_CHARACTERS_MAX = 8_000
 
 @dataclass(slots=True, kw_only=True)
 class Tracer:
-    """What a client tells of its messages, and by whom.
+    """What a client traces of its messages, and under which name.
 
     Args:
         publisher: sends the trace.

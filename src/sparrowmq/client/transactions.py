@@ -78,12 +78,12 @@ class Coordinator:
     Args:
         publisher: sends its messages.
         check: the user's function that gives the outcome of a half message.
-        tell: what is told of failures.
+        report: called with each failure.
     """
 
     publisher: Publisher
     check: AsyncCheck
-    tell: Callable[[CheckFailed | EndFailed | RequestFailed], None]
+    report: Callable[[CheckFailed | EndFailed | RequestFailed], None]
     wake: Event = field(default_factory=Event)
     questions: deque[Question] = field(default_factory=deque)
     answering: int = 0
@@ -119,7 +119,7 @@ def note_question(
 
 
 def note_broker_lost(coordinators: Mapping[str, Coordinator], address: str, *, now_ms: int) -> None:
-    """Have brokers told again who we are, since one of them may have been started anew."""
+    """Register at the brokers again, since one of them may have been started anew."""
     for coordinator in list(coordinators.values()):
         if address in coordinator.addresses:
             coordinator.heartbeat_due_ms = now_ms

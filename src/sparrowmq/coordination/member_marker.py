@@ -4,7 +4,7 @@ A heartbeat carries, as every request does, the ordinal of its client's version.
 for each connection and show it in GET_CONSUMER_CONNECTION_LIST, Apache's like ours, and use it for
 nothing but lower bounds. SparrowMQ's heartbeats add `_MARK` to it, which no release of RocketMQ
 comes near, so that brokers, members and tools can see who runs SparrowMQ; the language PYTHON
-would not tell, since other clients are written in Python too.
+would not show it, since other clients are written in Python too.
 
 A marked member may be forgotten early: our broker answers its heartbeats with the expiry it
 applies, the member sends three in that time, and holds itself to a lease that ends before it.

@@ -94,7 +94,7 @@ class QueueLockTable:
         """Lock the queues that are free, the member's own, or whose lease has run out.
 
         Args:
-            may_take: tells whether the member may hold a queue that it does not hold yet.
+            may_take: says whether the member may hold a queue that it does not hold yet.
 
         Returns: the queues the member now holds, each once, in the order asked.
         """

@@ -74,7 +74,7 @@ class History:
 
     Args:
         path: the file; None keeps it in memory.
-        cluster: the name servers, which tell clusters in one file apart.
+        cluster: the name servers, which distinguish clusters in one file.
 
     Raises: ConfigError if the file cannot be written, or is none of SQLite.
     """

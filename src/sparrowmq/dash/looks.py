@@ -1,8 +1,8 @@
 """One look at a group, brought down to who has which queue, and what differs between two. Pure.
 
 Members are asked what they hold (`GET_CONSUMER_RUNNING_INFO`). Where all that could have a queue
-have told, their word counts; else the strategy is computed, as the doctor does. So a queue counts
-as unowned while one member has let go of it and the next has not taken it yet.
+have reported, their reports count; else the strategy is computed, as the doctor does. So a queue
+counts as unowned while one member has let go of it and the next has not taken it yet.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def look_of(case: Case) -> Look:
 
 
 def find_owners(case: Case) -> dict[MessageQueue, tuple[str, ...]]:
-    """Return who has each queue: as members told, or as the strategy gives it."""
+    """Return the owners of each queue: as members report them, or as the strategy gives them."""
     computed = {
         queue: tuple(seat.client_id for seat in seats)
         for queue, seats in case.ownership.owners.items()
@@ -118,7 +118,7 @@ def find_owners(case: Case) -> dict[MessageQueue, tuple[str, ...]]:
     if case.snapshot.is_broadcasting:
         return computed
     counts = Counter(seat.client_id for seat in case.ownership.seats)
-    told = {report.client_id for report in case.snapshot.reports if not report.failure}
+    reporting = {report.client_id for report in case.snapshot.reports if not report.failure}
     holders: dict[MessageQueue, list[str]] = {}
     for report in case.snapshot.reports:
         for held in report.held:
@@ -127,8 +127,8 @@ def find_owners(case: Case) -> dict[MessageQueue, tuple[str, ...]]:
     found = {}
     for queue, ids in computed.items():
         # Of two processes with one id a broker asks one; nobody knows what the other holds.
-        is_told = all(client_id in told and counts[client_id] == 1 for client_id in ids)
-        found[queue] = tuple(holders.get(queue, ())) if ids and is_told else ids
+        is_reported = all(client_id in reporting and counts[client_id] == 1 for client_id in ids)
+        found[queue] = tuple(holders.get(queue, ())) if ids and is_reported else ids
     return found
 
 

@@ -109,7 +109,7 @@ def _count(count: int | None) -> Cell:
 def _trouble(
     watched: WatchedGroup | None, members: int | None, lag: int | None, words: Words
 ) -> Cell:
-    """Name the worst finding, with its rule; what the glance alone tells for other groups."""
+    """Name the worst finding, with its rule; what the glance alone shows for other groups."""
     findings = [f for f in (watched.findings if watched else ()) if f.severity > Severity.INFO]
     if findings:
         worst, *others = findings

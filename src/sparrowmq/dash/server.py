@@ -66,7 +66,7 @@ class DashSettings:
 
     Args:
         directory: where the cluster is, and how to connect to it.
-        nameserver: its name servers, separated by ';'; they tell clusters apart in the history.
+        nameserver: its name servers, separated by ';'; they distinguish clusters in the history.
         host, port: where it listens; port 0 takes any free one.
         data: the directory of the history; None keeps it in memory.
         allow_writes: whether it may change the cluster.

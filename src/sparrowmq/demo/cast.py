@@ -52,7 +52,7 @@ class Cast:
         return self._start_server("broker", "--data", data, "--nameserver", self.name_server)
 
     def start_producer(self) -> Child:
-        """Start the producer, which loads the flights and waits for what it is told."""
+        """Start the producer, which loads the flights and waits for commands."""
         limit = [] if self.limit is None else ["--limit", str(self.limit)]
         return self.crew.start(
             PRODUCER,

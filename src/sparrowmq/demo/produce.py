@@ -38,7 +38,7 @@ _ROUND_FLIGHTS = 1_000
 
 
 class Allowance:
-    """How many flights may be produced, as standard input tells."""
+    """How many flights may be produced, as standard input says."""
 
     def __init__(self) -> None:
         self._marks: queue.SimpleQueue[int | None] = queue.SimpleQueue()

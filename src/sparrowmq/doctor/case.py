@@ -25,7 +25,7 @@ KEEPS_UP_SHARE = 0.6
 class QueueRate(NamedTuple):
     """How one queue moved between the looks.
 
-    `stood_still` is False while the looks were too close to tell.
+    `stood_still` is False if the looks were too close together to see it.
     """
 
     produced_per_s: float
@@ -71,8 +71,8 @@ class Case:
     rates: Mapping[MessageQueue, QueueRate]
 
     @property
-    def can_tell_still(self) -> bool:
-        """Whether the looks were far enough apart to tell an offset that stands still."""
+    def can_see_standstill(self) -> bool:
+        """Whether the looks were far enough apart to see that an offset stands still."""
         return self.snapshot.interval_ms >= STILL_MS_MIN
 
     def stands_still(self, queue: MessageQueue) -> bool:
@@ -94,7 +94,7 @@ class Case:
         consumed_per_s = sum(rate.consumed_per_s for _, rate in rates)
         lag = self.lag([queue for queue, _ in rates])
         is_owned = all(self.ownership.owners.get(queue) for queue, _ in rates)
-        keeps_up = not self.can_tell_still or consumed_per_s >= KEEPS_UP_SHARE * produced_per_s
+        keeps_up = not self.can_see_standstill or consumed_per_s >= KEEPS_UP_SHARE * produced_per_s
         return Flow(
             produced_per_s=produced_per_s,
             consumed_per_s=consumed_per_s,

@@ -37,7 +37,7 @@ _REMEDY = (
 
 
 def find_duplicate_id_across_hosts(case: Case) -> list[Finding]:
-    """R01: containers or hosts that tell the same address and process id."""
+    """R01: containers or hosts that register under the same address and process id."""
     found = {
         client_id: seats
         for client_id, seats in find_duplicates(case.snapshot.last).items()
@@ -88,9 +88,9 @@ def _is_across_hosts(client_id: str, seats: tuple[Seat, ...]) -> bool:
     hosts = {seat.address.rpartition(":")[0] for seat in seats}
     if len(hosts) > 1 or "" in hosts:
         return True
-    told = client_id.partition("@")[0]
+    address = client_id.partition("@")[0]
     try:
-        return told not in hosts and ipaddress.ip_address(told) in _BRIDGES
+        return address not in hosts and ipaddress.ip_address(address) in _BRIDGES
     except ValueError:
         return False
 
@@ -153,7 +153,7 @@ def _effects(
             queues = topic.subscribe_queues
             real = allocate_all(case.snapshot, strategy, topic, cid_all)
             apart = allocate_all(
-                case.snapshot, strategy, topic, _told_apart(cid_all, frozenset(found))
+                case.snapshot, strategy, topic, _with_distinct_ids(cid_all, frozenset(found))
             )
             for queue in queues:
                 if any(client_id in found for client_id in real[queue]):
@@ -163,7 +163,7 @@ def _effects(
     return tuple(unowned), tuple(double)
 
 
-def _told_apart(cid_all: list[str], duplicates: frozenset[str]) -> list[str]:
+def _with_distinct_ids(cid_all: list[str], duplicates: frozenset[str]) -> list[str]:
     """Return the list with an id of its own at every further place of these ids."""
     seen: dict[str, int] = {}
     apart = []

@@ -121,8 +121,8 @@ def find_idle_members(case: Case) -> list[Finding]:
 
 def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
     """Q09: a strategy that only SparrowMQ has, in a group with other members."""
-    told = {report.strategy for report in case.snapshot.reports} | {case.snapshot.strategy}
-    own = sorted(told & SPARROW_STRATEGIES.keys())
+    reported = {report.strategy for report in case.snapshot.reports} | {case.snapshot.strategy}
+    own = sorted(reported & SPARROW_STRATEGIES.keys())
     others = [seat for seat in case.ownership.seats if not is_marked(seat.version)]
     if not own or not others or case.snapshot.is_broadcasting:
         return []

@@ -20,7 +20,7 @@ CHURN_SHARE_MIN = 0.6
 # Groups that are smaller lose little, and larger ones take long to compute.
 CHURN_QUEUES_MIN, CHURN_QUEUES_MAX = 8, 1_024
 CHURN_MEMBERS_MAX = 64
-# A member that needs longer than this to tell every broker of itself starts slowly.
+# A member that needs longer than this to register at every broker starts slowly.
 SLOW_START_MS = 3_000
 
 
@@ -113,7 +113,7 @@ def find_reconnects(case: Case) -> list[Finding]:
 
 
 def _addresses(broker: BrokerView) -> dict[str, str]:
-    """Return the address of each member that has one connection here, where it is told."""
+    """Return the address of each member that has one connection here, where it is known."""
     seats: dict[str, list[Seat]] = {}
     for seat in broker.seats:
         seats.setdefault(seat.client_id, []).append(seat)

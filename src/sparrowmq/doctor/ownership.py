@@ -131,7 +131,7 @@ def _share(
 
 
 def holders_of(snapshot: GroupSnapshot) -> Owners:
-    """Return who has which queue, as members told it."""
+    """Return the owners of each queue, as the members report them."""
     return owners_claimed(
         Claim(report.client_id, held.queue, held.is_locked, held.is_dropped)
         for report in snapshot.reports
@@ -150,7 +150,7 @@ def views_of(snapshot: GroupSnapshot, topic: TopicSnapshot) -> Iterator[BrokerVi
 def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
     """Compute who owns each queue now.
 
-    A member that told its subscriptions takes nothing of a topic that is not among them.
+    A member that reports its subscriptions takes no queue of any other topic.
     """
     strategy = find_strategy(snapshot)
     owners: dict[MessageQueue, tuple[Seat, ...]] = {}
@@ -164,7 +164,7 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
             continue
         views = sorted(views_of(snapshot, topic), key=lambda view: -len(sorted_ids(view)))
         if strategy is None or not views:
-            owners |= {queue: _told_owners(snapshot, queue, seats) for queue in queues}
+            owners |= {queue: _reported_owners(snapshot, queue, seats) for queue in queues}
             continue
         shares = [allocate_all(snapshot, strategy, topic, sorted_ids(view)) for view in views]
         computed |= shares[0]
@@ -178,14 +178,14 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
 
 def _takes(snapshot: GroupSnapshot, seat: Seat, topic: TopicSnapshot) -> bool:
     report = snapshot.find_report(seat.client_id)
-    # One that holds queues and tells no subscription is of a client that does not tell them.
+    # One that holds queues and reports no subscription is of a client that never reports them.
     if report is None or (report.held and not report.subscriptions):
         return True
-    # Every clustering member has the retry topic, whether it tells so or not.
+    # Every clustering member has the retry topic, whether it reports it or not.
     return topic.topic in report.topics or topic.topic == retry_topic(snapshot.group)
 
 
-def _told_owners(
+def _reported_owners(
     snapshot: GroupSnapshot, queue: MessageQueue, seats: tuple[Seat, ...]
 ) -> tuple[Seat, ...]:
     """Return who says that it has the queue, where nothing can be computed."""

@@ -1,7 +1,8 @@
 """What can be seen of a consumer group from outside, as one value. Pure.
 
-Everything here comes from requests that every RocketMQ broker answers; what nobody told is None or
-empty, and rules must live with that. Two samples some seconds apart give rates; one gives none.
+Everything here comes from requests that every RocketMQ broker answers; what nobody reported is
+None or empty, and rules must live with that. Two samples some seconds apart give rates; one gives
+none.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ class BrokerView:
         cid_all: the client ids it lists, duplicates kept; None if it did not answer.
         seats: who is connected.
         subscriptions: the group's, as the last heartbeat left them here.
-        consume_type, message_model, consume_from_where: by RocketMQ's names, "" if not told.
+        consume_type, message_model, consume_from_where: by RocketMQ's names, "" if unknown.
         failure: why something is missing, "" if nothing is.
-        answer_ms: how long it took to tell the ids; None if it did not, or nobody measured.
+        answer_ms: how long it took to answer with the ids; None if it did not, or nobody measured.
     """
 
     broker_name: str
@@ -164,7 +165,7 @@ class TopicPace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
-    """What a member tells of itself, if it is asked and can.
+    """What a member reports of itself, if it is asked and can answer.
 
     Args:
         client_id: the member; of several with one id, the one that the broker chose to ask.
@@ -200,9 +201,9 @@ class GroupSnapshot:
         group: its name.
         samples: one look, or two some seconds apart; the last is the newest.
         topics: what the group subscribes or has offsets in, the retry topic included.
-        reports: what members told, for those that were asked.
+        reports: the reports of the members that were asked.
         strategy: the allocation strategy that ownership is computed with.
-        strategy_is_known: False if nobody told the strategy and RocketMQ's default is assumed.
+        strategy_is_known: False if no member reported one and RocketMQ's default is assumed.
     """
 
     group: str
@@ -243,7 +244,7 @@ class GroupSnapshot:
         return next((topic for topic in self.topics if topic.topic == name), None)
 
     def find_report(self, client_id: str) -> MemberReport | None:
-        """Return what a member told, or None if it told nothing."""
+        """Return a member's report, or None if there is none."""
         found = (r for r in self.reports if r.client_id == client_id and not r.failure)
         return next(found, None)
 

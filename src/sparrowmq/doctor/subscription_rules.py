@@ -113,7 +113,7 @@ def find_share_without_subscription(case: Case) -> list[Finding]:
     empty = [report for report in _answered(case) if report.topics <= {retry}]
     wanting = [report for report in _answered(case) if report.topics - {retry}]
     listed = {seat.client_id for seat in case.ownership.seats}
-    # A client that holds queues and tells no subscription is one that does not tell them.
+    # A client that holds queues and reports no subscription is one that never reports them.
     found = sorted(
         report.client_id
         for report in empty

@@ -25,8 +25,8 @@ _LAST_OFFSETS = frozenset(
 
 
 def find_ignored_queues(case: Case) -> list[Finding]:
-    """R10: queues that exist, and that no member has taken though all tell what they have."""
-    if case.snapshot.is_broadcasting or not _all_told(case):
+    """R10: queues that exist, and that no member has taken, though all report what they have."""
+    if case.snapshot.is_broadcasting or not _all_report(case):
         return []
     held = _held(case)
     ignored = [
@@ -101,18 +101,18 @@ def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
 
 def find_different_arithmetic(case: Case) -> list[Finding]:
     """R13: members hold other queues than the strategy gives them, or run different ones."""
-    told = {r.client_id: r.strategy for r in case.snapshot.reports if r.strategy}
+    reported = {r.client_id: r.strategy for r in case.snapshot.reports if r.strategy}
     languages = {seat.client_id: seat.language for seat in case.ownership.seats}
-    if len(set(told.values())) > 1:
+    if len(set(reported.values())) > 1:
         return [
             Finding(
                 rule="R13",
                 severity=Severity.ERROR,
                 title="members run different strategies",
-                evidence=tuple(f"{client_id}: {name}" for client_id, name in told.items()),
+                evidence=tuple(f"{client_id}: {name}" for client_id, name in reported.items()),
                 consequence="each computes its share by other rules: queues with no owner or two",
                 remedy="set one strategy in all members of the group",
-                members=tuple(told),
+                members=tuple(reported),
             )
         ]
     held_by: dict[MessageQueue, list[str]] = {}
@@ -350,7 +350,7 @@ def find_unknown_strategy(case: Case) -> list[Finding]:
     ]
 
 
-def _all_told(case: Case) -> bool:
+def _all_report(case: Case) -> bool:
     ids = {seat.client_id for seat in case.ownership.seats}
     return bool(ids) and all(case.snapshot.find_report(client_id) for client_id in ids)
 

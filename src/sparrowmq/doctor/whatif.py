@@ -77,7 +77,7 @@ QUEUES_MAX = 10_000
 MEMBERS_MAX = 1_000
 EVENTS_MAX = 100
 
-# A member in a simulation: its place of birth, which tells equal ids apart.
+# A member in a simulation: its place of birth, which distinguishes equal ids.
 Owners = dict[MessageQueue, tuple[int, ...]]
 
 
@@ -238,7 +238,7 @@ class Plan:
         return f"room{broker % self.room_count + 1}@broker-{broker + 1}"
 
     def make_member(self, number: int) -> MemberProcess:
-        """Return the member that joins as the nth; its id tells its room."""
+        """Return the member that joins as the nth; its id names its room."""
         last = self.member_count - 1
         born = 0 if self.has_duplicate_id and number == last else number
         room = f"room{born % self.room_count + 1}-" if self.room_count > 1 else ""
@@ -479,13 +479,13 @@ def _cost(
     moved, _ = _moves(before, owners, members)
     if name in KAFKA_ASSIGNORS:
         return _kafka_cost(plan, name, event, len(members), moved=moved, changed=changed)
-    told = 0 if event.kind is GroupEventKind.KILL else 2 * plan.broker_count
+    notices = 0 if event.kind is GroupEventKind.KILL else 2 * plan.broker_count
     is_ours = name in SPARROW_NAMES
     # One list each; or every broker's, with the owners of its queues.
     asked = plan.broker_count if is_ours else 1
     agreeing = (plan.broker_count + 2 * asked) * len(members)
     return Cost(
-        messages=told + agreeing + (8 if is_ours else 3) * changed,
+        messages=notices + agreeing + (8 if is_ours else 3) * changed,
         trips=3 if event.kind is GroupEventKind.KILL else 4,
         wait_ms_max=REBALANCE_WAIT_MS,
         stopped=moved if is_ours else 0,
@@ -497,14 +497,14 @@ def _kafka_cost(
     plan: Plan, name: str, event: GroupEvent, count: int, *, moved: int, changed: int
 ) -> Cost:
     is_cooperative = name == "cooperative-sticky"
-    told = {GroupEventKind.JOIN: 4, GroupEventKind.LEAVE: 2, GroupEventKind.KILL: 0}[event.kind]
+    notices = {GroupEventKind.JOIN: 4, GroupEventKind.LEAVE: 2, GroupEventKind.KILL: 0}[event.kind]
     others = count - 1 if event.kind is GroupEventKind.JOIN else count
     # A second round only where a queue had to leave a member who stays.
     rounds = 2 if is_cooperative and moved else 1
     handing_over = 4 * changed if is_cooperative else 2 * others + 2 * count
     is_kill = event.kind is GroupEventKind.KILL
     return Cost(
-        messages=told + 2 * others + 4 * count * rounds + handing_over,
+        messages=notices + 2 * others + 4 * count * rounds + handing_over,
         trips=(4 if is_kill else 5) + 4 * (rounds - 1),
         wait_ms_max=KAFKA_HEARTBEAT_MS + (KAFKA_SESSION_MS if is_kill else 0),
         stopped=moved if is_cooperative else plan.queue_count,

@@ -46,7 +46,7 @@ class Place(msgspec.Struct, frozen=True):
     port: int
 
 
-class Told(msgspec.Struct, frozen=True):
+class BrokerCondition(msgspec.Struct, frozen=True):
     """How a broker says it is: what only a restart mends, and why clients are not served."""
 
     failures: Sequence[str] = ()
@@ -78,7 +78,7 @@ class BrokerProcess:
         self._make_order = make_order
         self._command = command
         self._process: Process | None = None
-        self._told: Told | None = None
+        self._condition: BrokerCondition | None = None
 
     async def start(self) -> None:
         """Start it; returns when it serves. Raises: BrokerFailed."""
@@ -96,7 +96,7 @@ class BrokerProcess:
         self.address = line.strip().removeprefix("ready broker=")
         port = int(self.address.rpartition(":")[2])
         self.place = Place(self.place.name, self.place.directory, port)
-        self._told = Told()
+        self._condition = BrokerCondition()
 
     async def keep(self) -> None:
         """Take what it says, and start it again whenever it ends; to be cancelled."""
@@ -121,8 +121,8 @@ class BrokerProcess:
         assert process is not None
         assert process.stdout is not None
         while line := await process.stdout.readline():
-            self._told = msgspec.json.decode(line, type=Told)
-        self._told = None
+            self._condition = msgspec.json.decode(line, type=BrokerCondition)
+        self._condition = None
         return await process.wait()
 
     async def stop(self) -> None:
@@ -142,13 +142,14 @@ class BrokerProcess:
 
     def failures(self) -> list[str]:
         """Say what only a restart mends."""
-        return [f"{self.place.name}: {each}" for each in self._told.failures] if self._told else []
+        condition = self._condition or BrokerCondition()
+        return [f"{self.place.name}: {each}" for each in condition.failures]
 
     def obstacles(self) -> list[str]:
         """Say why its clients are not served now."""
-        if self._told is None:
+        if self._condition is None:
             return [f"{self.place.name} does not run"]
-        return [f"{self.place.name}: {each}" for each in self._told.obstacles]
+        return [f"{self.place.name}: {each}" for each in self._condition.obstacles]
 
 
 class BrokerProcesses:

@@ -59,7 +59,7 @@ class _HealthPages:
         except asyncio.LimitOverrunError:
             writer.write(_encode(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
         except (TimeoutError, EOFError, OSError):
-            # It is closed below; there is nobody to tell.
+            # It is closed below; there is nobody to answer.
             pass
         finally:
             self._open.discard(writer)

@@ -35,9 +35,9 @@ from sparrowmq.calling.tls import client_context, own_server_context, server_con
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.hosting.broker_processes import (
+    BrokerCondition,
     BrokerProcesses,
     Place,
-    Told,
     nth,
     serve_brokers,
 )
@@ -159,7 +159,7 @@ async def serving_both(
     """Serve on this event loop as a name server and a broker below `data`.
 
     Args:
-        wall_clock: tells the broker the time of messages and delays, in milliseconds.
+        wall_clock: gives the broker the time of messages and delays, in milliseconds.
 
     Raises: ConfigError for settings that are wrong; OSError or StoreError if it cannot serve.
     """
@@ -282,16 +282,16 @@ def run_ordered(order: BrokerOrder) -> int:
             ) as (address, server),
         ):
             _print_ready(f"broker={address}")
-            last = Told()
+            last = BrokerCondition()
 
-            def tell() -> None:
+            def print_change() -> None:
                 nonlocal last
-                now = Told(server.failures(), server.obstacles())
+                now = BrokerCondition(server.failures(), server.obstacles())
                 if now != last:
                     last = now
                     print(_ENCODER.encode(now).decode(), flush=True)
 
-            async with _looking(tell):
+            async with _looking(print_change):
                 await stop.wait()
 
     return _run(serve, settings, label=f" {settings.broker_name}")
@@ -439,7 +439,7 @@ async def _broker(
     credentials: Credentials | None,
     wall_clock: Callable[[], int] = clock.timestamp_ms,
 ) -> AsyncIterator[tuple[str, BrokerServer]]:
-    """Serve; gives the address that clients are told, and the server."""
+    """Serve; gives the address for clients, and the server."""
     retention = RetentionConfig(
         reserved_hours=settings.retention_hours,
         delete_when=settings.delete_when,
@@ -607,7 +607,7 @@ def _check_host(settings: HostSettings) -> str:
 
 
 def _advertised(ip: str, advertise: str) -> str:
-    """Return the address that clients are told: one they can connect to."""
+    """Return the address for clients: one that they can connect to."""
     if advertise:
         try:
             return str(ipaddress.ip_address(advertise))

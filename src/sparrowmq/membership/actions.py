@@ -153,7 +153,7 @@ class DuplicateClientId(NamedTuple):
     """The broker lists our client id several times: part of the queues is consumed by nobody.
 
     `addresses` are those of the connections that gave it, our own among them; () where the broker
-    does not tell.
+    does not list them.
     """
 
     group: str

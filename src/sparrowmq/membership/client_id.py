@@ -1,4 +1,4 @@
-"""The client id: how RocketMQ tells the members of a group apart.
+"""The client id: how RocketMQ distinguishes the members of a group.
 
 `ip@instance`, then `@unit` if a unit is set, then `@STREAM` for pull consumers from 4.9.4 on.
 Every member divides the queues by the sorted list of these ids, so two members with one id consume

@@ -20,12 +20,12 @@ class ListedIds:
         client_id: our own.
     """
 
-    __slots__ = ("_client_id", "_group", "_has_told_duplicate", "_missing_count")
+    __slots__ = ("_client_id", "_group", "_has_reported_duplicate", "_missing_count")
 
     def __init__(self, group: str, client_id: str) -> None:
         self._group = group
         self._client_id = client_id
-        self._has_told_duplicate = False
+        self._has_reported_duplicate = False
         self._missing_count = 0
 
     @property
@@ -39,15 +39,15 @@ class ListedIds:
         return self._missing_count == 1
 
     def note(self, lists: Collection[tuple[str, ...]], facts: list[Fact]) -> None:
-        """Take the lists of one rebalance; add what is worth telling."""
+        """Take the lists of one rebalance; add a fact for each change worth a line in the log."""
         if not lists:
             return
         own = self._client_id
         most = max(lists, key=lambda cids: cids.count(own))
         count = most.count(own)
-        if count > 1 and not self._has_told_duplicate:
+        if count > 1 and not self._has_reported_duplicate:
             facts.append(DuplicateClientId(self._group, own, count, most))
-        self._has_told_duplicate = count > 1
+        self._has_reported_duplicate = count > 1
         self._missing_count = 0 if count else self._missing_count + 1
         if self._missing_count > 1:
             facts.append(NotListed(self._group, own, most))

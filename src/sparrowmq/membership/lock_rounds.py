@@ -1,7 +1,7 @@
 """What a member asks about the locks of all its queues at once. Pure.
 
 - It renews those that it holds, one request to each broker.
-- It asks the other members what they have in hand when a lock stays refused. Nobody else can tell
+- It asks the other members what they have in hand when a lock stays refused. Nobody else can say
   the lock of a member that drains, which is worth waiting for, from that of one that was killed,
   which its broker keeps until it expires. What no listed member has in hand is taken at once: with
   the lock if it is free by now, else without it, as RocketMQ does. A member has a queue in hand

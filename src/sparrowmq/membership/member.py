@@ -185,7 +185,7 @@ class GroupMember:
         return min(candidates)
 
     def take_facts(self) -> list[Fact]:
-        """Return what has happened since the last call and is worth telling."""
+        """Return what has happened since the last call and is worth a line in the log."""
         facts, self._facts = self._facts, []
         return facts
 
@@ -379,7 +379,9 @@ class GroupMember:
             queue,
             epoch=self._epoch,
             lease=lease if former is None else former.lease,
-            calls=QueueCallbacks(is_wanted=config.tells_user) if former is None else former.calls,
+            calls=QueueCallbacks(is_wanted=config.has_callbacks)
+            if former is None
+            else former.calls,
             now_ms=now_ms,
             in_order=order if config.is_orderly else None,
         )

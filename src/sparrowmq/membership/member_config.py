@@ -23,7 +23,7 @@ class MemberConfig:
     # How often a message consumed in order may come again; None for no end.
     orderly_reconsume_times_max: int | None = None
     # Whether the user has callbacks for queues that come or go.
-    tells_user: bool = False
+    has_callbacks: bool = False
     batch_size: int = 1
     deliveries_max: int = 20
     flow: FlowLimits = field(default_factory=FlowLimits)

@@ -13,7 +13,7 @@ class MessageModel(Enum):
 
 
 class ConsumeType(Enum):
-    """Who starts a delivery, as heartbeats tell it."""
+    """Who starts a delivery, as heartbeats say."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"

@@ -261,7 +261,7 @@ def unregister_broker(server: NameServer, request: Request) -> Sequence[Output]:
 
 
 def query_data_version(server: NameServer, request: Request) -> Sequence[Output]:
-    """Tell a broker whether its topics have changed since it registered them."""
+    """Answer a broker whether its topics have changed since it registered them."""
     header = decode_header(QueryDataVersionRequestHeader, request.command.ext_fields)
     given = decode_body(DataVersion, request.command.body)
     known = server.routes.note_alive(header.broker_addr, now_ms=request.now_ms)

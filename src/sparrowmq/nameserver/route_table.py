@@ -1,6 +1,6 @@
 """Which brokers there are and which topics they serve: the name server's whole knowledge.
 
-Nothing of it is on the disk: brokers tell it again every 30 s. A broker is forgotten when its
+Nothing of it is on the disk: brokers register again every 30 s. A broker is forgotten when its
 connection closes or when it is silent for two minutes.
 
 Anybody may register anything, so what contradicts a broker that is alive is found out before it is
@@ -62,7 +62,7 @@ class Registered(NamedTuple):
 
     Args:
         is_new: the broker was not known.
-        master_address: told to a slave, and where its master serves replication.
+        master_address: what a slave is answered, and where its master serves replication.
         left_out: the topics that were not taken, each with the reason.
     """
 
@@ -106,7 +106,7 @@ class RouteTable:
         connection: Connection,
         now_ms: int,
     ) -> Registered:
-        """Take what a broker tells of itself, which contradicts nothing.
+        """Take a broker's registration, which contradicts nothing.
 
         Topics are taken from masters alone, and only if their version changed.
         """

@@ -112,9 +112,9 @@ def _topic_rows(case: Case) -> Iterator[tuple[Any, ...]]:
 def _member_rows(case: Case) -> Iterator[tuple[Any, ...]]:
     for seat in case.ownership.seats:
         report = case.snapshot.find_report(seat.client_id)
-        told = sorted(report.topics) if report else None
+        topics = sorted(report.topics) if report else None
         yield (
-            case.snapshot.group, seat.client_id, seat.address, seat.language, seat.version, told,
+            case.snapshot.group, seat.client_id, seat.address, seat.language, seat.version, topics,
         )  # fmt: skip
 
 

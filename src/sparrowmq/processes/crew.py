@@ -79,7 +79,7 @@ class Child:
         self._process.wait(_REAP_PATIENCE_S)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for its end; tell whether it came."""
+        """Wait for its end; return whether it came."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""How much memory and processor time a crew's processes took, where the system tells (Linux)."""
+"""How much memory and processor time a crew's processes took, where the system says it (Linux)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The bodies that travel as JSON in fastjson's dialect. Pure.
 
-One Struct per body under its Java name, or a plainer one where that name tells how Java makes it
+One Struct per body under its Java name, or a plainer one where that name says how Java makes it
 (`TopicConfigTable` is TopicConfigSerializeWrapper). `encode_body` writes what Java reads,
 `decode_body` reads what Java writes: unknown members are ignored, absent and null ones take
 the default.
@@ -194,7 +194,7 @@ class TopicConfigTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class RegisterBrokerBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """What a broker tells the name server of itself (`register_body` has its other form)."""
+    """What a broker registers at the name server (`register_body` has its other form)."""
 
     __plain_marks_max__: ClassVar[int] = _TOPICS_MARKS_MAX
     topic_config_serialize_wrapper: TopicConfigTable = TopicConfigTable()
@@ -240,7 +240,7 @@ class ConsumerData(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class HeartbeatData(Struct, frozen=True, kw_only=True, rename=wire_names(client_id="clientID")):
-    """What a client tells every broker of itself, every 30 seconds."""
+    """What a client registers at every broker, every 30 seconds."""
 
     client_id: str
     producer_data_set: list[ProducerData] = []
@@ -625,7 +625,7 @@ class ConsumeRates(
 
 
 class ConsumerRunningInfo(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """GET_CONSUMER_RUNNING_INFO: all that a consumer tells of itself."""
+    """GET_CONSUMER_RUNNING_INFO: all that a consumer reports of itself."""
 
     __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     properties: dict[str, str] = {}

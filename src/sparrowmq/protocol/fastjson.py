@@ -109,7 +109,7 @@ def check_size(data: bytes, *, marks_max: int) -> None:
 def _is_within_limits(data: bytes) -> bool:
     """Whether JSON text nests at most `DEPTH_MAX` deep and has no overlong number."""
     if _LONG_DIGITS.search(data) is not None:
-        # Perhaps only inside a string: the slow reader will tell.
+        # Perhaps only inside a string: the slow reader finds out.
         return False
     if data.count(b"{") + data.count(b"[") <= DEPTH_MAX:
         return True

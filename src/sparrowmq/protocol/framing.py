@@ -262,7 +262,7 @@ def _decode_json_command(header: bytes, body: bytes | None) -> RemotingCommand:
         key_count += len(ext_fields)
         _check_ext_fields(ext_fields, len(header))
     # Every key ends in `":`, and so does no value that has its quotes escaped: if there are more,
-    # a key comes twice, or blanks are about. The tolerant reader tells which.
+    # a key comes twice, or there are blanks. The tolerant reader finds out which.
     if header.count(b'":') - header.count(b'\\":') != key_count:
         return _decode_tolerantly(header, body)
     return RemotingCommand(

@@ -1,8 +1,8 @@
 """The typed headers of requests and responses, which travel as ext fields (text to text). Pure.
 
-One Struct per header under its Java name. Python's field names carry units (`_ms`) and tell
-offsets (messages) from positions (bytes); the wire's names are given by `rename`. A field without
-a default is required.
+One Struct per header under its Java name. Python's field names carry units (`_ms`) and
+distinguish offsets (messages) from positions (bytes); the wire's names are given by `rename`. A
+field without a default is required.
 
 `header_codec` reads and writes them.
 
@@ -121,7 +121,7 @@ PULL_LITE = 0x10
 
 
 class PullMessageResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """The answer to a pull, on every code that tells of the queue."""
+    """The answer to a pull, on every code that is about the queue."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -227,7 +227,7 @@ class UnregisterClientRequestHeader(
 
 
 class GetConsumerListByGroupRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """GET_CONSUMER_LIST_BY_GROUP; SparrowMQ's brokers tell the owners of queues if asked to."""
+    """GET_CONSUMER_LIST_BY_GROUP; SparrowMQ's brokers add the owners of queues if asked to."""
 
     consumer_group: str
     sparrowmq_owners: bool | None = None
@@ -349,7 +349,7 @@ class RegisterBrokerRequestHeader(Struct, frozen=True, kw_only=True, rename=wire
 
 
 class RegisterBrokerResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """Told to slaves alone."""
+    """The answer to a registration; only slaves use its addresses."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None

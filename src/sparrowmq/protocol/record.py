@@ -126,7 +126,7 @@ class BatchEntry(NamedTuple):
 
 
 def head_of(born_host: bytes, store_host: bytes) -> tuple[Layout, int]:
-    """Return the layout of a record's head, and the bits of the sys flag that tell it."""
+    """Return the layout of a record's head, and the bits of the sys flag that select it."""
     bits = (len(born_host) == 20) | (len(store_host) == 20) << 1
     return _HEADS[bits], bits << 4
 
@@ -229,7 +229,7 @@ def _unpack_head(
     Raises: RemoteProtocolError as `decode_record`.
     """
     try:
-        # The sys flag's last byte, before the fields whose lengths it tells.
+        # The sys flag's last byte, before the fields whose lengths it gives.
         head = _HEADS[buffer[at + 39] >> 4 & 3]
         fields = head.unpack_from(buffer, at)
     except (IndexError, LayoutError) as error:

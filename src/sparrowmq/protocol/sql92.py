@@ -52,7 +52,7 @@ class Condition(NamedTuple):
 
     Args:
         text: as it was given.
-        evaluate: tells of properties whether they match: True, False, or None for unknown.
+        evaluate: says of properties whether they match: True, False, or None for unknown.
             Raises ValueError where RocketMQ's evaluation fails; see `matches`.
     """
 

@@ -61,7 +61,7 @@ def parse_subscription(
 
     Args:
         expression: None and "" mean `*`; only a bare `*` does, not ` * `.
-        sub_version: wall-clock milliseconds, by which brokers tell newer from older.
+        sub_version: wall-clock milliseconds, by which brokers distinguish newer from older.
     Raises: LocalProtocolError if the expression is `||` alone.
     """
     kind = expression_type or EXPRESSION_TYPE_TAG

@@ -59,7 +59,7 @@ def published(
     kind: TracedType,
     is_success: bool,
 ) -> TraceEntry:
-    """Tell of a message that was sent.
+    """Make the trace of a message that was sent.
 
     Args:
         timestamp_ms: when the send began, by the wall clock.
@@ -83,7 +83,7 @@ def delivered(
     reconsume_times: int,
     keys: Sequence[str],
 ) -> TraceEntry:
-    """Tell of a message that a listener is about to get.
+    """Make the trace of a message that a listener is about to get.
 
     Args:
         request_id: of this call of the listener.
@@ -105,7 +105,7 @@ def consumed(
     keys: Sequence[str],
     code: ConsumedCode,
 ) -> TraceEntry:
-    """Tell of a message that a listener got.
+    """Make the trace of a message that a listener got.
 
     Args:
         timestamp_ms: when the listener was called.

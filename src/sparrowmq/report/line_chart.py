@@ -36,8 +36,9 @@ _Segment: TypeAlias = tuple[_Point, _Point]
 class Series:
     """A named sequence of points with ascending x.
 
-    `tone` chooses the colour: c1 ... c8, or danger, or quiet. A `dashed` line tells two series
-    apart where colours cannot. Where lines have the same course they show in turn.
+    `tone` chooses the colour: c1 ... c8, or danger, or quiet. A `dashed` line
+    distinguishes two series where colours cannot. Where lines have the same course they show in
+    turn.
     """
 
     name: str

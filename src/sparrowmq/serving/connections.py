@@ -19,7 +19,7 @@ class Connection:
     """One accepted connection; equal only to itself, and cheap as a key.
 
     Args:
-        number: counts a server's connections, so that logs can tell two of one address apart.
+        number: counts a server's connections, so that logs can distinguish two of one address.
         address: the peer as `ip:port`.
         host: the peer as records carry it: 4 or 16 address bytes and 4 port bytes.
     """

@@ -129,7 +129,7 @@ class Link(asyncio.Protocol):
             plain = tls.receive_data(data)
         except ssl.SSLError as error:
             failure = describe(error)
-        # Of a failure too: it tells the peer why.
+        # Of a failure too: the reply says why.
         if output := tls.take_output():
             self.transport.write(output)
         if failure is not None:

@@ -251,7 +251,7 @@ class Checkers:
         self._sent.add(payload)
 
     def note_acked(self, payload: bytes, queue: MessageQueue, offset: int) -> None:
-        """A producer was told that its message is stored.
+        """A producer got the answer that its message is stored.
 
         It must be readable by now, unless the disk has no room for its queue entry; then it is
         looked for when it comes, and at the end.
@@ -480,7 +480,7 @@ class Checkers:
             if loaded not in allowed:
                 self.fail(f"{_name(queue)}: {loaded} after a restart, {saved} was written")
             self._unsaved[queue].clear()
-            # Whose it is, the file does not tell.
+            # The file does not say whose it is.
             self._committed_by.pop(queue, None)
             if loaded is None:
                 del self._committed[queue]

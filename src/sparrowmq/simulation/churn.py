@@ -2,7 +2,7 @@
 
 Each event (a join, a graceful leave, a kill) strikes once the one before has settled, or, for
 `run_storm`, whenever it comes. The members are those of every other run: what they know of each
-other's queues is what brokers tell them.
+other's queues is what brokers answer.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class SimulatedDriver:
         network: the world's.
         on_failure: called with what failed, an operation that nobody joins too, and its error.
         on_request: answers requests that servers send.
-        on_connection_lost: told the address of each connection that was open and is not.
+        on_connection_lost: called with the address of each connection that was open and is not.
     """
 
     def __init__(

@@ -92,10 +92,10 @@ class Injector:
         end = self._dice.choice(links)
         names = f"{end.process.name} - {end.peer.process.name}"
         noticed_by = self._dice.choice((end, end.peer, None))
-        told = "nobody" if noticed_by is None else noticed_by.process.name
+        noticed = "nobody" if noticed_by is None else noticed_by.process.name
         mute_ms = self._dice.choice((0, 5_000, 60_000))
         self._cluster.network.half_open(end, noticed_by=noticed_by, mute_ms=mute_ms)
-        return f"half-open {names}, noticed by {told}"
+        return f"half-open {names}, noticed by {noticed}"
 
     def _refused_connect(self) -> str:
         source, target = self._draw_path()

@@ -74,7 +74,7 @@ class MemberHost:
         self.client_id = config.client_id
         self.is_leaving = False
         self.is_dark = False
-        self.has_told_duplicate = False
+        self.has_reported_duplicate = False
         self._network = network
         self._checkers = checkers
         self._trace = trace
@@ -93,7 +93,7 @@ class MemberHost:
             subscriptions={t: parse_subscription(t, "*", sub_version=timestamp_ms) for t in topics},
             listener=listener,
             callbacks=RebalanceCallbacks(),
-            tell=self._tell,
+            report=self._report,
         )
         self._consumers = {config.group: self.subscriber}
         self._driver = SimulatedDriver(
@@ -183,14 +183,14 @@ class MemberHost:
         """Let the listener's calls of a queue go on although it is not held any more."""
         self._forgiven.update(key for key, call in self._running.items() if call.queue == queue)
 
-    def _tell(self, notice: Notice) -> None:
+    def _report(self, notice: Notice) -> None:
         if isinstance(notice, AssignmentChanged):
             shown = " ".join(_short(queue) for queue in notice.assigned) or "nothing"
             self._trace.add(f"{self.name} has {shown}")
         elif isinstance(notice, AllocationFailed):
             self._checkers.note_failure(f"{self.name}'s strategy", notice.error)
         elif isinstance(notice, DuplicateClientId):
-            self.has_told_duplicate = True
+            self.has_reported_duplicate = True
             self._trace.add(f"{self.name} is listed {notice.times_listed} times")
         elif isinstance(notice, DrainTimedOut):
             self._check_drain(notice.queue)

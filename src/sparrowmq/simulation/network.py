@@ -208,7 +208,7 @@ class Network:
         if end.peer.is_closed:
             self._ends.pop(end, None)
             self._ends.pop(end.peer, None)
-        end.process.enter(partial(_tell_closed, end, reason))
+        end.process.enter(partial(_announce_closed, end, reason))
 
     def _delay_ms(self) -> int:
         if self.late_share and self._dice.random() < self.late_share:
@@ -249,15 +249,15 @@ class Network:
 
         Args:
             end: either side.
-            noticed_by: the side that is told, None for neither.
+            noticed_by: the side that notices, None for neither.
             mute_ms: how long writes just vanish before one is answered by a reset.
         """
         until_ms = self._timeline.now_ms + mute_ms
         for side in (end, end.peer):
             side.mute_until_ms = until_ms
-        told = end if noticed_by is None else noticed_by
+        noticing = end if noticed_by is None else noticed_by
         if noticed_by is not None:
-            self._end_at(told, "Connection reset by peer")
+            self._end_at(noticing, "Connection reset by peer")
             return
         # Two connections of which each side has one: what is written to them is heard by nobody.
         for side in (end, end.peer):
@@ -269,13 +269,13 @@ class Network:
             self._ends[hole] = None
 
     def drop_process(self, process: Process) -> None:
-        """Close what a process had open that is no more: its host's kernel tells the peers."""
+        """Close what a process had open that is no more: its host's kernel resets the peers."""
         self._forget_listeners(process)
         for end in self._ends_of(process):
             end.close("Connection reset by peer")
 
     def power_off(self, process: Process) -> None:
-        """Take a process away with its host: nobody is told, and nothing answers."""
+        """Take a process away with its host: nobody is notified, and nothing answers."""
         self._forget_listeners(process)
         self._hosts_down[process.host] = None
         for end in self._ends_of(process):
@@ -317,7 +317,7 @@ def _take(end: End, data: bytes) -> None:
         end.on_data(data)
 
 
-def _tell_closed(end: End, reason: str) -> None:
+def _announce_closed(end: End, reason: str) -> None:
     # Looked up late: a frozen process may not have opened its side yet.
     end.on_closed(reason)
 

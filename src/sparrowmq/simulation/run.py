@@ -32,8 +32,9 @@ _DEFAULTS = ConsumerConfig(group="GID_any", client_id="any")
 # by its broker; members that found a route incomplete look again, at doubled intervals.
 OWNERSHIP_BOUND_MS = 30_000
 assert MARKED_EXPIRY_MS + SCAN_INTERVAL_MS < OWNERSHIP_BOUND_MS
-# The same where members only came and went: the others are told at once. But a member stays listed
-# until its slowest listener has ended and the last offset is committed, or the bounds for these.
+# The same where members only came and went: the others are notified at once. But a member stays
+# listed until its slowest listener has ended and the last offset is committed, or the bounds for
+# these.
 GRACEFUL_OWNERSHIP_BOUND_MS = _DEFAULTS.drain_timeout_ms + LAST_COMMIT_MS + 1_000
 assert GRACEFUL_OWNERSHIP_BOUND_MS < _DEFAULTS.rebalance_interval_ms
 # From then on, or once everything is sent, until everything is consumed: the longest retry, and
@@ -246,9 +247,11 @@ def _expect_duplicates(cluster: SimulatedCluster) -> bool:
     while checkers.violation is None:
         cluster.run(until_ms=timeline.now_ms + LOOK_MS)
         ownership = cluster.ownership()
-        is_told = any(member.has_told_duplicate for member in cluster.live_members)
-        if ownership.doubled and ownership.unowned and is_told and not cluster.has_ghosts():
+        is_reported = any(member.has_reported_duplicate for member in cluster.live_members)
+        if ownership.doubled and ownership.unowned and is_reported and not cluster.has_ghosts():
             return True
         if timeline.now_ms >= deadline_ms:
-            checkers.fail(f"a shared client id shows as {ownership}, members told: {is_told}")
+            checkers.fail(
+                f"a shared client id shows as {ownership}, members reported it: {is_reported}"
+            )
     return False

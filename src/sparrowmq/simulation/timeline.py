@@ -31,7 +31,7 @@ class Timer:
         self._action = None
 
     def fire(self) -> bool:
-        """Have it happen; tell whether it was still wanted."""
+        """Have it happen; return whether it was still wanted."""
         action, self._action = self._action, None
         if action is None:
             return False

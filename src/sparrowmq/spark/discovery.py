@@ -36,7 +36,7 @@ def discover(
         expected: queues that were there before. While one is missing, the broker may only be
             restarting, so that it is looked for again; when patience ends it is left out.
         patience: how often to try again; a query that begins has none, so that a wrong address
-            or topic is told at once.
+            or topic is an error at once.
         route_age_ms_max: how old a route may be.
 
     Raises: TopicRouteNotFound, ConnectFailed, TransportError, BrokerError; ConfigError if `assign`

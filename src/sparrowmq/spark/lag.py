@@ -13,7 +13,7 @@ from sparrowmq.spark.offsets import decode_offsets
 def lag_of(progress: Mapping[str, Any]) -> dict[MessageQueue, int]:
     """Return by queue how many messages the query has not read yet.
 
-    Spark's API lets a Python source report no metrics of its own, but every progress tells where
+    Spark's API lets a Python source report no metrics of its own, but every progress says where
     the last micro-batch ended and where the queues end.
 
     Args:

@@ -92,7 +92,7 @@ def _without_stand_ins(
     """Leave out each 0 that stands for "nothing committed".
 
     A broker of 4.x answers so while the queue's first message is in memory, whatever is asked; its
-    table of all that was committed tells.
+    table of all that was committed shows.
     """
     zeros = {queue for queue, offset in committed.items() if offset == 0}
     names = sorted({queue.broker_name for queue in zeros})

@@ -1,6 +1,6 @@
 """The columns that a read can give, by name, and the profiles that choose among them. Pure.
 
-Spark 4.3 cannot tell a Python data source which columns a query needs, so users say it: by a
+Spark 4.3 does not pass a Python data source the columns that a query needs, so users do: by a
 profile, or by a list of names. A column that is not asked for costs nothing.
 """
 

@@ -1,4 +1,4 @@
-"""What Spark carries from process to process, so packed that a missing package is told in words.
+"""What Spark carries between processes, packed so that a missing package is an error in words.
 
 Spark pickles the data source, its readers and its writers, and unpickles them where they are
 needed: beside the driver, and in every executor. Where this package or one it needs is missing,

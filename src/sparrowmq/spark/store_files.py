@@ -218,7 +218,7 @@ class StoreFiles:
         try:
             table = decode_file(TopicConfigTable, (self.root / TOPICS_PATH).read_bytes())
         except (OSError, ProtocolError):
-            # Without it, as in a copy of the log and the queues alone, the directories tell.
+            # Without it, as in a copy of the log and the queues alone, the directories show it.
             table = TopicConfigTable()
         topics: dict[str, TopicConfig | None] = dict(table.topic_config_table)
         filed = [each["topics"] for each in changes if each["what"] == "files"]

@@ -4,7 +4,7 @@ A task sends its rows in batches of one queue, several requests under way at onc
 every one is acknowledged. Spark repeats tasks and micro-batches that fail, and what they had sent
 stays: so a message may be there twice. With `exactlyOnce` the two have the same id, by which
 readers drop one (write_ids.py, exactly_once.py). There are no transactions here:
-docs/decisions/exactly-once-sink.md tells why.
+docs/decisions/exactly-once-sink.md says why.
 
 Rows of one sharding key, and rows that name their queue, keep their order: requests to such a queue
 wait for one another.
@@ -73,7 +73,7 @@ _OWN = frozenset({"UNIQ_KEY", "TAGS", "KEYS", "__SHARDINGKEY"})
 
 
 class SentMessages(WriterCommitMessage):
-    """What a task tells the driver: how many messages it has sent."""
+    """What a task reports to the driver: how many messages it has sent."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -53,7 +53,7 @@ class KeyRun(NamedTuple):
 
 
 def may_begin_run(chunk: bytes, at: int) -> bool:
-    """Tell, at little cost, whether a run may begin here."""
+    """Return, at little cost, whether a run may begin here."""
     if "numpy" not in sys.modules:
         return False
     begin = chunk[at : at + 8]

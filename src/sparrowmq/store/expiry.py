@@ -124,7 +124,7 @@ class Expiry:
         Args:
             queues: all queues; those are removed whose topic is gone.
             count_max: how many to look at.
-            has_topic: tells whether a topic's queues stay though they have no message.
+            has_topic: says whether a topic's queues stay though they have no message.
         """
         changed: list[QueueKey] = []
         for _ in range(min(count_max, len(self._unswept))):

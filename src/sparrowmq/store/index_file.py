@@ -208,7 +208,7 @@ class IndexFile:
     def _extend(
         self, positions: Sequence[int], timestamps_ms: Sequence[int], *, used_slots: int
     ) -> None:
-        """Have the header tell of entries that were written."""
+        """Have the header count entries that were written."""
         header = self.header
         is_first = header.next_number == 1
         self.header = IndexHeader(

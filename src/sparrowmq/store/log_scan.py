@@ -22,7 +22,7 @@ class LogScan:
     """A walk over the records of a log.
 
     After `run` is exhausted, `position` is where the first byte stands that belongs to no valid
-    record, and `is_file_end` tells that this is where the last file ends.
+    record, and `is_file_end` says that this is where the last file ends.
     """
 
     __slots__ = ("_checker", "_files", "position")

@@ -311,9 +311,9 @@ class MessageIndex:
     def _collect(self, chunk: bytes, position: int) -> tuple[int, _Found]:
         """Return where in a chunk of the log the last whole record ends, and the keys before."""
         if (functions := speedups.functions) is not None:
-            told = functions.collect_keys(chunk, position, self._skip_position)
-            if told is not None:
-                at, hashes, positions, timestamps_ms = told
+            collected = functions.collect_keys(chunk, position, self._skip_position)
+            if collected is not None:
+                at, hashes, positions, timestamps_ms = collected
                 return at, _Found(hashes, positions, timestamps_ms)
         keys = LogKeys(self._topics)
         at = keys.collect(chunk, position, self._skip_position)

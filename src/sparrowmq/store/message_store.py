@@ -773,7 +773,7 @@ class MessageStore:
         """Remove what has expired of at most `count_max` queues; nothing while they are synced.
 
         Args:
-            has_topic: tells whether a topic's queues stay though they have no message.
+            has_topic: says whether a topic's queues stay though they have no message.
         """
         if self._expiry.is_swept or not self.is_writable:
             return

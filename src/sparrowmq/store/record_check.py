@@ -29,7 +29,7 @@ Layout (big-endian; hosts have 8 bytes, or 20 if SYSFLAG says that they are IPv6
 5.x's checksum of the whole record is a property that ends it: `__CRC32#`, 0x01, ten decimal digits
 with the lowest first, 0x02; it covers everything before these 20 bytes. Where this store has
 written, a record that ends without it has lost its end, or an Apache broker has come by since: its
-properties tell, as a torn end leaves zeros or bytes that are no text.
+properties show, as a torn end leaves zeros or bytes that are no text.
 Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.createCrc32 (5.x).
 """
 
@@ -85,7 +85,7 @@ _CACHE_MAX = 100_000
 class CheckedRecord(NamedTuple):
     """What a valid record says that the store must know.
 
-    `tags_code` is what its consume queue entry holds; `is_queued` tells whether it has an entry.
+    `tags_code` is what its consume queue entry holds; `is_queued` says whether it has an entry.
     """
 
     position: int

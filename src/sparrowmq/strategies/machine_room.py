@@ -1,7 +1,7 @@
 """MACHINE_ROOM and MACHINE_ROOM_NEARBY: queues of the member's own machine room first.
 
 MACHINE_ROOM reads the room from the broker's name, `room@broker`, and shares out the queues of
-the rooms it is told. MACHINE_ROOM_NEARBY asks the user's resolver for the room of each queue and
+the rooms it is given. MACHINE_ROOM_NEARBY asks the user's resolver for the room of each queue and
 each member, lets an inner strategy share out each room among its own members, and shares out a
 room without members among all.
 
@@ -72,14 +72,14 @@ class AllocateMessageQueueByMachineRoom:
             return False
         if self.consumeridcs is None:
             raise TypeError(
-                f"MACHINE_ROOM was told no machine rooms (consumeridcs is None), "
+                f"MACHINE_ROOM was given no machine rooms (consumeridcs is None), "
                 f"and broker {broker_name!r} stands in one"
             )
         return parts[0] in self.consumeridcs
 
 
 class MachineRoomResolver(Protocol):
-    """Tells the machine room of a queue and of a member."""
+    """Names the machine room of a queue and of a member."""
 
     def broker_deploy_in(self, message_queue: MessageQueue) -> str | None:
         """Return the room of the queue's broker; None or "" if it has none."""
@@ -110,7 +110,7 @@ class AllocateMachineRoomNearby:
 
     Args:
         allocate_message_queue_strategy: shares out the queues of one room.
-        machine_room_resolver: tells the rooms; the usual convention by default.
+        machine_room_resolver: names the rooms; the usual convention by default.
 
     Raises: TypeError if the inner strategy is None.
     """

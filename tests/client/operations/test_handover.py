@@ -38,7 +38,7 @@ OLD, ADDED = (MessageQueue("T", "b", n) for n in range(2))
 MAX_OFFSET = 77
 
 
-class Told:
+class BrokerCondition:
     """In the place of the member: what it is told. It goes on without a lock that is refused."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def subscriber() -> Subscriber:
         subscriptions={},
         listener=lambda *_: None,
         callbacks=RebalanceCallbacks(),
-        tell=lambda _: None,
+        report=lambda _: None,
     )
     route = TopicRouteData(
         broker_datas=[BrokerData(broker_name="b", broker_addrs={0: "10.0.0.1:1"})],
@@ -70,7 +70,7 @@ def subscriber() -> Subscriber:
     made.routes.update(route_from("T", route, now_ms=0))
     made.history.note("T", [OLD], cid_all=["me", "other"])
     made.history.note("T", [OLD, ADDED], cid_all=["me", "other"])
-    made.member = Told()  # type: ignore[assignment]
+    made.member = BrokerCondition()  # type: ignore[assignment]
     return made
 
 
@@ -96,7 +96,7 @@ def test_queue_that_was_added_while_we_consumed_begins_at_its_first_message(
     subscriber: Subscriber, play: Any, queue: MessageQueue, offset: int
 ) -> None:
     notices: list[Any] = []
-    subscriber.tell = notices.append
+    subscriber.report = notices.append
     play(broker())(acquire(subscriber, Acquire(queue, 1, wants_lock=True)))
 
     ((name, told),) = subscriber.member.events  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ def make_subscriber(group: str, *brokers: str) -> Subscriber:
         subscriptions={topic: parse_subscription(topic, "*", sub_version=7)},
         listener=lambda *_: None,
         callbacks=RebalanceCallbacks(),
-        tell=lambda _: None,
+        report=lambda _: None,
     )
     if brokers:
         addresses = {broker: {0: f"{broker}:10911"} for broker in brokers}

@@ -77,7 +77,7 @@ def update_global_addresses(state: BrokerState, request: Request) -> Sequence[Ou
 
 
 def access_version(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Tell how often the rules were changed."""
+    """Answer how often the rules were changed."""
     access = _access(state, ResponseCode.SYSTEM_ERROR)
     version = encode_body(_version(access.document)).decode()
     return answer(

@@ -70,7 +70,7 @@ def heartbeat(state: BrokerState, request: Request) -> Sequence[Output]:
         outputs += _consumer_heartbeat(state, request, consumer, member)
     for producer in data.producer_data_set:
         state.producers.heartbeat(producer.group_name, member, request.connection)
-    # See member_marker: a SparrowMQ member is told how often to be heard.
+    # See member_marker: the answer gives a SparrowMQ member its interval.
     fields = {EXPIRY_FIELD: str(member.expiry_ms)} if is_marked(member.version) else None
     return [*answer(request, ext_fields=fields), *outputs]
 
@@ -105,7 +105,7 @@ def _check_client_id(
 ) -> tuple[list[Output], str | None]:
     """Warn once of a newcomer whose client id another connection of its group has.
 
-    Returns: what to tell the operator, and why the heartbeat is refused, if it is.
+    Returns: what to log for the operator, and why the heartbeat is refused, if it is.
     """
     outputs: list[Output] = []
     for consumer in data.consumer_data_set:
@@ -154,7 +154,7 @@ def _consumer_heartbeat(
 
 
 def unregister_client(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Remove this connection from the groups named, and tell the rest."""
+    """Remove this connection from the groups named, and notify the other members."""
     header = decode_header(UnregisterClientRequestHeader, request.command.ext_fields)
     outputs = list(answer(request, ext_fields={}))
     if header.producer_group:
@@ -167,7 +167,7 @@ def unregister_client(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def forget_connection(state: BrokerState, connection: Connection, *, now_ms: int) -> list[Output]:
-    """Remove a closed or silent connection from every group, and tell the rest.
+    """Remove a closed or silent connection from every group, and notify the other members.
 
     Its locks are cut to what its own side of the lease may have left; see QueueLockTable.shorten.
     """
@@ -196,7 +196,7 @@ def _gone(group: str, connection: Connection) -> Fact:
 def consumer_list(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the client id of every member of a group, one for each connection.
 
-    Whoever asks for it is told the owners of queues as well: from one instant, as the list is.
+    A member that asks for them gets the owners of queues as well: of the same instant as the list.
     """
     header = decode_header(GetConsumerListByGroupRequestHeader, request.command.ext_fields)
     group = state.consumers.find(header.consumer_group)

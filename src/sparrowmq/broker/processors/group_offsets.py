@@ -43,7 +43,7 @@ from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_i
 
 # How long a broker waits for a member's own offsets: tools wait for 5 s.
 STATUS_TIMEOUT_MS = 3_000
-# Queues that one answer tells of members; members beyond that are left out.
+# Queues of members in one answer; members beyond that are left out.
 STATUS_QUEUES_MAX = 65_536
 # Entries of a consume queue in one answer.
 ENTRIES_MAX = 1_024

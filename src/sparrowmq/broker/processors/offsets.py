@@ -67,7 +67,7 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Sequence[Out
     """Store a committed offset, also below the stored one.
 
     Lowering must work: Java's clients and tools reset and correct offsets by this very request, so
-    a broker cannot tell a mistake from a wish. Differs from RocketMQ 4.9: offsets of topics and
+    a broker cannot know a mistake from a wish. Differs from RocketMQ 4.9: offsets of topics and
     queues that do not exist are refused (5.x does the same), so the table stays bounded. Differs
     from RocketMQ also: an offset far beyond the queue's end is refused, for the group would skip
     messages that are yet to come.

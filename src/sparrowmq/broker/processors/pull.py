@@ -117,7 +117,7 @@ def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
 
 
 def answer_released(state: BrokerState) -> list[Output]:
-    """Answer some of the pulls that no longer wait; `PullHold.has_ended` tells of more."""
+    """Answer some of the pulls that no longer wait; `PullHold.has_ended` says whether more do."""
     holds = state.holds
     outputs: list[Output] = [_answer_later(state, held) for held in holds.release()]
     outputs += map(ResumeReading, holds.take_drained())

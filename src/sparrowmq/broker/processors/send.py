@@ -367,7 +367,7 @@ def _take_wait(text: str) -> tuple[bool, str]:
 
 
 def _waits(text: str) -> bool:
-    """Tell by WAIT whether a producer waits for the flush, as Message.isWaitStoreMsgOK does."""
+    """Return by WAIT whether a producer waits for the flush, as Message.isWaitStoreMsgOK does."""
     value = find_property(text, PROPERTY_WAIT_STORE_OK)
     return not value or value.lower() == "true"
 
@@ -386,7 +386,7 @@ def schedule(record: Record, properties: dict[str, str], *, level: int) -> None:
 
 
 def _set_aside(record: Record, properties: dict[str, str], *, topic: str, queue_id: int) -> None:
-    """Have a record wait in another topic; its properties tell where it belongs."""
+    """Have a record wait in another topic; its properties say where it belongs."""
     properties[PROPERTY_REAL_TOPIC] = record.topic
     properties[PROPERTY_REAL_QUEUE_ID] = str(record.queue_id)
     record.topic, record.queue_id = topic, queue_id
@@ -394,7 +394,7 @@ def _set_aside(record: Record, properties: dict[str, str], *, topic: str, queue_
 
 
 def _is_half(text: str) -> bool:
-    """Tell by its properties whether a message is half, until its producer ends its transaction."""
+    """Return whether the properties are of a half message, whose transaction has to be ended."""
     if find_property(text, PROPERTY_TRANSACTION_PREPARED).lower() != "true":
         return False
     if not find_property(text, PROPERTY_PRODUCER_GROUP):

@@ -130,7 +130,7 @@ class Member:
             if self._subscriber.has_joined:
                 config, counters = self._subscriber.config, self._subscriber.counters
                 left = LeftGroup(config.client_id, counters.succeeded, counters.failed)
-                self._subscriber.tell(left)
+                self._subscriber.report(left)
         if INSTANCES.close(self._instance):
             left_ms = max(0, deadline_ms - clock.monotonic_ms())
             self.driver.close(timeout_ms=min(left_ms, CLOSE_TIMEOUT_MS))

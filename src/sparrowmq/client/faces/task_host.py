@@ -37,7 +37,7 @@ def open_instance(
 
 
 def _scope() -> Hashable:
-    """Return what tells instances of different loops apart; without a loop nothing is shared."""
+    """Return what distinguishes instances of different loops; without a loop nothing is shared."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

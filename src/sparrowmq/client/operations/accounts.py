@@ -24,7 +24,7 @@ AccountChange: TypeAlias = UpdateAccessConfigRequestHeader
 
 
 class BrokerAccount(NamedTuple):
-    """An account at one broker; permissions as `NAME=PUB|SUB`, "" where none is told."""
+    """An account at one broker; permissions as `NAME=PUB|SUB`, "" where none is given."""
 
     broker_name: str
     access_key: str

@@ -90,7 +90,7 @@ def wipe_write_permission(directory: Directory, broker: BrokerAt) -> Operation[i
     Raises: TransportError, BrokerError.
     """
     code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
-    replies = yield from _tell_name_servers(directory, broker, code)
+    replies = yield from _ask_name_servers(directory, broker, code)
     decode = WipeWritePermOfBrokerResponseHeader
     return max(decode_header(decode, fields).wipe_topic_count for fields in replies)
 
@@ -98,12 +98,12 @@ def wipe_write_permission(directory: Directory, broker: BrokerAt) -> Operation[i
 def add_write_permission(directory: Directory, broker: BrokerAt) -> Operation[int]:
     """Have producers send to a broker again. Returns, raises: as `wipe_write_permission`."""
     code = RequestCode.ADD_WRITE_PERM_OF_BROKER
-    replies = yield from _tell_name_servers(directory, broker, code)
+    replies = yield from _ask_name_servers(directory, broker, code)
     decode = AddWritePermOfBrokerResponseHeader
     return max(decode_header(decode, fields).add_topic_count for fields in replies)
 
 
-def _tell_name_servers(
+def _ask_name_servers(
     directory: Directory, broker: BrokerAt, code: int
 ) -> Operation[list[Mapping[str, str] | None]]:
     # Each name server has routes of its own.

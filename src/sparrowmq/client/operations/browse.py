@@ -226,7 +226,7 @@ def _pull_once(
 
 
 def _selects(subscription: SubscriptionData) -> Callable[[MessageExt], bool]:
-    """Return what tells whether a message is wanted: brokers compare the hashes of tags only."""
+    """Return what decides whether a message is wanted: brokers compare the hashes of tags only."""
     tags = subscription.tags_set
     if not tags or subscription.expression_type != EXPRESSION_TYPE_TAG:
         return lambda message: True

@@ -1,6 +1,6 @@
-"""Tell the user which queues came and went: one call after the other, queues of one kind together.
+"""Notify the user of queues that come and go: one call at a time, queues of one kind together.
 
-A callback that raises is told in the log, and counts as done.
+A callback that raises is reported in the log, and counts as done.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from sparrowmq.membership.actions import CallOnAssign, CallOnRevoke, QueueLost
 from sparrowmq.model.queue import queue_order
 
 
-def tell_user(
+def notify_user(
     subscriber: Subscriber, change: CallOnAssign | CallOnRevoke | QueueLost
 ) -> Operation[None]:
-    """Carry out `CallOnAssign` or `CallOnRevoke`, or tell of a queue that is lost."""
+    """Carry out `CallOnAssign` or `CallOnRevoke`, or notify the user of a queue that is lost."""
     subscriber.calls.append(change)
-    if subscriber.telling is None or subscriber.telling.done:
-        subscriber.telling = yield Spawn(_tell_in_order(subscriber), "callbacks")
+    if subscriber.notifying is None or subscriber.notifying.done:
+        subscriber.notifying = yield Spawn(_notify_in_order(subscriber), "callbacks")
 
 
-def _tell_in_order(subscriber: Subscriber) -> Operation[None]:
+def _notify_in_order(subscriber: Subscriber) -> Operation[None]:
     # What became due at the same time goes into one call.
     yield Sleep(0)
     calls, member = subscriber.calls, subscriber.member
@@ -38,7 +38,7 @@ def _tell_in_order(subscriber: Subscriber) -> Operation[None]:
                 refuse_awaitable("the callback", returned)
             except Exception as error:
                 # The user's code may raise anything.
-                subscriber.tell(RebalanceListenerFailed(error))
+                subscriber.report(RebalanceListenerFailed(error))
         for change in changes:
             if not isinstance(change, QueueLost):
                 member.callback_returned(change.queue, change.epoch)

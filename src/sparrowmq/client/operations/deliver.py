@@ -1,4 +1,4 @@
-"""Give messages to the listener, and tell the member what it made of them.
+"""Give messages to the listener, and report to the member what came of them.
 
 Hot path, benchmark: benchmarks/against_apache.py, drains. Hence the shortest way for calls that end
 well, and several of them in one task (`client/listener_calls.py`).
@@ -149,13 +149,13 @@ def _settle(subscriber: Subscriber, returned: Returned, now_ms: int) -> Consumed
         code = ConsumedCode.SUCCESS
     except Exception as failure:
         # The user's code may raise anything.
-        subscriber.tell(_failure_of(subscriber, delivery, failure, context.delay_level))
+        subscriber.report(_failure_of(subscriber, delivery, failure, context.delay_level))
     decided = context.end()
     failed: Sequence[MessageExt] = ()
     if decided or acked_count < count:
         failed = _failed_of(messages, acked_count, decided)
     if failed:
-        _tell_failed(subscriber, delivery.queue, failed, decided)
+        _report_failed(subscriber, delivery.queue, failed, decided)
         if code is ConsumedCode.SUCCESS:
             code = ConsumedCode.FAILED
     done_count = count - len(failed)
@@ -187,7 +187,7 @@ def _failed_of(
     ]
 
 
-def _tell_failed(
+def _report_failed(
     subscriber: Subscriber,
     queue: MessageQueue,
     failed: Sequence[MessageExt],
@@ -195,8 +195,8 @@ def _tell_failed(
 ) -> None:
     for message in failed:
         if (decision := decided.get(message.queue_offset)) is not None and decision.reason:
-            subscriber.tell(DeadLetterChosen(queue, message, decision.reason))
-    _tell_given_up(subscriber, queue, failed)
+            subscriber.report(DeadLetterChosen(queue, message, decision.reason))
+    _report_given_up(subscriber, queue, failed)
 
 
 def _settle_in_order(subscriber: Subscriber, returned: Returned, now_ms: int) -> ConsumedCode:
@@ -212,7 +212,7 @@ def _settle_in_order(subscriber: Subscriber, returned: Returned, now_ms: int) ->
         code = ConsumedCode.SUCCESS if is_done else ConsumedCode.FAILED
     except Exception as failure:
         # The user's code may raise anything.
-        subscriber.tell(_failure_of(subscriber, delivery, failure))
+        subscriber.report(_failure_of(subscriber, delivery, failure))
     done_count = len(messages) if code is ConsumedCode.SUCCESS else 0
     subscriber.listener_calls.ended(
         delivery.queue.topic,
@@ -224,7 +224,7 @@ def _settle_in_order(subscriber: Subscriber, returned: Returned, now_ms: int) ->
     )
     if status is ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
         subscriber.counters.failed += len(messages)
-        _tell_given_up(subscriber, delivery.queue, messages)
+        _report_given_up(subscriber, delivery.queue, messages)
     elif context.auto_commit or status is not ConsumeOrderlyStatus.ROLLBACK:
         subscriber.counters.succeeded += len(messages)
     outcome = OrderlyOutcome(status, context.auto_commit, context.suspend_ms)
@@ -235,7 +235,7 @@ def _settle_in_order(subscriber: Subscriber, returned: Returned, now_ms: int) ->
 def consume_directly(
     subscriber: Subscriber, request: RemotingCommand
 ) -> Operation[RemotingCommand]:
-    """Have the listener consume one message that a tool has chosen, and tell what came of it.
+    """Have the listener consume one message that a tool has chosen, and return what came of it.
 
     Nothing else changes: no offset, no retry.
 
@@ -306,13 +306,13 @@ def _failure_of(
     )
 
 
-def _tell_given_up(
+def _report_given_up(
     subscriber: Subscriber, queue: MessageQueue, failed: Sequence[MessageExt]
 ) -> None:
-    """Tell of messages that nobody keeps; dead letters are told of once the broker has them."""
+    """Report messages that nobody keeps; dead letters are reported once the broker has them."""
     ended = tuple(message for message in failed if not subscriber.comes_again(message))
     if ended and subscriber.is_broadcasting:
-        subscriber.tell(GivenUp(queue, ended, is_broadcasting=True))
+        subscriber.report(GivenUp(queue, ended, is_broadcasting=True))
 
 
 def _acked_count(status: Any, context: ConsumeContext, count: int) -> int:

@@ -74,7 +74,7 @@ def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
             now_ms=now_ms,
         )
     except SparrowError as error:
-        subscriber.tell(RequestFailed("start offset", queue, error))
+        subscriber.report(RequestFailed("start offset", queue, error))
         now_ms = yield Now()
         member.acquire_failed(queue, epoch, now_ms=now_ms)
     subscriber.wake.set()
@@ -105,7 +105,7 @@ def _try_lock(subscriber: Subscriber, queue: MessageQueue) -> Operation[bool | N
             address, config.group, client_id=config.client_id, queues=[queue]
         )
     except (ConnectFailed, BrokerError) as error:
-        subscriber.tell(RequestFailed("lock", queue, error))
+        subscriber.report(RequestFailed("lock", queue, error))
         return None
     return queue in held
 
@@ -137,7 +137,7 @@ def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[_Start
     else:
         offset = yield from max_offset(address, queue, timeout_ms=timeout_ms)
         if offset:
-            subscriber.tell(BegunAtEnd(queue, offset))
+            subscriber.report(BegunAtEnd(queue, offset))
     return _Start(offset, is_committed=False)
 
 
@@ -152,7 +152,7 @@ def renew_locks(subscriber: Subscriber, action: RenewLocks) -> Operation[None]:
                 address, config.group, client_id=config.client_id, queues=action.queues
             )
         except SparrowError as error:
-            subscriber.tell(RequestFailed("lock", None, error))
+            subscriber.report(RequestFailed("lock", None, error))
     now_ms: int = yield Now()
     member.locks_renewed(action, held=held, now_ms=now_ms)
     subscriber.wake.set()
@@ -203,7 +203,7 @@ def unlock(subscriber: Subscriber, action: Unlock) -> Operation[None]:
             break
         except SparrowError as error:
             # The lock ends with its lease.
-            subscriber.tell(RequestFailed("unlock", queue, error))
+            subscriber.report(RequestFailed("unlock", queue, error))
             is_unknown = isinstance(error, TransportError) and error.outcome_unknown
             may_be_under_way = may_be_under_way or is_unknown
             if not may_be_under_way:

@@ -1,6 +1,6 @@
-"""A push consumer's one loop: do what its `GroupMember` says is due, and tell it the results.
+"""A push consumer's one loop: do what its `GroupMember` says is due, and report the results to it.
 
-The loop spawns one small operation per action. Each ends by telling the member what came of it
+The loop spawns one small operation per action. Each ends by reporting to the member what came of it
 and waking the loop; the member counts one that never ends as lost. So whatever happens to one
 queue, the loop goes on, and so does every other queue.
 """
@@ -24,7 +24,7 @@ from sparrowmq.calling.effects import (
     Wait,
     join,
 )
-from sparrowmq.client.operations.callbacks import tell_user
+from sparrowmq.client.operations.callbacks import notify_user
 from sparrowmq.client.operations.deliver import (
     call_listener,
     hand_over,
@@ -150,31 +150,31 @@ def run_member(
         )
         for _ in range(task_count):
             yield Spawn(call_listener(subscriber), "calls of the listener")
-        yield from _tell_facts(subscriber)
-        _tell_stuck(subscriber, now_ms)
+        yield from _report_facts(subscriber)
+        _report_stuck(subscriber, now_ms)
         due_ms = member.next_due_ms(now_ms)
         if (tasks_due_ms := calls.next_due_ms(now_ms)) is not None:
             due_ms = min(due_ms, tasks_due_ms)
         yield Wait(wake, max(0, due_ms - now_ms))
-    if subscriber.telling is not None:
+    if subscriber.notifying is not None:
         try:
-            yield from join(subscriber.telling, timeout_ms=LAST_CHANGE_MS)
+            yield from join(subscriber.notifying, timeout_ms=LAST_CHANGE_MS)
         except SparrowError as error:
-            subscriber.tell(RebalanceListenerFailed(error))
+            subscriber.report(RebalanceListenerFailed(error))
     yield from finish(subscriber.tracer)
 
 
-def _tell_facts(subscriber: Subscriber) -> Operation[None]:
+def _report_facts(subscriber: Subscriber) -> Operation[None]:
     for fact in subscriber.member.take_facts():
         if isinstance(fact, DuplicateClientId):
-            yield Spawn(_tell_duplicate(subscriber, fact), "duplicate client id")
+            yield Spawn(_report_duplicate(subscriber, fact), "duplicate client id")
             continue
-        subscriber.tell(fact)
+        subscriber.report(fact)
         if isinstance(fact, QueueLost) and subscriber.callbacks.on_lost is not None:
-            yield from tell_user(subscriber, fact)
+            yield from notify_user(subscriber, fact)
 
 
-def _tell_stuck(subscriber: Subscriber, now_ms: int) -> None:
+def _report_stuck(subscriber: Subscriber, now_ms: int) -> None:
     config = subscriber.config
     call_count_max = config.consume_thread_count
     if config.orderly:
@@ -189,11 +189,11 @@ def _tell_stuck(subscriber: Subscriber, now_ms: int) -> None:
         timeout_ms=config.consume_timeout_ms,
     )
     if stuck is not None:
-        subscriber.tell(stuck)
+        subscriber.report(stuck)
 
 
-def _tell_duplicate(subscriber: Subscriber, fact: DuplicateClientId) -> Operation[None]:
-    """Find out where the members with our client id are, and tell."""
+def _report_duplicate(subscriber: Subscriber, fact: DuplicateClientId) -> Operation[None]:
+    """Find out where the members with our client id are, and report it."""
     config = subscriber.config
     addresses: set[str] = set()
     for broker in subscriber.routes.addresses():
@@ -202,14 +202,14 @@ def _tell_duplicate(subscriber: Subscriber, fact: DuplicateClientId) -> Operatio
                 broker, config.group, timeout_ms=config.times.invoke_timeout_ms
             )
         except SparrowError as error:
-            subscriber.tell(RequestFailed("list of connections", None, error))
+            subscriber.report(RequestFailed("list of connections", None, error))
             continue
         addresses.update(
             seat.client_addr for seat in found.connection_set if seat.client_id == fact.client_id
         )
         if len(addresses) > 1:
             break
-    subscriber.tell(fact._replace(addresses=tuple(sorted(addresses))))
+    subscriber.report(fact._replace(addresses=tuple(sorted(addresses))))
 
 
 def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]:
@@ -230,44 +230,44 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
             # The retry topic comes with the first heartbeat. A route once known serves on: the
             # name server may have been started anew.
             if topic != subscriber.retry_topic:
-                subscriber.tell(RequestFailed(f"route of {topic}", None, error))
+                subscriber.report(RequestFailed(f"route of {topic}", None, error))
         except TransportError as error:
-            subscriber.tell(RequestFailed("routes", None, error))
+            subscriber.report(RequestFailed("routes", None, error))
             break
         except SparrowError as error:
             # What is wrong with one route says nothing of the others.
-            subscriber.tell(RequestFailed(f"route of {topic}", None, error))
+            subscriber.report(RequestFailed(f"route of {topic}", None, error))
     now_ms: int = yield Now()
     member.routes_refreshed(found=found, has_changed=has_changed, now_ms=now_ms)
     subscriber.wake.set()
 
 
 def _heartbeat(subscriber: Subscriber, _: Heartbeat) -> Operation[None]:
-    """Tell all brokers of all consumers that share our connections: it is the heartbeat of each."""
+    """Send one heartbeat for all consumers that share our connections."""
     if subscriber.is_beating:
         # One of them has just begun it for us.
         return
     begun_ms: int = yield Now()
-    told = [subscriber]
+    beating = [subscriber]
     for other in list(subscriber.companions.values()):
-        # One without routes has no broker to tell yet.
+        # One without routes has no broker yet.
         if other is not subscriber and other.routes.topics and not other.is_beating:
             other.member.heartbeat.join(begun_ms)
-            told.append(other)
-    for one in told:
+            beating.append(other)
+    for one in beating:
         one.is_beating = True
     try:
-        yield from _tell_of_all(subscriber, told)
+        yield from _send_heartbeats(subscriber, beating)
     finally:
-        for one in told:
+        for one in beating:
             one.is_beating = False
 
 
-def _tell_of_all(subscriber: Subscriber, told: Sequence[Subscriber]) -> Operation[None]:
+def _send_heartbeats(subscriber: Subscriber, beating: Sequence[Subscriber]) -> Operation[None]:
     config = subscriber.config
     named = {config.group: subscriber} | subscriber.companions
     failures, expiry_ms = yield from heartbeat_all(
-        sorted({address for one in told for address in one.routes.addresses()}),
+        sorted({address for one in beating for address in one.routes.addresses()}),
         HeartbeatData(
             client_id=config.client_id,
             consumer_data_set=[named[group].consumer_data for group in sorted(named)],
@@ -275,15 +275,15 @@ def _tell_of_all(subscriber: Subscriber, told: Sequence[Subscriber]) -> Operatio
         timeout_ms=config.times.invoke_timeout_ms,
     )
     for error in failures.values():
-        subscriber.tell(RequestFailed("heartbeat", None, error))
+        subscriber.report(RequestFailed("heartbeat", None, error))
     now_ms: int = yield Now()
-    for one in told:
+    for one in beating:
         own = one.routes.addresses()
         failed = len(failures.keys() & set(own))
         reached = len(own) - failed
         if reached and not one.has_joined:
             one.has_joined = True
-            one.tell(JoinedGroup(one.config.client_id, tuple(one.user_topics)))
+            one.report(JoinedGroup(one.config.client_id, tuple(one.user_topics)))
         one.member.heartbeat_done(
             reached=reached, failed=failed, expiry_ms=expiry_ms, now_ms=now_ms
         )
@@ -308,7 +308,7 @@ def _pull(subscriber: Subscriber, action: Pull) -> Operation[None]:
             # So it is for a moment after a broker was started anew.
             member.registration_missing(now_ms)
         else:
-            subscriber.tell(RequestFailed("pull", queue, error))
+            subscriber.report(RequestFailed("pull", queue, error))
         member.pull_failed(queue, epoch, offset=offset, now_ms=now_ms)
     subscriber.wake.set()
 
@@ -357,7 +357,7 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
     )
     now_ms = yield Now()
     if messages and not subscriber.counters.pulled:
-        subscriber.tell(FirstMessage(action.queue, messages[0]))
+        subscriber.report(FirstMessage(action.queue, messages[0]))
     subscriber.counters.pulled += len(messages)
     if config.messages_per_s_max is not None:
         # Also what tags leave out was pulled.
@@ -391,9 +391,9 @@ def _send_back(subscriber: Subscriber, action: SendBack) -> Operation[None]:
                 dead.append(with_own_topic(message))
     except SparrowError as error:
         # The others would fail too, and each may take long to do so.
-        subscriber.tell(RequestFailed("send back", action.queue, error))
+        subscriber.report(RequestFailed("send back", action.queue, error))
     if dead:
-        subscriber.tell(GivenUp(action.queue, tuple(dead), is_broadcasting=False))
+        subscriber.report(GivenUp(action.queue, tuple(dead), is_broadcasting=False))
     failed = offsets[len(done) :]
     subscriber.counters.sent_back += len(done)
     now_ms: int = yield Now()
@@ -404,7 +404,7 @@ def _send_back(subscriber: Subscriber, action: SendBack) -> Operation[None]:
 def _send_back_one(
     subscriber: Subscriber, message: MessageExt, *, delay_level: int
 ) -> Operation[bool]:
-    """Give a message back to the broker; tell whether it is a dead letter now."""
+    """Give a message back to the broker; return whether it is a dead letter now."""
     config, routes = subscriber.config, subscriber.routes
     times_max = max_reconsume_times(config.max_reconsume_times)
     try:
@@ -454,7 +454,7 @@ def _commit(subscriber: Subscriber, action: Commit) -> Operation[None]:
                 timeout_ms=config.times.invoke_timeout_ms,
             )
     except SparrowError as error:
-        subscriber.tell(RequestFailed("commit", queue, error))
+        subscriber.report(RequestFailed("commit", queue, error))
         now_ms: int = yield Now()
         member.commit_failed(queue, epoch, now_ms=now_ms)
     else:
@@ -472,7 +472,7 @@ def keep_local_offset(subscriber: Subscriber, queue: MessageQueue, offset: int) 
 
 def _leave(subscriber: Subscriber, _: Leave) -> Operation[None]:
     config = subscriber.config
-    # A heartbeat that names us must not overtake what is told here.
+    # A heartbeat that names us must not overtake what is beating here.
     subscriber.companions.pop(config.group, None)
     looks = LAST_HEARTBEAT_MS // LAST_HEARTBEAT_LOOK_MS
     while looks and subscriber.member.heartbeat.started_ms is not None:
@@ -490,7 +490,7 @@ def _leave(subscriber: Subscriber, _: Leave) -> Operation[None]:
     for outcome in (yield from gather_outcomes(operations, name="unregister")):
         if isinstance(outcome, SparrowError):
             # A broker that is away notices that the connection is gone.
-            subscriber.tell(RequestFailed("unregister", None, outcome))
+            subscriber.report(RequestFailed("unregister", None, outcome))
     subscriber.member.left()
     subscriber.wake.set()
 
@@ -504,8 +504,8 @@ _OPERATIONS: Mapping[type, Carrier] = MappingProxyType(
         RenewLocks: renew_locks,
         AskMembers: ask_members,
         Unlock: unlock,
-        CallOnAssign: tell_user,
-        CallOnRevoke: tell_user,
+        CallOnAssign: notify_user,
+        CallOnRevoke: notify_user,
         Pull: _pull,
         SendBack: _send_back,
         Commit: _commit,

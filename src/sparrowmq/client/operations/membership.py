@@ -48,7 +48,7 @@ class HeartbeatRound(NamedTuple):
     """What became of a heartbeat to all brokers.
 
     Args:
-        failures: the error of each broker that could not be told.
+        failures: the error of each broker that could not be reached.
         expiry_ms: after how long a broker forgets a silent SparrowMQ member; the shortest, None
             where none says so.
     """
@@ -60,7 +60,7 @@ class HeartbeatRound(NamedTuple):
 def heartbeat(
     address: str, body: bytes, *, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[int | None]:
-    """Tell one broker of this client, with SparrowMQ's marker.
+    """Register this client at one broker, with SparrowMQ's marker.
 
     Args:
         body: an encoded `HeartbeatData`.
@@ -86,7 +86,7 @@ def _parse_expiry(text: str) -> int | None:
 def heartbeat_all(
     addresses: Sequence[str], data: HeartbeatData, *, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[HeartbeatRound]:
-    """Tell all brokers of this client, at the same time."""
+    """Register this client at all brokers, at the same time."""
     body = encode_body(data)
     operations = [heartbeat(address, body, timeout_ms=timeout_ms) for address in addresses]
     outcomes = yield from gather_outcomes(operations, name="heartbeat")
@@ -107,7 +107,7 @@ def unregister(
     consumer_group: str | None = None,
     timeout_ms: int = INVOKE_TIMEOUT_MS,
 ) -> Operation[None]:
-    """Tell one broker that this client leaves the groups.
+    """Have this client leave the groups at one broker.
 
     Raises: TransportError, BrokerError.
     """
@@ -146,7 +146,7 @@ def consumer_owners(
 def running_info(
     address: str, group: str, *, client_id: str, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[ConsumerRunningInfo]:
-    """Return what a member tells of itself when the broker at an address asks it.
+    """Return what a member reports of itself when the broker at an address asks it.
 
     Raises: TransportError; BrokerError, also where the member does not answer the broker.
     """

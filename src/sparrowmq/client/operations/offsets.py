@@ -45,7 +45,7 @@ def query_offset(
 
     Brokers answer 0 instead of "none" while the queue's first message is in memory. From 5.0 on
     they do not if `set_zero_if_not_found` is false; 4.x does so all the same, and only
-    `all_offsets` tells the two apart.
+    `all_offsets` distinguishes the two.
     Differs from RocketMQ: up to 4.9 Java takes any error for "none", and then skips messages.
     """
     header = QueryConsumerOffsetRequestHeader(

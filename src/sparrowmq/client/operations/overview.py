@@ -50,7 +50,7 @@ from sparrowmq.protocol.wire_names import Int64, wire_names
 GROUPS_ASKED_MAX = 12
 # Apache's broker goes through all its offsets once for each group: seconds, with thousands.
 STATS_TIMEOUT_MS = 15_000
-# Time in which little moves tells little about a rate.
+# Time in which little moves says little about a rate.
 RATE_INTERVAL_MS_MIN = 500
 
 
@@ -130,7 +130,7 @@ class TopicOverview:
         places: its queues, by broker.
         is_internal: whether RocketMQ made it: for itself, for retries, or for dead letters.
         groups: the groups that have committed something in it, by name.
-        broker_offset: the ends of all its queues, added up; None if no group tells them.
+        broker_offset: the ends of all its queues, added up; None if no group shows them.
     """
 
     topic: str

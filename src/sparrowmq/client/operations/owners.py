@@ -1,6 +1,6 @@
 """Who is in the group and who holds which queue, as every member can see it.
 
-A SparrowMQ broker tells both in one answer: the list of members, and the holders of the locks of
+A SparrowMQ broker gives both in one answer: the list of members, and the holders of the locks of
 its queues. Of another broker the members are asked about themselves (GET_CONSUMER_RUNNING_INFO,
 which every broker passes on); a member that does not answer in time holds nothing, for everybody
 who asks.
@@ -47,7 +47,7 @@ def look_at_brokers(
     )
     for name, outcome in zip(addresses, outcomes, strict=True):
         if isinstance(outcome, SparrowError):
-            subscriber.tell(RequestFailed("list of members", None, outcome))
+            subscriber.report(RequestFailed("list of members", None, outcome))
         else:
             found[name] = outcome
     for name, look in found.items():
@@ -65,7 +65,7 @@ def find_owners(
             address = subscriber.routes.address(name)
             if address is None or len(look.consumer_id_list) > OWNERS_MEMBERS_MAX:
                 return None
-            # Members tell of the queues of all brokers at once.
+            # A member reports its queues of all brokers at once.
             return (yield from _ask_members(subscriber, address, look.consumer_id_list))
         for client_id, queues in look.sparrowmq_owners.items():
             # A broker knows the locks of its own queues alone.

@@ -97,7 +97,7 @@ def _commit(state: LitePull, subscriber: Subscriber, action: Commit) -> Operatio
             yield from _store_offset(state, queue, max(offset, state.committed.get(queue, 0)))
             is_done = True
         except SparrowError as error:
-            subscriber.tell(RequestFailed("commit", queue, error))
+            subscriber.report(RequestFailed("commit", queue, error))
             is_done = False
     now_ms: int = yield Now()
     if is_done:

@@ -3,7 +3,7 @@
 Rules of this file:
 - Nothing is returned and nothing is passed over unless the whole answer is of the queue and in
   order. Where all of it is read at once, as it usually is, the messages show that.
-- No message is passed over unseen: what is not returned is pulled again, or was told.
+- No message is passed over unseen: what is not returned is pulled again, or was reported.
 - The bodies of an answer are inflated only as far as the queue has room, and in turns between
   which the driver does other work: leases are renewed however much an answer holds.
 
@@ -115,7 +115,7 @@ def _pass_over(
                 f"{what}; it could not be sent to the dead letters, which is tried again: {error}"
             ) from error
     subscriber.counters.unreadable += 1
-    subscriber.tell(MessagePassedOver(queue, message, reason, policy))
+    subscriber.report(MessagePassedOver(queue, message, reason, policy))
 
 
 def _name(queue: MessageQueue) -> str:

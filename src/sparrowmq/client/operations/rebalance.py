@@ -104,7 +104,7 @@ def allocate_group(
         except Exception as error:
             # A strategy may be the user's own; whatever it raises, we keep what we have.
             names = ", ".join(view.topic for view in views)
-            subscriber.tell(AllocationFailed(names, strategy.name, error))
+            subscriber.report(AllocationFailed(names, strategy.name, error))
     is_settled = owners is None or _is_settled(views, owners, mine or (), config.client_id)
     shares = []
     for view in views:
@@ -161,7 +161,7 @@ def allocate(
         mine = check_queues(share or ())
     except Exception as error:
         # A strategy may be the user's own; whatever it raises, we keep what we have.
-        subscriber.tell(AllocationFailed(topic, strategy.name, error))
+        subscriber.report(AllocationFailed(topic, strategy.name, error))
         return TopicShare(topic, None, cid_all)
     return TopicShare(topic, _existing(subscriber, mine, topic, mq_all), cid_all)
 
@@ -172,7 +172,7 @@ def _existing(
     topic: str,
     mq_all: Sequence[MessageQueue],
 ) -> tuple[MessageQueue, ...]:
-    """Return the queues of a topic in what a strategy gave; tell of those that do not exist."""
+    """Return the queues of a topic in what a strategy gave; report those that do not exist."""
     # CONFIG gives one list for all topics.
     mine = [queue for queue in share if queue.topic == topic]
     existing = frozenset(mq_all)
@@ -183,7 +183,7 @@ def _existing(
         wrong = ConfigError(
             f"strategy {name} gave {len(unknown)} queues that do not exist, such as {shown}"
         )
-        subscriber.tell(AllocationFailed(topic, name, wrong))
+        subscriber.report(AllocationFailed(topic, name, wrong))
     return tuple(queue for queue in mine if queue in existing)
 
 
@@ -204,7 +204,7 @@ def _find_members(
                 lists[address] = tuple(sorted(found, key=java_order))
             except SparrowError as error:
                 lists[address] = None
-                subscriber.tell(RequestFailed("list of members", None, error))
+                subscriber.report(RequestFailed("list of members", None, error))
         cid_all = lists[address]
         if cid_all:
             return cid_all

@@ -37,7 +37,7 @@ _HINTS_BY_CODE: Mapping[int, str] = MappingProxyType(
     {
         ResponseCode.SYSTEM_BUSY: "the broker has more to store than it can; send more slowly",
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "name servers listen at port 9876 and brokers "
-        "at 10911 if not told otherwise, and older servers lack newer requests",
+        "at 10911 unless set otherwise, and older servers lack newer requests",
         ResponseCode.MESSAGE_ILLEGAL: "make the message smaller, or raise the broker's bounds",
         ResponseCode.SERVICE_NOT_AVAILABLE: "look at the broker's log and its disk",
         ResponseCode.NO_PERMISSION: "see what the topic, the group and the broker permit",

@@ -57,7 +57,7 @@ class Target:
 
     @property
     def broker_timestamp(self) -> int | None:
-        """The same as the time that a broker is told; None if no time says it."""
+        """The same as the time that a broker is given; None if no time says it."""
         if self.is_earliest:
             return 0
         return _LATEST_TIMESTAMP if self.is_latest else self.timestamp_ms
@@ -85,7 +85,7 @@ class ResetPlan:
         group, topic: of whom, where.
         target: where to.
         queues: what becomes of each queue, in queue order.
-        members: the client ids that are connected now, who will be told.
+        members: the client ids that are connected now, who will be notified.
         is_whole_topic: whether all queues of the topic are among them.
     """
 
@@ -141,7 +141,7 @@ def plan_reset(
     )
     if members and (target.broker_timestamp is None or not plan.is_whole_topic):
         raise UsageError(
-            f"members of {group} are connected ({len(members)}), whom brokers tell a time for a "
+            f"members of {group} are connected ({len(members)}), whom brokers give a time for a "
             f"whole topic only; stop them, or reset all queues to a time, earliest or latest"
         )
     return plan
@@ -149,8 +149,8 @@ def plan_reset(
 
 def apply_reset(directory: Directory, plan: ResetPlan) -> Operation[None]:
     """Do what `plan_reset` planned. Raises: TransportError; BrokerError if a broker refuses."""
-    # Brokers of 4.x refuse to tell members while the group has committed nothing in some queue, and
-    # say 0 for nothing.
+    # Brokers of 4.x refuse to notify members while the group has committed nothing in some queue,
+    # and say 0 for nothing.
     silent = [each for each in plan.queues if not (plan.members and each.before)]
     yield from gather(
         [

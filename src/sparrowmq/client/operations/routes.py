@@ -157,7 +157,7 @@ def look_up_publish_route(publisher: Publisher, topic: str, *, timeout_ms: int) 
         except InvokeTimeout as error:
             tried = ", ".join(publisher.name_servers.in_order())
             raise ConnectFailed(
-                f"no name server told the route of topic {topic!r} within {timeout_ms} ms; check "
+                f"no name server gave the route of topic {topic!r} within {timeout_ms} ms; check "
                 f"the address ({tried}), and that one runs there",
                 address=tried,
             ) from error

@@ -642,7 +642,7 @@ def get_publish_queues(publisher: Publisher, topic: str) -> Operation[list[Messa
 
 
 def leave(publisher: Publisher) -> Operation[None]:
-    """Tell every broker that heard of this producer that it is gone; failures do not matter."""
+    """Unregister this producer at every broker that heard of it; failures do not matter."""
     if publisher.heartbeat_due_ms is None:
         return
     config = publisher.config

@@ -69,7 +69,7 @@ WIDTH = 8
 # Members asked about themselves; beyond that a group is large enough to be seen without.
 RUNNING_INFO_MEMBERS_MAX = 64
 
-# Java's class names, of which members tell their strategy, to the names used here.
+# Java's class names, by which members report their strategy, to the names used here.
 _STRATEGY_CLASSES = {
     "AllocateMessageQueueAveragely": "AVG",
     "AllocateMessageQueueAveragelyByCircle": "AVG_BY_CIRCLE",
@@ -105,7 +105,7 @@ def take_snapshot(
 
     Args:
         interval_ms: the pause; 0 looks once, and no rates are known then.
-        strategy: the allocation strategy of the group; None takes what members tell, or AVG.
+        strategy: the allocation strategy of the group; None takes what members report, or AVG.
         asks_members: whether to ask members about themselves, through a broker.
 
     Raises: ConnectFailed if no name server answers; RouteError if no broker is known; UsageError
@@ -128,8 +128,8 @@ def take_snapshot(
         second = yield from _look(directory, group, brokers, topics)
         samples.append((yield from _with_uncommitted(directory, group, second, views)))
     reports: tuple[MemberReport, ...] = yield from join(asking)
-    told = {report.strategy for report in reports if report.strategy}
-    known = strategy or (told.pop() if len(told) == 1 else None)
+    reported = {report.strategy for report in reports if report.strategy}
+    known = strategy or (reported.pop() if len(reported) == 1 else None)
     return GroupSnapshot(
         group=group,
         samples=tuple(samples),
@@ -417,13 +417,13 @@ def _ask_member(
             TopicPace(topic, at.consume_rt_ms, at.consume_ok_tps, at.consume_failed_tps)
             for topic, at in sorted(info.status_table.items())
         ),
-        strategy=strategy_told(info.properties.get("allocateMessageQueueStrategy", "")),
+        strategy=parse_strategy_name(info.properties.get("allocateMessageQueueStrategy", "")),
         is_orderly=info.properties.get("PROP_CONSUMEORDERLY") == "true",
     )
 
 
-def strategy_told(text: str) -> str:
-    """Return the strategy's name of what a member tells, "" if it tells none.
+def parse_strategy_name(text: str) -> str:
+    """Return the strategy's name in what a member reports, "" if there is none.
 
     Args:
         text: a name, or Java's `package.Class@hash`.

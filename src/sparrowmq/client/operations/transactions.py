@@ -1,7 +1,7 @@
 """Transactions: send a half message, end it, and answer brokers that ask for its outcome.
 
 A half message whose end did not reach the broker is asked for later: at any producer of the group
-that is connected then. So a producer keeps telling all brokers that it is there.
+that is connected then. So a producer keeps registering at all brokers.
 
 Source: DefaultMQProducerImpl.sendMessageInTransaction, endTransaction, checkTransactionState.
 """
@@ -66,9 +66,9 @@ def send_half(
 def end(
     coordinator: Coordinator, half: HalfMessage, outcome: TransactionState
 ) -> Operation[TransactionState]:
-    """Tell the broker how a transaction ended, and return what the broker knows now.
+    """Report to the broker how a transaction ended, and return what the broker knows now.
 
-    It is told once: what was lost on the way is asked for, and a second commit would deliver the
+    The request is sent once: the broker asks if it was lost, and a second commit would deliver the
     message twice.
 
     Returns: the outcome, or UNKNOWN if the broker did not confirm it.
@@ -91,13 +91,13 @@ def end(
         timeout_ms = publisher.config.send_timeout_ms
         yield from ask(address, RequestCode.END_TRANSACTION, header, timeout_ms=timeout_ms)
     except SparrowError as error:
-        coordinator.tell(EndFailed(half.msg_id, outcome, error))
+        coordinator.report(EndFailed(half.msg_id, outcome, error))
         return TransactionState.UNKNOWN
     return outcome
 
 
 def serve(coordinator: Coordinator) -> Operation[None]:
-    """Tell brokers of the producer and answer their questions, until it is closed."""
+    """Register the producer at the brokers and answer their questions, until it is closed."""
     coordinator.is_beating, coordinator.answering = False, 0
     while not coordinator.is_closing:
         coordinator.wake.clear()
@@ -126,13 +126,13 @@ def _heartbeat(coordinator: Coordinator) -> Operation[None]:
         coordinator.addresses = tuple(sorted(broker.address for broker in brokers))
         is_complete = True
     except SparrowError as error:
-        # Those known before are told all the same.
-        coordinator.tell(RequestFailed("list of brokers", None, error))
+        # The brokers known before get the heartbeat all the same.
+        coordinator.report(RequestFailed("list of brokers", None, error))
     producer = ProducerData(group_name=config.group)
     data = HeartbeatData(client_id=config.client_id, producer_data_set=[producer])
     failures, _ = yield from heartbeat_all(coordinator.addresses, data, timeout_ms=timeout_ms)
     for failure in failures.values():
-        coordinator.tell(RequestFailed("heartbeat", None, failure))
+        coordinator.report(RequestFailed("heartbeat", None, failure))
     now_ms: int = yield Now()
     is_complete = is_complete and not failures
     pause_ms = config.times.heartbeat_ms if is_complete else HEARTBEAT_RETRY_MS
@@ -142,7 +142,7 @@ def _heartbeat(coordinator: Coordinator) -> Operation[None]:
 
 
 def _answer(coordinator: Coordinator, question: Question) -> Operation[None]:
-    """Have the user's function give the outcome, and tell the broker that asked."""
+    """Have the user's function give the outcome, and answer the broker that asked."""
     address, header, message = question
     try:
         outcome = yield Call(coordinator.check, (message,))
@@ -164,13 +164,13 @@ def _answer(coordinator: Coordinator, question: Question) -> Operation[None]:
             yield from ask(address, RequestCode.END_TRANSACTION, ending, timeout_ms=timeout_ms)
     except Exception as error:
         # The user's code may raise anything; the broker asks again.
-        coordinator.tell(CheckFailed(message, error))
+        coordinator.report(CheckFailed(message, error))
     coordinator.answering -= 1
     coordinator.wake.set()
 
 
 def _leave(coordinator: Coordinator) -> Operation[None]:
-    """Tell every broker that this producer is gone; failures do not matter."""
+    """Unregister this producer at every broker; failures do not matter."""
     config = coordinator.publisher.config
     yield from gather_outcomes(
         [

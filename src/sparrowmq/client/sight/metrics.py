@@ -146,12 +146,12 @@ class ConsumeMetrics:
         self._series = series_of(registry)
         self._group = subscriber.user_group
         self._series.add(subscriber)
-        self._tell = subscriber.tell
-        subscriber.tell = self._count
+        self._report = subscriber.report
+        subscriber.report = self._count
 
     def _count(self, notice: Notice) -> None:
         self._series.events.labels(self._group, type(notice).__name__).inc()
-        self._tell(notice)
+        self._report(notice)
 
     @contextmanager
     def watch(self, messages: Sequence[MessageExt]) -> Iterator[Callable[[object], None]]:

@@ -159,7 +159,7 @@ def _plots(result: BacklogResult) -> Markup:
 
 
 def _names(plotted: Sequence[Accumulation]) -> list[str]:
-    """Name queues by no more than tells them apart."""
+    """Name queues by no more than distinguishes them."""
     is_one_topic = len({(each.consumer_group, each.topic) for each in plotted}) == 1
     return [
         f"{each.broker_name}:{each.queue_id}"

@@ -272,7 +272,7 @@ def _by_bounded_ring(topics: tuple[TopicLayout, ...], places: Places) -> Figures
 
 
 def _by_scores(topics: tuple[TopicLayout, ...], places: Places) -> Figures:
-    # Members are told who holds what when one of them comes or goes.
+    # Members learn who holds what when one of them comes or goes.
     queues = [queue for topic in topics for queue in topic.queues]
     now, *later = places.states
     held = divide(queues, unique(now))

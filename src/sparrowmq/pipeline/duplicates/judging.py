@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 EVENT_GAP_S = 10.0
 LOST, PENDING = "lost", "pending"
-# The strategy, where no event tells it.
+# The strategy, where no event names it.
 UNKNOWN = "unknown"
 _BEFORE_ALL = "before the first event"
 
