@@ -117,10 +117,25 @@ async def test_twins_are_shown_where_they_hurt_with_the_doctors_finding_beside_t
     assert re.search(r'<tr class="unowned">.*?href="#finding-R0[12]"', page, re.S)
     assert 'id="finding-R0' in page
     assert "Remedy" in text
-    for path in (f"/groups/{stage.group}", "/doctor"):
-        chinese = words_of(await reader.read(f"{path}?lang=zh"))
+    chinese_group, chinese_doctor = [
+        words_of(await reader.read(f"{path}?lang=zh"))
+        for path in (f"/groups/{stage.group}", "/doctor")
+    ]
+    for chinese in (chinese_group, chinese_doctor):
         assert "让每个进程有自己的实例名" in chinese
         assert "give every process its own instance name" not in chinese
+        assert f"broker-a 上的 {stage.topic}：" in chinese
+    assert re.search(
+        r"172\.17\.0\.1@twin 在列表中出现 2 次，连接来自 127\.0\.0\.1:\d+", chinese_group
+    )
+
+
+async def test_a_page_that_is_not_there_leads_back(reader: Reader) -> None:
+    text = await reader.read("/nosuch/page?lang=zh", 404)
+
+    assert "there is no page /nosuch/page" in text
+    assert '<a href="/">总览</a>' in text
+    assert 'data-live="no"' in text
 
 
 async def test_a_queue_explains_its_owner(reader: Reader, stage: GroupStage) -> None:

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from sparrowmq import doctor
 from sparrowmq.dash import web
-from sparrowmq.dash.chinese import CHINESE, CHINESE_COUNTS, CHINESE_RULES
+from sparrowmq.dash.chinese import CHINESE, CHINESE_COUNTS, CHINESE_PHRASES, CHINESE_RULES
 from sparrowmq.dash.words import Words, choose_language, number, rate
 from sparrowmq.doctor import RULES, Severity
+from sparrowmq.doctor.finding import Phrase, count_of, describe_queues
 from sparrowmq.drills.drill import SCRIPTS
+from sparrowmq.model import MessageQueue
 
 ROOM = Path(web.__file__).parent
 # Texts that are chosen by a value.
@@ -27,6 +30,19 @@ CHOSEN = {
     "sparrowmq",
     "kafka",
 }
+
+
+# What the doctor counts in what it saw.
+NOUNS = ("queue", "member", "message", "broker", "connection")
+
+
+def phrases() -> set[str]:
+    """Return the template of every phrase in which the doctor says what it saw."""
+    found = {f"{{n}} {noun}{end}" for noun in NOUNS for end in ("", "s")}
+    for path in Path(doctor.__file__).parent.glob("*.py"):
+        for literals in re.findall(r'Phrase\(\s*((?:"[^"]*"\s*)+)', path.read_text()):
+            found.add("".join(re.findall(r'"([^"]*)"', literals)))
+    return found
 
 
 def texts() -> set[str]:
@@ -53,11 +69,25 @@ def test_the_catalogue_has_no_text_that_no_page_says() -> None:
     assert set() == CHINESE.keys() - texts()
 
 
+def test_all_that_the_doctor_sees_is_said_in_chinese() -> None:
+    assert phrases() == CHINESE_PHRASES.keys()
+
+
+def test_what_was_seen_is_said_in_the_language_of_the_page() -> None:
+    queues = describe_queues([MessageQueue("orders", "broker-a", n) for n in (0, 1, 2, 5)])
+    seen = Phrase("{queue}: {state}", queue=queues, state=count_of(1_200, "message"))
+
+    assert "orders at broker-a: 0-2, 5: 1,200 messages" == seen == Words("en").phrase(seen)
+    assert "broker-a 上的 orders：0-2, 5，1,200 条消息" == Words("zh").phrase(seen)
+    assert "10.0.0.1@{n}" == Words("zh").phrase("10.0.0.1@{n}")
+
+
 def test_both_languages_name_the_same_values() -> None:
     def names(text: str) -> list[str]:
         return sorted(re.findall(r"{(\w+)}", text))
 
-    assert [] == [text for text, chinese in CHINESE.items() if names(text) != names(chinese)]
+    both = {**CHINESE, **CHINESE_PHRASES}
+    assert [] == [text for text, chinese in both.items() if names(text) != names(chinese)]
 
 
 def test_every_rule_has_its_chinese() -> None:

@@ -19,7 +19,7 @@ class RuleText(NamedTuple):
     remedy: str
 
 
-# What a finding saw (ids, addresses, queues, numbers) stays in the doctor's own words.
+# What a finding is about in one case (its title) stays in the doctor's own words.
 CHINESE_RULES: Mapping[str, RuleText] = MappingProxyType(
     {
         "R01": RuleText(
@@ -335,6 +335,114 @@ CHINESE_RULES: Mapping[str, RuleText] = MappingProxyType(
     }
 )
 
+# What a finding saw, by the templates of `doctor.finding.Phrase`.
+CHINESE_PHRASES: Mapping[str, str] = MappingProxyType(
+    {
+        # Counts and durations
+        "{n} queue": "{n} 个队列",
+        "{n} queues": "{n} 个队列",
+        "{n} member": "{n} 个成员",
+        "{n} members": "{n} 个成员",
+        "{n} message": "{n} 条消息",
+        "{n} messages": "{n} 条消息",
+        "{n} broker": "{n} 个 Broker",
+        "{n} brokers": "{n} 个 Broker",
+        "{n} connection": "{n} 个连接",
+        "{n} connections": "{n} 个连接",
+        "{n} ms": "{n} 毫秒",
+        "{n} s": "{n} 秒",
+        "{n} min": "{n} 分钟",
+        "{n} h": "{n} 小时",
+        "{n} days": "{n} 天",
+        # Queues and how far they are
+        "none": "无",
+        "nobody": "无",
+        "{places}": "{places}",
+        "{topic} at {broker}: {ids}": "{broker} 上的 {topic}：{ids}",
+        "{queue}: {state}": "{queue}，{state}",
+        "{queue} at {id}": "{queue}，归属 {id}",
+        "{queue} falls to {ids}": "{queue}，应归 {ids}",
+        "{queue}: from {then} to {now}": "{queue}，从 {then} 回到 {now}",
+        "{messages} behind": "堆积 {messages}",
+        "{messages} behind, on their way": "堆积 {messages}，正在处理中",
+        "{messages} behind, not growing now": "堆积 {messages}，目前没有增长",
+        "{messages} behind, growing by {rate} a second": "堆积 {messages}，每秒增加 {rate} 条",
+        "{messages} behind, shrinking by {rate} a second: none left in {time}": (
+            "堆积 {messages}，每秒减少 {rate} 条，预计 {time}后消费完"
+        ),
+        "{messages} behind: more than {time} of input, which members may have consumed and not "
+        "committed yet": "堆积 {messages}，超过 {time}的生产量（这一部分可能已消费但尚未提交）",
+        "in {produced} a second, out {consumed}": "每秒生产 {produced} 条，消费 {consumed} 条",
+        "all {n} queues: in {rate} a second": "全部 {n} 个队列：每秒生产 {rate} 条",
+        "the topic's other queues: {n} at most": "该 Topic 的其他队列：最多堆积 {n} 条",
+        "no offset moved within {time}": "{time}内没有任何位点前进",
+        "none of its offsets moved within {time}": "{time}内它的位点都没有前进",
+        "offset {offset} of {end} did not move within {time}": (
+            "位点 {offset}（最大位点 {end}）在 {time}内没有前进"
+        ),
+        "the last message consumed was stored {time} ago": "最近消费的消息存储于 {time}前",
+        "{topic}: {time} for a call, {rate} messages a second": (
+            "{topic}：每次调用耗时 {time}，每秒处理 {rate} 条"
+        ),
+        "{messages} went to {topic} so far": "至今有 {messages}进入 {topic}",
+        "it grows by {rate} a second": "每秒增加 {rate} 条",
+        # Members
+        "{id} is listed {n} times: connections from {addresses}": (
+            "{id} 在列表中出现 {n} 次，连接来自 {addresses}"
+        ),
+        "it was not so a moment ago: this may be a member that is reconnecting": (
+            "片刻之前还不是这样：可能是某个成员正在重连"
+        ),
+        "{id}: nothing": "{id}：没有消费",
+        "{id}: {queues}": "{id}：{queues}",
+        "{id}: topic {topic}": "{id}：Topic {topic}",
+        "{id}: {rates}, {lag} behind": "{id}：{rates}，堆积 {lag} 条",
+        "{id}: {rates}, {lag} behind, {messages} in hand": (
+            "{id}：{rates}，堆积 {lag} 条，手中 {messages}"
+        ),
+        "{id} has {messages} in hand": "{id} 手中有 {messages}",
+        "{id} has {messages} in hand, pulled last {time} ago": (
+            "{id} 手中有 {messages}，最近一次拉取在 {time}前"
+        ),
+        "{id} does not report what it has in hand": "{id} 没有报告手中的消息",
+        "{id} subscribes no topic": "{id} 没有订阅任何 Topic",
+        "{id} consumes in order": "{id} 是顺序消费",
+        "{id} is written in {language}": "{id} 的客户端语言为 {language}",
+        "{id} runs another client ({language})": "{id} 使用其他客户端（{language}）",
+        "of an unknown language": "语言未知",
+        "it does not answer when it is asked about itself": "查询它的运行信息时没有响应",
+        "other members' offsets moved meanwhile": "同一时间其他成员的位点在前进",
+        "owner: {ids}": "归属：{ids}",
+        "idle: {ids}": "空闲：{ids}",
+        "came: {ids}": "加入：{ids}",
+        "went: {ids}": "离开：{ids}",
+        "missing there: {ids}": "其中缺少：{ids}",
+        "{id} at {broker}: from {before}, then from {address}": (
+            "{id} 在 {broker}：连接先来自 {before}，后来自 {address}"
+        ),
+        "{queues}, {members}, strategy {name}": "{queues}，{members}，分配策略 {name}",
+        "a newcomer that sorts first, in the middle or last: {moved} queues change hands; "
+        "{needed} would do": (
+            "新成员排在最前、中间或最后时，分别迁移 {moved} 个队列；最少只需迁移 {needed} 个"
+        ),
+        "the group starts with {names}": "消费起点为 {names}",
+        "subscribed, at {brokers}: {ids}": "在 {brokers} 上订阅的成员：{ids}",
+        # Brokers and name servers
+        "asked {brokers}": "已查询 {brokers}",
+        "answers of all brokers together took {time} from here": (
+            "从这里依次查询全部 Broker 共耗时 {time}"
+        ),
+        "other brokers list {ids}": "其他 Broker 的列表：{ids}",
+        "{broker} at {address} lists nobody": "{broker}（{address}）的列表为空",
+        "{broker} at {address} lists {ids}": "{broker}（{address}）的列表：{ids}",
+        "{broker} at {address}: {n} ms": "{broker}（{address}）：{n} 毫秒",
+        "{broker} gives no read permission": "{broker} 上没有读权限",
+        "{broker} is of cluster {cluster}": "{broker} 属于集群 {cluster}",
+        "{server} knows {brokers}": "{server} 上注册的 Broker：{brokers}",
+        "no broker of it": "无",
+    }
+)
+
 CHINESE: Mapping[str, str] = MappingProxyType(
     {
         # Around every page
@@ -389,6 +497,8 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "warn": "警告",
         "info": "提示",
         "Consequence": "后果",
+        "Nobody consumes": "无人消费",
+        "Consumed twice": "重复消费",
         "In the doctor's own words": "诊断原文（英文）",
         "Remedy": "处理",
         # Durations

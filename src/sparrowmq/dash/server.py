@@ -21,8 +21,6 @@ from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -51,7 +49,7 @@ from sparrowmq.dash.overview_page import show_overview
 from sparrowmq.dash.reset_page import reset, show_reset
 from sparrowmq.dash.simulator_page import show_simulator
 from sparrowmq.dash.watcher import Watcher
-from sparrowmq.dash.web import HERE, Site
+from sparrowmq.dash.web import HERE, Site, View, Visit
 from sparrowmq.errors import ConfigError, SparrowError
 
 LOG = logging.getLogger("sparrowmq.dash")
@@ -203,9 +201,6 @@ def make_app(site: Site, lab: Lab) -> ASGIApp:
     """Put the pages together."""
     watcher = site.watcher
 
-    async def serve_missing(request: Request, error: Exception) -> Response:
-        return Response("there is no such page\n", status_code=404, media_type="text/plain")
-
     routes = [
         Route("/", site.page(partial(show_overview, watcher))),
         Route("/groups/{group}", site.page(partial(show_group, watcher))),
@@ -230,8 +225,20 @@ def make_app(site: Site, lab: Lab) -> ASGIApp:
         Route("/login", site.log_in, methods=["GET", "POST"]),
         Route("/logout", site.page(site.log_out), methods=["POST"]),
         Mount("/static", StaticFiles(directory=HERE / "static")),
+        Route("/{path:path}", site.page(_show_missing)),
     ]
-    return Guard(Starlette(routes=routes, exception_handlers={404: serve_missing}), site.access)
+    return Guard(Starlette(routes=routes), site.access)
+
+
+async def _show_missing(visit: Visit) -> View:
+    problem = f"there is no page {visit.request.url.path}"
+    return View(
+        template="error.html",
+        title="This cannot be shown",
+        context={"problem": problem},
+        status=404,
+        news=None,
+    )
 
 
 def _server_tls(settings: DashSettings) -> ssl.SSLContext | None:

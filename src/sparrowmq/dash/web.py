@@ -18,6 +18,7 @@ from sparrowmq.dash.strips import draw_hatches
 from sparrowmq.dash.tables import PageTable, arrange, write_csv, write_json
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.words import LANGUAGES, Words, choose_language, number, rate
+from sparrowmq.doctor.finding import describe_queues
 from sparrowmq.errors import ConfigError, SparrowError, UsageError
 
 HERE = Path(__file__).parent
@@ -102,7 +103,12 @@ class Site:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._pages.filters |= {"number": number, "rate": rate, "path": _quote_part}
+        self._pages.filters |= {
+            "number": number,
+            "rate": rate,
+            "path": _quote_part,
+            "queues": describe_queues,
+        }
         self._pages.globals |= {"version": version("sparrowmq"), "hatches": draw_hatches()}
 
     def check_writes(self) -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sparrowmq.dash.chinese import CHINESE, CHINESE_COUNTS, CHINESE_RULES, RuleText
+from sparrowmq.dash.chinese import (
+    CHINESE,
+    CHINESE_COUNTS,
+    CHINESE_PHRASES,
+    CHINESE_RULES,
+    RuleText,
+)
+from sparrowmq.doctor.finding import Phrase
 
 LANGUAGES: Mapping[str, str] = MappingProxyType({"en": "English", "zh": "中文"})
 
@@ -27,6 +34,18 @@ class Words:
     def rule(self, rule: str) -> RuleText | None:
         """Return the texts of one of the doctor's rules; None in English, the doctor's own."""
         return CHINESE_RULES.get(rule) if self.language == "zh" else None
+
+    def phrase(self, text: str) -> str:
+        """Return what a finding saw in this language."""
+        if self.language != "zh" or not isinstance(text, Phrase):
+            return text
+        values = {
+            name: self.phrase(value)
+            if isinstance(value, str)
+            else "；".join(map(self.phrase, value))
+            for name, value in text.values.items()
+        }
+        return CHINESE_PHRASES[text.template].format(**values)
 
     def count(self, count: int, noun: str) -> str:
         """Write a count with its noun: `1 queue`, `2,000 queues`, `2,000 个队列`."""

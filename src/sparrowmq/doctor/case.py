@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sparrowmq.doctor.finding import count_of, describe_age
+from sparrowmq.doctor.finding import Phrase, count_of, describe_age
 from sparrowmq.doctor.ownership import Ownership, compute_ownership
 from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, Sample, Seat
 from sparrowmq.model import MessageQueue
@@ -102,24 +102,54 @@ class Case:
             is_on_its_way=is_owned and keeps_up and lag <= produced_per_s * COMMITTED_S,
         )
 
-    def describe_backlog(self, queues: Iterable[MessageQueue]) -> str:
+    def describe_backlog(self, queues: Iterable[MessageQueue]) -> Phrase:
         """Say how far behind these queues are, and what becomes of that."""
         chosen = list(queues)
         lag = self.lag(chosen)
-        text = f"{count_of(lag, 'message')} behind"
+        messages = count_of(lag, "message")
         flow = self.flow(chosen)
         if flow is None or not (lag or flow.growth_per_s > 0):
-            return text
+            return Phrase("{messages} behind", messages=messages)
         if flow.is_on_its_way:
-            return f"{text}, on their way" if lag else text
+            if not lag:
+                return Phrase("{messages} behind", messages=messages)
+            return Phrase("{messages} behind, on their way", messages=messages)
         if abs(flow.growth_per_s) < 0.05:
-            return f"{text}, not growing now"
+            return Phrase("{messages} behind, not growing now", messages=messages)
         if flow.growth_per_s > 0:
-            return f"{text}, growing by {flow.growth_per_s:,.1f} a second"
-        return (
-            f"{text}, shrinking by {-flow.growth_per_s:,.1f} a second: "
-            f"none left in {describe_age(flow.drain_s)}"
+            return Phrase(
+                "{messages} behind, growing by {rate} a second",
+                messages=messages,
+                rate=f"{flow.growth_per_s:,.1f}",
+            )
+        return Phrase(
+            "{messages} behind, shrinking by {rate} a second: none left in {time}",
+            messages=messages,
+            rate=f"{-flow.growth_per_s:,.1f}",
+            time=describe_age(flow.drain_s),
         )
+
+    def describe_interval(self) -> Phrase:
+        """Say how long the looks were apart."""
+        return Phrase("{n} s", n=f"{self.snapshot.interval_ms / 1000:.1f}")
+
+    def describe_size(self, queues: int, members: int) -> Phrase:
+        """Say how large the group is, and by what it divides."""
+        return Phrase(
+            "{queues}, {members}, strategy {name}",
+            queues=count_of(queues, "queue"),
+            members=count_of(members, "member"),
+            name=self.snapshot.strategy,
+        )
+
+
+def describe_rates(pace: Flow | QueueRate) -> Phrase:
+    """Say what goes in and what comes out."""
+    return Phrase(
+        "in {produced} a second, out {consumed}",
+        produced=f"{pace.produced_per_s:,.1f}",
+        consumed=f"{pace.consumed_per_s:,.1f}",
+    )
 
 
 def examine(snapshot: GroupSnapshot) -> Case:

@@ -5,9 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Self
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
+
+
+class Phrase(str):
+    """English that remembers its template and values, so that a page can say it in Chinese.
+
+    It is a text, so that everybody who wants English needs to know nothing of this.
+
+    Args:
+        template: as `str.format` takes it.
+        values: texts by name, which may be phrases too; a tuple of them is written with `; `.
+    """
+
+    __slots__ = ("template", "values")
+
+    template: str
+    values: dict[str, str | tuple[str, ...]]
+
+    def __new__(cls, template: str, /, **values: str | tuple[str, ...]) -> Self:
+        """Write the English."""
+        english = {k: v if isinstance(v, str) else "; ".join(v) for k, v in values.items()}
+        phrase = super().__new__(cls, template.format(**english))
+        phrase.template, phrase.values = template, values
+        return phrase
 
 
 class Severity(IntEnum):
@@ -45,16 +69,18 @@ class Finding:
     members: tuple[str, ...] = ()
 
 
-def describe_queues(queues: Iterable[MessageQueue]) -> str:
+def describe_queues(queues: Iterable[MessageQueue]) -> Phrase:
     """Write queues briefly: `flights at broker-a: 2, 5-7; at broker-b: 0`."""
     places: dict[tuple[str, str], list[int]] = {}
     for queue in sorted(queues, key=queue_order):
         places.setdefault((queue.topic, queue.broker_name), []).append(queue.queue_id)
     if not places:
-        return "none"
-    return "; ".join(
-        f"{topic} at {broker}: {describe_runs(ids)}" for (topic, broker), ids in places.items()
+        return Phrase("none")
+    each = tuple(
+        Phrase("{topic} at {broker}: {ids}", topic=topic, broker=broker, ids=describe_runs(ids))
+        for (topic, broker), ids in places.items()
     )
+    return Phrase("{places}", places=each)
 
 
 def describe_runs(numbers: Sequence[int]) -> str:
@@ -70,22 +96,24 @@ def describe_runs(numbers: Sequence[int]) -> str:
     )
 
 
-def count_of(count: int, noun: str) -> str:
+def count_of(count: int, noun: str) -> Phrase:
     """Write a count with its noun: `1 queue`, `2,000 queues`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return Phrase(f"{{n}} {noun}{'' if count == 1 else 's'}", n=f"{count:,}")
 
 
-def describe_age(seconds: float) -> str:
+def describe_age(seconds: float) -> Phrase:
     """Write a duration: `12 s`, `5 min`, `3.2 h`, `4.0 days`."""
     if seconds < 120:
-        return f"{max(0.0, seconds):.0f} s"
+        return Phrase("{n} s", n=f"{max(0.0, seconds):.0f}")
     if seconds < 7_200:
-        return f"{seconds / 60:.0f} min"
+        return Phrase("{n} min", n=f"{seconds / 60:.0f}")
     if seconds < 172_800:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86_400:.1f} days"
+        return Phrase("{n} h", n=f"{seconds / 3600:.1f}")
+    return Phrase("{n} days", n=f"{seconds / 86_400:.1f}")
 
 
-def describe_time(milliseconds: float) -> str:
+def describe_time(milliseconds: float) -> Phrase:
     """Write how long something takes: `35 ms`, `2.4 s`."""
-    return f"{milliseconds:.0f} ms" if milliseconds < 1_000 else f"{milliseconds / 1000:.1f} s"
+    if milliseconds < 1_000:
+        return Phrase("{n} ms", n=f"{milliseconds:.0f}")
+    return Phrase("{n} s", n=f"{milliseconds / 1000:.1f}")

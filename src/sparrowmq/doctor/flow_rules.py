@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sparrowmq.doctor.case import COMMITTED_S, Case, Flow
+from sparrowmq.doctor.case import COMMITTED_S, Case, Flow, describe_rates
 from sparrowmq.doctor.finding import (
     Finding,
+    Phrase,
     Severity,
     count_of,
     describe_age,
@@ -48,7 +49,7 @@ def find_standstill(case: Case) -> list[Finding]:
             severity=Severity.ERROR,
             title="the group consumes nothing, though every member is connected",
             evidence=(
-                f"no offset moved within {case.snapshot.interval_ms / 1000:.1f} s",
+                Phrase("no offset moved within {time}", time=case.describe_interval()),
                 *(_describe_hands(case, client_id) for client_id in owners),
             ),
             consequence=f"{describe_queues(queues)}: {case.describe_backlog(queues)}",
@@ -115,8 +116,12 @@ def find_offsets_gone_back(case: Case) -> list[Finding]:
             severity=Severity.WARN,
             title=f"the offset of {count_of(len(back), 'queue')} went back",
             evidence=tuple(
-                f"{describe_queues([p.queue])}: from {before[p.queue]:,} "
-                f"to {p.consumer_offset or 0:,}"
+                Phrase(
+                    "{queue}: from {then} to {now}",
+                    queue=describe_queues([p.queue]),
+                    then=f"{before[p.queue]:,}",
+                    now=f"{p.consumer_offset or 0:,}",
+                )
                 for p in back
             ),
             consequence=f"{count_of(count, 'message')} may be consumed again",
@@ -140,17 +145,21 @@ def _owned_backlog(case: Case) -> list[MessageQueue]:
     ]
 
 
-def _describe_hands(case: Case, client_id: str) -> str:
+def _describe_hands(case: Case, client_id: str) -> Phrase:
     report = case.snapshot.find_report(client_id)
     if report is None:
-        return f"{client_id} does not report what it has in hand"
-    cached = sum(held.cached_count for held in report.held)
-    text = f"{client_id} has {count_of(cached, 'message')} in hand"
+        return Phrase("{id} does not report what it has in hand", id=client_id)
+    messages = count_of(sum(held.cached_count for held in report.held), "message")
     pulled = max((held.last_pull_timestamp_ms for held in report.held), default=0)
-    if pulled:
-        age_s = (case.snapshot.last.timestamp_ms - pulled) / 1000
-        text += f", pulled last {describe_age(age_s)} ago"
-    return text
+    if not pulled:
+        return Phrase("{id} has {messages} in hand", id=client_id, messages=messages)
+    age_s = (case.snapshot.last.timestamp_ms - pulled) / 1000
+    return Phrase(
+        "{id} has {messages} in hand, pulled last {time} ago",
+        id=client_id,
+        messages=messages,
+        time=describe_age(age_s),
+    )
 
 
 def _pace(case: Case, queues: Iterable[MessageQueue]) -> Flow | None:
@@ -163,17 +172,20 @@ def _is_behind(pace: Flow) -> bool:
     return pace.consumed_per_s > 0 and pace.lag >= enough and not pace.is_on_its_way
 
 
-def _describe_pace(case: Case, client_id: str, pace: Flow | None) -> str:
+def _describe_pace(case: Case, client_id: str, pace: Flow | None) -> Phrase:
     if pace is None:
-        return f"{client_id}: nothing"
-    text = (
-        f"{client_id}: in {pace.produced_per_s:,.1f} a second, out {pace.consumed_per_s:,.1f}, "
-        f"{pace.lag:,} behind"
-    )
+        return Phrase("{id}: nothing", id=client_id)
+    rates, lag = describe_rates(pace), f"{pace.lag:,}"
     report = case.snapshot.find_report(client_id)
-    if report is not None:
-        text += f", {count_of(sum(h.cached_count for h in report.held), 'message')} in hand"
-    return text
+    if report is None:
+        return Phrase("{id}: {rates}, {lag} behind", id=client_id, rates=rates, lag=lag)
+    return Phrase(
+        "{id}: {rates}, {lag} behind, {messages} in hand",
+        id=client_id,
+        rates=rates,
+        lag=lag,
+        messages=count_of(sum(h.cached_count for h in report.held), "message"),
+    )
 
 
 def _pace_remedy(case: Case, behind: list[str], *, are_all: bool) -> str:
@@ -212,9 +224,13 @@ def find_slow_growth(case: Case) -> list[Finding]:
             severity=Severity.INFO,
             title="the group falls behind, slowly",
             evidence=(
-                f"in {flow.produced_per_s:,.1f} a second, out {flow.consumed_per_s:,.1f}",
-                f"{count_of(flow.lag, 'message')} behind: more than {COMMITTED_S:.0f} s of input, "
-                f"which members may have consumed and not committed yet",
+                describe_rates(flow),
+                Phrase(
+                    "{messages} behind: more than {time} of input, which members may have "
+                    "consumed and not committed yet",
+                    messages=count_of(flow.lag, "message"),
+                    time=describe_age(COMMITTED_S),
+                ),
             ),
             consequence=f"{count_of(hourly, 'message')} more behind every hour, if it lasts",
             remedy="look again in a minute: a burst passes; if it lasts, see what Q07 advises",
@@ -247,8 +263,12 @@ def _listener_finding(case: Case, client_id: str, slow: list[TopicPace]) -> Find
         severity=Severity.WARN,
         title=f"the listener of {client_id} takes long",
         evidence=tuple(
-            f"{pace.topic}: {describe_time(pace.listener_ms)} for a call, "
-            f"{pace.done_per_s:,.1f} messages a second"
+            Phrase(
+                "{topic}: {time} for a call, {rate} messages a second",
+                topic=pace.topic,
+                time=describe_time(pace.listener_ms),
+                rate=f"{pace.done_per_s:,.1f}",
+            )
             for pace in slow
         ),
         consequence=f"{describe_queues(queues)}: {case.describe_backlog(queues)}",

@@ -9,12 +9,7 @@ from __future__ import annotations
 import ipaddress
 
 from sparrowmq.doctor.case import Case, find_duplicates
-from sparrowmq.doctor.finding import (
-    Finding,
-    Severity,
-    count_of,
-    describe_queues,
-)
+from sparrowmq.doctor.finding import Finding, Phrase, Severity, count_of, describe_queues
 from sparrowmq.doctor.ownership import (
     allocate_all,
     find_strategy,
@@ -65,9 +60,10 @@ def find_duplicated_retries(case: Case) -> list[Finding]:
     if not duplicates or not stored or case.snapshot.is_broadcasting:
         return []
     grown = sum(r.produced_per_s for queue, r in case.rates.items() if queue.topic == retry)
-    evidence = [f"{count_of(stored, 'message')} went to {retry} so far"]
+    stored_text = count_of(stored, "message")
+    evidence = [Phrase("{messages} went to {topic} so far", messages=stored_text, topic=retry)]
     if grown > 0:
-        evidence.append(f"it grows by {grown:,.1f} a second")
+        evidence.append(Phrase("it grows by {rate} a second", rate=f"{grown:,.1f}"))
     return [
         Finding(
             rule="R04",
@@ -100,12 +96,18 @@ def _duplicate_finding(case: Case, rule: str, found: dict[str, tuple[Seat, ...]]
     before = find_duplicates(case.snapshot.first)
     is_new = any(client_id not in before for client_id in found)
     evidence = [
-        f"{client_id} is listed {len(seats)} times: connections from "
-        + ", ".join(seat.address or "an unknown address" for seat in seats)
+        Phrase(
+            "{id} is listed {n} times: connections from {addresses}",
+            id=client_id,
+            n=f"{len(seats)}",
+            addresses=", ".join(seat.address or "an unknown address" for seat in seats),
+        )
         for client_id, seats in found.items()
     ]
     if is_new:
-        evidence.append("it was not so a moment ago: this may be a member that is reconnecting")
+        evidence.append(
+            Phrase("it was not so a moment ago: this may be a member that is reconnecting")
+        )
     where = "of several hosts or containers" if rule == "R01" else "on one host"
     name = f"client id {next(iter(found))}" if len(found) == 1 else f"{len(found)} client ids"
     return Finding(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.case import Case, describe_rates
 from sparrowmq.doctor.finding import (
     Finding,
+    Phrase,
     Severity,
     count_of,
     describe_age,
@@ -39,7 +40,10 @@ def find_topic_tilt(case: Case) -> list[Finding]:
                 f"shares of all topics together differ by "
                 f"{max(loads.values()) - min(loads.values())} queues"
             ),
-            evidence=tuple(f"{c}: {count_of(count, 'queue')}" for c, count in loads.items()),
+            evidence=tuple(
+                Phrase("{id}: {queues}", id=c, queues=count_of(count, "queue"))
+                for c, count in loads.items()
+            ),
             consequence=(
                 f"strategy {case.snapshot.strategy} divides every topic by itself and gives the "
                 "extra queue of each to the first ids; the last ids have the least to do"
@@ -81,7 +85,10 @@ def find_room_tilt(case: Case) -> list[Finding]:
             rule="R16",
             severity=Severity.WARN,
             title=f"members of machine room {', '.join(tilted)} have unequal shares",
-            evidence=tuple(f"{c}: {count_of(count, 'queue')}" for c, count in loads.items()),
+            evidence=tuple(
+                Phrase("{id}: {queues}", id=c, queues=count_of(count, "queue"))
+                for c, count in loads.items()
+            ),
             consequence=(
                 "queues of rooms that have no member are divided room by room, and each time the "
                 "first ids get the extra queue; the last ids may never get one"
@@ -117,9 +124,12 @@ def _lag_finding(
 ) -> Finding:
     rest = [lag for queue, lag in lags.items() if queue not in hot]
     owners = sorted({seat.client_id for queue in hot for seat in case.ownership.owners[queue]})
-    evidence = [f"{describe_queues([q])}: {case.describe_backlog([q])}" for q in hot]
+    evidence = [
+        Phrase("{queue}: {state}", queue=describe_queues([q]), state=case.describe_backlog([q]))
+        for q in hot
+    ]
     if rest:
-        evidence.append(f"the topic's other queues: {max(rest):,} at most")
+        evidence.append(Phrase("the topic's other queues: {n} at most", n=f"{max(rest):,}"))
     return Finding(
         rule="R17",
         severity=Severity.WARN,
@@ -171,8 +181,19 @@ def find_uneven_input(case: Case) -> list[Finding]:
                 severity=Severity.INFO if flow.is_on_its_way else Severity.WARN,
                 title=f"{share:.0%} of topic {topic.topic} go into {count_of(len(mine), 'queue')}",
                 evidence=(
-                    *(f"{describe_queues([q])}: {_describe_rate(case, q)}" for q in mine),
-                    f"all {len(topic.subscribe_queues)} queues: in {whole.produced_per_s:,.1f}",
+                    *(
+                        Phrase(
+                            "{queue}: {state}",
+                            queue=describe_queues([q]),
+                            state=describe_rates(case.rates[q]),
+                        )
+                        for q in mine
+                    ),
+                    Phrase(
+                        "all {n} queues: in {rate} a second",
+                        n=f"{len(topic.subscribe_queues)}",
+                        rate=f"{whole.produced_per_s:,.1f}",
+                    ),
                 ),
                 consequence=(
                     f"{', '.join(owners) or 'nobody'} does most of the work; a queue has one "
@@ -186,11 +207,6 @@ def find_uneven_input(case: Case) -> list[Finding]:
             )
         )
     return findings
-
-
-def _describe_rate(case: Case, queue: MessageQueue) -> str:
-    rate = case.rates[queue]
-    return f"in {rate.produced_per_s:,.1f} a second, out {rate.consumed_per_s:,.1f}"
 
 
 def find_stuck_queues(case: Case) -> list[Finding]:
@@ -213,13 +229,18 @@ def find_stuck_queues(case: Case) -> list[Finding]:
 def _stuck_finding(case: Case, queue: MessageQueue, owners: list[str]) -> Finding:
     progress = case.snapshot.progress()[queue]
     evidence = [
-        f"offset {progress.consumer_offset or 0:,} of {progress.broker_offset:,} did not move "
-        f"within {case.snapshot.interval_ms / 1000:.1f} s",
-        f"owner: {', '.join(owners)}",
+        Phrase(
+            "offset {offset} of {end} did not move within {time}",
+            offset=f"{progress.consumer_offset or 0:,}",
+            end=f"{progress.broker_offset:,}",
+            time=case.describe_interval(),
+        ),
+        Phrase("owner: {ids}", ids=", ".join(owners)),
     ]
     if progress.last_timestamp_ms:
         age_s = (case.snapshot.last.timestamp_ms - progress.last_timestamp_ms) / 1000
-        evidence.append(f"the last message consumed was stored {describe_age(age_s)} ago")
+        age = describe_age(age_s)
+        evidence.append(Phrase("the last message consumed was stored {time} ago", time=age))
     return Finding(
         rule="R30",
         severity=Severity.WARN,

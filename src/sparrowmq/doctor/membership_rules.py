@@ -6,16 +6,11 @@ must list every member; where one does not, shares are computed from different l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.case import Case, member_ids
-from sparrowmq.doctor.finding import (
-    Finding,
-    Severity,
-    count_of,
-    describe_queues,
-)
+from sparrowmq.doctor.finding import Finding, Phrase, Severity, count_of, describe_queues
 from sparrowmq.doctor.snapshot import BrokerView, TopicSnapshot
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.registry import SPARROW_STRATEGIES
@@ -41,8 +36,12 @@ def find_broker_without_members(case: Case) -> list[Finding]:
                 severity=Severity.ERROR,
                 title=f"broker {broker.broker_name} knows no member of the group",
                 evidence=(
-                    f"{broker.broker_name} at {broker.address} lists nobody",
-                    f"other brokers list {', '.join(sorted(everybody))}",
+                    Phrase(
+                        "{broker} at {address} lists nobody",
+                        broker=broker.broker_name,
+                        address=broker.address,
+                    ),
+                    Phrase("other brokers list {ids}", ids=", ".join(sorted(everybody))),
                 ),
                 consequence=(
                     "a member that asks this broker who is in the group gets no answer and keeps "
@@ -75,8 +74,13 @@ def find_member_missing_at_broker(case: Case) -> list[Finding]:
                     f"{broker.broker_name}"
                 ),
                 evidence=(
-                    f"{broker.broker_name} at {broker.address} lists {', '.join(sorted(here))}",
-                    f"missing there: {', '.join(missing)}",
+                    Phrase(
+                        "{broker} at {address} lists {ids}",
+                        broker=broker.broker_name,
+                        address=broker.address,
+                        ids=", ".join(sorted(here)),
+                    ),
+                    Phrase("missing there: {ids}", ids=", ".join(missing)),
                 ),
                 consequence=(
                     "members compute their shares from different lists, as each asks a broker at "
@@ -105,9 +109,8 @@ def find_idle_members(case: Case) -> list[Finding]:
             severity=Severity.WARN,
             title=f"{count_of(len(idle), 'member')} of {len(loads)} without any queue",
             evidence=(
-                f"{count_of(queue_count, 'queue')}, {count_of(len(loads), 'member')}, "
-                f"strategy {case.snapshot.strategy}",
-                f"idle: {', '.join(idle)}",
+                case.describe_size(queue_count, len(loads)),
+                Phrase("idle: {ids}", ids=", ".join(idle)),
             ),
             consequence="they consume nothing; more members do not make this group faster",
             remedy=(
@@ -132,7 +135,11 @@ def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
             severity=Severity.ERROR,
             title=f"strategy {', '.join(own)} in a group whose members do not all run SparrowMQ",
             evidence=tuple(
-                f"{seat} runs another client ({seat.language or 'of an unknown language'})"
+                Phrase(
+                    "{id} runs another client ({language})",
+                    id=f"{seat}",
+                    language=seat.language or Phrase("of an unknown language"),
+                )
                 for seat in others
             ),
             consequence=(
@@ -166,8 +173,8 @@ def find_changing_members(case: Case) -> list[Finding]:
             severity=Severity.INFO,
             title="the group is rebalancing right now",
             evidence=(
-                f"came: {', '.join(sorted(came)) or 'nobody'}",
-                f"went: {', '.join(sorted(went)) or 'nobody'}",
+                Phrase("came: {ids}", ids=", ".join(sorted(came)) or Phrase("nobody")),
+                Phrase("went: {ids}", ids=", ".join(sorted(went)) or Phrase("nobody")),
             ),
             consequence=(
                 "for a moment a queue may have two owners or none, and messages in hand come "
@@ -193,11 +200,12 @@ def find_ghosts(case: Case) -> list[Finding]:
         )
         if not is_silent and not others_move:
             continue
-        evidence = [f"none of its offsets moved within {case.snapshot.interval_ms / 1000:.1f} s"]
+        time = case.describe_interval()
+        evidence = [Phrase("none of its offsets moved within {time}", time=time)]
         if is_silent:
-            evidence.append("it does not answer when it is asked about itself")
+            evidence.append(Phrase("it does not answer when it is asked about itself"))
         if others_move:
-            evidence.append("other members' offsets moved meanwhile")
+            evidence.append(Phrase("other members' offsets moved meanwhile"))
         findings.append(
             Finding(
                 rule="R28",
@@ -241,11 +249,14 @@ def find_members_in_the_other_cluster(case: Case) -> list[Finding]:
                 title=f"members of topic {topic.topic} are connected to another cluster",
                 evidence=(
                     *(
-                        f"{server} knows {', '.join(names) or 'no broker of it'}"
+                        _describe_known(server, names)
                         for server, names in topic.broker_names_by_server
                     ),
-                    f"subscribed, at {_names(case.snapshot.last.brokers)}: "
-                    f"{', '.join(subscribing)}",
+                    Phrase(
+                        "subscribed, at {brokers}: {ids}",
+                        brokers=_names(case.snapshot.last.brokers),
+                        ids=", ".join(subscribing),
+                    ),
                 ),
                 consequence=(
                     f"{describe_queues(topic.subscribe_queues)} are not consumed by these members: "
@@ -275,6 +286,11 @@ def _topics_elsewhere(case: Case) -> list[TopicSnapshot]:
     ]
 
 
+def _describe_known(server: str, brokers: Sequence[str]) -> Phrase:
+    known = ", ".join(brokers) or Phrase("no broker of it")
+    return Phrase("{server} knows {brokers}", server=server, brokers=known)
+
+
 def _names(brokers: Iterable[BrokerView]) -> str:
     return ", ".join(broker.broker_name for broker in brokers)
 
@@ -291,7 +307,12 @@ def find_mixed_clusters(case: Case) -> list[Finding]:
                     severity=Severity.WARN,
                     title=f"topic {topic.topic} is served by {len(clusters)} clusters",
                     evidence=tuple(
-                        f"{at.broker_name} is of cluster {at.cluster}" for at in topic.queues
+                        Phrase(
+                            "{broker} is of cluster {cluster}",
+                            broker=at.broker_name,
+                            cluster=at.cluster,
+                        )
+                        for at in topic.queues
                     ),
                     consequence=(
                         "members share the queues of all of them, and those of a cluster that a "
@@ -309,7 +330,7 @@ def find_mixed_clusters(case: Case) -> list[Finding]:
                     severity=Severity.ERROR,
                     title=f"name servers disagree about topic {topic.topic}",
                     evidence=tuple(
-                        f"{server} knows {', '.join(names) or 'no broker'}"
+                        _describe_known(server, names)
                         for server, names in topic.broker_names_by_server
                     ),
                     consequence=(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.case import Case
-from sparrowmq.doctor.finding import Finding, Severity, count_of
+from sparrowmq.doctor.finding import Finding, Phrase, Severity, count_of, describe_time
 from sparrowmq.doctor.membership_rules import serving_brokers
 from sparrowmq.doctor.ownership import allocate_all, find_strategy
 from sparrowmq.doctor.snapshot import BrokerView, Seat
@@ -58,10 +58,13 @@ def find_churn(case: Case) -> list[Finding]:
             severity=Severity.INFO,
             title=f"one more member would move {mean / count:.0%} of the queues",
             evidence=(
-                f"{count_of(count, 'queue')}, {count_of(len(cids), 'member')}, "
-                f"strategy {snapshot.strategy}",
-                f"a newcomer that sorts first, in the middle or last: "
-                f"{', '.join(str(n) for n in moved)} queues change hands; {needed} would do",
+                case.describe_size(count, len(cids)),
+                Phrase(
+                    "a newcomer that sorts first, in the middle or last: {moved} queues change "
+                    "hands; {needed} would do",
+                    moved=", ".join(str(n) for n in moved),
+                    needed=f"{needed}",
+                ),
             ),
             consequence=(
                 "whenever a member joins or leaves, most queues pause, and what was in hand and "
@@ -78,14 +81,20 @@ def find_churn(case: Case) -> list[Finding]:
 def find_reconnects(case: Case) -> list[Finding]:
     """R26: members whose connections are others than a moment ago, with the ids they had."""
     then = {broker.broker_name: _addresses(broker) for broker in case.snapshot.first.brokers}
-    evidence: list[str] = []
+    evidence: list[Phrase] = []
     members: list[str] = []
     for broker in case.snapshot.last.brokers:
         for client_id, address in _addresses(broker).items():
             before = then.get(broker.broker_name, {}).get(client_id, address)
             if before != address:
                 evidence.append(
-                    f"{client_id} at {broker.broker_name}: from {before}, then from {address}"
+                    Phrase(
+                        "{id} at {broker}: from {before}, then from {address}",
+                        id=client_id,
+                        broker=broker.broker_name,
+                        before=before,
+                        address=address,
+                    )
                 )
                 members.append(client_id)
     if not evidence:
@@ -141,8 +150,19 @@ def find_slow_start(case: Case) -> list[Finding]:
                 f"{count_of(len(brokers), 'broker')}"
             ),
             evidence=(
-                f"answers of all brokers together took {total_ms / 1000:.1f} s from here",
-                *(f"{b.broker_name} at {b.address}: {b.answer_ms:,} ms" for b in slowest),
+                Phrase(
+                    "answers of all brokers together took {time} from here",
+                    time=describe_time(total_ms),
+                ),
+                *(
+                    Phrase(
+                        "{broker} at {address}: {n} ms",
+                        broker=b.broker_name,
+                        address=b.address,
+                        n=f"{b.answer_ms:,}",
+                    )
+                    for b in slowest
+                ),
             ),
             consequence=(
                 "RocketMQ's client sends heartbeats to one broker after another and rebalances "

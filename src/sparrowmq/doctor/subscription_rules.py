@@ -9,11 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparrowmq.doctor.case import Case
-from sparrowmq.doctor.finding import (
-    Finding,
-    Severity,
-    describe_queues,
-)
+from sparrowmq.doctor.finding import Finding, Phrase, Severity, describe_queues
 from sparrowmq.doctor.snapshot import MemberReport, SubscriptionView
 from sparrowmq.model.names import retry_topic
 
@@ -95,7 +91,10 @@ def find_stale_subscription(case: Case) -> list[Finding]:
                     rule="R07",
                     severity=Severity.WARN,
                     title=f"broker {broker.broker_name} holds an older subscription than members",
-                    evidence=tuple(f"{client_id}: topic {topic}" for client_id, topic in stale),
+                    evidence=tuple(
+                        Phrase("{id}: topic {topic}", id=client_id, topic=topic)
+                        for client_id, topic in stale
+                    ),
                     consequence=(
                         'it refuses pulls as "subscription not latest" (code 25) until the '
                         "member's next heartbeat, 30 s at most"
@@ -132,7 +131,7 @@ def find_share_without_subscription(case: Case) -> list[Finding]:
             rule="R12",
             severity=Severity.ERROR,
             title="a member subscribes nothing and keeps its share",
-            evidence=tuple(f"{client_id} subscribes no topic" for client_id in found),
+            evidence=tuple(Phrase("{id} subscribes no topic", id=client_id) for client_id in found),
             consequence=(
                 "the group counts it, so the queues of its share go to nobody: "
                 f"{describe_queues(share)} ({case.describe_backlog(share)})"

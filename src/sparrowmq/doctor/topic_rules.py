@@ -6,12 +6,7 @@ The rules named Q are seen by every operator and had no thread of their own. Pur
 from __future__ import annotations
 
 from sparrowmq.doctor.case import Case, member_ids
-from sparrowmq.doctor.finding import (
-    Finding,
-    Severity,
-    count_of,
-    describe_queues,
-)
+from sparrowmq.doctor.finding import Finding, Phrase, Severity, count_of, describe_queues
 from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
 
@@ -42,8 +37,11 @@ def find_ignored_queues(case: Case) -> list[Finding]:
             severity=Severity.ERROR,
             title=f"no member has {count_of(len(ignored), 'queue')} that its share contains",
             evidence=tuple(
-                f"{describe_queues([queue])} falls to "
-                + ", ".join(sorted({seat.client_id for seat in case.ownership.owners[queue]}))
+                Phrase(
+                    "{queue} falls to {ids}",
+                    queue=describe_queues([queue]),
+                    ids=", ".join(sorted({s.client_id for s in case.ownership.owners[queue]})),
+                )
                 for queue in ignored
             ),
             consequence=f"nobody consumes them: {case.describe_backlog(ignored)}",
@@ -84,7 +82,10 @@ def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
             title=f"{count_of(len(new), 'queue')} with messages and no committed offset",
             evidence=(
                 describe_queues(new),
-                f"the group starts with {', '.join(sorted(start & _LAST_OFFSETS))}",
+                Phrase(
+                    "the group starts with {names}",
+                    names=", ".join(sorted(start & _LAST_OFFSETS)),
+                ),
             ),
             consequence=(
                 "whoever takes such a queue may begin at its end: "
@@ -130,9 +131,21 @@ def find_different_arithmetic(case: Case) -> list[Finding]:
             severity=Severity.ERROR,
             title=f"{count_of(len(double), 'queue')} held by two members at once",
             evidence=tuple(
-                f"{describe_queues([queue])}: {', '.join(held_by[queue])}" for queue in double
+                Phrase(
+                    "{queue}: {state}",
+                    queue=describe_queues([queue]),
+                    state=", ".join(held_by[queue]),
+                )
+                for queue in double
             )
-            + tuple(f"{holder} is written in {languages.get(holder) or '?'}" for holder in holders),
+            + tuple(
+                Phrase(
+                    "{id} is written in {language}",
+                    id=holder,
+                    language=languages.get(holder) or "?",
+                )
+                for holder in holders
+            ),
             consequence=f"{describe_queues(double)}: every message is consumed twice",
             remedy=(
                 "if it stays for more than 20 s: use the same strategy in all members, and client "
@@ -153,7 +166,7 @@ def find_broadcast_offsets(case: Case) -> list[Finding]:
             rule="R21",
             severity=Severity.INFO,
             title="the group is BROADCASTING: every member reads every queue",
-            evidence=(f"{count_of(len(case.ownership.seats), 'connection')}",),
+            evidence=(count_of(len(case.ownership.seats), "connection"),),
             consequence=(
                 "offsets lie in a file at each member (under its client id), so no broker can say "
                 "how far it is; without that file a member starts anew"
@@ -179,7 +192,10 @@ def find_unlocked_queues(case: Case) -> list[Finding]:
             rule="R22",
             severity=Severity.WARN,
             title=f"{count_of(len(waiting), 'queue')} of an ordered consumer not locked",
-            evidence=tuple(f"{describe_queues([q])} at {owner}" for q, owner in waiting.items()),
+            evidence=tuple(
+                Phrase("{queue} at {id}", queue=describe_queues([q]), id=owner)
+                for q, owner in waiting.items()
+            ),
             consequence=(
                 f"{case.describe_backlog(waiting)}: an ordered consumer reads nothing without "
                 "the broker's lock; one whose owner died lasts up to 60 s, and Java clients up to "
@@ -203,7 +219,7 @@ def find_ordered_broadcast(case: Case) -> list[Finding]:
             rule="R25",
             severity=Severity.ERROR,
             title="an ordered listener in a BROADCASTING group",
-            evidence=tuple(f"{client_id} consumes in order" for client_id in found),
+            evidence=tuple(Phrase("{id} consumes in order", id=client_id) for client_id in found),
             consequence=(
                 "Java clients ask for the broker's lock on each queue, which one member at a time "
                 "has, and may never read a queue that they did not lock: messages reach some "
@@ -289,7 +305,10 @@ def find_unreadable_topics(case: Case) -> list[Finding]:
                     rule="Q02",
                     severity=Severity.ERROR,
                     title=f"topic {topic.topic} cannot be read at every broker",
-                    evidence=tuple(f"{at.broker_name} gives no read permission" for at in shut),
+                    evidence=tuple(
+                        Phrase("{broker} gives no read permission", broker=at.broker_name)
+                        for at in shut
+                    ),
                     consequence="its queues there are given to nobody, whatever they hold",
                     remedy="set the topic's permission to 6 (read and write) at these brokers",
                 )
@@ -323,7 +342,11 @@ def find_group_without_members(case: Case) -> list[Finding]:
             rule="Q04",
             severity=Severity.ERROR if case.lag(queues) else Severity.WARN,
             title="nobody is connected for this group",
-            evidence=(f"asked {count_of(len(case.snapshot.last.brokers), 'broker')}",),
+            evidence=(
+                Phrase(
+                    "asked {brokers}", brokers=count_of(len(case.snapshot.last.brokers), "broker")
+                ),
+            ),
             consequence=(
                 f"nothing is consumed: {case.describe_backlog(queues)}"
                 if case.lag(queues)
