@@ -282,6 +282,9 @@ def test_progress_of_many_groups_is_found_in_linear_time(rig: Any) -> None:
             name = f"GID_{number}"
             rig.broker.state.put_group(SubscriptionGroupConfig(group_name=name), timestamp_ms=0)
             rig.broker.state.offsets.commit(name, f"Absent{number}", 0, offset=1)
+        return min(seconds_of_a_request() for _ in range(3))
+
+    def seconds_of_a_request() -> float:
         begin = time.process_time()
         ask(rig, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
         return time.process_time() - begin

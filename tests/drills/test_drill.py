@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,13 @@ from sparrowmq.cli.main import build_app
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drills keep their members' logbooks here: the path tells them from those of other tests."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
 def drill(kind: str) -> Any:
     result = CliRunner().invoke(build_app(), ["rebalance", "drill", kind, "--json"])
     assert 0 == result.exit_code, result.stderr
@@ -25,14 +33,14 @@ def drill(kind: str) -> Any:
 
 
 def member_processes() -> set[str]:
-    """The command lines of drills' members that run."""
+    """The command lines of this test's members that run."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = path.read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
-        if "-m sparrowmq.processes.member" in command:
+        if "-m sparrowmq.processes.member" in command and tempfile.gettempdir() in command:
             found.add(command)
     return found
 
