@@ -5,6 +5,7 @@
   names.
 - The reference page of commands is made of the command line itself, that of metrics of the tables
   of series.
+- The tables of the page on speed are what the benchmark beside Apache RocketMQ wrote last.
 - The types of settings (for editors and type checkers) and the reference page of settings are made
   of the rows in `client/config.py` and `config.py`.
 """
@@ -47,6 +48,7 @@ CLIENT = ROOT / "src/sparrowmq/client"
 PAGE = ROOT / "docs/reference/settings.md"
 METRICS_PAGE = ROOT / "docs/reference/metrics.md"
 COMMANDS_PAGE = ROOT / "docs/reference/command-line.md"
+SPEED_PAGE = ROOT / "docs/explanation/speed.md"
 RUFF = Path(sys.executable).with_name("ruff")
 
 FACES = {
@@ -342,10 +344,27 @@ def tidy(text: str, path: Path) -> str:
     return text
 
 
+def make_speed_page() -> tuple[Path, str]:
+    """Put the results of `benchmarks/against_apache.py` into the page that explains them."""
+
+    def put(found: re.Match[str]) -> str:
+        return f"{found[1]}\n{(ROOT / found[2]).read_text()}{found[3]}"
+
+    block = r"(<!-- Made of (\S+) by `make generate`\. -->)\n.*?(<!-- End\. -->)"
+    return SPEED_PAGE, re.sub(block, put, SPEED_PAGE.read_text(), flags=re.DOTALL)
+
+
 def main(arguments: list[str]) -> int:
     """Write the files, or compare them."""
     made = dict(
-        [*make_faces(), make_types(), make_page(), make_metrics_page(), make_commands_page()]
+        [
+            *make_faces(),
+            make_types(),
+            make_page(),
+            make_metrics_page(),
+            make_commands_page(),
+            make_speed_page(),
+        ]
     )
     changed = [path for path, text in made.items() if not same(path, text)]
     for path in changed:
