@@ -1,6 +1,7 @@
 """What a broker costs as it grows: `python benchmarks/scale.py [PART ...]`.
 
-    python benchmarks/scale.py [--millions N] [--members N] [--out DIRECTORY] [restart ...]
+    python benchmarks/scale.py [--millions N] [--kept-millions N] [--members N] [--out DIRECTORY]
+                               [restart ...]
 
 Each part starts brokers of its own, in processes of their own, and writes its rows into
 `scale.json` and `scale.md`; parts that do not run keep their rows. What is compared is processor
@@ -10,7 +11,8 @@ time of the broker's process from its first instruction on, interpreter and impo
 - `topics`: 1,000 topics of 8 queues, made one after another, here and on Apache's broker; needs
   Java and the jars that `make interop` fetches.
 - `grown`: sends, pulls, memory, idle time and a restart with 10,000 topics of 8 queues, each with a
-  message, 2,000 groups with offsets and 10,000 connections, beside the same on an empty broker.
+  message, 2,000 groups with offsets, 10,000 connections and `--kept-millions` of messages of 16
+  bytes without keys (50 million take 7 GB), beside the same on an empty broker.
 - `group`: how long a group of 500 members, all in one Python process, takes to divide 512 queues,
   and what a member that joins and one that leaves take; seconds by the clock.
 - `brokers`: what `--brokers 1` and `--brokers 2` take of single sends, a sender process for each.
@@ -46,12 +48,15 @@ from sparrowmq.testing import EmbeddedCluster
 
 ROOT = Path(__file__).resolve().parents[1]
 BODY = bytes(128)
-BATCH_COUNT = 100
+PROPERTIES = "UNIQ_KEY\x017F00000100096B1A3D5C2768F7848F01\x02TAGS\x01UA"
+BATCH_COUNT, KEPT_BATCH_COUNT = 100, 1_000
+KEPT_BODY = bytes(16)
 QUEUES = 8
 # Batches under way at once.
 _WINDOW = 16
 _TOPICS_CREATED = 1_000
 _TOPICS, _GROUPS, _CONNECTIONS = 10_000, 2_000, 10_000
+_KEPT_MILLIONS = 50
 _MEMBERS, _GROUP_QUEUES = 500, 512
 # No queue has changed hands for so long: the group is settled.
 _GROUP_QUIET_S, _GROUP_PATIENCE_S = 2.0, 120
@@ -114,10 +119,12 @@ class Pipe:
                 answered += 1
 
 
-def send_frames(topic: str, *, batch: int = 0) -> list[bytes]:
+def send_frames(
+    topic: str, *, batch: int = 0, body: bytes = BODY, properties: str = PROPERTIES
+) -> list[bytes]:
     """Return a send to each queue of a topic, of a batch if asked."""
-    properties = "UNIQ_KEY\x017F00000100096B1A3D5C2768F7848F01\x02TAGS\x01UA"
-    body = encode_batch([BatchEntry(0, BODY, properties)] * batch) if batch else BODY
+    if batch:
+        body = encode_batch([BatchEntry(0, body, properties)] * batch)
     frames = []
     for queue in range(QUEUES):
         fields = {"a": "GID_p", "b": topic, "c": "TBW102", "d": "8", "e": str(queue), "f": "0"}
@@ -135,6 +142,13 @@ def fill(cluster: EmbeddedCluster, topic: str, millions: float) -> None:
     count = int(millions * 1e6) // BATCH_COUNT
     with Pipe(cluster.broker) as pipe:
         pipe.run(send_frames(topic, batch=BATCH_COUNT), count)
+
+
+def fill_small(cluster: EmbeddedCluster, topic: str, millions: float) -> None:
+    """Send as many messages as a disk has room for, in large batches."""
+    frames = send_frames(topic, batch=KEPT_BATCH_COUNT, body=KEPT_BODY, properties="")
+    with Pipe(cluster.broker) as pipe:
+        pipe.run(frames, int(millions * 1e6) // KEPT_BATCH_COUNT)
 
 
 def create_frames(topics: Iterable[str]) -> list[bytes]:
@@ -334,18 +348,21 @@ def measure_topics() -> list[Row]:
     return [Row(name, shown, "≤ 1.0 ×")]
 
 
-def measure_grown() -> list[Row]:
+def measure_grown(millions: float) -> list[Row]:
     """Measure a broker with much of everything beside an empty one."""
+    # Nothing expires, however full the disk is.
+    options = ("--retention-hours", "0")
     with EmbeddedCluster(flush="async") as empty:
         empty.create_topic("T", queues=QUEUES)
         before = measure_costs(empty)
         before_mb = resident_mb(empty.pid)
     with (
         tempfile.TemporaryDirectory() as directory,
-        EmbeddedCluster(Path(directory), flush="async") as cluster,
+        EmbeddedCluster(Path(directory), flush="async", options=options) as cluster,
         contextlib.ExitStack() as peers,
     ):
         cluster.create_topic("T", queues=QUEUES)
+        cluster.create_topic("kept", queues=QUEUES)
         topics = [f"T_{n}" for n in range(_TOPICS)]
         with Pipe(cluster.broker) as pipe:
             pipe.run(create_frames(topics), len(topics))
@@ -353,6 +370,7 @@ def measure_grown() -> list[Row]:
                 pipe.run(send_frames(topic), QUEUES)
             frames = group_frames(f"GID_{n}" for n in range(_GROUPS))
             pipe.run(frames, len(frames))
+        fill_small(cluster, "kept", millions)
         frame = pull_frames("T")
         for _ in range(_CONNECTIONS):
             peers.enter_context(Pipe(cluster.broker)).run(frame, 1)
@@ -362,7 +380,8 @@ def measure_grown() -> list[Row]:
         cluster.restart()
         restart_s = cpu_s(cluster.pid)
         restarted_mb = resident_mb(cluster.pid)
-    scale = f"{_TOPICS:,} topics × {QUEUES}, {_GROUPS:,} groups, {_CONNECTIONS:,} connections"
+    scale = f"{_TOPICS:,} topics × {QUEUES}, {_GROUPS:,} groups, {_CONNECTIONS:,} connections, "
+    scale += f"{millions:g} million messages"
     return [
         Row(
             f"a send of 128 B, {scale}",
@@ -491,7 +510,7 @@ def measure_group(members: int) -> list[Row]:
 PARTS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "restart": lambda arguments: measure_restart(arguments.millions),
     "topics": lambda _: measure_topics(),
-    "grown": lambda _: measure_grown(),
+    "grown": lambda arguments: measure_grown(arguments.kept_millions),
     "group": lambda arguments: measure_group(arguments.members),
     "brokers": lambda _: measure_brokers(),
 }
@@ -509,6 +528,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--millions", type=float, default=10)
+    parser.add_argument("--kept-millions", type=float, default=_KEPT_MILLIONS)
     parser.add_argument("--members", type=int, default=_MEMBERS, help="members of the group")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--send", metavar="BROKER", help=argparse.SUPPRESS)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from sparrowmq.client.queue_history import QueueHistory
 from sparrowmq.model import MessageQueue
+from sparrowmq.strategies.averagely import AllocateMessageQueueAveragely
+from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
 from sparrowmq.strategies.registry import strategy_from
 
 QUEUES = [MessageQueue("T", "b", n) for n in range(4)]
@@ -35,6 +39,38 @@ def test_owner_that_shrinks_is_listed() -> None:
 
     # AVG: dead had 0 and 1, alive 2, me 3; now me has 2 and 3.
     assert [False, False, True] == [is_owner_listed(history, n) for n in range(3)]
+
+
+def test_member_that_left_is_not_taken_for_the_owner_of_what_everybody_is_given() -> None:
+    strategy = AllocateMessageQueueByConfig(QUEUES[:1])
+    history = QueueHistory()
+    history.note("T", QUEUES, cid_all=["dead", "me", "other"])
+    history.note("T", QUEUES, cid_all=["me", "other"])
+
+    assert history.is_owner_listed(QUEUES[0], strategy, group="G", client_id="me")
+
+
+def test_strategy_is_asked_once_for_each_member_that_left() -> None:
+    asked: list[str | None] = []
+
+    class Counted(AllocateMessageQueueAveragely):
+        def allocate(
+            self,
+            consumer_group: str,
+            current_cid: str | None,
+            mq_all: Sequence[MessageQueue] | None,
+            cid_all: Sequence[str] | None,
+        ) -> list[MessageQueue]:
+            asked.append(current_cid)
+            return super().allocate(consumer_group, current_cid, mq_all, cid_all)
+
+    strategy, history = Counted(), QueueHistory()
+    history.note("T", QUEUES, cid_all=["alive", "dead", "me"])
+    history.note("T", QUEUES, cid_all=["alive", "me"])
+    for queue in QUEUES:
+        history.is_owner_listed(queue, strategy, group="G", client_id="me")
+
+    assert ["dead", "me"] == asked
 
 
 def test_newcomer_finds_owners_in_the_list_without_itself() -> None:

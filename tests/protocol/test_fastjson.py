@@ -216,7 +216,8 @@ def test_error_names_the_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [math.nan, math.inf, b"bytes", {None: 1}, {1.5: 1}, "\ud800", object(), {True: 1}]
+    "value",
+    [math.nan, math.inf, b"bytes", {None: 1}, {1.5: 1}, "\ud800", ["\ud800"], object(), {True: 1}],
 )
 def test_what_the_dialect_cannot_carry_is_refused(value: Any) -> None:
     with pytest.raises(LocalProtocolError):

@@ -69,6 +69,10 @@ class ConsumerGroup:
         """Return every member's client id, an id twice if two connections gave it."""
         return [member.client_id for member in self.members.values()]
 
+    def lists(self, client_id: str) -> bool:
+        """Return whether a member has the client id."""
+        return any(member.client_id == client_id for member in self.members.values())
+
 
 class Joined(NamedTuple):
     """What a heartbeat changed.

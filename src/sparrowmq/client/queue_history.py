@@ -13,8 +13,8 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.group_strategy import Owners, is_group_strategy
 from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
-# So many members' shares are computed to find a queue's former owner; one beyond is taken
-# to be still there. A strategy may take long, and a wait is bounded.
+# Of so many members that have left, shares are computed; one beyond is taken to be still there.
+# A strategy may take long, and a wait is bounded.
 SHARES_COMPUTED_MAX = 200
 
 
@@ -31,8 +31,8 @@ class QueueHistory:
     _first: dict[str, frozenset[MessageQueue]] = field(default_factory=dict)
     _last: dict[str, _View] = field(default_factory=dict)
     _before: dict[str, _View] = field(default_factory=dict)
-    # Former owners found so far, of the topics' last views.
-    _owners: dict[MessageQueue, str | None] = field(default_factory=dict)
+    # By topic: the queues of members that the last view does not list any more, once asked for.
+    _freed: dict[str, frozenset[MessageQueue]] = field(default_factory=dict)
     # Who was seen to hold which queue, for strategies that take it into account.
     _holders: Owners = field(default_factory=dict)
     # How often in a row a broker did not answer.
@@ -54,15 +54,15 @@ class QueueHistory:
         self, topic: str, mq_all: Sequence[MessageQueue], *, cid_all: Sequence[str] = ()
     ) -> None:
         """Take in a view of a topic: its queues and, where it is shared out, the members."""
-        self._first.setdefault(topic, frozenset(mq_all))
+        if topic not in self._first:
+            self._first[topic] = frozenset(mq_all)
         view, last = _View(tuple(mq_all), tuple(cid_all)), self._last.get(topic)
         if view == last:
             return
         if last is not None:
             self._before[topic] = last
         self._last[topic] = view
-        for queue in [queue for queue in self._owners if queue.topic == topic]:
-            del self._owners[queue]
+        self._freed.pop(topic, None)
 
     def members(self, topic: str) -> tuple[str, ...]:
         """Return the client ids that the last view of a topic lists."""
@@ -89,32 +89,36 @@ class QueueHistory:
         last = self._last.get(queue.topic)
         if last is None:
             return False
-        others = [cid for cid in last.cid_all if cid != client_id]
+        if all(cid == client_id for cid in last.cid_all):
+            return False
         if is_group_strategy(strategy):
             owner = self._holders.get(queue)
-            return bool(others) if owner in (None, client_id) else owner in others
-        before = self._before.get(queue.topic)
-        if before is None or set(before.cid_all) <= set(last.cid_all):
-            return bool(others)
-        if queue not in self._owners:
-            self._owners[queue] = self._find_owner(queue, strategy, group, client_id)
-        owner = self._owners[queue]
-        return bool(others) if owner in (None, client_id) else owner in others
+            return owner in (None, client_id) or owner in last.cid_all
+        if queue.topic not in self._freed:
+            self._freed[queue.topic] = self._find_freed(queue.topic, strategy, group, client_id)
+        return queue not in self._freed[queue.topic]
 
-    def _find_owner(
-        self,
-        queue: MessageQueue,
-        strategy: AllocateMessageQueueStrategy,
-        group: str,
-        client_id: str,
-    ) -> str | None:
-        view = self._before[queue.topic]
-        for cid in list(dict.fromkeys(view.cid_all))[:SHARES_COMPUTED_MAX]:
-            try:
-                share = strategy.allocate(group, cid, list(view.mq_all), list(view.cid_all))
-            except Exception:
-                # A strategy may be the user's own; its failure is reported where it decides.
-                return None
-            if queue in (share or ()):
-                return cid
-        return None
+    def _find_freed(
+        self, topic: str, strategy: AllocateMessageQueueStrategy, group: str, client_id: str
+    ) -> frozenset[MessageQueue]:
+        """Return the queues that members of the view before had that have left since."""
+        view = self._before.get(topic)
+        if view is None:
+            return frozenset()
+        listed = frozenset(self._last[topic].cid_all)
+        gone = [cid for cid in dict.fromkeys(view.cid_all) if cid not in listed]
+        freed: set[MessageQueue] = set()
+        try:
+            for cid in gone[:SHARES_COMPUTED_MAX]:
+                freed.update(_share(strategy, group, cid, view))
+            # What a strategy gives us too, it gives everybody: nothing shows whose it was.
+            return frozenset(freed.difference(_share(strategy, group, client_id, view)))
+        except Exception:
+            # A strategy may be the user's own; its failure is reported where it decides.
+            return frozenset()
+
+
+def _share(
+    strategy: AllocateMessageQueueStrategy, group: str, cid: str, view: _View
+) -> Sequence[MessageQueue]:
+    return strategy.allocate(group, cid, list(view.mq_all), list(view.cid_all)) or ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 # A consume queue has 20 bytes for each message, and a position in it is a Java long.
@@ -32,6 +33,12 @@ def java_order(text: str) -> bytes:
     Java compares UTF-16 code units, Python code points: they differ above U+FFFF.
     """
     return text.encode("utf-16-be", "surrogatepass")
+
+
+def in_java_order(texts: Collection[str]) -> list[str]:
+    """Return strings sorted as Java's `String.compareTo` sorts them."""
+    # ASCII, as client ids are, has one order in Java and Python; no key is made for each.
+    return sorted(texts) if "".join(texts).isascii() else sorted(texts, key=java_order)
 
 
 def queue_order(queue: MessageQueue) -> tuple[bytes, bytes, int]:

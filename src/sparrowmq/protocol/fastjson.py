@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import cache
 from typing import Any, TypeAlias
@@ -391,7 +391,7 @@ def dumps(value: Any, *, pretty: bool = False) -> bytes:
     return b"".join(parts)
 
 
-_INTS = {int}
+_INTS, _TEXTS = {int}, {str}
 _Write: TypeAlias = Callable[[bytes], None]
 
 
@@ -424,6 +424,10 @@ def _write(value: Any, write: _Write, line: bytes | None) -> None:
     elif isinstance(value, (set, frozenset)):
         _write_array(sorted(value), write, line)
     elif isinstance(value, (list, tuple)):
+        if line is None and _TEXTS == set(map(type, value)):
+            # The members of a group, which all of them ask for at each change.
+            write(_flat_text(value))
+            return
         _write_array(value, write, line)
     elif isinstance(value, msgspec.Struct):
         nullable = _nullable_fields(type(value)) if line is None else None
@@ -465,7 +469,7 @@ def _is_flat_table(value: dict[Any, Any]) -> bool:
     return issubclass(kind, msgspec.Struct) and _nullable_fields(kind) == ()
 
 
-def _flat_text(value: msgspec.Struct | dict[str, msgspec.Struct]) -> bytes:
+def _flat_text(value: msgspec.Struct | dict[str, msgspec.Struct] | Sequence[str]) -> bytes:
     try:
         return _encode_sorted(value)
     except UnicodeEncodeError as error:
@@ -477,10 +481,16 @@ def _flat_text(value: msgspec.Struct | dict[str, msgspec.Struct]) -> bytes:
 def _struct_members(value: msgspec.Struct) -> Iterable[tuple[bytes, Any]]:
     # A field that means "unknown" by a number on the wire is None in the Struct.
     unknown: dict[str, int] = getattr(value, "__wire_unknown__", {})
-    names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
-    for field, wire_name in sorted(names, key=lambda pair: pair[1]):
+    for field, key in _sorted_fields(type(value)):
         item = getattr(value, field)
-        yield _text(wire_name), unknown.get(field) if item is None else item
+        yield key, unknown.get(field) if item is None else item
+
+
+@cache
+def _sorted_fields(struct_type: type[msgspec.Struct]) -> tuple[tuple[str, bytes], ...]:
+    """Return each field and its key, in the order in which they are written."""
+    names = zip(struct_type.__struct_fields__, struct_type.__struct_encode_fields__, strict=True)
+    return tuple((field, _text(name)) for field, name in sorted(names, key=lambda pair: pair[1]))
 
 
 def _write_object(members: Iterable[tuple[bytes, Any]], write: _Write, line: bytes | None) -> None:

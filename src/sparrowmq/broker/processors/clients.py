@@ -180,7 +180,7 @@ def forget_connection(state: BrokerState, connection: Connection, *, now_ms: int
     state.producers.leave_all(connection)
     for name, member in memberships:
         group = state.consumers.find(name)
-        if group is None or member.client_id not in group.client_ids():
+        if group is None or not group.lists(member.client_id):
             lease_ms = MARKED_LEASE_MS if is_marked(member.version) else QUEUE_LEASE_CLIENT_MS
             state.locks.shorten(name, member.client_id, lease_ms=lease_ms, now_ms=now_ms)
     outputs: list[Output] = [_gone(name, connection) for name in names]
@@ -228,7 +228,7 @@ def lock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
     body = decode_body(LockBatchRequestBody, request.command.body or b"")
     _check_lock_count(len(body.mq_set))
     group = state.consumers.find(body.consumer_group)
-    is_listed = group is not None and body.client_id in group.client_ids()
+    is_listed = group is not None and group.lists(body.client_id)
     refused: list[MessageQueue] = []
 
     def may_take(queue: MessageQueue) -> bool:

@@ -23,7 +23,7 @@ from sparrowmq.client.subscriber import AllocationFailed, RequestFailed, Subscri
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.membership.member import TopicShare
 from sparrowmq.model import MessageQueue
-from sparrowmq.model.queue import java_order
+from sparrowmq.model.queue import in_java_order
 from sparrowmq.protocol.bodies import OwnersListBody
 from sparrowmq.strategies.group_strategy import (
     NO_OWNERS,
@@ -126,7 +126,7 @@ def _views_without(
         names = [name for name in _broker_names(subscriber, topic) if name in looks]
         there = [queue for queue in mq_all if queue.broker_name in looks]
         if names and there:
-            cid_all = sorted(looks[names[0]].consumer_id_list, key=java_order)
+            cid_all = in_java_order(looks[names[0]].consumer_id_list)
             views.append(TopicView(topic, there, tuple(cid_all)))
     return views
 
@@ -201,7 +201,7 @@ def _find_members(
                 found = yield from consumer_list(
                     address, config.group, timeout_ms=config.times.invoke_timeout_ms
                 )
-                lists[address] = tuple(sorted(found, key=java_order))
+                lists[address] = tuple(in_java_order(found))
             except SparrowError as error:
                 lists[address] = None
                 subscriber.report(RequestFailed("list of members", None, error))
