@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError, TooManyInFlight
+from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
+from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 from sparrowmq.protocol.session import (
     OPAQUE_MAX,
     RemotingSession,
     RequestReceived,
     ResponseReceived,
+    SendAnswered,
+    SessionEvent,
 )
 
 
@@ -65,9 +70,10 @@ def test_request_of_the_peer_may_carry_a_number_of_ours() -> None:
     session = RemotingSession()
     session.start_request(RemotingCommand(code=10), "ours")
 
-    events = session.receive_data(encode_frame(RemotingCommand(code=40, opaque=0)))
+    (event,) = session.receive_data(encode_frame(RemotingCommand(code=40, opaque=0)))
 
-    assert [(True, 40)] == [(isinstance(e, RequestReceived), e.command.code) for e in events]
+    assert isinstance(event, RequestReceived)
+    assert 40 == event.command.code
     assert ("ours",) == session.outstanding
 
 
@@ -181,3 +187,105 @@ def test_every_answer_finds_its_own_token_in_any_order_and_in_any_pieces(
     assert expected == [(event.token, event.command.body) for event in answers]
     assert () == session.outstanding
     assert len(abandoned) == session.late_responses
+
+
+FIELDS = make_fields("G", "T", template_topic="TBW102", template_queues_max=4)
+SEND = SendRequest(SendTemplate(FIELDS), (0, 0, 0, 0), "UNIQ_KEY\x01U", b"body")
+# Fields of an answer to a send as brokers of 4.x, of 5.x and ours order them, and one that says
+# more; the first is the most frequent.
+ORDERS = (
+    ("queueId", "TRACE_ON", "MSG_REGION", "msgId", "queueOffset"),
+    ("MSG_REGION", "TRACE_ON", "msgId", "queueId", "queueOffset"),
+    ("queueId", "msgId", "queueOffset"),
+    ("transactionId", "queueId", "msgId", "queueOffset", "MSG_REGION"),
+    ("msgId", "queueId"),
+    (),
+)
+ANSWERS = st.tuples(
+    st.sampled_from(ORDERS),
+    st.fixed_dictionaries(
+        {
+            "queueId": st.sampled_from(["0", "7", "999999999", "2147483647", "-1", "x", "007"]),
+            "queueOffset": st.integers(-1, 2**63).map(str),
+            "msgId": st.sampled_from(["A" * 32, "0" * 32 + "," + "1" * 32, "ab" * 16, "F" * 56]),
+            "TRACE_ON": st.sampled_from(["true", "false"]),
+            "MSG_REGION": st.sampled_from(["DefaultRegion", '"opaque":1', 'a.b(c|d)%d"msgId":"']),
+            "transactionId": st.just("T"),
+        }
+    ),
+    st.sampled_from([0, 0, 0, 0, 10, 11]),
+    st.sampled_from([None, None, None, "busy"]),
+    st.sampled_from([b"", b"", b"", b"body"]),
+)
+
+
+def describe(event: SessionEvent) -> object:
+    """Return what an event says, a `SendAnswered` as the command it stands for."""
+    if isinstance(event, SendAnswered):
+        fields = (event.queue_id, event.queue_offset, event.offset_msg_id)
+        return event.token, ResponseCode.SUCCESS, fields
+    command = event.command
+    token = event.token if isinstance(event, ResponseReceived) else None
+    found = command.ext_fields or {}
+    try:
+        places = (int(found["queueId"]), int(found["queueOffset"]), found["msgId"])
+    except (KeyError, ValueError):
+        return token, command.code, (command.remark, command.body)
+    return token, command.code, places
+
+
+@given(st.lists(ANSWERS, max_size=8), st.integers(1, 700), st.randoms())
+def test_answers_to_sends_say_what_a_general_reader_finds(
+    answers: list[tuple[tuple[str, ...], dict[str, str], int, str | None, bytes]],
+    chunk_bytes: int,
+    random: Random,
+) -> None:
+    quick, general = RemotingSession(), RemotingSession()
+    for number in range(len(answers)):
+        # The general session has commands that wait, and so learns no form.
+        assert quick.start_request(SEND, number) == general.start_request(SEND.command(), number)
+    numbers = list(range(len(answers)))
+    random.shuffle(numbers)
+    # The last one comes twice.
+    data = b"".join(
+        encode_frame(
+            RemotingCommand(
+                code=code,
+                ext_fields={name: fields[name] for name in order},
+                opaque=number,
+                flag=1,
+                remark=remark,
+                body=body or None,
+            )
+        )
+        for number, (order, fields, code, remark, body) in zip(
+            [*numbers, *numbers[-1:]], [*answers, *answers[-1:]], strict=True
+        )
+    )
+    events: tuple[list[SessionEvent], list[SessionEvent]] = ([], [])
+    for at in range(0, len(data), chunk_bytes):
+        for session, found in zip((quick, general), events, strict=True):
+            found += session.receive_data(data[at : at + chunk_bytes])
+
+    assert [describe(event) for event in events[1]] == [describe(event) for event in events[0]]
+    assert () == quick.outstanding == general.outstanding
+    assert quick.late_responses == general.late_responses
+
+
+def test_second_usual_answer_to_a_send_is_read_by_the_form_of_the_first() -> None:
+    session = RemotingSession()
+    fields = {"queueId": "3", "TRACE_ON": "true", "msgId": "A" * 32, "queueOffset": "17"}
+    for token in "abc":
+        session.start_request(SEND, token)
+    session.abandon("c")
+    frames = [
+        encode_frame(RemotingCommand(code=0, ext_fields=fields, opaque=opaque, flag=1))
+        for opaque in range(3)
+    ]
+
+    first, second = session.receive_data(b"".join(frames))
+
+    assert isinstance(first, ResponseReceived)
+    assert SendAnswered("b", 3, 17, "A" * 32) == second
+    # The third, which nobody waits for any more, is dropped.
+    assert 1 == session.late_responses

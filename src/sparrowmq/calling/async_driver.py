@@ -31,6 +31,7 @@ from sparrowmq.calling.channel import (
     Channel,
     OnConnectionLost,
     OnRequest,
+    SendAnswer,
 )
 from sparrowmq.calling.channel_table import ChannelTable
 from sparrowmq.calling.effects import (
@@ -54,7 +55,6 @@ from sparrowmq.calling.tls import (
 )
 from sparrowmq.errors import TransportError, UsageError
 from sparrowmq.protocol.acl import Credentials
-from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.send_request import SendRequest
 
 LOG = logging.getLogger("sparrowmq.calling")
@@ -153,7 +153,7 @@ class AsyncDriver:
         result: T = task.outcome()
         return result
 
-    async def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> RemotingCommand:
+    async def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> SendAnswer:
         """Send a request and return its answer, as an operation that does nothing else.
 
         On a connection that is open this takes no task: the answer goes straight to one future.
@@ -224,6 +224,12 @@ class AsyncDriver:
     def _bind(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
+            # No loop runs on in a process that was forked.
+            if os.getpid() != self._pid:
+                raise UsageError(
+                    "this client was made before a fork, and a connection serves one process; open "
+                    "a client in each process, after the fork"
+                )
             if self._loop is not None:
                 raise UsageError(
                     "this client runs on another event loop, where it was used first; open a "
@@ -232,11 +238,6 @@ class AsyncDriver:
             self._loop = loop
         if self._is_closing:
             raise UsageError("this client is closed; open a new one")
-        if os.getpid() != self._pid:
-            raise UsageError(
-                "this client was made before a fork, and a connection serves one process; open a "
-                "client in each process, after the fork"
-            )
         return loop
 
     def _run_soon(self) -> None:
@@ -434,11 +435,11 @@ class _FutureAsk(Ask):
 
     __slots__ = ("future",)
 
-    def __init__(self, future: asyncio.Future[RemotingCommand], deadline_ms: int) -> None:
-        super().__init__(deadline_ms)
+    def __init__(self, future: asyncio.Future[SendAnswer], deadline_ms: int) -> None:
+        self.deadline_ms = deadline_ms
         self.future = future
 
-    def end(self, answer: RemotingCommand | None, error: TransportError | None) -> None:
+    def end(self, answer: SendAnswer | None, error: TransportError | None) -> None:
         """End the wait; nothing if it was cancelled."""
         if self.future.done():
             return

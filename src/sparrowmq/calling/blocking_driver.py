@@ -32,7 +32,7 @@ from typing import Any, Self, TypeVar
 from sparrowmq.calling import clock, effects
 from sparrowmq.calling.call_pool import CLOSE_TIMEOUT_MS, POOL_SIZE, CallPool, log_left
 from sparrowmq.calling.call_run import CallRun
-from sparrowmq.calling.channel import Ask, Channel, OnConnectionLost, OnRequest
+from sparrowmq.calling.channel import Ask, Channel, OnConnectionLost, OnRequest, SendAnswer
 from sparrowmq.calling.effects import (
     Call,
     CallEach,
@@ -47,7 +47,6 @@ from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Time
 from sparrowmq.calling.socket_network import SocketNetwork
 from sparrowmq.errors import TransportError, UsageError
 from sparrowmq.protocol.acl import Credentials
-from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.send_request import SendRequest
 
 LOG = logging.getLogger("sparrowmq.calling")
@@ -78,7 +77,7 @@ class _ThreadAsk(Ask):
 
     def __init__(self, deadline_ms: int) -> None:
         super().__init__(deadline_ms)
-        self.answer: RemotingCommand | None = None
+        self.answer: SendAnswer | None = None
         self.error: TransportError | None = None
 
     @property
@@ -86,7 +85,7 @@ class _ThreadAsk(Ask):
         """Whether the wait has ended."""
         return self.answer is not None or self.error is not None
 
-    def end(self, answer: RemotingCommand | None, error: TransportError | None) -> None:
+    def end(self, answer: SendAnswer | None, error: TransportError | None) -> None:
         """Keep what came of it."""
         self.answer, self.error = answer, error
 
@@ -179,7 +178,7 @@ class BlockingDriver:
         result: T = task.outcome()
         return result
 
-    def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> RemotingCommand:
+    def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> SendAnswer:
         """Send a request and return its answer, as an operation that does nothing else.
 
         Where no other thread leads and the connection is open, this takes no task: after a wait a
@@ -284,9 +283,7 @@ class BlockingDriver:
         finally:
             self._pass_lead()
 
-    def _lead_ask(
-        self, address: str, request: SendRequest, timeout_ms: int
-    ) -> RemotingCommand | None:
+    def _lead_ask(self, address: str, request: SendRequest, timeout_ms: int) -> SendAnswer | None:
         """Do what `_loop` does, until a request is answered; None if it cannot be written now."""
         scheduler, network = self._scheduler, self._network
         now_ms = clock.monotonic_ms()

@@ -35,7 +35,7 @@ from sparrowmq.protocol.acl import Credentials, signed
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.send_request import SendRequest
-from sparrowmq.protocol.session import RemotingSession, RequestReceived
+from sparrowmq.protocol.session import RemotingSession, RequestReceived, SendAnswered
 
 LOG = logging.getLogger("sparrowmq.calling")
 
@@ -48,6 +48,8 @@ IDLE_MS = 120_000
 # Bytes written and not yet taken by the kernel, per connection. Beyond, requests wait for room.
 WRITE_BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
+# What an `Ask` ends with if all goes well.
+SendAnswer: TypeAlias = RemotingCommand | SendAnswered
 OnRequest: TypeAlias = Callable[[str, RemotingCommand], Answer]
 OnConnectionLost: TypeAlias = Callable[[str], None]
 
@@ -88,7 +90,7 @@ class Ask:
     def __init__(self, deadline_ms: int) -> None:
         self.deadline_ms = deadline_ms
 
-    def end(self, answer: RemotingCommand | None, error: TransportError | None) -> None:
+    def end(self, answer: SendAnswer | None, error: TransportError | None) -> None:
         """End the wait by one of them."""
         raise NotImplementedError
 
@@ -234,7 +236,9 @@ class Channel:
         self.deadline_ms = scheduler.now_ms + IDLE_MS
         self.has_received = True
         for event in self._session.receive_data(data):
-            if isinstance(event, RequestReceived):
+            if isinstance(event, SendAnswered):
+                event.token.end(event, None)  # type: ignore[attr-defined]
+            elif isinstance(event, RequestReceived):
                 self._answer(event.command, scheduler)
             elif isinstance(event.token, Ask):
                 event.token.end(event.command, None)

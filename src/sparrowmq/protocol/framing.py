@@ -32,6 +32,7 @@ Source: RocketMQ 4.9.3 remoting/protocol/RemotingCommand.java, RocketMQSerializa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812
@@ -558,6 +559,29 @@ class FrameDecoder:
             self._buffer = buffer = bytearray(memoryview(buffer)[self._at :])
             self._at = 0
         buffer += data
+
+    def find_header(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
+        """Return what a pattern makes of the next header, None if it has a body or is no match.
+
+        `pass_over` then goes on behind it.
+        """
+        buffer, at = self._buffer, self._at
+        if isinstance(buffer, bytearray):
+            # A match would keep it from growing.
+            return None
+        match = pattern.match(buffer, at + 8)
+        if match is None:
+            return None
+        size = match.end() - at - 8
+        return match if buffer.startswith(_PREFIX.pack(4 + size, size), at) else None
+
+    def pass_over(self, match: re.Match[bytes]) -> None:
+        """Go on behind a header that `find_header` returned."""
+        end = match.end()
+        if end == len(self._buffer):
+            self._buffer, self._at = b"", 0
+        else:
+            self._at = end
 
     def next_command(self) -> RemotingCommand | None:
         """Return the next command, None if it is not complete.

@@ -82,7 +82,15 @@ class UniqIdGenerator:
         utc_offset_ms: the zone in which months begin; ids need not agree on it.
     """
 
-    __slots__ = ("_counter", "_month_end_ms", "_month_start_ms", "_prefix", "_utc_offset_ms")
+    __slots__ = (
+        "_counter",
+        "_month_end_ms",
+        "_month_start_ms",
+        "_newest_ms",
+        "_newest_start",
+        "_prefix",
+        "_utc_offset_ms",
+    )
 
     def __init__(
         self,
@@ -101,6 +109,8 @@ class UniqIdGenerator:
         self._counter = counter & 0xFFFF
         self._utc_offset_ms = utc_offset_ms
         self._month_start_ms = self._month_end_ms = 0
+        # Many ids of one millisecond begin alike.
+        self._newest_ms, self._newest_start = -1, ""
 
     def next_id(self, timestamp_ms: int) -> str:
         """Return a new id. Ids differ while fewer than 65,536 are made in a millisecond."""
@@ -121,10 +131,13 @@ class UniqIdGenerator:
         return self._start(timestamp_ms), counter
 
     def _start(self, timestamp_ms: int) -> str:
-        if not self._month_start_ms <= timestamp_ms < self._month_end_ms:
-            self._begin_month(timestamp_ms)
-        span_ms = max(0, timestamp_ms - self._month_start_ms)
-        return f"{self._prefix}{span_ms & 0xFFFFFFFF:08X}"
+        if timestamp_ms != self._newest_ms:
+            if not self._month_start_ms <= timestamp_ms < self._month_end_ms:
+                self._begin_month(timestamp_ms)
+            span_ms = max(0, timestamp_ms - self._month_start_ms)
+            self._newest_ms = timestamp_ms
+            self._newest_start = f"{self._prefix}{span_ms & 0xFFFFFFFF:08X}"
+        return self._newest_start
 
     def _begin_month(self, timestamp_ms: int) -> None:
         if 0 < self._month_start_ms - timestamp_ms < _CLOCK_STEP_BACK_MS_MAX:

@@ -1,4 +1,4 @@
-"""The request of a send, laid out once for a topic. Pure.
+"""The request of a send, laid out once for a topic, and the form of its answer. Pure.
 
 Most requests of a producer are SEND_MESSAGE_V2, and of one to the next only some fields differ. So
 the header is encoded once, by the general encoder, and then only filled in: the bytes are the same
@@ -7,9 +7,11 @@ the header is encoded once, by the general encoder, and then only filled in: the
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
-from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import HEADER_BYTES_MAX, encode_frame, encode_head
 
@@ -117,3 +119,31 @@ class SendRequest:
         command = self.command()
         command.opaque = opaque
         return encode_frame(command)
+
+
+# What differs from answer to answer: its group, what stands before the value, and what may stand
+# there so that it needs no further look.
+_ANSWER_PARTS = (
+    (b"q", b'"queueId":"', rb"\d{1,9}"),
+    (b"o", b'"queueOffset":"', rb"\d{1,18}"),
+    (b"m", b'"msgId":"', rb"[0-9A-F]{32,56}"),
+    (b"n", b'"opaque":', rb"0|[1-9]\d{0,8}"),
+)
+
+
+def learn_answer(answer: RemotingCommand, header: bytes) -> re.Pattern[bytes] | None:
+    """Return the form of answers like this one, None if it is not the usual answer to a send.
+
+    A header that it matches says the same but for the groups q, o and m, which are queue id, queue
+    offset and the message's offset id, and n, the opaque.
+    """
+    if not answer.is_response or answer.code != ResponseCode.SUCCESS or answer.remark is not None:
+        return None
+    form = re.escape(header)
+    for group, before, values in _ANSWER_PARTS:
+        mark = re.escape(before)
+        place = b"%b(?P<%b>%b)" % (mark, group, values)
+        form, count = re.subn(re.escape(mark) + b"(?:%b)" % values, lambda _: place, form)  # noqa: B023
+        if count != 1:
+            return None
+    return re.compile(form)

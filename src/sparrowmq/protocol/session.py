@@ -9,18 +9,27 @@ Rules for the caller:
 - Write the bytes that a method returns, in the order of the calls.
 - After `receive_data` raised, close the connection; every outstanding token is then lost.
 - When a waiter gives up, call `abandon`; its late answer is then dropped without a word.
+
+Answers to sends differ in four numbers, however many come. So the form of the first is kept, and
+those of the same form are read by it (`send_request.learn_answer`); all others are read generally.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from typing import NamedTuple, TypeAlias
 
 from sparrowmq.errors import LocalProtocolError, TooManyInFlight
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
-from sparrowmq.protocol.framing import FrameDecoder, RefusedHeader, encode_frame
-from sparrowmq.protocol.send_request import SendRequest
+from sparrowmq.protocol.framing import (
+    FrameDecoder,
+    RefusedHeader,
+    decode_command,
+    encode_frame,
+)
+from sparrowmq.protocol.send_request import SendRequest, learn_answer
 
 # NettySystemConfig.CLIENT_ASYNC_SEMAPHORE_VALUE: RocketMQ's permits for requests under way.
 IN_FLIGHT_MAX = 65_535
@@ -36,13 +45,22 @@ class ResponseReceived(NamedTuple):
     command: RemotingCommand
 
 
+class SendAnswered(NamedTuple):
+    """The usual answer to a `SendRequest`: the message is stored, and where."""
+
+    token: Hashable
+    queue_id: int
+    queue_offset: int
+    offset_msg_id: str
+
+
 class RequestReceived(NamedTuple):
     """A request of the peer; answer it with `write_response` unless it is one-way."""
 
     command: RemotingCommand
 
 
-SessionEvent: TypeAlias = ResponseReceived | RequestReceived
+SessionEvent: TypeAlias = ResponseReceived | SendAnswered | RequestReceived
 
 
 class RemotingSession:
@@ -57,16 +75,21 @@ class RemotingSession:
         "_in_flight_max",
         "_next_opaque",
         "_opaques",
+        "_send_answer",
+        "_sends",
         "_tokens",
         "late_responses",
     )
 
     def __init__(self, *, in_flight_max: int = IN_FLIGHT_MAX) -> None:
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(decode=self._decode)
         self._in_flight_max = in_flight_max
         self._next_opaque = 0
         self._tokens: dict[int, Hashable] = {}
         self._opaques: dict[Hashable, int] = {}
+        # Which of them are `SendRequest`s, and what answers to those look like.
+        self._sends: set[int] = set()
+        self._send_answer: re.Pattern[bytes] | None = None
         self.late_responses = 0
 
     @property
@@ -99,6 +122,7 @@ class RemotingSession:
         opaque = self._take_opaque()
         if isinstance(request, SendRequest):
             frame = request.encode(opaque)
+            self._sends.add(opaque)
         else:
             request.opaque = opaque
             frame = encode_frame(request)
@@ -128,9 +152,31 @@ class RemotingSession:
         """
         events: list[SessionEvent] = []
         self._decoder.feed(data)
-        while self._take_command(events):
-            pass
-        return events
+        while True:
+            if self._sends and self._send_answer is not None:
+                self._take_send_answers(self._send_answer, events)
+            if not self._take_command(events):
+                return events
+
+    def _decode(self, kind: int, header: bytes, body: bytes | None) -> RemotingCommand:
+        command = decode_command(kind, header, body)
+        if self._send_answer is None and body is None and command.opaque in self._sends:
+            self._send_answer = learn_answer(command, header)
+        return command
+
+    def _take_send_answers(self, pattern: re.Pattern[bytes], events: list[SessionEvent]) -> None:
+        """Take the answers to sends that come next and are of the usual form."""
+        decoder, sends = self._decoder, self._sends
+        while (match := decoder.find_header(pattern)) is not None:
+            queue_id, queue_offset, msg_id, number = match.group("q", "o", "m", "n")
+            opaque = int(number)
+            if opaque not in sends:
+                return
+            sends.discard(opaque)
+            token = self._tokens.pop(opaque)
+            del self._opaques[token]
+            events.append(SendAnswered(token, int(queue_id), int(queue_offset), msg_id.decode()))
+            decoder.pass_over(match)
 
     def _take_command(self, events: list[SessionEvent]) -> bool:
         """Add what the next command means; returns whether there was one."""
@@ -152,6 +198,7 @@ class RemotingSession:
             self.late_responses += 1
             return True
         del self._opaques[token]
+        self._sends.discard(command.opaque)
         events.append(ResponseReceived(token, command))
         return True
 
@@ -161,6 +208,7 @@ class RemotingSession:
         if opaque is None:
             return False
         del self._tokens[opaque]
+        self._sends.discard(opaque)
         return True
 
     def _take_opaque(self) -> int:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from sparrowmq.calling import clock
+from sparrowmq.calling.channel import SendAnswer
 from sparrowmq.calling.effects import Operation, bounded
 from sparrowmq.client.arguments import check_message
 from sparrowmq.client.assembly import (
@@ -56,7 +57,6 @@ from sparrowmq.model import (
     MessageSelector,
     SendResult,
 )
-from sparrowmq.protocol.command import RemotingCommand
 
 T = TypeVar("T")
 
@@ -133,7 +133,7 @@ class AsyncProducer:
         if direct is None:
             send = partial(trace_of.send_traced, publisher, queue=queue)
             return await self._run(observe(publisher, message, send))
-        outcome: RemotingCommand | TransportError
+        outcome: SendAnswer | TransportError
         try:
             outcome = await self._driver.ask(
                 direct.address, direct.request, timeout_ms=publisher.config.send_timeout_ms

@@ -58,6 +58,7 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.record import encode_batch
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
+from sparrowmq.protocol.session import SendAnswered
 
 _STATUSES: Mapping[int, SendStatus] = MappingProxyType(
     {
@@ -389,12 +390,18 @@ def prepare(
 
 
 def read_answer(
-    publisher: Publisher, direct: DirectSend, reply: RemotingCommand
+    publisher: Publisher, direct: DirectSend, reply: RemotingCommand | SendAnswered
 ) -> SendResult | None:
     """Return what an answer says, None if the message is not stored.
 
     Raises: RemoteProtocolError if it cannot be right.
     """
+    if isinstance(reply, SendAnswered):
+        _, queue_id, queue_offset, offset_msg_id = reply
+        target = publisher.config.namespace.unwrap_queue(direct.target)
+        return _result_at(
+            SendStatus.SEND_OK, direct.msg_id, offset_msg_id, target, queue_id, queue_offset
+        )
     status = _STATUSES.get(reply.code)
     if status is None:
         return None
@@ -403,9 +410,10 @@ def read_answer(
 
 
 def go_on(
-    publisher: Publisher, direct: DirectSend, outcome: RemotingCommand | SparrowError
+    publisher: Publisher, direct: DirectSend, outcome: RemotingCommand | SendAnswered | SparrowError
 ) -> Operation[SendResult]:
     """Go on as `send` after an attempt that failed."""
+    assert not isinstance(outcome, SendAnswered)
     return _attempt(
         publisher,
         direct.topic,
@@ -690,6 +698,17 @@ def _result_of(
         offset_msg_id = fields["msgId"]
     except (KeyError, ValueError) as error:
         raise _wrong_answer(target, f"lacks {error}") from error
+    return _result_at(status, msg_id, offset_msg_id, target, queue_id, queue_offset)
+
+
+def _result_at(
+    status: SendStatus,
+    msg_id: str,
+    offset_msg_id: str,
+    target: MessageQueue,
+    queue_id: int,
+    queue_offset: int,
+) -> SendResult:
     if queue_id != target.queue_id:
         # A message for a retry topic may become a dead letter, in that topic's queue.
         if queue_id < 0 or not target.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
