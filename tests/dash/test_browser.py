@@ -154,6 +154,8 @@ def test_a_drill_is_staged_by_a_click_and_the_doctor_finds_the_fault(page: Page)
     expect(page.locator("#phases")).to_be_visible()
     expect(page.locator(".timeline .strip")).to_have_count(8)
     assert [] == faults_of(page)
+    page.goto("/lab?lang=zh")
+    expect(page.locator("details.finding").first).to_contain_text("连接来自 127.0.0.1:")
 
 
 def test_a_page_whose_server_ends_says_so_and_finds_back(

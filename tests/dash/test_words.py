@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -12,7 +13,13 @@ from sparrowmq.dash import web
 from sparrowmq.dash.chinese import CHINESE, CHINESE_COUNTS, CHINESE_PHRASES, CHINESE_RULES
 from sparrowmq.dash.words import Words, choose_language, number, rate
 from sparrowmq.doctor import RULES, Severity
-from sparrowmq.doctor.finding import Phrase, count_of, describe_queues
+from sparrowmq.doctor.finding import (
+    Phrase,
+    count_of,
+    decode_phrase,
+    describe_queues,
+    encode_phrase,
+)
 from sparrowmq.drills.drill import SCRIPTS
 from sparrowmq.model import MessageQueue
 
@@ -80,6 +87,14 @@ def test_what_was_seen_is_said_in_the_language_of_the_page() -> None:
     assert "orders at broker-a: 0-2, 5: 1,200 messages" == seen == Words("en").phrase(seen)
     assert "broker-a 上的 orders：0-2, 5，1,200 条消息" == Words("zh").phrase(seen)
     assert "10.0.0.1@{n}" == Words("zh").phrase("10.0.0.1@{n}")
+
+
+def test_what_a_drill_saw_is_said_in_chinese_from_its_json() -> None:
+    queues = describe_queues([MessageQueue("orders", broker, 0) for broker in ("a", "b")])
+    told = json.loads(json.dumps(encode_phrase((queues, "10.0.0.1@1"))))
+
+    assert ("orders at a: 0; orders at b: 0", "10.0.0.1@1") == decode_phrase(told)
+    assert "a 上的 orders：0；b 上的 orders：0" == Words("zh").phrase(decode_phrase(told)[0])
 
 
 def test_both_languages_name_the_same_values() -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from sparrowmq.coordination.member_marker import is_marked, unmark_version
 from sparrowmq.doctor.case import Case
 from sparrowmq.doctor.explain import Explanation
-from sparrowmq.doctor.finding import Finding
+from sparrowmq.doctor.finding import Finding, encode_phrase
 from sparrowmq.doctor.ownership import Ownership
 from sparrowmq.doctor.snapshot import GroupSnapshot, Seat
 from sparrowmq.doctor.whatif import Course, Plan, Step
@@ -79,6 +79,7 @@ def json_of_findings(case: Case, findings: Sequence[Finding]) -> Json:
                 "severity": finding.severity.name.lower(),
                 "title": finding.title,
                 "evidence": list(finding.evidence),
+                "evidence_parts": encode_phrase(finding.evidence),
                 "consequence": finding.consequence,
                 "remedy": finding.remedy,
                 "unowned": _queues(finding.unowned),

@@ -26,9 +26,12 @@ from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import View, Visit
 from sparrowmq.dash.words import Words
+from sparrowmq.doctor import Finding, Severity
+from sparrowmq.doctor.finding import decode_phrase
 from sparrowmq.drills.drill import SCRIPTS, DrillKind
 from sparrowmq.drills.stage import TOPIC
 from sparrowmq.errors import UsageError
+from sparrowmq.model import MessageQueue
 
 # Whose news the page follows.
 SUBJECT = "lab"
@@ -158,13 +161,32 @@ async def show_lab(lab: Lab, visit: Visit) -> View:
         columns = _columns(result)
         tables = (_phase_table(result, words),)
         context |= {
-            "findings": result["findings"],
+            "findings": [_read_finding(found) for found in result["findings"]],
             "messages": result["messages"],
             "members": tuple(columns.values()),
             "lines": _lines(result, columns, words),
             "until_ms": _length_ms(result),
         }
     return View(template="lab.html", title="Lab", tables=tables, context=context, news=SUBJECT)
+
+
+def _read_finding(found: dict[str, Any]) -> Finding:
+    """Return a finding as `rebalance drill --json` writes it."""
+    unowned, double = (
+        tuple(MessageQueue(q["topic"], q["broker"], q["queue_id"]) for q in found[name])
+        for name in ("unowned", "double")
+    )
+    return Finding(
+        rule=found["rule"],
+        severity=Severity[found["severity"].upper()],
+        title=found["title"],
+        evidence=decode_phrase(found["evidence_parts"]),
+        consequence=found["consequence"],
+        remedy=found["remedy"],
+        unowned=unowned,
+        double=double,
+        members=tuple(found["members"]),
+    )
 
 
 async def start_drill(lab: Lab, visit: Visit) -> Response:

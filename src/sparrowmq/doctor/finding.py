@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Self
+from typing import Any, Self
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
@@ -32,6 +32,26 @@ class Phrase(str):
         phrase = super().__new__(cls, template.format(**english))
         phrase.template, phrase.values = template, values
         return phrase
+
+
+def encode_phrase(text: str | tuple[str, ...]) -> Any:
+    """Return a text as JSON takes it; of a phrase its template and values."""
+    if isinstance(text, tuple):
+        return [encode_phrase(each) for each in text]
+    if not isinstance(text, Phrase):
+        return text
+    values = {name: encode_phrase(value) for name, value in text.values.items()}
+    return {"template": text.template, "values": values}
+
+
+def decode_phrase(found: Any) -> Any:
+    """Return the text, or the tuple of texts, that `encode_phrase` was given."""
+    if isinstance(found, list):
+        return tuple(decode_phrase(each) for each in found)
+    if not isinstance(found, dict):
+        return found
+    values = {name: decode_phrase(value) for name, value in found["values"].items()}
+    return Phrase(found["template"], **values)
 
 
 class Severity(IntEnum):
