@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,6 +12,7 @@ import pytest
 
 from sparrowmq.client.listener_calls import ListenersStuck
 from sparrowmq.client.notices import MESSAGES_SHOWN_MAX, NoticeLog
+from sparrowmq.client.publisher import DelayRounded
 from sparrowmq.client.subscriber import GivenUp, ListenerFailed, Notice
 from sparrowmq.client.transactions import CheckFailed, EndFailed
 from sparrowmq.model import MessageExt, MessageQueue, TransactionState, UnreadablePolicy
@@ -111,6 +113,9 @@ def make_notice(kind: type[Any]) -> Any:
         **dict.fromkeys(("topic", "client_id", "reason", "what", "strategy"), "text"),
         "msg_id": "ID7",
         "group": "GID_x",
+        "address": "127.0.0.1:1",
+        "delay": timedelta(seconds=45),
+        "level": timedelta(seconds=30),
     }
     if kind is ListenersStuck:
         values["messages"] = ("T/broker-a/3/7",)
@@ -128,7 +133,7 @@ def test_page_of_log_lines_has_every_event_with_its_level_and_fields(
             r"^\| `(\w+)` \| ([^|]+?) \| ([^|]*?) ?\|", LOGS_PAGE.read_text(), re.M
         )
     }
-    kinds = [*get_args(Notice), CheckFailed, EndFailed]
+    kinds = [*get_args(Notice), CheckFailed, EndFailed, DelayRounded]
 
     for kind in kinds:
         NoticeLog("GID_x").report(make_notice(kind))

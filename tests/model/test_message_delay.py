@@ -16,8 +16,13 @@ def test_delay_is_the_nearest_level() -> None:
     assert 9 == Message("T", b"x", delay=timedelta(minutes=5), delay_level=9).delay_level
 
 
-def test_delay_and_another_level_or_a_delay_without_one_are_refused() -> None:
+def test_delay_and_another_level_or_no_delay_are_refused() -> None:
     with pytest.raises(UsageError, match="which is level 9; give one of them"):
         Message("T", b"x", delay=timedelta(minutes=5), delay_level=3)
-    with pytest.raises(UsageError, match="of 2 hours at most"):
-        Message("T", b"x", delay=timedelta(hours=3))
+    for nothing in (timedelta(0), timedelta(seconds=-1), 5):
+        with pytest.raises(UsageError, match="give a timedelta above zero"):
+            Message("T", b"x", delay=nothing)  # type: ignore[arg-type]
+
+
+def test_delay_above_all_levels_has_the_longest() -> None:
+    assert 18 == Message("T", b"x", delay=timedelta(days=3)).delay_level

@@ -96,6 +96,7 @@ def make_publisher(
         ids=make_id_generator(identity.client_ip),
         selector=QueueSelector(random_start),
         tracer=_make_tracer(config, name_servers, identity.client_ip, "PRODUCE"),
+        report=NoticeLog(config.group, "producer group").report,
     )
     observe_sends(publisher, take(SightConfig, settings))
     return publisher

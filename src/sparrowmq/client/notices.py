@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from datetime import timedelta
 from enum import Enum
 
 from sparrowmq.calling import clock
 from sparrowmq.client.listener_calls import ListenersStuck
+from sparrowmq.client.publisher import DelayRounded
 from sparrowmq.client.subscriber import (
     AllocationFailed,
     BegunAtEnd,
@@ -105,7 +107,7 @@ class NoticeLog:
         # By queue: why the queue stands still, as it was last said.
         self._standstills: dict[MessageQueue, str] = {}
 
-    def report(self, notice: Notice | CheckFailed | EndFailed) -> None:
+    def report(self, notice: Notice | CheckFailed | EndFailed | DelayRounded) -> None:
         """Write a line, unless an equal one was written a moment ago."""
         self._fields = fields_of(notice, self._group)
         if isinstance(notice, AssignmentChanged | JoinedGroup | FirstMessage | LeftGroup):
@@ -155,6 +157,12 @@ class NoticeLog:
             text = "the %s of half message %s is not confirmed; its broker asks for the outcome: %s"
             kind = (text, type(notice.error).__name__)
             self._warn(kind, text, notice.outcome.name, notice.msg_id, notice.error)
+        elif isinstance(notice, DelayRounded):
+            text = (
+                "messages to %s that ask for a delay of %s are delivered after %s, the nearest "
+                "level: the broker at %s knows no other times, as RocketMQ 5 does"
+            )
+            self._warn((text, notice.topic, str(notice.level)), text, *notice)
         else:
             self._warn_failure(notice)
 
@@ -331,7 +339,9 @@ class NoticeLog:
         LOG.warning(text, self._kind, self._group, *args, more, exc_info=error, extra=self._fields)
 
 
-def fields_of(notice: Notice | CheckFailed | EndFailed, group: str) -> dict[str, object]:
+def fields_of(
+    notice: Notice | CheckFailed | EndFailed | DelayRounded, group: str
+) -> dict[str, object]:
     """Return a notice as fields of a line: event, group, and what the notice has."""
     event = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(notice).__name__)
     fields: dict[str, object] = {"event": event.removeprefix("_"), "group": group}
@@ -346,6 +356,8 @@ def fields_of(notice: Notice | CheckFailed | EndFailed, group: str) -> dict[str,
             fields[name] = value.name
         elif isinstance(value, str | int):
             fields[name] = value
+        elif isinstance(value, timedelta):
+            fields[f"{name}_ms"] = round(value.total_seconds() * 1000)
         elif isinstance(value, tuple):
             shown = value[:NAMES_SHOWN_MAX]
             fields[name] = [x.msg_id if isinstance(x, MessageExt) else str(x) for x in shown]

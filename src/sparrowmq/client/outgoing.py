@@ -21,6 +21,7 @@ from sparrowmq.model.message import (
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
+    PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQ_KEY,
 )
@@ -59,14 +60,19 @@ class OutgoingMessage(NamedTuple):
     properties: str
 
 
-def encode_message(message: Message, msg_id: str, *, config: ProducerConfig) -> OutgoingMessage:
+def encode_message(
+    message: Message, msg_id: str, *, config: ProducerConfig, has_timer: bool = False
+) -> OutgoingMessage:
     """Check a message and encode it.
+
+    Args:
+        has_timer: whether the brokers delay it by its `delay`, and not by a level.
 
     Raises: UsageError (ConfigError for a bad topic name) that says what is wrong with it;
     LocalProtocolError if a property holds a separator.
     """
-    body, properties = message.body, check_and_encode(message, msg_id, config=config)
-    sys_flag = 0
+    body, sys_flag = message.body, 0
+    properties = check_and_encode(message, msg_id, config=config, has_timer=has_timer)
     if len(body) >= config.compress_bytes_min:
         body, sys_flag = compress_body(body, config.compress_type, level=config.compress_level)
     return OutgoingMessage(body, sys_flag, message.flag, properties)
@@ -84,7 +90,9 @@ def make_half(outgoing: OutgoingMessage, group: str) -> OutgoingMessage:
     return marked._replace(sys_flag=outgoing.sys_flag | TRANSACTION_PREPARED)
 
 
-def check_and_encode(message: Message, msg_id: str, *, config: ProducerConfig) -> str:
+def check_and_encode(
+    message: Message, msg_id: str, *, config: ProducerConfig, has_timer: bool = False
+) -> str:
     """Check a message and return its properties as a text, as `encode_message` does."""
     if not 0 < len(message.body) <= config.body_bytes_max:
         raise UsageError(
@@ -101,7 +109,7 @@ def check_and_encode(message: Message, msg_id: str, *, config: ProducerConfig) -
         or namespace
     ):
         return _UNIQ_KEY_START + msg_id
-    return _properties_of(message, msg_id, namespace=namespace)
+    return _properties_of(message, msg_id, namespace=namespace, has_timer=has_timer)
 
 
 def check_and_encode_all(
@@ -155,7 +163,7 @@ def check_batch(messages: Sequence[Message]) -> str:
     return topic
 
 
-def _properties_of(message: Message, msg_id: str, *, namespace: str) -> str:
+def _properties_of(message: Message, msg_id: str, *, namespace: str, has_timer: bool) -> str:
     properties: dict[str, str] = dict(message.properties)
     if not RESERVED_PROPERTIES.isdisjoint(properties):
         name = min(RESERVED_PROPERTIES & properties.keys())
@@ -174,7 +182,11 @@ def _properties_of(message: Message, msg_id: str, *, namespace: str) -> str:
         properties[PROPERTY_KEYS] = KEY_SEPARATOR.join(message.keys)
     if message.sharding_key:
         properties[PROPERTY_SHARDING_KEY] = message.sharding_key
-    if message.delay_level:
+    if has_timer:
+        assert message.delay is not None
+        delay_ms = round(message.delay.total_seconds() * 1000)
+        properties[PROPERTY_TIMER_DELAY_MS] = str(delay_ms)
+    elif message.delay_level:
         if not 0 < message.delay_level <= DELAY_LEVEL_MAX:
             raise UsageError(f"delay_level is {message.delay_level}; 0 to {DELAY_LEVEL_MAX} exist")
         properties[PROPERTY_DELAY_LEVEL] = str(message.delay_level)

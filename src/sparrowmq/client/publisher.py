@@ -5,9 +5,10 @@ The operations of `operations/send.py` work on it; one driver owns it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from sparrowmq.calling.effects import Task
 from sparrowmq.client.config import ProducerConfig
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
 
 # Called once at the end of a send: with its result if there is one, with its error if it failed.
 Ended: TypeAlias = Callable[[SendResult | None, BaseException | None], None]
+
+
+class DelayRounded(NamedTuple):
+    """Messages of a topic are delayed by the level nearest to the time asked for."""
+
+    topic: str
+    delay: timedelta
+    level: timedelta
+    # The broker that has levels alone.
+    address: str
 
 
 class SendObserver(Protocol):
@@ -56,6 +67,10 @@ class Publisher:
         templates: what sends share, by topic; as many as `checked_topics`.
         tracer: the tracer of its messages, if they are traced.
         observers: see each of its sends.
+        versions: what each broker's answer to a heartbeat says of its version, by address; 0 if it
+            has never answered.
+        report: is called with delays that are rounded to a level.
+        rounded: topics and levels that were reported.
     """
 
     config: ProducerConfig
@@ -69,3 +84,6 @@ class Publisher:
     templates: dict[str, SendTemplate] = field(default_factory=dict)
     tracer: Tracer | None = None
     observers: tuple[SendObserver, ...] = ()
+    versions: Mapping[str, int] = field(default_factory=dict)
+    report: Callable[[DelayRounded], None] | None = None
+    rounded: set[tuple[str, int]] = field(default_factory=set)

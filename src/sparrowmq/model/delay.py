@@ -11,6 +11,7 @@ DELAY_LEVELS_MS = tuple(
     1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 601, 60), 20 * 60, 30 * 60, 3600, 7200)
 )
 assert len(DELAY_LEVELS_MS) == 18
+DELAY_MIN, DELAY_MAX = timedelta(milliseconds=1), timedelta(milliseconds=DELAY_LEVELS_MS[-1])
 
 
 def nearest_delay_level(delay: timedelta) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from sparrowmq.errors import UsageError
-from sparrowmq.model.delay import nearest_delay_level
+from sparrowmq.model.delay import DELAY_MAX, DELAY_MIN, nearest_delay_level
 from sparrowmq.model.queue import MessageQueue
 
 # MessageConst.java: the property names that carry a message's standard attributes.
@@ -67,11 +67,12 @@ class Message(msgspec.Struct, frozen=True):
         tags: one tag by which consumers may filter, or None.
         keys: keys by which the message may be looked up; none may hold a blank.
         sharding_key: messages of one sharding key go to one queue, in the order they are sent.
-        delay_level: 1-18 delays delivery (1 s ... 2 h by default), 0 does not.
+        delay_level: 1-18 delays delivery (1 s ... 2 h by default), 0 does not. With `delay` it is
+            the nearest level.
         properties: further properties, texts by name; RocketMQ's reserved names are refused.
         flag: a user's 32 bit number, carried unchanged.
-        delay: delays delivery by the nearest level, which may be shorter: see
-            `nearest_delay_level`; up to 2 h.
+        delay: delays delivery by this time at brokers of RocketMQ 5. At others by the nearest
+            level, which may be shorter (see `nearest_delay_level`), and by 2 h at most.
 
     Raises: UsageError for a value of another type; values are checked when the message is sent.
     """
@@ -115,7 +116,11 @@ class Message(msgspec.Struct, frozen=True):
         return hash((self.topic, self.body, self.tags, self.keys, self.sharding_key))
 
     def _choose_level(self, delay: timedelta) -> None:
-        level = nearest_delay_level(delay)
+        if not isinstance(delay, timedelta) or delay < DELAY_MIN:
+            raise UsageError(
+                f"delay of a message to {self.topic!r} is {delay!r}; give a timedelta above zero"
+            )
+        level = nearest_delay_level(min(delay, DELAY_MAX))
         if self.delay_level not in (0, level):
             raise UsageError(
                 f"a message to {self.topic!r} has delay_level {self.delay_level} and delay "
@@ -252,6 +257,7 @@ class SendResult(NamedTuple):
     """Where a message was stored.
 
     For a batch, `msg_id` and `offset_msg_id` are comma lists and `queue_offset` is the first.
+    `recall_handle` is what `recall` takes; None if the message cannot be recalled.
     """
 
     status: SendStatus
@@ -259,6 +265,7 @@ class SendResult(NamedTuple):
     offset_msg_id: str
     queue: MessageQueue
     queue_offset: int
+    recall_handle: str | None = None
 
 
 class TransactionState(Enum):

@@ -10,6 +10,9 @@ from enum import IntEnum
 
 # MQVersion.Version.V4_9_3.ordinal(): brokers drop the topics of a peer that sends 0.
 MQ_VERSION = 399
+# MQVersion.Version.V5_0_0_SNAPSHOT.ordinal(): from here on brokers take messages with a time of
+# their own, which older ones deliver at once.
+MQ_VERSION_WITH_TIMER = 412
 
 
 class SerializeType(IntEnum):
@@ -147,6 +150,8 @@ class RequestCode(IntEnum):
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
     # RocketMQ 5.x: PULL_MESSAGE as its lite pull consumers send it.
     LITE_PULL_MESSAGE = 361
+    # RocketMQ 5.x: clients send it; our broker has no messages to recall.
+    RECALL_MESSAGE = 370
 
 
 class ResponseCode(IntEnum):

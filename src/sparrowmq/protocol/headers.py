@@ -253,6 +253,15 @@ class ConsumerSendMsgBackRequestHeader(
     max_reconsume_times: Int32 | None = None
 
 
+class RecallMessageRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """RECALL_MESSAGE of 5.x; `bname` is the broker's name."""
+
+    producer_group: str
+    topic: str
+    recall_handle: str
+    bname: str
+
+
 class EndTransactionRequestHeader(
     Struct,
     frozen=True,

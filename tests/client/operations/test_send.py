@@ -494,7 +494,7 @@ def test_result_is_a_plain_tuple() -> None:
     queue = MessageQueue("T", "a", 0)
     result = SendResult(SendStatus.SEND_OK, "m", "o", queue, 5)
 
-    assert (SendStatus.SEND_OK, "m", "o", queue, 5) == result
+    assert (SendStatus.SEND_OK, "m", "o", queue, 5, None) == result
 
 
 # --- the way around the operation -----------------------------------------------------------------

@@ -26,7 +26,7 @@ from sparrowmq.errors import (
     UsageError,
 )
 from sparrowmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
-from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.codes import MQ_VERSION, ResponseCode
 from sparrowmq.protocol.compression import compress_body
 from sparrowmq.protocol.record import decode_messages
 from sparrowmq.testing.embedded import EmbeddedCluster
@@ -109,7 +109,7 @@ def test_members_are_listed_until_they_leave(
 
     told = run(membership.heartbeat_all([cluster.broker], data))
 
-    assert membership.HeartbeatRound({}, MARKED_EXPIRY_MS) == told
+    assert membership.HeartbeatRound({}, MARKED_EXPIRY_MS, {cluster.broker: MQ_VERSION}) == told
     assert ["me"] == run(membership.consumer_list(cluster.broker, group))
     connections = run(membership.consumer_connections(cluster.broker, group))
     assert [("me", True)] == [
@@ -124,7 +124,7 @@ def test_members_are_listed_until_they_leave(
 def test_heartbeat_tells_which_brokers_did_not_hear_it(run: Run, cluster: EmbeddedCluster) -> None:
     data = heartbeat_of("me", "GID_nobody", "T")
 
-    failures, _ = run(membership.heartbeat_all([cluster.broker, "127.0.0.1:1"], data))
+    failures, *_ = run(membership.heartbeat_all([cluster.broker, "127.0.0.1:1"], data))
 
     assert ["127.0.0.1:1"] == list(failures)
     assert isinstance(failures["127.0.0.1:1"], ConnectFailed)

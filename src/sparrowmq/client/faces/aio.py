@@ -31,6 +31,7 @@ from sparrowmq.client.faces.aio_batches import AsyncBatches
 from sparrowmq.client.faces.aio_member import AsyncMember
 from sparrowmq.client.faces.task_host import TAKES_COROUTINES, Future, open_instance
 from sparrowmq.client.instances import INSTANCES
+from sparrowmq.client.operations import recall as recalling
 from sparrowmq.client.operations import (
     request_reply,
     waiting,
@@ -223,6 +224,20 @@ class AsyncProducer:
         Raises: UsageError if it was not sent so; as `send`; BrokerError if who asked is gone.
         """
         return await self._run(request_reply.reply(self._publisher, message, body))
+
+    async def recall(self, recall_handle: str) -> None:
+        """Take a delayed message back before it is due: nobody gets it.
+
+        Brokers of RocketMQ 5.3.2 and newer can, where `recallMessageEnable` is set.
+
+        Args:
+            recall_handle: `SendResult.recall_handle` of a message with a `delay`, of this producer
+                or another.
+
+        Raises: UsageError for what is no handle; RouteError, TransportError; BrokerError if the
+        message is due, or the broker does not recall.
+        """
+        await self._run(recalling.recall(self._publisher, recall_handle))
 
     async def fetch_publish_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that take messages of a topic, in round robin's order.

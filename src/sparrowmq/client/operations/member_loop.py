@@ -266,7 +266,7 @@ def _heartbeat(subscriber: Subscriber, _: Heartbeat) -> Operation[None]:
 def _send_heartbeats(subscriber: Subscriber, beating: Sequence[Subscriber]) -> Operation[None]:
     config = subscriber.config
     named = {config.group: subscriber} | subscriber.companions
-    failures, expiry_ms = yield from heartbeat_all(
+    failures, expiry_ms, _ = yield from heartbeat_all(
         sorted({address for one in beating for address in one.routes.addresses()}),
         HeartbeatData(
             client_id=config.client_id,

@@ -51,21 +51,29 @@ class HeartbeatRound(NamedTuple):
         failures: the error of each broker that could not be reached.
         expiry_ms: after how long a broker forgets a silent SparrowMQ member; the shortest, None
             where none says so.
+        versions: of the brokers that answered, as `MQVersion` counts them.
     """
 
     failures: dict[str, SparrowError]
     expiry_ms: int | None
+    versions: dict[str, int]
+
+
+class HeartbeatAnswer(NamedTuple):
+    """What a broker says to a heartbeat: see `HeartbeatRound`."""
+
+    expiry_ms: int | None
+    version: int
 
 
 def heartbeat(
     address: str, body: bytes, *, timeout_ms: int = INVOKE_TIMEOUT_MS
-) -> Operation[int | None]:
+) -> Operation[HeartbeatAnswer]:
     """Register this client at one broker, with SparrowMQ's marker.
 
     Args:
         body: an encoded `HeartbeatData`.
 
-    Returns: after how long this broker forgets a silent SparrowMQ member; None if it does not say.
     Raises: TransportError, BrokerError.
     """
     request = make_request(RequestCode.HEART_BEAT, body=body)
@@ -73,7 +81,8 @@ def heartbeat(
     reply: RemotingCommand = yield Invoke(address, request, timeout_ms)
     if reply.code != ResponseCode.SUCCESS:
         raise error_of(reply, address)
-    return _parse_expiry((reply.ext_fields or {}).get(EXPIRY_FIELD, ""))
+    expiry_ms = _parse_expiry((reply.ext_fields or {}).get(EXPIRY_FIELD, ""))
+    return HeartbeatAnswer(expiry_ms, reply.version)
 
 
 def _parse_expiry(text: str) -> int | None:
@@ -90,13 +99,17 @@ def heartbeat_all(
     body = encode_body(data)
     operations = [heartbeat(address, body, timeout_ms=timeout_ms) for address in addresses]
     outcomes = yield from gather_outcomes(operations, name="heartbeat")
-    failures = {
-        address: outcome
-        for address, outcome in zip(addresses, outcomes, strict=True)
-        if isinstance(outcome, SparrowError)
-    }
-    expiries = [outcome for outcome in outcomes if isinstance(outcome, int)]
-    return HeartbeatRound(failures, min(expiries, default=None))
+    failures: dict[str, SparrowError] = {}
+    versions: dict[str, int] = {}
+    expiries: list[int] = []
+    for address, outcome in zip(addresses, outcomes, strict=True):
+        if isinstance(outcome, SparrowError):
+            failures[address] = outcome
+            continue
+        versions[address] = outcome.version
+        if outcome.expiry_ms is not None:
+            expiries.append(outcome.expiry_ms)
+    return HeartbeatRound(failures, min(expiries, default=None), versions)
 
 
 def unregister(

@@ -31,6 +31,8 @@ _HINTS_BY_REMARK = (
     ("No accessKey is configured", "give access_key and secret_key"),
     ("No acl config for", "check access_key; the server has no such account"),
     ("Check signature failed", "check secret_key"),
+    ("recall failed, operation is forbidden", "set recallMessageEnable=true at the broker"),
+    ("recall failed, timestamp invalid", "the message is due, or delivered already"),
     ("AclException", "have an administrator of the cluster allow it to this access key"),
 )
 _HINTS_BY_CODE: Mapping[int, str] = MappingProxyType(

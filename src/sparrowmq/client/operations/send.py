@@ -14,6 +14,7 @@ Source: DefaultMQProducerImpl.sendDefaultImpl, sendKernelImpl; MQClientAPIImpl.p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
@@ -33,7 +34,7 @@ from sparrowmq.client.outgoing import (
     make_half,
     mark,
 )
-from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.publisher import DelayRounded, Publisher
 from sparrowmq.client.queue_selector import (
     LATE_MS,
     QueueChoice,
@@ -51,10 +52,11 @@ from sparrowmq.errors import (
     UsageError,
 )
 from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
+from sparrowmq.model.delay import DELAY_LEVELS_MS, DELAY_MAX
 from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
 from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
-from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.codes import MQ_VERSION_WITH_TIMER, RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.record import encode_batch
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
@@ -117,15 +119,32 @@ def send(
         queue = yield from _ask_user(publisher, message, queue)
     timestamp_ms: int = yield Timestamp()
     topic, queue = _target_of(publisher, message.topic, queue)
+    deadline_ms: int | None = None
+    has_timer = False
+    if message.delay is not None:
+        now_ms: int = yield Now()
+        deadline_ms = now_ms + publisher.config.send_timeout_ms
+        has_timer = yield from _has_timer(
+            publisher, topic, message, queue, now_ms=now_ms, deadline_ms=deadline_ms
+        )
     msg_id = publisher.ids.next_id(timestamp_ms)
-    outgoing = encode_message(message, msg_id, config=publisher.config)
+    outgoing = encode_message(message, msg_id, config=publisher.config, has_timer=has_timer)
     if is_half:
         outgoing = make_half(outgoing, publisher.config.group)
     if marks:
         outgoing = mark(outgoing, marks)
     request = _make_request(publisher, topic, outgoing, code=code, timestamp_ms=timestamp_ms)
-    key = message.sharding_key
-    return (yield from _attempt(publisher, topic, request, queue=queue, key=key, msg_id=msg_id))
+    return (
+        yield from _attempt(
+            publisher,
+            topic,
+            request,
+            queue=queue,
+            key=message.sharding_key,
+            msg_id=msg_id,
+            deadline_ms=deadline_ms,
+        )
+    )
 
 
 def send_batch(
@@ -261,7 +280,13 @@ def send_oneway(
     config = publisher.config
     deadline_ms = now_ms + config.send_timeout_ms
     topic, queue = _target_of(publisher, message.topic, queue)
-    outgoing = encode_message(message, publisher.ids.next_id(timestamp_ms), config=config)
+    has_timer = message.delay is not None and (
+        yield from _has_timer(
+            publisher, topic, message, queue, now_ms=now_ms, deadline_ms=deadline_ms
+        )
+    )
+    msg_id = publisher.ids.next_id(timestamp_ms)
+    outgoing = encode_message(message, msg_id, config=config, has_timer=has_timer)
     request = _make_request(
         publisher, topic, outgoing, code=RequestCode.SEND_MESSAGE_V2, timestamp_ms=timestamp_ms
     )
@@ -323,6 +348,54 @@ def _make_fields(publisher: Publisher, topic: str, code: int) -> dict[str, str]:
     )
 
 
+def _has_timer(
+    publisher: Publisher,
+    topic: str,
+    message: Message,
+    queue: MessageQueue | None,
+    *,
+    now_ms: int,
+    deadline_ms: int,
+) -> Operation[bool]:
+    """Return whether all brokers that may get a message delay it by its very `delay`.
+
+    RocketMQ 5 does; an older broker would deliver the message at once, and gets a level instead.
+
+    Raises: what finding the route raises; UsageError if no level is that long.
+    """
+    assert message.delay is not None
+    route, now_ms = yield from _get_route(publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms)
+    queues = route.publish_queues if queue is None else (queue,)
+    addresses = {
+        address
+        for name in {queue.broker_name for queue in queues}
+        if (address := publisher.routes.master_address(name)) is not None
+    }
+    if not addresses <= publisher.versions.keys():
+        # Half of the time is left for the message.
+        timeout_ms = max(1, (deadline_ms - now_ms) // 2)
+        yield from _heartbeat(publisher, topic, timeout_ms, now_ms=now_ms)
+    old = [
+        address
+        for address in sorted(addresses)
+        if publisher.versions.get(address, 0) < MQ_VERSION_WITH_TIMER
+    ]
+    if not old:
+        return True
+    if message.delay > DELAY_MAX:
+        raise UsageError(
+            f"a message to {topic!r} asks for a delay of {message.delay}, but the broker at "
+            f"{old[0]} has levels of delay alone, or its version is not known; brokers of RocketMQ "
+            f"5 delay longer than {DELAY_MAX}"
+        )
+    level = message.delay_level
+    waits = timedelta(milliseconds=DELAY_LEVELS_MS[level - 1])
+    if publisher.report and waits != message.delay and (topic, level) not in publisher.rounded:
+        publisher.rounded.add((topic, level))
+        publisher.report(DelayRounded(topic, message.delay, waits, old[0]))
+    return False
+
+
 def _set_queue(request: RemotingCommand, queue: MessageQueue) -> None:
     assert isinstance(request.ext_fields, dict)
     request.ext_fields["e"] = str(queue.queue_id)
@@ -366,6 +439,9 @@ def prepare(
     if heartbeat_due_ms is None or heartbeat_due_ms <= now_ms:
         return None
     check_message(message)
+    if message.delay is not None:
+        # What its brokers make of that is asked first.
+        return None
     topic, queue = _target_of(publisher, message.topic, queue)
     route = publisher.routes.find(topic)
     if route is None or not _is_usable(publisher, route, now_ms):
@@ -421,6 +497,7 @@ def go_on(
         queue=direct.queue,
         key=direct.key,
         msg_id=direct.msg_id,
+        deadline_ms=direct.deadline_ms,
         direct=direct,
         outcome=outcome,
     )
@@ -434,25 +511,25 @@ def _attempt(
     queue: MessageQueue | None,
     key: str | None,
     msg_id: str,
+    deadline_ms: int | None = None,
     direct: DirectSend | None = None,
     outcome: RemotingCommand | SparrowError | None = None,
 ) -> Operation[SendResult]:
     """Send the request, and again while that may help and there is time.
 
     A first attempt that was made already is `direct`, and `outcome` is what came of it.
+    `deadline_ms` ends the time of all, if that does not begin here.
     """
     config = publisher.config
     now_ms: int = yield Now()
-    deadline_ms = now_ms + config.send_timeout_ms if direct is None else direct.deadline_ms
+    deadline_ms = deadline_ms or now_ms + config.send_timeout_ms
     if publisher.heartbeat_due_ms is None or publisher.heartbeat_due_ms <= now_ms:
-        publisher.heartbeat_due_ms = now_ms + config.times.heartbeat_ms
-        yield from spawn(_heartbeat(publisher, topic), name=f"heartbeat of {config.group}")
+        heartbeat = _heartbeat(publisher, topic, config.times.invoke_timeout_ms, now_ms=now_ms)
+        yield from spawn(heartbeat, name=f"heartbeat of {config.group}")
     tried: list[str] = []
     failure: SparrowError | None = None
-    # Whether a broker may have stored it at an attempt whose answer did not come.
-    is_unknown = False
-    # Whether no other broker may take it.
-    is_alone = False
+    # Whether a broker may have stored it without an answer; whether no other broker may take it.
+    is_unknown = is_alone = False
     for attempt in range(1 + config.retry_times):
         if attempt:
             pauses = attempt if is_alone else 0
@@ -698,7 +775,8 @@ def _result_of(
         offset_msg_id = fields["msgId"]
     except (KeyError, ValueError) as error:
         raise _wrong_answer(target, f"lacks {error}") from error
-    return _result_at(status, msg_id, offset_msg_id, target, queue_id, queue_offset)
+    result = _result_at(status, msg_id, offset_msg_id, target, queue_id, queue_offset)
+    return result._replace(recall_handle=fields.get("recallHandle"))
 
 
 def _result_at(
@@ -733,20 +811,30 @@ def make_known(publisher: Publisher, message: Message) -> Operation[None]:
     topic, _ = _target_of(publisher, message.topic, None)
     now_ms: int = yield Now()
     if publisher.heartbeat_due_ms is None or publisher.heartbeat_due_ms <= now_ms:
-        publisher.heartbeat_due_ms = now_ms + publisher.config.times.heartbeat_ms
-        yield from _heartbeat(publisher, topic)
+        timeout_ms = publisher.config.times.invoke_timeout_ms
+        yield from _heartbeat(publisher, topic, timeout_ms, now_ms=now_ms)
 
 
-def _heartbeat(publisher: Publisher, topic: str) -> Operation[None]:
-    """Make the producer known to the masters; a failure waits for the next heartbeat."""
+def _heartbeat(
+    publisher: Publisher, topic: str, timeout_ms: int, *, now_ms: int
+) -> Operation[None]:
+    """Make the producer known to the masters; a failure waits for the next heartbeat.
+
+    Whatever begins it: until that is due, nothing else does.
+    """
+    publisher.heartbeat_due_ms = now_ms + publisher.config.times.heartbeat_ms
+    return _beat(publisher, topic, timeout_ms)
+
+
+def _beat(publisher: Publisher, topic: str, timeout_ms: int) -> Operation[None]:
     config = publisher.config
     if publisher.routes.find(topic) is None:
-        yield from _look_again(publisher, topic, timeout_ms=config.times.invoke_timeout_ms)
+        yield from _look_again(publisher, topic, timeout_ms=timeout_ms)
     data = HeartbeatData(
         client_id=config.client_id, producer_data_set=[ProducerData(group_name=config.group)]
     )
-    yield from heartbeat_all(
-        publisher.routes.addresses(masters_only=True),
-        data,
-        timeout_ms=config.times.invoke_timeout_ms,
-    )
+    addresses = publisher.routes.addresses(masters_only=True)
+    *_, versions = yield from heartbeat_all(addresses, data, timeout_ms=timeout_ms)
+    publisher.versions = {
+        address: versions.get(address, publisher.versions.get(address, 0)) for address in addresses
+    }

@@ -130,7 +130,7 @@ def _heartbeat(coordinator: Coordinator) -> Operation[None]:
         coordinator.report(RequestFailed("list of brokers", None, error))
     producer = ProducerData(group_name=config.group)
     data = HeartbeatData(client_id=config.client_id, producer_data_set=[producer])
-    failures, _ = yield from heartbeat_all(coordinator.addresses, data, timeout_ms=timeout_ms)
+    failures, *_ = yield from heartbeat_all(coordinator.addresses, data, timeout_ms=timeout_ms)
     for failure in failures.values():
         coordinator.report(RequestFailed("heartbeat", None, failure))
     now_ms: int = yield Now()
