@@ -83,7 +83,8 @@ def pull(state: BrokerState, request: Request) -> Sequence[Output]:
         state.offsets.raise_to(header.consumer_group, header.topic, header.queue_id, offset=offset)
     result = _read(state, header, wanted)
     if (
-        _code(result, header) == ResponseCode.PULL_NOT_FOUND
+        result.status is not GetStatus.FOUND
+        and _code(result, header) == ResponseCode.PULL_NOT_FOUND
         and header.sys_flag & PULL_SUSPEND
         and header.suspend_timeout_ms > 0
         and not command.is_oneway
