@@ -100,11 +100,8 @@ def _results_of(result: SendResult, count: int) -> list[SendResult]:
     msg_ids, offset_ids = result.msg_id.split(","), result.offset_msg_id.split(",")
     # A broker that stores a batch as one record names one.
     offset_ids += [""] * (count - len(offset_ids))
+    status, _, _, queue, first = result
     return [
-        result._replace(
-            msg_id=msg_ids[index],
-            offset_msg_id=offset_ids[index],
-            queue_offset=result.queue_offset + index,
-        )
-        for index in range(count)
+        SendResult(status, msg_id, offset_id, queue, first + index)
+        for index, (msg_id, offset_id) in enumerate(zip(msg_ids, offset_ids, strict=True))
     ]

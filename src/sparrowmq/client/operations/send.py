@@ -430,13 +430,16 @@ def prepare(
 
     Raises: UsageError or ConfigError as `send`.
     """
-    if publisher.tracer is not None or publisher.observers or callable(queue):
-        return None
-    if publisher.config.avoid_slow_brokers:
+    config, heartbeat_due_ms = publisher.config, publisher.heartbeat_due_ms
+    if (
+        publisher.tracer is not None
+        or publisher.observers
         # Each answer's time counts.
-        return None
-    heartbeat_due_ms = publisher.heartbeat_due_ms
-    if heartbeat_due_ms is None or heartbeat_due_ms <= now_ms:
+        or config.avoid_slow_brokers
+        or callable(queue)
+        or heartbeat_due_ms is None
+        or heartbeat_due_ms <= now_ms
+    ):
         return None
     check_message(message)
     if message.delay is not None:
@@ -452,7 +455,6 @@ def prepare(
     if address is None:
         return None
     msg_id = publisher.ids.next_id(timestamp_ms)
-    config = publisher.config
     body, sys_flag, flag, properties = encode_message(message, msg_id, config=config)
     template = publisher.templates.get(topic)
     if template is None:
