@@ -198,6 +198,7 @@ ORDERS = (
     ("MSG_REGION", "TRACE_ON", "msgId", "queueId", "queueOffset"),
     ("queueId", "msgId", "queueOffset"),
     ("transactionId", "queueId", "msgId", "queueOffset", "MSG_REGION"),
+    ("msgId", "queueId", "queueOffset", "recallHandle"),
     ("msgId", "queueId"),
     (),
 )
@@ -211,6 +212,7 @@ ANSWERS = st.tuples(
             "TRACE_ON": st.sampled_from(["true", "false"]),
             "MSG_REGION": st.sampled_from(["DefaultRegion", '"opaque":1', 'a.b(c|d)%d"msgId":"']),
             "transactionId": st.just("T"),
+            "recallHandle": st.just("H"),
         }
     ),
     st.sampled_from([0, 0, 0, 0, 10, 11]),
@@ -222,13 +224,18 @@ ANSWERS = st.tuples(
 def describe(event: SessionEvent) -> object:
     """Return what an event says, a `SendAnswered` as the command it stands for."""
     if isinstance(event, SendAnswered):
-        fields = (event.queue_id, event.queue_offset, event.offset_msg_id)
+        fields = (event.queue_id, event.queue_offset, event.offset_msg_id, None)
         return event.token, ResponseCode.SUCCESS, fields
     command = event.command
     token = event.token if isinstance(event, ResponseReceived) else None
     found = command.ext_fields or {}
     try:
-        places = (int(found["queueId"]), int(found["queueOffset"]), found["msgId"])
+        places = (
+            int(found["queueId"]),
+            int(found["queueOffset"]),
+            found["msgId"],
+            found.get("recallHandle"),
+        )
     except (KeyError, ValueError):
         return token, command.code, (command.remark, command.body)
     return token, command.code, places

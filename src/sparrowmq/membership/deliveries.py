@@ -83,21 +83,22 @@ class Deliveries:
             and owned.queue not in busy
             and owned.may_deliver(now_ms)
         )
-        served: list[MessageQueue] = []
+        under_way, delivery_id = self._under_way, self._last_id
         while waiting and len(found) < free:
             owned = waiting.popleft()
             messages = owned.take(self._batch_size, now_ms)
             if not messages:
                 continue
-            self._last_id += 1
-            delivery = Deliver(owned.queue, owned.epoch, self._last_id, messages)
-            self._under_way[self._last_id] = CallUnderWay(delivery, owned, now_ms)
+            delivery_id += 1
+            delivery = Deliver(owned.queue, owned.epoch, delivery_id, messages)
+            under_way[delivery_id] = CallUnderWay(delivery, owned, now_ms)
             found.append(delivery)
-            served.append(owned.queue)
-            if not self._is_in_order and owned.process_queue.pending_count:
+            if not self._is_in_order:
+                # If it has nothing left, its next turn shows that.
                 waiting.append(owned)
-        for queue in served[-len(queues) :]:
-            queues[queue] = queues.pop(queue)
+        self._last_id = delivery_id
+        for delivery in found[-len(queues) :]:
+            queues[delivery.queue] = queues.pop(delivery.queue)
         return found
 
     def end(self, delivery_id: int) -> OwnedQueue | None:

@@ -203,8 +203,9 @@ class OwnedQueue:
                 actions.append(CallOnAssign(self.queue, self.epoch))
             if flow is not None:
                 self._collect_pull(now_ms, actions, flow)
-            self._collect_backs(now_ms, actions)
-            self.backs.retry(now_ms)
+            if not self.backs.are_settled:
+                self._collect_backs(now_ms, actions)
+                self.backs.retry(now_ms)
         elif state is ProcessQueueState.DRAINING and is_fenced:
             facts.append(QueueLost(self.queue))
             self._end()
@@ -302,7 +303,9 @@ class OwnedQueue:
 
     def next_due_ms(self, now_ms: int, *, may_acquire: bool) -> int:
         """Return when `collect` may have something without an event; at most a minute ahead."""
-        candidates = [now_ms + LOST_MS, *self.calls.next_due_ms(now_ms)]
+        candidates = [now_ms + LOST_MS]
+        if self.calls.is_wanted:
+            candidates += self.calls.next_due_ms(now_ms)
         state = self.process_queue.state
         if state is ProcessQueueState.STARTING or (
             state is ProcessQueueState.CONSUMING and self.lease.is_fenced(now_ms)

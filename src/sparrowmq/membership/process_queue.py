@@ -194,7 +194,7 @@ class ProcessQueue:
         room_bytes = limits.size_mib_max * MIB - self.size_bytes
         return room_bytes if self._cached else max(room_bytes, INFLATED_BYTES_MAX)
 
-    def add(self, messages: Iterable[MessageExt], *, next_offset: int, is_cut: bool = False) -> int:
+    def add(self, messages: Sequence[MessageExt], *, next_offset: int, is_cut: bool = False) -> int:
         """Take in what a pull found, in offset order, and where the next pull begins.
 
         A message that is cached already is replaced and not delivered again. Only a queue that is
@@ -208,21 +208,33 @@ class ProcessQueue:
         if self.state is not ProcessQueueState.CONSUMING:
             return 0
         count_before = len(self._cached)
-        for message in messages:
-            offset = message.queue_offset
-            previous = self._cached.get(offset)
-            self._cached[offset] = message
-            self.size_bytes += len(message.body)
-            if previous is not None:
-                self.size_bytes -= len(previous.body)
-            elif self._offsets and offset <= self._offsets[-1]:
-                self._insert_out_of_order(offset)
-            else:
-                self._offsets.append(offset)
-                self._pending.append(offset)
+        found = [message.queue_offset for message in messages]
+        if found and (not self._offsets or self._offsets[-1] < found[0]):
+            # As it usually is: all of them are new.
+            self._cached.update(zip(found, messages, strict=True))
+            self._offsets.extend(found)
+            self._pending.extend(found)
+            self.size_bytes += sum([len(message.body) for message in messages])
+        else:
+            for message in messages:
+                self._add_one(message)
         self.pull_offset = next_offset
         self._is_cut = is_cut
         return len(self._cached) - count_before
+
+    def _add_one(self, message: MessageExt) -> None:
+        """Take in a message that may be cached already, or stand before others."""
+        offset = message.queue_offset
+        previous = self._cached.get(offset)
+        self._cached[offset] = message
+        self.size_bytes += len(message.body)
+        if previous is not None:
+            self.size_bytes -= len(previous.body)
+        elif self._offsets and offset <= self._offsets[-1]:
+            self._insert_out_of_order(offset)
+        else:
+            self._offsets.append(offset)
+            self._pending.append(offset)
 
     def flow_control(self, limits: FlowLimits, *, in_order: bool = False) -> FlowControl | None:
         """Return why the next pull must wait, or None.
@@ -296,13 +308,12 @@ class ProcessQueue:
         if self.state is not ProcessQueueState.CONSUMING:
             return []
         batch: list[MessageExt] = []
-        while self._pending and len(batch) < count_max:
-            offset = self._pending.popleft()
-            message = self._cached.get(offset)
-            if message is None:
-                continue
-            self._taken[offset] = now_ms
-            batch.append(message)
+        pending, cached, taken = self._pending, self._cached, self._taken
+        while pending and len(batch) < count_max:
+            offset = pending.popleft()
+            if (message := cached.get(offset)) is not None:
+                taken[offset] = now_ms
+                batch.append(message)
         if batch:
             self.last_consume_ms = now_ms
         return batch
@@ -314,11 +325,12 @@ class ProcessQueue:
         """
         if self.state is ProcessQueueState.DROPPED:
             return None
+        taken, cached, size_bytes = self._taken, self._cached, self.size_bytes
         for offset in offsets:
-            self._taken.pop(offset, None)
-            message = self._cached.pop(offset, None)
-            if message is not None:
-                self.size_bytes -= len(message.body)
+            taken.pop(offset, None)
+            if (message := cached.pop(offset, None)) is not None:
+                size_bytes -= len(message.body)
+        self.size_bytes = size_bytes
         return self.commit_offset
 
     def put_back(self, offsets: Iterable[int]) -> None:

@@ -18,10 +18,10 @@ class QueueCallbacks:
         is_wanted: whether the user has such callbacks.
     """
 
-    __slots__ = ("_assign_ms", "_is_assigned", "_is_revoked", "_is_wanted", "_revoke_ms")
+    __slots__ = ("_assign_ms", "_is_assigned", "_is_revoked", "_revoke_ms", "is_wanted")
 
     def __init__(self, *, is_wanted: bool) -> None:
-        self._is_wanted = is_wanted
+        self.is_wanted = is_wanted
         self._is_assigned = self._is_revoked = not is_wanted
         # When each call was asked for.
         self._assign_ms: int | None = None
@@ -29,14 +29,14 @@ class QueueCallbacks:
 
     def begin_assign(self, now_ms: int) -> bool:
         """Return whether to call `on_assign` now; the call then counts as under way."""
-        if not self._is_wanted or self._assign_ms is not None:
+        if not self.is_wanted or self._assign_ms is not None:
             return False
         self._assign_ms = now_ms
         return True
 
     def begin_revoke(self, now_ms: int) -> bool:
         """Return whether to call `on_revoke` now; the call then counts as under way."""
-        if not self._is_wanted or self._assign_ms is None or self._revoke_ms is not None:
+        if not self.is_wanted or self._assign_ms is None or self._revoke_ms is not None:
             return False
         self._revoke_ms = now_ms
         return True

@@ -131,6 +131,12 @@ _ANSWER_PARTS = (
 )
 
 
+# Fields that say nothing of the message, or nothing that its id does not say.
+_ANSWER_NAMES = frozenset(
+    {"queueId", "queueOffset", "msgId", "transactionId", "MSG_REGION", "TRACE_ON"}
+)
+
+
 def learn_answer(answer: RemotingCommand, header: bytes) -> re.Pattern[bytes] | None:
     """Return the form of answers like this one, None if it is not the usual answer to a send.
 
@@ -138,6 +144,9 @@ def learn_answer(answer: RemotingCommand, header: bytes) -> re.Pattern[bytes] | 
     offset and the message's offset id, and n, the opaque.
     """
     if not answer.is_response or answer.code != ResponseCode.SUCCESS or answer.remark is not None:
+        return None
+    if not _ANSWER_NAMES.issuperset(answer.ext_fields or {}):
+        # Such as the handle of a delayed message.
         return None
     form = re.escape(header)
     for group, before, values in _ANSWER_PARTS:

@@ -100,7 +100,7 @@ def _results_of(result: SendResult, count: int) -> list[SendResult]:
     msg_ids, offset_ids = result.msg_id.split(","), result.offset_msg_id.split(",")
     # A broker that stores a batch as one record names one.
     offset_ids += [""] * (count - len(offset_ids))
-    status, _, _, queue, first = result
+    status, queue, first = result.status, result.queue, result.queue_offset
     return [
         SendResult(status, msg_id, offset_id, queue, first + index)
         for index, (msg_id, offset_id) in enumerate(zip(msg_ids, offset_ids, strict=True))
