@@ -64,6 +64,7 @@ def smq(cluster: EmbeddedCluster) -> Commands:
         ),
         (["-g", "GID_twins"], 2, "CRITICAL: GID_twins: 1 client id used twice"),
         ([], 2, "CRITICAL: 1 broker, 3 groups, "),
+        (["-g", "GID_works", "--max-disk", "0"], 2, "CRITICAL: broker-a: its disk is "),
     ],
 )
 def test_exit_code_says_how_the_cluster_is(

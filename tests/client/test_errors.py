@@ -444,6 +444,8 @@ def cannot_write(stage: Stage) -> None:
             stage.send(name_server, Message("orders", os.urandom(100_000)))
         finally:
             process.communicate(timeout=20)
+            # The error sends its reader there.
+            assert 1 == (stage.tmp_path / "log").read_text().count("messages cannot be written")
 
 
 # --- the program ------------------------------------------------------------------------------

@@ -136,6 +136,9 @@ class BrokerHost:
         outputs = self._broker.settle(now_ms=self._world.monotonic_ms())
         if outputs:
             self._world.perform(outputs)
+        error = self._broker.state.store.write_error
+        if error is not None or self._unwritten:
+            self._note_written("messages", error)
         if self._broker.is_unsettled and not self.is_stopping:
             self._world.end_turn_soon()
 

@@ -195,11 +195,20 @@ def check(
     max_lag: Annotated[
         int, typer.Option("--max-lag", min=1, help="messages behind that are critical")
     ] = 100_000,
+    max_disk: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=100,
+            help="a broker's disk is critical above this percentage; brokers refuse messages above"
+            " 90, unless set otherwise",
+        ),
+    ] = 90,
 ) -> None:
     """Say in a line whether a cluster is well; exit with 0 if so, 1 for a warning, 2 if critical.
 
-    It looks at the brokers and at every group's lag and members; exit code 3 is a cluster that
-    cannot be looked at.
+    It looks at the brokers and their disks, and at every group's lag and members; exit code 3 is a
+    cluster that cannot be looked at.
 
     \b
     Examples:
@@ -218,9 +227,9 @@ def check(
             raise UsageError(f"no broker knows consumer group {name!r}{hint}")
     chosen = [each for each in seen.groups if not wanted or each.group in wanted]
     troubles = [
-        Trouble(Health.CRITICAL, broker.name, broker.failure)
+        Trouble(Health.CRITICAL, broker.name, why)
         for broker in seen.brokers
-        if broker.failure
+        if (why := broker.failure or _disk_trouble(broker, max_disk))
     ]
     for each in chosen:
         trouble = _judge(each, warn_lag=warn_lag, max_lag=max_lag)
@@ -239,6 +248,14 @@ def check(
         for trouble in troubles:
             print(f"{trouble.health.name}: {trouble.what}: {trouble.why}")
     raise typer.Exit(health)
+
+
+def _disk_trouble(broker: BrokerOverview, max_percent: int) -> str:
+    """Return what is wrong with a broker's disk, "" if nothing is."""
+    used = broker.disk_used_ratio
+    if used is None or used * 100 <= max_percent:
+        return ""
+    return f"its disk is {used:.0%} full"
 
 
 def _judge(group: GroupOverview, *, warn_lag: int, max_lag: int) -> Trouble | None:

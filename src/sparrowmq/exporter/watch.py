@@ -171,7 +171,7 @@ def _describe_cluster(out: _Families, overview: Overview) -> None:
         for name, value in (
             ("sparrowmq_broker_puts_per_second", broker.puts_per_s),
             ("sparrowmq_broker_gets_per_second", broker.gets_per_s),
-            ("sparrowmq_broker_disk_used_ratio", _number(broker.runtime, "commitLogDiskRatio")),
+            ("sparrowmq_broker_disk_used_ratio", broker.disk_used_ratio),
             (
                 "sparrowmq_broker_dispatch_behind_bytes",
                 _number(broker.runtime, "dispatchBehindBytes"),

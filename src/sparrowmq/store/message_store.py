@@ -118,6 +118,8 @@ class MessageStore:
         self.refusal: str | None = None
         # A write failed, and `write` has not returned the error yet.
         self._unreported: OSError | None = None
+        # Why the last write to the log failed, None if it did not.
+        self.write_error: OSError | None = None
         # Up to where `dispatch` has seen the log.
         self._seen_end = 0
         self._is_open = False
@@ -505,15 +507,20 @@ class MessageStore:
         return _OK if error is None else unwritten(error)
 
     def _write(self) -> OSError | None:
+        written = self._log.written
         try:
             self._log.write()
         except OSError as error:
+            self.write_error = error
             self._take_back()
             return error
+        if self.write_error is not None and self._log.written > written:
+            self.write_error = None
         return None
 
     def _failed_to_write(self, error: OSError, end: int) -> PutResult:
         """Refuse a message; those before it, up to `end`, may be lost with it."""
+        self.write_error = error
         if self._log.end < end:
             self._unreported = error
         self._take_back()

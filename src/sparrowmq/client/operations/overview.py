@@ -176,6 +176,11 @@ class BrokerOverview:
         """Messages given out a second, of late."""
         return _first_number(self.runtime.get("getTransferedTps", ""))
 
+    @property
+    def disk_used_ratio(self) -> float | None:
+        """How full the disk of its commit log is, 0 to 1."""
+        return _first_number(self.runtime.get("commitLogDiskRatio", ""))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
