@@ -251,9 +251,13 @@ class ApacheCluster(Cluster):
         # A broker also listens on the next port (replication) and the last but one (VIP channel).
         self.broker = f"127.0.0.1:{free_port(-2, 1)}"
 
-    def start(self) -> None:
+    def start(self, *, name_server: str = "") -> None:
+        """Start both, or the broker alone under a name server that runs."""
         try:
-            self._start("namesrv.NamesrvStartup", self._name_server_settings())
+            if name_server:
+                self.name_server = name_server
+            else:
+                self._start("namesrv.NamesrvStartup", self._name_server_settings())
             self._start("broker.BrokerStartup", self._broker_settings())
             self._wait_for_registration()
         except BaseException:

@@ -1,4 +1,4 @@
-"""Apache's own integration tests, from Maven Central, on brokers of ours under our name server.
+"""Apache's own integration tests, from Maven Central, on brokers of ours and on Apache's.
 
 Theirs start brokers in the JVM of the tests; `java/suite/VERSION/BaseConf.java` stands before that
 class on the class path and takes the addresses of a cluster that runs. A test that reaches into a
@@ -92,7 +92,7 @@ class Jar:
             named = rb"rocketmq/test/(%s)\b" % b"|".join(name.encode() for name in found)
 
 
-class Cluster:
+class OurBrokers:
     """Our name server and brokers, each a process, permissive about TLS as Apache's are."""
 
     def __init__(self, rig: ModuleType, home: Path, certificates: Certificates) -> None:
@@ -130,14 +130,46 @@ class Cluster:
             lines.kill()
 
 
-@pytest.fixture(scope="module")
+class ApacheBrokers:
+    """Apache's name server and brokers, each a JVM: the control, what its own tests show of it."""
+
+    def __init__(self, rig: ModuleType, home: Path, java: Any) -> None:
+        self._rig = rig
+        self._home = home
+        self._java = java
+        self._running: list[Any] = []
+        self.name_server = ""
+        self.brokers: dict[str, str] = {}
+
+    def start(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            # As IntegrationTestBase sets it.
+            settings = {"brokerName": name, "enablePropertyFilter": "true"}
+            each = self._rig.ApacheCluster(self._java, self._home / name / "store", **settings)
+            self._running.append(each)
+            each.start(name_server=self.name_server)
+            self.name_server = each.name_server
+            self.brokers[name] = each.broker
+
+    def kill(self) -> None:
+        for each in self._running:
+            each.kill()
+
+
+@pytest.fixture(scope="module", params=["ours", "apache"])
 def cluster(
+    request: pytest.FixtureRequest,
     java: Any,
     rig: ModuleType,
     certificates: Certificates,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Cluster]:
-    started = Cluster(rig, tmp_path_factory.mktemp("suite"), certificates)
+) -> Iterator[OurBrokers | ApacheBrokers]:
+    home = tmp_path_factory.mktemp("suite")
+    started: OurBrokers | ApacheBrokers
+    if request.param == "ours":
+        started = OurBrokers(rig, home, certificates)
+    else:
+        started = ApacheBrokers(rig, home, java)
     try:
         started.start(BROKERS[java.version])
         yield started
@@ -160,7 +192,9 @@ def jar(java: Any, rig: ModuleType) -> Jar:
     return Jar(rig.cache_of(java.version) / "suite-jars" / name)
 
 
-def test_apache_s_integration_tests_pass(java: Any, cluster: Cluster, jar: Jar) -> None:
+def test_apache_s_integration_tests_pass(
+    java: Any, cluster: OurBrokers | ApacheBrokers, jar: Jar
+) -> None:
     runnable = sorted(jar.with_tests() - jar.in_process() - WITHOUT_BROKER)
     brokers = ",".join(f"{name}={address}" for name, address in cluster.brokers.items())
     settings = {"nameServer": cluster.name_server, "brokers": brokers}
