@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -49,6 +50,8 @@ def test_runtime_info_counts(rig: Any) -> None:
     assert 0 < float(table["commitLogDiskRatio"]) <= 1
     assert str(rig.timestamp_ms) == table["earliestMessageTimeStamp"]
     assert ("0", "0") == (table["commitLogMinOffset"], table["dispatchBehindBytes"])
+    size = r"\d+\.\d [KMGTPE]iB"
+    assert re.fullmatch(rf"Total : {size}, Free : {size}\.", table["commitLogDirCapacity"])
 
 
 def test_an_empty_broker_has_no_earliest_message(rig: Any) -> None:

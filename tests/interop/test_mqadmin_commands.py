@@ -157,7 +157,7 @@ EXTRA_SETTINGS = {"diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio", "
 # timer wheel.
 NOT_TOLD = re.compile(
     r"(EndTransaction|ack|litePull|pull|query|send)\w*Queue\w*|remainTransientStoreBufferNumbs"
-    r"|dispatchMaxBuffer|commitLogDirCapacity|commitLogDiskRatio_.*|timer\w+"
+    r"|dispatchMaxBuffer|commitLogDiskRatio_.*|timer\w+"
     r"|get(Found|Miss|Total)Tps|getMessageEntireTimeMax|putMessage(DistributeTime|FailedTimes)"
 )
 # What differs on purpose, and is taken out of both. Topics: our broker makes those of transactions

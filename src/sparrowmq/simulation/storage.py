@@ -13,7 +13,7 @@ from typing import Self
 
 from sparrowmq.errors import StoreError
 from sparrowmq.simulation.dice import Dice
-from sparrowmq.store.storage import Bytes, StorageFile, parent_directory
+from sparrowmq.store.storage import Bytes, DiskSpace, StorageFile, parent_directory
 
 SECTOR_SIZE = 512
 
@@ -289,9 +289,9 @@ class SimulatedStorage:
     def remove_directory(self, path: str) -> None:
         """Do nothing: a directory is there as long as it has a file."""
 
-    def used_percent(self) -> int:
+    def disk_space(self) -> DiskSpace:
         """Return how much of the disk is said to be used."""
-        return self.percent_used
+        return DiskSpace(100, self.percent_used, 100 - self.percent_used)
 
     def rename(self, old_path: str, new_path: str) -> None:
         """Give a file another name."""

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sparrowmq.errors import StoreError
-from sparrowmq.store.storage import Bytes, StorageFile
+from sparrowmq.store.storage import Bytes, DiskSpace, StorageFile
 
 # Descriptors of unpinned files that stay open; a broker with 100,000 queues must not run out.
 _OPEN_FILES_MAX = 512
@@ -244,15 +244,14 @@ class FileStorage:
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
                 raise
 
-    def used_percent(self) -> int:
-        """Return how much of the disk is used, rounded up, as `df` counts.
-
-        Source: UtilAll.getDiskPartitionSpaceUsedPercent, 4.9.
-        """
+    def disk_space(self) -> DiskSpace:
+        """Return how much room the disk has, and how much of that is used."""
         found = os.statvfs(self._root)
-        used = found.f_blocks - found.f_bfree
-        entire = used + found.f_bavail
-        return -(-used * 100 // entire) if entire else 0
+        return DiskSpace(
+            found.f_blocks * found.f_frsize,
+            (found.f_blocks - found.f_bfree) * found.f_frsize,
+            found.f_bavail * found.f_frsize,
+        )
 
     def rename(self, old_path: str, new_path: str) -> None:
         """Give a file another name, replacing any file of that name at once."""
@@ -414,9 +413,9 @@ class ReadOnlyStorage:
     def remove_directory(self, path: str) -> None:
         """Do nothing."""
 
-    def used_percent(self) -> int:
-        """Return 0: nothing is written."""
-        return 0
+    def disk_space(self) -> DiskSpace:
+        """Return nothing used: nothing is written."""
+        return DiskSpace(0, 0, 0)
 
     def rename(self, old_path: str, new_path: str) -> None:
         """Do nothing."""

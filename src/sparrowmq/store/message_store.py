@@ -63,7 +63,7 @@ from sparrowmq.store.results import (
     illegal,
     unwritten,
 )
-from sparrowmq.store.storage import Storage, StorageFile, is_shortage
+from sparrowmq.store.storage import DiskSpace, Storage, StorageFile, is_shortage
 from sparrowmq.store.stored_record import (
     encode_plain,
     encode_stored,
@@ -747,9 +747,9 @@ class MessageStore:
         """Whether the directory had no message before messages began to expire by themselves."""
         return self._storage.has(EXPIRING_PATH)
 
-    def disk_used_percent(self) -> int:
-        """Return how much of the disk is used. Raises: OSError."""
-        return self._storage.used_percent()
+    def disk_space(self) -> DiskSpace:
+        """Return how much room the disk has. Raises: OSError."""
+        return self._storage.disk_space()
 
     def expire(
         self, *, before_timestamp_ms: int | None, files_max: int, reason: str

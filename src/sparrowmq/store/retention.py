@@ -127,7 +127,7 @@ class Retention:
             return None, []
         self._check_due_ms = now_ms + CHECK_INTERVAL_MS
         try:
-            percent = self._store.disk_used_percent()
+            percent = self._store.disk_space().used_percent
             facts = self._note_room(percent)
             work = self._failed or self._choose(percent, timestamp_ms)
         except OSError as error:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -29,6 +29,23 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
 def is_shortage(error: Exception) -> bool:
     """Return whether a sync failed for want of descriptors or memory, and not by its disk."""
     return isinstance(error, OSError) and error.errno in _SHORTAGES
+
+
+class DiskSpace(NamedTuple):
+    """How much room a disk has. What is free for the super-user alone is neither used nor free."""
+
+    total_bytes: int
+    used_bytes: int
+    free_bytes: int
+
+    @property
+    def used_percent(self) -> int:
+        """How much of the disk is used, rounded up, as `df` counts.
+
+        Source: UtilAll.getDiskPartitionSpaceUsedPercent, 4.9.
+        """
+        entire = self.used_bytes + self.free_bytes
+        return -(-self.used_bytes * 100 // entire) if entire else 0
 
 
 class StorageFile(Protocol):
@@ -120,8 +137,8 @@ class Storage(Protocol):
         """Remove a directory, if it exists and is empty."""
         ...
 
-    def used_percent(self) -> int:
-        """Return how much of the disk is used, rounded up, as `df` counts."""
+    def disk_space(self) -> DiskSpace:
+        """Return how much room the disk has, and how much of that is used."""
         ...
 
     def rename(self, old_path: str, new_path: str) -> None:

@@ -166,7 +166,8 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
     """
     gets_per_second = state.rates.gets_per_second(request.now_ms, gets=state.counters.gets)
     counters, store, latency = state.counters, state.store, state.pending.latency
-    disk_ratio = str(store.disk_used_percent() / 100)
+    disk = store.disk_space()
+    disk_ratio = str(disk.used_percent / 100)
     earliest_ms = store.begin_timestamp_ms
     table = {
         "brokerVersion": str(MQ_VERSION),
@@ -175,6 +176,8 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
         "startAcceptSendRequestTimeStamp": str(state.boot_timestamp_ms),
         "brokerActive": "true",
         "runtime": _runtime_text((request.timestamp_ms - state.boot_timestamp_ms) // 1000),
+        "commitLogDirCapacity": f"Total : {_size(disk.total_bytes)}, "
+        f"Free : {_size(disk.free_bytes)}.",
         "commitLogDiskRatio": disk_ratio,
         "consumeQueueDiskRatio": disk_ratio,
         "commitLogMinOffset": str(store.begin_position),
@@ -209,6 +212,14 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
         "pendingReplyCount": str(len(state.pending)),
     }
     return answer(request, body=encode_body(KVTable(table=table)))
+
+
+def _size(count: int) -> str:
+    """Write a number of bytes. Source: MixAll.humanReadableByteCount."""
+    if count < 1 << 10:
+        return f"{count} B"
+    exponent = min((count.bit_length() - 1) // 10, 6)
+    return f"{count / (1 << 10 * exponent):.1f} {'KMGTPE'[exponent - 1]}iB"
 
 
 def _runtime_text(seconds: int) -> str:
