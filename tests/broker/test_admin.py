@@ -121,6 +121,8 @@ def test_topic_that_cannot_be_written_is_answered_with_an_error(rig: Any) -> Non
         ({"topic": "broker-a"}, "is conflict with system topic"),
         ({"readQueueNums": "-1"}, "from 0 to 65536 queues"),
         ({"writeQueueNums": "65537"}, "from 0 to 65536 queues"),
+        ({"topicFilterType": ""}, "topicFilterType is ''; give SINGLE_TAG or MULTI_TAG"),
+        ({"topicFilterType": "SINGLE_TAG 6"}, "topicFilterType is 'SINGLE_TAG 6'"),
         ({"perm": "x"}, "the custom field <perm> is 'x', no number of its size"),
     ],
 )

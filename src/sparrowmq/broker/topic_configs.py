@@ -37,6 +37,8 @@ from sparrowmq.protocol.bodies import (
 )
 
 QUEUE_COUNT_MAX = 65_536
+# TopicFilterType.java.
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
 
 def perm_text(perm: int) -> str:

@@ -11,7 +11,7 @@ from sparrowmq.broker.consumer_groups import ListedMember
 from sparrowmq.broker.rates import Added
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.broker.subscription_groups import find_group_fault
-from sparrowmq.broker.topic_configs import QUEUE_COUNT_MAX, find_name_fault
+from sparrowmq.broker.topic_configs import FILTER_TYPES, QUEUE_COUNT_MAX, find_name_fault
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol import bodies
 from sparrowmq.protocol.bodies import (
@@ -106,6 +106,9 @@ def _find_topic_fault(state: BrokerState, topic: TopicConfig, *, added: int = 1)
     for count in (topic.read_queue_nums, topic.write_queue_nums):
         if not 0 <= count <= QUEUE_COUNT_MAX:
             return f"a topic has from 0 to {QUEUE_COUNT_MAX} queues, not {count}"
+    # A name server of Apache's refuses a whole broker for one topic with another one.
+    if topic.topic_filter_type not in FILTER_TYPES:
+        return f"topicFilterType is {topic.topic_filter_type!r}; give {' or '.join(FILTER_TYPES)}"
     count_max = state.config.topics_max
     if state.topics.find(topic.topic_name) is None and len(state.topics) + added > count_max:
         return f"the broker has {count_max} topics at most, which is its limit"
