@@ -106,7 +106,6 @@ def _find_topic_fault(state: BrokerState, topic: TopicConfig, *, added: int = 1)
     for count in (topic.read_queue_nums, topic.write_queue_nums):
         if not 0 <= count <= QUEUE_COUNT_MAX:
             return f"a topic has from 0 to {QUEUE_COUNT_MAX} queues, not {count}"
-    # A name server of Apache's refuses a whole broker for one topic with another one.
     if topic.topic_filter_type not in FILTER_TYPES:
         return f"topicFilterType is {topic.topic_filter_type!r}; give {' or '.join(FILTER_TYPES)}"
     count_max = state.config.topics_max
