@@ -7,6 +7,7 @@ looked at; 130 is Ctrl-C.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -172,7 +173,12 @@ def _look_at_all(cluster: CommandCluster, limit: int, interval_s: float) -> list
     if len(names) > limit:
         say(f"looking at the {limit} of {len(names)} groups that are most behind; see --limit")
     if interval_s and names:
-        say(f"looking at {count_of(min(limit, len(names)), 'group')} twice, {interval_s:g} s apart")
+        count = min(limit, len(names))
+        rounds = math.ceil(count / GROUPS_AT_ONCE)
+        say(
+            f"looking at {count_of(count, 'group')} twice, {interval_s:g} s apart"
+            + (f", {GROUPS_AT_ONCE} at a time: {rounds * interval_s:.0f} s" if rounds > 1 else "")
+        )
     operation = take_snapshots(cluster.directory, names[:limit], interval_ms=_ms(interval_s))
     found, failures = cluster.run(operation)
     for name, error in failures.items():
