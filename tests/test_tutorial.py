@@ -25,7 +25,7 @@ from waiting import wait_until
 TUTORIAL = Path(__file__).resolve().parent.parent / "docs/tutorial.md"
 BLOCK = re.compile(r'^```(python|sh|text) title="([^"]+)"\n(.*?)^```$', re.S | re.M)
 COMMAND_S_MAX = 200.0
-SHOWN_S_MAX = 60.0
+SHOWN_S_MAX = 150.0
 
 
 class Terminal:
