@@ -134,6 +134,19 @@ def test_tables_name_only_what_exists() -> None:
     assert [] == [name for name in named if not (SOURCE / name).exists()]
 
 
+def test_walks_name_only_what_exists() -> None:
+    stops = re.findall(r"^  (\S+): (.+)$", blocks("walks"), re.M)
+    missing = []
+    for path, names in stops:
+        text = (SOURCE / path).read_text()
+        for part in re.split(r", |\.", names):
+            if not re.search(rf"^ *(class|def|async def) {part}\b", text, re.M):
+                missing.append(f"{path}: {part}")
+
+    assert len(stops) > 40
+    assert [] == missing
+
+
 def test_class_name_means_one_thing() -> None:
     homes: dict[str, list[str]] = {}
     for path in MODULES:

@@ -15,13 +15,13 @@ from sparrowmq.calling.effects import Event, Task
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.listener_calls import ListenerCalls, ListenersStuck
 from sparrowmq.client.name_servers import NameServers
-from sparrowmq.client.queue_history import QueueHistory
 from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.client.tracer import Tracer
 from sparrowmq.errors import NoWritableQueue, SparrowError
 from sparrowmq.membership.actions import CallOnAssign, CallOnRevoke, Fact, QueueLost
 from sparrowmq.membership.member import GroupMember
 from sparrowmq.membership.member_config import MemberConfig
+from sparrowmq.membership.queue_history import QueueHistory
 from sparrowmq.model import (
     ConsumeContext,
     ConsumeOrderlyContext,

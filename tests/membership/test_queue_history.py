@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sparrowmq.client.queue_history import QueueHistory
+from sparrowmq.membership.queue_history import QueueHistory
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.averagely import AllocateMessageQueueAveragely
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
