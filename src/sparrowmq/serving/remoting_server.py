@@ -229,6 +229,7 @@ class RemotingServer:
         """Have a turn end, and `on_turn` called, when the loop has served what is ready now."""
         if not self._is_turn_due:
             self._is_turn_due = True
+            self._turn_began_ms = self._monotonic_ms()
             self._world.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
