@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sparrowmq.client.directory import QueueLag
     from sparrowmq.client.faces.aio import AsyncProducer, AsyncPushConsumer
     from sparrowmq.client.faces.aio_admin import AsyncAdmin
     from sparrowmq.client.faces.aio_pull import AsyncLitePullConsumer
@@ -19,7 +20,15 @@ if TYPE_CHECKING:
     from sparrowmq.client.faces.blocking_pull import LitePullConsumer
     from sparrowmq.client.faces.blocking_transaction import TransactionProducer
     from sparrowmq.client.lite_pull import PullResult
+    from sparrowmq.client.operations.accounts import BrokerAccount
+    from sparrowmq.client.operations.groups import GroupChange
+    from sparrowmq.client.operations.message_trace import TraceStep
+    from sparrowmq.client.operations.overview import Overview
     from sparrowmq.client.operations.pull import PullStatus
+    from sparrowmq.client.operations.reset import ResetPlan
+    from sparrowmq.client.operations.routes import BrokerAt
+    from sparrowmq.client.operations.topics import TopicChange, TopicStatus
+    from sparrowmq.client.route_cache import TopicRoute
     from sparrowmq.client.selectors import (
         select_at_random,
         select_by_hash,
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
         PushConsumerSettings,
     )
     from sparrowmq.client.transactions import HalfMessage
+    from sparrowmq.doctor import GroupSnapshot
     from sparrowmq.errors import (
         BrokerError,
         BufferFull,
@@ -69,6 +79,7 @@ if TYPE_CHECKING:
         UnreadablePolicy,
         nearest_delay_level,
     )
+    from sparrowmq.protocol.bodies import ConsumerConnection
 
 # The one place of the version; the package's metadata comes from here.
 __version__ = "0.1.0"
@@ -81,6 +92,8 @@ __all__ = [
     "AsyncProducer",
     "AsyncPushConsumer",
     "AsyncTransactionProducer",
+    "BrokerAccount",
+    "BrokerAt",
     "BrokerError",
     "BufferFull",
     "ClientIdRule",
@@ -93,6 +106,9 @@ __all__ = [
     "ConsumeOrderlyContext",
     "ConsumeOrderlyStatus",
     "ConsumeStatus",
+    "ConsumerConnection",
+    "GroupChange",
+    "GroupSnapshot",
     "HalfMessage",
     "InvokeTimeout",
     "JsonSerializer",
@@ -104,18 +120,25 @@ __all__ = [
     "MessageQueue",
     "MessageSelector",
     "NoWritableQueue",
+    "Overview",
     "Producer",
     "ProducerSettings",
     "PullResult",
     "PullStatus",
     "PushConsumer",
     "PushConsumerSettings",
+    "QueueLag",
+    "ResetPlan",
     "RouteError",
     "SendFailed",
     "SendResult",
     "SendStatus",
     "SparrowError",
+    "TopicChange",
+    "TopicRoute",
     "TopicRouteNotFound",
+    "TopicStatus",
+    "TraceStep",
     "TransactionProducer",
     "TransactionState",
     "TransportError",
@@ -138,28 +161,40 @@ _MODULES = {
     "AsyncProducer": "sparrowmq.client.faces.aio",
     "AsyncPushConsumer": "sparrowmq.client.faces.aio",
     "AsyncTransactionProducer": "sparrowmq.client.faces.aio_transaction",
+    "BrokerAccount": "sparrowmq.client.operations.accounts",
+    "BrokerAt": "sparrowmq.client.operations.routes",
     "BrokerError": "sparrowmq.errors",
     "BufferFull": "sparrowmq.errors",
     "ClientIdRule": "sparrowmq.membership.client_id",
     "ConfigError": "sparrowmq.errors",
     "ConnectFailed": "sparrowmq.errors",
     "ConnectionLost": "sparrowmq.errors",
+    "ConsumerConnection": "sparrowmq.protocol.bodies",
+    "GroupChange": "sparrowmq.client.operations.groups",
+    "GroupSnapshot": "sparrowmq.doctor",
     "HalfMessage": "sparrowmq.client.transactions",
     "InvokeTimeout": "sparrowmq.errors",
     "JsonSerializer": "sparrowmq.client.serializers",
     "LitePullConsumer": "sparrowmq.client.faces.blocking_pull",
     "LitePullConsumerSettings": "sparrowmq.client.setting_types",
     "NoWritableQueue": "sparrowmq.errors",
+    "Overview": "sparrowmq.client.operations.overview",
     "Producer": "sparrowmq.client.faces.blocking",
     "ProducerSettings": "sparrowmq.client.setting_types",
     "PullResult": "sparrowmq.client.lite_pull",
     "PullStatus": "sparrowmq.client.operations.pull",
     "PushConsumer": "sparrowmq.client.faces.blocking",
     "PushConsumerSettings": "sparrowmq.client.setting_types",
+    "QueueLag": "sparrowmq.client.directory",
+    "ResetPlan": "sparrowmq.client.operations.reset",
     "RouteError": "sparrowmq.errors",
     "SendFailed": "sparrowmq.errors",
     "SparrowError": "sparrowmq.errors",
+    "TopicChange": "sparrowmq.client.operations.topics",
+    "TopicRoute": "sparrowmq.client.route_cache",
     "TopicRouteNotFound": "sparrowmq.errors",
+    "TopicStatus": "sparrowmq.client.operations.topics",
+    "TraceStep": "sparrowmq.client.operations.message_trace",
     "TransactionProducer": "sparrowmq.client.faces.blocking_transaction",
     "TransportError": "sparrowmq.errors",
     "UnreadableMessage": "sparrowmq.errors",

@@ -32,7 +32,7 @@ def fill(cluster: EmbeddedCluster, topic: str, counts: list[int]) -> None:
 
 def commit(admin: Admin, group: str, topic: str, offsets: list[int]) -> None:
     for queue_id, offset in enumerate(offsets):
-        admin.update_offset(group, MessageQueue(topic, "broker-a", queue_id), offset)
+        admin.update_committed_offset(group, MessageQueue(topic, "broker-a", queue_id), offset)
 
 
 def test_ls_shows_what_is_there_and_who_is_behind(
@@ -113,7 +113,7 @@ def test_reset_shows_the_difference_and_changes_nothing_until_told(
     commit(admin, "GID_reset", "T_reset", [2, 6])
 
     def committed() -> list[int | None]:
-        return [lag.consumer_offset for lag in admin.group_lag("GID_reset", "T_reset")]
+        return [lag.committed_offset for lag in admin.group_lag("GID_reset", "T_reset")]
 
     planned = smq.json("group", "reset", "GID_reset", "--to", "earliest")
     assert [(2, 0, -2), (6, 0, -6)] == [
@@ -204,12 +204,12 @@ def test_members_that_are_connected_go_on_where_they_are_told(
 
 def test_group_settings_are_changed_and_the_group_deleted(smq: Commands) -> None:
     dry = smq.json("group", "update", "GID_set", "--retries", "3")
-    assert ["– → 3"] == [row["retry_times_max"] for row in dry["changes"]]
+    assert ["– → 3"] == [row["max_reconsume_times"] for row in dry["changes"]]
     assert 2 == smq("group", "show", "GID_set").exit_code
 
     assert smq.json("group", "update", "GID_set", "--retries", "3", "--disable", "--yes")["applied"]
     assert [(3, False)] == [
-        (row["retry_times_max"], row["enabled"])
+        (row["max_reconsume_times"], row["enabled"])
         for row in smq.json("group", "show", "GID_set")["settings"]
     ]
 

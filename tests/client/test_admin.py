@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from sparrowmq import Admin, AsyncAdmin, Message, MessageQueue, Producer, PushConsumer
-from sparrowmq.client.operations.reset import Target
 from sparrowmq.errors import BrokerError, ConfigError, TopicRouteNotFound, UsageError
 from sparrowmq.testing.embedded import EmbeddedCluster
 
@@ -18,7 +17,7 @@ def test_topics_and_groups_are_listed_and_a_group_moved(
     queue = MessageQueue(topic, "broker-a", 3)
     for _ in range(4):
         producer.send(Message(topic, b"x"), queue=queue)
-    admin.update_offset(group, queue, 1)
+    admin.update_committed_offset(group, queue, 1)
 
     assert topic in admin.list_topics()
     assert group in admin.list_groups()
@@ -28,10 +27,10 @@ def test_topics_and_groups_are_listed_and_a_group_moved(
     seen = admin.overview()
     assert [3] == [each.lag for each in seen.groups if each.group == group]
 
-    planned = admin.reset_offsets(group, topic, Target(is_latest=True), dry_run=True)
+    planned = admin.reset_offsets(group, topic, to="latest", dry_run=True)
     assert ([1], [4]) == ([planned.queues[3].before], [planned.queues[3].after])
     assert 1 == admin.committed_offset(group, queue)
-    admin.reset_offsets(group, topic, Target(is_latest=True))
+    admin.reset_offsets(group, topic, to="latest")
     assert 4 == admin.committed_offset(group, queue)
 
     admin.delete_group(group)
@@ -45,10 +44,10 @@ async def test_the_asyncio_face_does_the_same(
 ) -> None:
     async with AsyncAdmin(name_server=cluster.name_server) as admin:
         assert topic in await admin.list_topics()
-        await admin.update_offset(group, MessageQueue(topic, "broker-a", 0), 0)
+        await admin.update_committed_offset(group, MessageQueue(topic, "broker-a", 0), 0)
         assert group in await admin.list_groups()
         assert topic in [each.topic for each in (await admin.overview()).topics]
-        plan = await admin.reset_offsets(group, topic, Target(is_earliest=True))
+        plan = await admin.reset_offsets(group, topic, to="earliest")
         assert 8 == len(plan.queues)
         await admin.delete_group(group)
         assert group not in await admin.list_groups()
@@ -91,7 +90,7 @@ def test_topics_and_groups_are_changed_after_a_look_at_what_changes(
     with pytest.raises(ConfigError, match="are none of r, w, rw, none"):
         admin.update_topic(topic, perm="RWX")
 
-    admin.update_group(group, retry_times_max=3)
+    admin.update_group(group, max_reconsume_times=3)
     (change,) = admin.update_group(group, is_enabled=False, dry_run=True)
     assert change.before is not None
     assert (3, True, False) == (
@@ -106,7 +105,7 @@ def test_offsets_are_cloned_to_a_group_without_members(
 ) -> None:
     queues = [MessageQueue(topic, "broker-a", n) for n in (1, 3)]
     for queue in queues:
-        admin.update_offset(group, queue, 0)
+        admin.update_committed_offset(group, queue, 0)
     copy = f"{group}_copy"
 
     cloned = admin.clone_offsets(group, copy, topic)

@@ -191,7 +191,7 @@ def test_consumption_goes_on_where_the_committed_offset_does_not_exist(
     bodies: list[bytes] = []
     queue = producer.fetch_publish_queues(topic)[0]
     producer.send_batch([Message(topic, b"old")] * 3, queue=queue)
-    admin.update_offset(group, queue, stored)
+    admin.update_committed_offset(group, queue, stored)
     consumer = make_consumer(lambda messages, _: bodies.extend(m.body for m in messages))
     wait_until("the assignment", lambda: len(consumer.assignment()) == 8)
     wait_until("the corrected offset", lambda: admin.committed_offset(group, queue) == 3)

@@ -211,7 +211,7 @@ def test_a_message_counts_as_done_when_the_next_is_asked_for(
     with pytest.raises(ZeroDivisionError):
         work()
 
-    assert 2 == sum(lag.consumer_offset or 0 for lag in admin.group_lag(group, topic))
+    assert 2 == sum(lag.committed_offset or 0 for lag in admin.group_lag(group, topic))
 
     with make_pull() as second:
         assert [2, 3] == numbers_of([second.getone(PATIENCE_MS), second.getone(PATIENCE_MS)])
@@ -231,7 +231,7 @@ def test_without_auto_commit_only_commit_commits(
     assert not admin.committed_offset(group, queue)
     consumer.commit()
 
-    assert len(found) == consumer.committed(queue)
+    assert len(found) == consumer.committed_offset(queue)
     consumer.commit({queue: 7})
     assert 7 == admin.committed_offset(group, queue)
     with pytest.raises(UsageError, match="is not assigned"):
@@ -323,7 +323,9 @@ def test_seek_goes_on_where_it_says_and_drops_what_had_arrived(
     assert [] == consumer.getmany(timeout_ms=200)
     send(producer, topic, ["100"], queue_id=0)
     assert [100] == numbers_of(poll_all(consumer, 1))
-    wait_until("the commit of what was given before", lambda: consumer.committed(queue) == 100)
+    wait_until(
+        "the commit of what was given before", lambda: consumer.committed_offset(queue) == 100
+    )
     with pytest.raises(UsageError, match="has the offsets 0 to 101; 102 is not among them"):
         consumer.seek(queue, 102)
     with pytest.raises(UsageError, match="is not assigned"):
@@ -339,7 +341,7 @@ def test_seek_to_the_offset_of_a_time(
     first, second = (consumer.getone(PATIENCE_MS) for _ in range(2))
     queue = first.queue
 
-    offset = consumer.offset_for_timestamp(queue, first.store_timestamp_ms)
+    offset = consumer.search_offset(queue, first.store_timestamp_ms)
     consumer.seek(queue, offset)
 
     assert 0 == offset
@@ -418,7 +420,7 @@ def test_in_broadcasting_a_member_that_comes_again_goes_on_where_it_was(
     again = make_pull(**settings)
 
     assert [3, 4] == sorted(numbers_of(poll_all(again, 2)))
-    assert 3 == again.committed(again.fetch_subscribe_queues(topic)[3])
+    assert 3 == again.committed_offset(again.fetch_subscribe_queues(topic)[3])
 
 
 def kept(directory: Path) -> dict[int, int]:
@@ -451,7 +453,7 @@ def test_a_topic_that_is_subscribed_again_goes_on_where_it_was(
         drain_timeout_ms=500,
     )
     queue = consumer.fetch_subscribe_queues(topic)[2]
-    wait_until("the queue's start", lambda: consumer.committed(queue) is not None)
+    wait_until("the queue's start", lambda: consumer.committed_offset(queue) is not None)
     send(producer, topic, [str(n) for n in range(20)], queue_id=2)
     given = numbers_of([consumer.getone() for _ in range(5)])
 

@@ -350,7 +350,7 @@ def test_what_cannot_be_sent_is_refused(call: Callable[[Any], object], words: st
         (lambda c: c.commit([QUEUE]), "is no mapping of queues to offsets"),
         (lambda c: c.commit({QUEUE: "5"}), "offset is '5'"),
         (lambda c: c.commit({QUEUE: -1}), "offset is -1"),
-        (lambda c: c.committed("T"), "'T' is no queue"),
+        (lambda c: c.committed_offset("T"), "'T' is no queue"),
         (lambda c: c.pull("T", 0), "'T' is no queue"),
         (lambda c: c.pull(QUEUE, -1), "offset is -1"),
     ],
@@ -371,7 +371,7 @@ def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], wo
         (lambda a: a.create_topic("T", 0), "queues is 0; it must be a whole number from 1 to"),
         (lambda a: a.create_topic("T", "8"), "queues is '8'"),
         (lambda a: a.create_topic(["T"]), "the topic is ['T']"),
-        (lambda a: a.update_offset("G", QUEUE, -1), "offset is -1"),
+        (lambda a: a.update_committed_offset("G", QUEUE, -1), "offset is -1"),
         (lambda a: a.max_offset("T"), "'T' is no queue"),
     ],
 )

@@ -122,7 +122,7 @@ def test_lite_pull_consumer_names_queues_plainly(inside: dict[str, Any]) -> None
         consumer.seek(queue, 3)
         second = consumer.getmany(1, timeout_ms=20_000)
         consumer.commit({queue: 4})
-        committed, assignment = consumer.committed(queue), consumer.assignment()
+        committed, assignment = consumer.committed_offset(queue), consumer.assignment()
         pulled = consumer.pull(queue, 2)
 
     assert ("lite", b"0") == (first[0].topic, first[0].body)

@@ -96,7 +96,7 @@ async def test_every_client_signs(name_server: str) -> None:
     assert 5 == len(texts)
     with Admin(**settings) as admin:
         (lag,) = admin.group_lag("GID_acl", "acl-all")
-        assert (5, 5) == (lag.consumer_offset, lag.broker_offset)
+        assert (5, 5) == (lag.committed_offset, lag.max_offset)
         (found,) = admin.query_message("acl-all", "k")
         assert b"one" == found.body
 

@@ -44,7 +44,7 @@ def test_brokers_topics_messages_and_offsets_at_apaches_broker(apache_cluster: A
         assert (2, 3) == (change.before.read_queue_nums, change.after.read_queue_nums)
         # From 5.x on, a group must be known before offsets of it are.
         for group in ("GID_first", "GID_second"):
-            admin.update_group(group, retry_times_max=3)
-        admin.update_offset("GID_first", queue, 7)
+            admin.update_group(group, max_reconsume_times=3)
+        admin.update_committed_offset("GID_first", queue, 7)
         assert 7 == admin.clone_offsets("GID_first", "GID_second", TOPIC)[queue]
         assert 7 == admin.committed_offset("GID_second", queue)

@@ -115,13 +115,13 @@ def test_settings_of_topic_group_and_broker_are_changed(smq: Commands) -> None:
     assert smq.json("topic", "update", TOPIC, "--queues", "6", "--yes")["applied"]
     assert smq.json("group", "update", "GID_cli_new", "--retries", "3", "--yes")["applied"]
     assert [3] == [
-        row["retry_times_max"] for row in smq.json("group", "show", "GID_cli_new")["settings"]
+        row["max_reconsume_times"] for row in smq.json("group", "show", "GID_cli_new")["settings"]
     ]
     assert 0 == smq("group", "delete", "GID_cli_new", "--yes").exit_code
     # A broker of 5.x makes a group anew as soon as somebody asks for it.
     gone = smq("group", "show", "GID_cli_new", "--json")
     assert gone.exit_code == 2 or [16] == [
-        row["retry_times_max"] for row in json.loads(gone.stdout)["settings"]
+        row["max_reconsume_times"] for row in json.loads(gone.stdout)["settings"]
     ]
     broker = smq.json("broker", "ls")[0]["broker"]
     change = ("broker", "config", broker, "--yes")

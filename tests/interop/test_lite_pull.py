@@ -71,7 +71,7 @@ def test_assigned_queues_and_own_commits(apache_cluster: Any) -> None:
         poll_all(consumer, 20)
         consumer.commit()
 
-        assert [10, 10] == [consumer.committed(queue) for queue in queues]
+        assert [10, 10] == [consumer.committed_offset(queue) for queue in queues]
 
 
 def test_pulls_by_hand_tell_each_status(apache_cluster: Any) -> None:

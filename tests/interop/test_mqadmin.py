@@ -236,7 +236,7 @@ def listener(stage: Any) -> Iterator[Listener]:
 
 def committed(cluster: Any, group: str = RESET_GROUP) -> int:
     with sparrowmq.Admin(name_server=cluster.name_server) as admin:
-        return sum(each.consumer_offset or 0 for each in admin.group_lag(group, RESET_TOPIC))
+        return sum(each.committed_offset or 0 for each in admin.group_lag(group, RESET_TOPIC))
 
 
 def test_a_group_is_reset_through_its_members(

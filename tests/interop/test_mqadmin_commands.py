@@ -216,7 +216,7 @@ class Stage:
             wait_until(
                 "commits",
                 lambda: (
-                    sum(each.consumer_offset or 0 for each in admin.group_lag(GROUP, TOPIC))
+                    sum(each.committed_offset or 0 for each in admin.group_lag(GROUP, TOPIC))
                     == COUNT
                 ),
                 timeout_s=60,

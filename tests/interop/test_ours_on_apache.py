@@ -95,7 +95,7 @@ def test_every_message_arrives_once_and_is_committed(apache_cluster: Any) -> Non
     with Admin(name_server=apache_cluster.name_server) as admin:
         lags = admin.group_lag("GID_python_all", topic)
     assert [0] * 8 == [lag.lag for lag in lags]
-    assert 200 == sum(lag.consumer_offset or 0 for lag in lags)
+    assert 200 == sum(lag.committed_offset or 0 for lag in lags)
 
 
 def test_a_failing_message_comes_again_from_the_retry_topic(apache_cluster: Any) -> None:

@@ -98,7 +98,7 @@ def test_a_group_goes_on_where_it_has_committed(apache: Any) -> None:
     # 5.x takes commits of a group only once it has pulled.
     live(apache, group="GID_spark_at")
     with Admin(name_server=apache.name_server) as admin:
-        admin.update_offset("GID_spark_at", MessageQueue(TOPIC, "broker-a", 1), 140)
+        admin.update_committed_offset("GID_spark_at", MessageQueue(TOPIC, "broker-a", 1), 140)
 
     rows = live(apache, startingOffsets="group-or-latest", group="GID_spark_at")
     unknown = live(apache, startingOffsets="group-or-latest", group="GID_spark_unknown")

@@ -89,7 +89,7 @@ def test_a_group_that_has_committed_nothing_begins_at_the_latest_if_asked(
     cluster.create_topic("orders", queues=4)
     produce(cluster, 0, 40)
     with Admin(name_server=cluster.name_server) as admin:
-        admin.update_offset("GID_spark", MessageQueue("orders", "broker-a", 2), 0)
+        admin.update_committed_offset("GID_spark", MessageQueue("orders", "broker-a", 2), 0)
     options = {"nameServer": cluster.name_server, "topic": "orders", "group": "GID_spark"}
     reader = RocketMQReader(
         parse_options({**options, "startingOffsets": "group-or-latest"}, scope="batch")

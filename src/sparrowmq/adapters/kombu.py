@@ -260,7 +260,7 @@ class QueueChannel(_Channel):  # type: ignore[misc]
         topic, admin = topic_of(queue), self._get_admin()
         count = 0
         for lag in admin.group_lag(group_of(topic), topic):
-            admin.update_offset(group_of(topic), lag.queue, lag.broker_offset)
+            admin.update_committed_offset(group_of(topic), lag.queue, lag.max_offset)
             count += lag.lag
         return count
 

@@ -135,7 +135,7 @@ def topic_row(topic: TopicOverview, rate: float | None) -> Json:
         "topic": topic.topic,
         "queues": topic.queue_count,
         "brokers": [place.broker_name for place in topic.places],
-        "end_offsets": topic.broker_offset,
+        "end_offsets": topic.max_offset,
         "in_per_s": rate,
         "groups": list(topic.groups),
     }

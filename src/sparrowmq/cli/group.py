@@ -82,7 +82,7 @@ def show_group(cluster: CommandCluster, name: GroupName) -> None:
         {
             "broker": broker.name,
             "enabled": None if found is None else found.consume_enable,
-            "retry_times_max": None if found is None else found.retry_max_times,
+            "max_reconsume_times": None if found is None else found.retry_max_times,
             "retry_queues": None if found is None else found.retry_queue_nums,
         }
         for broker, found in known
@@ -109,7 +109,7 @@ def show_group(cluster: CommandCluster, name: GroupName) -> None:
     columns = [
         OutputColumn("broker"),
         OutputColumn("enabled"),
-        OutputColumn("retry_times_max", "retries"),
+        OutputColumn("max_reconsume_times", "retries"),
         OutputColumn("retry_queues", "retry queues"),
     ]
     print_rows(shown, columns, title="Settings", console=console)
@@ -221,7 +221,7 @@ def update_group(
         cluster.directory,
         name,
         is_enabled=enabled,
-        retry_times_max=retries,
+        max_reconsume_times=retries,
         retry_queues=retry_queues,
     )
     planned = cluster.run(operation)
@@ -231,7 +231,7 @@ def update_group(
             "enabled": arrow(
                 change.before and change.before.consume_enable, change.after.consume_enable
             ),
-            "retry_times_max": arrow(
+            "max_reconsume_times": arrow(
                 change.before and change.before.retry_max_times, change.after.retry_max_times
             ),
             "retry_queues": arrow(
@@ -243,7 +243,7 @@ def update_group(
     columns = [
         OutputColumn("broker"),
         OutputColumn("enabled"),
-        OutputColumn("retry_times_max", "retries"),
+        OutputColumn("max_reconsume_times", "retries"),
         OutputColumn("retry_queues", "retry queues"),
     ]
     carry_out(
@@ -321,8 +321,8 @@ def _lag_rows(snapshot: GroupSnapshot, topic: str | None) -> list[Json]:
             "broker": p.queue.broker_name,
             "queue": p.queue.queue_id,
             "lag": p.lag,
-            "committed": p.consumer_offset,
-            "end": p.broker_offset,
+            "committed": p.committed_offset,
+            "end": p.max_offset,
             "behind_since_timestamp_ms": (p.last_timestamp_ms or None) if p.lag else None,
         }
         for p in sorted(known, key=lambda p: (-p.lag, p.queue))

@@ -41,8 +41,8 @@ def json_of_group(case: Case) -> Json:
                 if snapshot.is_broadcasting
                 else state_of(case.ownership, queue),
                 "owners": [_seat(seat) for seat in seats],
-                "broker_offset": progress.broker_offset if progress else None,
-                "consumer_offset": progress.consumer_offset if progress else None,
+                "max_offset": progress.max_offset if progress else None,
+                "committed_offset": progress.committed_offset if progress else None,
                 "lag": progress.lag if progress else None,
                 "produced_per_second": round(rate.produced_per_s, 3) if rate else None,
                 "consumed_per_second": round(rate.consumed_per_s, 3) if rate else None,

@@ -27,11 +27,11 @@ class Directory:
 class QueueLag(NamedTuple):
     """How far a group is in one queue.
 
-    `consumer_offset` is None where the group has committed nothing; `lag` then counts every
+    `committed_offset` is None where the group has committed nothing; `lag` then counts every
     message that the queue has.
     """
 
     queue: MessageQueue
-    broker_offset: int
-    consumer_offset: int | None
+    max_offset: int
+    committed_offset: int | None
     lag: int

@@ -44,7 +44,7 @@ async def show_topics(watcher: Watcher, visit: Visit) -> View:
                 Cell(topic.topic, topic_href(topic.topic)),
                 Cell(topic.queue_count),
                 Cell(watcher.topic_rates.get(topic.topic)),
-                Cell(topic.broker_offset),
+                Cell(topic.max_offset),
                 Cell(len(topic.groups)),
                 Cell(named, note=visit.words("and {n} more", n=more) if more > 0 else ""),
                 Cell(", ".join(place.broker_name for place in topic.places)),

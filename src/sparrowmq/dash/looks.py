@@ -97,7 +97,7 @@ def look_of(case: Case) -> Look:
         marked=frozenset(s.client_id for s in case.ownership.seats if is_marked(s.version)),
         owners={queue: owners[queue] for queue in queues if queue in owners},
         in_hand=_in_hand(case),
-        offsets={p.queue: p.consumer_offset or 0 for p in snapshot.last.progress},
+        offsets={p.queue: p.committed_offset or 0 for p in snapshot.last.progress},
         queue_counts=Counter(queue.topic for queue in queues),
         subscriptions={
             s.topic: s.expression for view in snapshot.last.brokers for s in view.subscriptions
@@ -137,7 +137,7 @@ def _in_hand(case: Case) -> dict[MessageQueue, int]:
     found: dict[MessageQueue, int] = {}
     for report in case.snapshot.reports:
         for held in report.held:
-            committed = known[held.queue].consumer_offset if held.queue in known else None
+            committed = known[held.queue].committed_offset if held.queue in known else None
             done = max(0, held.commit_offset - committed) if committed else 0
             found[held.queue] = max(found.get(held.queue, 0), held.cached_count + done)
     return found

@@ -172,9 +172,9 @@ def compute_rates(snapshot: GroupSnapshot) -> dict[MessageQueue, QueueRate]:
         then = before.get(now.queue)
         if then is None:
             continue
-        consumed = (now.consumer_offset or 0) - (then.consumer_offset or 0)
+        consumed = (now.committed_offset or 0) - (then.committed_offset or 0)
         rates[now.queue] = QueueRate(
-            produced_per_s=(now.broker_offset - then.broker_offset) / seconds,
+            produced_per_s=(now.max_offset - then.max_offset) / seconds,
             consumed_per_s=consumed / seconds,
             stood_still=consumed == 0 and snapshot.interval_ms >= STILL_MS_MIN,
         )

@@ -100,16 +100,16 @@ def find_slow_members(case: Case) -> list[Finding]:
 def find_offsets_gone_back(case: Case) -> list[Finding]:
     """Q08: an offset is lower than it was a moment ago."""
     before = {
-        progress.queue: progress.consumer_offset or 0 for progress in case.snapshot.first.progress
+        progress.queue: progress.committed_offset or 0 for progress in case.snapshot.first.progress
     }
     back = [
         progress
         for progress in case.snapshot.last.progress
-        if (progress.consumer_offset or 0) < before.get(progress.queue, 0)
+        if (progress.committed_offset or 0) < before.get(progress.queue, 0)
     ]
     if not back:
         return []
-    count = sum(before[p.queue] - (p.consumer_offset or 0) for p in back)
+    count = sum(before[p.queue] - (p.committed_offset or 0) for p in back)
     return [
         Finding(
             rule="Q08",
@@ -120,7 +120,7 @@ def find_offsets_gone_back(case: Case) -> list[Finding]:
                     "{queue}: from {then} to {now}",
                     queue=describe_queues([p.queue]),
                     then=f"{before[p.queue]:,}",
-                    now=f"{p.consumer_offset or 0:,}",
+                    now=f"{p.committed_offset or 0:,}",
                 )
                 for p in back
             ),

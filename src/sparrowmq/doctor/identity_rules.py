@@ -56,7 +56,7 @@ def find_duplicated_retries(case: Case) -> list[Finding]:
     duplicates = find_duplicates(case.snapshot.last)
     retry = retry_topic(case.snapshot.group)
     known = case.snapshot.progress()
-    stored = sum(p.broker_offset for queue, p in known.items() if queue.topic == retry)
+    stored = sum(p.max_offset for queue, p in known.items() if queue.topic == retry)
     if not duplicates or not stored or case.snapshot.is_broadcasting:
         return []
     grown = sum(r.produced_per_s for queue, r in case.rates.items() if queue.topic == retry)

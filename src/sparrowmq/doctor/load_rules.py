@@ -231,8 +231,8 @@ def _stuck_finding(case: Case, queue: MessageQueue, owners: list[str]) -> Findin
     evidence = [
         Phrase(
             "offset {offset} of {end} did not move within {time}",
-            offset=f"{progress.consumer_offset or 0:,}",
-            end=f"{progress.broker_offset:,}",
+            offset=f"{progress.committed_offset or 0:,}",
+            end=f"{progress.max_offset:,}",
             time=case.describe_interval(),
         ),
         Phrase("owner: {ids}", ids=", ".join(owners)),
@@ -252,7 +252,7 @@ def _stuck_finding(case: Case, queue: MessageQueue, owners: list[str]) -> Findin
             "ends"
         ),
         remedy=(
-            f"look at the message at offset {progress.consumer_offset or 0} and at what the "
+            f"look at the message at offset {progress.committed_offset or 0} and at what the "
             "listener does with it (a call without a time-out?); this is not the rebalance"
         ),
         members=tuple(owners),

@@ -72,19 +72,19 @@ class BrokerView:
 class QueueProgress(NamedTuple):
     """How far the group is in one queue.
 
-    `consumer_offset` None or 0 may mean that nothing was ever committed: brokers say 0 for both.
+    `committed_offset` None or 0 may mean that nothing was ever committed: brokers say 0 for both.
     `last_timestamp_ms` is when the last message consumed was stored; 0 is unknown.
     """
 
     queue: MessageQueue
-    broker_offset: int
-    consumer_offset: int | None
+    max_offset: int
+    committed_offset: int | None
     last_timestamp_ms: int = 0
 
     @property
     def lag(self) -> int:
         """How many messages are not consumed yet."""
-        return max(0, self.broker_offset - (self.consumer_offset or 0))
+        return max(0, self.max_offset - (self.committed_offset or 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

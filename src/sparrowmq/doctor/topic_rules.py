@@ -62,13 +62,13 @@ def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
         return []
     first = {progress.queue: progress for progress in case.snapshot.first.progress}
     known = case.snapshot.progress()
-    topics_under_way = {p.queue.topic for p in known.values() if p.consumer_offset}
+    topics_under_way = {p.queue.topic for p in known.values() if p.committed_offset}
     new = [
         queue
         for queue, progress in known.items()
-        if not progress.consumer_offset
+        if not progress.committed_offset
         and queue in first
-        and first[queue].broker_offset > 0
+        and first[queue].max_offset > 0
         and queue.topic in topics_under_way
         and _is_user_queue(case, queue)
         and not (case.rates and case.rates[queue].consumed_per_s)

@@ -180,8 +180,8 @@ def _describe_cluster(out: _Families, overview: Overview) -> None:
             if value is not None:
                 out.set(name, value, broker.name, broker.cluster)
     for topic in overview.topics:
-        if topic.broker_offset is not None and not topic.is_internal:
-            out.set("sparrowmq_topic_end_offset", topic.broker_offset, topic.topic)
+        if topic.max_offset is not None and not topic.is_internal:
+            out.set("sparrowmq_topic_end_offset", topic.max_offset, topic.topic)
     for group in overview.groups:
         out.set("sparrowmq_group_retry_lag", group.retry_lag, group.group)
         for progress in group.topics:

@@ -52,7 +52,7 @@ def wait_until_consumed(
         while left := _lag_of(admin, group, topics):
             if _now_ms() >= until_ms:
                 lines = ", ".join(
-                    f"{lag.queue}: {lag.consumer_offset} of {lag.broker_offset}" for lag in left
+                    f"{lag.queue}: {lag.committed_offset} of {lag.max_offset}" for lag in left
                 )
                 members = ", ".join(admin.consumer_ids(group)) or "nobody"
                 raise ClusterFailed(

@@ -145,7 +145,7 @@ def test_groups_are_added_up_over_brokers_and_the_neediest_come_first() -> None:
     assert [*internal, "t1", "t2"] == [t.topic for t in seen.topics]
     assert internal == [t.topic for t in seen.topics if t.is_internal]
     t1 = seen.topics[3]
-    assert (8, ("GID_far", "GID_idle"), 560) == (t1.queue_count, t1.groups, t1.broker_offset)
+    assert (8, ("GID_far", "GID_idle"), 560) == (t1.queue_count, t1.groups, t1.max_offset)
     first = seen.brokers[0]
     assert ("broker-a", "c1", "4.9.7", 7.5) == (
         first.name,
@@ -210,7 +210,7 @@ def test_flows_are_those_between_two_looks() -> None:
     def look(at_ms: int, end: int, done: int) -> Overview:
         progress = TopicProgress("t", 1, end, done, end - done, end - done, None)
         group = GroupOverview(group="G", topics=(progress,))
-        topic = overview.TopicOverview(topic="t", places=(), broker_offset=end)
+        topic = overview.TopicOverview(topic="t", places=(), max_offset=end)
         return Overview(
             at_ms=at_ms, timestamp_ms=at_ms, brokers=(), topics=(topic,), groups=(group,)
         )

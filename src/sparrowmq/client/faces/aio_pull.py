@@ -195,7 +195,7 @@ class AsyncLitePullConsumer:
         """
         await self._member.run(poll.commit(self._state, offsets))
 
-    async def committed(self, queue: MessageQueue) -> int | None:
+    async def committed_offset(self, queue: MessageQueue) -> int | None:
         """Return what the group has committed for a queue; None for nothing.
 
         Raises: RouteError, TransportError, BrokerError.
@@ -253,7 +253,7 @@ class AsyncLitePullConsumer:
         """
         await self._member.run(poll.seek_to_time(self._state, queues, timestamp_ms=timestamp_ms))
 
-    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a wall-clock time.
 
         Raises: RouteError, TransportError, BrokerError.

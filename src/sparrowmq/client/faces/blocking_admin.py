@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Literal, Self, TypeVar, Unpack
 
 from sparrowmq.client.assembly import (
     make_directory,
@@ -149,7 +149,7 @@ class Admin:
         group: str,
         *,
         is_enabled: bool | None = None,
-        retry_times_max: int | None = None,
+        max_reconsume_times: int | None = None,
         retry_queues: int | None = None,
         dry_run: bool = False,
     ) -> list[GroupChange]:
@@ -159,7 +159,7 @@ class Admin:
 
         Args:
             is_enabled: whether brokers give messages to the group; None leaves it.
-            retry_times_max: how often a failed message comes again before it is a dead letter.
+            max_reconsume_times: how often a failed message comes again before it is a dead letter.
             retry_queues: how many queues the retry topic has at each broker.
             dry_run: only say what would change.
 
@@ -170,7 +170,7 @@ class Admin:
                 self._directory,
                 group,
                 is_enabled=is_enabled,
-                retry_times_max=retry_times_max,
+                max_reconsume_times=max_reconsume_times,
                 retry_queues=retry_queues,
             )
         )
@@ -237,8 +237,37 @@ class Admin:
         """
         return self._driver.run(accounts.list_accounts(self._directory))
 
-    def put_account(self, change: AccountChange) -> None:
-        """Make an account at every broker, or change what is given of it."""
+    def put_account(
+        self,
+        access_key: str,
+        *,
+        secret_key: str | None = None,
+        is_admin: bool | None = None,
+        white_remote_address: str | None = None,
+        default_topic_perm: str | None = None,
+        default_group_perm: str | None = None,
+        topic_perms: Sequence[str] | None = None,
+        group_perms: Sequence[str] | None = None,
+    ) -> None:
+        """Make an account at every broker, or change what is given of it.
+
+        Args:
+            secret_key: a new account needs one.
+            is_admin: whether it may change everything.
+            white_remote_address: the addresses it may come from, such as `10.0.0.*`.
+            default_topic_perm, default_group_perm: "DENY", "PUB", "SUB" or "PUB|SUB".
+            topic_perms, group_perms: what differs from these, such as `["orders=PUB|SUB"]`.
+        """
+        change = AccountChange(
+            access_key=access_key,
+            secret_key=secret_key,
+            admin=is_admin,
+            white_remote_address=white_remote_address,
+            default_topic_perm=default_topic_perm,
+            default_group_perm=default_group_perm,
+            topic_perms=None if topic_perms is None else ",".join(topic_perms),
+            group_perms=None if group_perms is None else ",".join(group_perms),
+        )
         self._driver.run(accounts.put_account(self._directory, change))
 
     def delete_account(self, access_key: str) -> None:
@@ -254,16 +283,32 @@ class Admin:
         return self._driver.run(take_overview(self._directory))
 
     def reset_offsets(
-        self, group: str, topic: str, target: Target, *, dry_run: bool = False
+        self,
+        group: str,
+        topic: str,
+        *,
+        to: Literal["earliest", "latest"] | None = None,
+        timestamp_ms: int | None = None,
+        offset: int | None = None,
+        dry_run: bool = False,
     ) -> ResetPlan:
         """Move a group in a topic; brokers notify the members that are connected.
 
         Args:
-            target: where, such as `Target(is_earliest=True)` or `Target(timestamp_ms=...)`.
+            to: the oldest message of each queue, or its end.
+            timestamp_ms: or the first message stored at or after this wall-clock time.
+            offset: or this offset of each queue.
             dry_run: only say what would change.
 
-        Raises: UsageError for an offset while members are connected; TopicRouteNotFound.
+        Raises: UsageError unless one of the three is given, or for an offset while members are
+        connected; TopicRouteNotFound.
         """
+        target = Target(
+            is_earliest=to == "earliest",
+            is_latest=to == "latest",
+            timestamp_ms=timestamp_ms,
+            offset=offset,
+        )
         plan = self._driver.run(plan_reset(self._directory, group, topic, target=target))
         if not dry_run:
             self._driver.run(apply_reset(self._directory, plan))
@@ -289,7 +334,7 @@ class Admin:
         """
         return self._driver.run(administer.committed_offset(self._directory, group, queue))
 
-    def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+    def update_committed_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Set what a group has committed; its members do not notice until they rebalance."""
         operation = administer.set_committed_offset(
             self._directory, group, queue=queue, offset=offset

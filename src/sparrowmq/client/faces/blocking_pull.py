@@ -191,7 +191,7 @@ class LitePullConsumer:
         """
         self._member.run(poll.commit(self._state, offsets))
 
-    def committed(self, queue: MessageQueue) -> int | None:
+    def committed_offset(self, queue: MessageQueue) -> int | None:
         """Return what the group has committed for a queue; None for nothing.
 
         Raises: RouteError, TransportError, BrokerError.
@@ -249,7 +249,7 @@ class LitePullConsumer:
         """
         self._member.run(poll.seek_to_time(self._state, queues, timestamp_ms=timestamp_ms))
 
-    def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a wall-clock time.
 
         Raises: RouteError, TransportError, BrokerError.

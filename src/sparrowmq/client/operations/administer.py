@@ -277,12 +277,12 @@ def group_lag(directory: Directory, group: str, topic: str) -> Operation[list[Qu
 def _queue_lag(directory: Directory, group: str, queue: MessageQueue) -> Operation[QueueLag]:
     # The committed offset first: a group that keeps up would else seem to be ahead.
     committed = yield from committed_offset(directory, group, queue)
-    broker_offset = yield from queue_max_offset(directory, queue)
+    max_offset = yield from queue_max_offset(directory, queue)
     begin = committed
     if begin is None:
         begin = yield from queue_min_offset(directory, queue)
     queue = directory.namespace.unwrap_queue(queue)
-    return QueueLag(queue, broker_offset, committed, max(0, broker_offset - begin))
+    return QueueLag(queue, max_offset, committed, max(0, max_offset - begin))
 
 
 def consumer_ids(directory: Directory, group: str) -> Operation[list[str]]:

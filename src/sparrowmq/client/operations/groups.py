@@ -97,7 +97,7 @@ def plan_group_update(
     group: str,
     *,
     is_enabled: bool | None = None,
-    retry_times_max: int | None = None,
+    max_reconsume_times: int | None = None,
     retry_queues: int | None = None,
 ) -> Operation[list[GroupChange]]:
     """Say what an update of a group's settings would change at each broker. Nothing is changed.
@@ -106,19 +106,22 @@ def plan_group_update(
 
     Args:
         is_enabled: whether brokers give messages to the group; None leaves it.
-        retry_times_max: how often a failed message comes again before it is a dead letter.
+        max_reconsume_times: how often a failed message comes again before it is a dead letter.
         retry_queues: how many queues the retry topic has at each broker.
 
     Raises: ConfigError; RouteError if no broker is known; ConnectFailed; BrokerError;
     TransportError.
     """
     check_group(group)
-    for name, value in (("retry_times_max", retry_times_max), ("retry_queues", retry_queues)):
+    for name, value in (
+        ("max_reconsume_times", max_reconsume_times),
+        ("retry_queues", retry_queues),
+    ):
         if value is not None:
             check_range(name, value, 0, RETRIES_MAX)
     wanted = {
         "consume_enable": is_enabled,
-        "retry_max_times": retry_times_max,
+        "retry_max_times": max_reconsume_times,
         "retry_queue_nums": retry_queues,
     }
     settings = {name: value for name, value in wanted.items() if value is not None}

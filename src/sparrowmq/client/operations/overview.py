@@ -60,8 +60,8 @@ class TopicProgress(NamedTuple):
     Args:
         topic: its name.
         queue_count: how many queues there are.
-        broker_offset: the ends of all queues, added up.
-        consumer_offset: what the group has committed, added up.
+        max_offset: the ends of all queues, added up.
+        committed_offset: what the group has committed, added up.
         lag: messages not consumed yet.
         queue_lag_max: those of the queue that is furthest behind.
         last_timestamp_ms: when the last message consumed was stored, of the queue where that was
@@ -70,8 +70,8 @@ class TopicProgress(NamedTuple):
 
     topic: str
     queue_count: int
-    broker_offset: int
-    consumer_offset: int
+    max_offset: int
+    committed_offset: int
     lag: int
     queue_lag_max: int
     last_timestamp_ms: int | None
@@ -130,14 +130,14 @@ class TopicOverview:
         places: its queues, by broker.
         is_internal: whether RocketMQ made it: for itself, for retries, or for dead letters.
         groups: the groups that have committed something in it, by name.
-        broker_offset: the ends of all its queues, added up; None if no group shows them.
+        max_offset: the ends of all its queues, added up; None if no group shows them.
     """
 
     topic: str
     places: tuple[TopicPlace, ...]
     is_internal: bool = False
     groups: tuple[str, ...] = ()
-    broker_offset: int | None = None
+    max_offset: int | None = None
 
     @property
     def queue_count(self) -> int:
@@ -224,8 +224,8 @@ def group_flows(before: Overview, after: Overview) -> dict[str, FlowRates]:
     then = {(group.group, t.topic): t for group in before.groups for t in group.topics}
     return {
         group.group: FlowRates(
-            sum(t.broker_offset - b.broker_offset for t, b in pairs) / seconds,
-            sum(t.consumer_offset - b.consumer_offset for t, b in pairs) / seconds,
+            sum(t.max_offset - b.max_offset for t, b in pairs) / seconds,
+            sum(t.committed_offset - b.committed_offset for t, b in pairs) / seconds,
         )
         for group in after.groups
         if (
@@ -241,11 +241,11 @@ def topic_rates(before: Overview, after: Overview) -> dict[str, float]:
     seconds = _seconds_between(before, after)
     if seconds is None:
         return {}
-    then = {t.topic: t.broker_offset for t in before.topics}
+    then = {t.topic: t.max_offset for t in before.topics}
     return {
-        t.topic: (t.broker_offset - known) / seconds
+        t.topic: (t.max_offset - known) / seconds
         for t in after.topics
-        if t.broker_offset is not None and (known := then.get(t.topic)) is not None
+        if t.max_offset is not None and (known := then.get(t.topic)) is not None
     }
 
 
@@ -375,8 +375,8 @@ def _add(one: TopicProgress, other: TopicProgress) -> TopicProgress:
     return TopicProgress(
         topic=one.topic,
         queue_count=one.queue_count + other.queue_count,
-        broker_offset=one.broker_offset + other.broker_offset,
-        consumer_offset=one.consumer_offset + other.consumer_offset,
+        max_offset=one.max_offset + other.max_offset,
+        committed_offset=one.committed_offset + other.committed_offset,
         lag=one.lag + other.lag,
         queue_lag_max=max(one.queue_lag_max, other.queue_lag_max),
         last_timestamp_ms=min(times, default=None),
@@ -403,7 +403,7 @@ def _merge_topics(
         for progress in group.topics:
             consumed_by.setdefault(progress.topic, []).append(group.group)
             # Groups without an offset at some broker are not shown that broker's queues.
-            ends[progress.topic] = max(ends.get(progress.topic, 0), progress.broker_offset)
+            ends[progress.topic] = max(ends.get(progress.topic, 0), progress.max_offset)
     # Each broker makes a topic of its name, of its cluster's, and one for replies to requests.
     own = {view.broker.name for view in views}
     own |= {name for v in views for name in (v.broker.cluster, f"{v.broker.cluster}_REPLY_TOPIC")}
@@ -414,7 +414,7 @@ def _merge_topics(
             places=tuple(places[name]),
             is_internal=name in own or is_system_topic(name) or name.startswith(prefixes),
             groups=tuple(consumed_by.get(name, ())),
-            broker_offset=ends.get(name),
+            max_offset=ends.get(name),
         )
 
 
@@ -490,8 +490,8 @@ def _sum_up(topic: str, queues: Collection[_OffsetsAt | OffsetWrapper]) -> Topic
     return TopicProgress(
         topic=topic,
         queue_count=len(lags),
-        broker_offset=sum(at.broker_offset for at in queues),
-        consumer_offset=sum(at.consumer_offset or 0 for at in queues),
+        max_offset=sum(at.broker_offset for at in queues),
+        committed_offset=sum(at.consumer_offset or 0 for at in queues),
         lag=sum(lags),
         queue_lag_max=max(lags),
         last_timestamp_ms=min(behind, default=None),

@@ -53,7 +53,10 @@ class Target:
     def __post_init__(self) -> None:
         given = (self.is_earliest, self.is_latest)
         known = (self.timestamp_ms is not None, self.offset is not None)
-        assert sum((*given, *known)) == 1
+        if sum((*given, *known)) != 1:
+            raise UsageError(
+                'say where to go on: to="earliest", to="latest", a timestamp_ms, or an offset'
+            )
 
     @property
     def broker_timestamp(self) -> int | None:
@@ -124,7 +127,7 @@ def plan_reset(
         if not queues or (lag.queue.broker_name, lag.queue.queue_id) in set(queues)
     ]
     offsets = yield from gather(
-        [_target_offset(directory, lag.queue, target, lag.broker_offset) for lag in chosen],
+        [_target_offset(directory, lag.queue, target, lag.max_offset) for lag in chosen],
         name=f"reset of {group}",
     )
     members = yield from consumer_ids(directory, group)
@@ -133,7 +136,7 @@ def plan_reset(
         topic=topic,
         target=target,
         queues=tuple(
-            QueueReset(lag.queue, lag.consumer_offset, offset, lag.broker_offset)
+            QueueReset(lag.queue, lag.committed_offset, offset, lag.max_offset)
             for lag, offset in zip(chosen, offsets, strict=True)
         ),
         members=tuple(sorted(members)),
