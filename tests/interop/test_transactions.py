@@ -93,7 +93,7 @@ def test_outcomes_of_java_s_producer_count_and_unknown_ones_are_asked_for(
             event["topic"], event["tags"], event["transactionId"]
         )  # fmt: skip
     for event in consumer.named("message"):
-        assert ids[event["body"]] == event["msgId"]
+        assert ids[event["body"]] == event["msgId"] == event["transactionId"]
     assert 0 == producer.stop()
     assert 0 == consumer.stop()
 
@@ -170,5 +170,5 @@ def test_our_producer_s_outcomes_count_and_its_unknown_ones_are_asked_for(
         assert unknown == asked.keys()
     assert {"committed", "kept", "left"} == bodies(consumer.named("message")).keys()
     for event in consumer.named("message"):
-        assert halves[event["body"]].msg_id == event["msgId"]
+        assert halves[event["body"]].msg_id == event["msgId"] == event["transactionId"]
     assert 0 == consumer.stop()

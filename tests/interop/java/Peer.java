@@ -338,6 +338,7 @@ public final class Peer {
                 "offset", message.getQueueOffset(), "msgId", message.getMsgId(),
                 "tags", message.getTags(), "keys", message.getKeys(),
                 "number", message.getUserProperty("number"),
+                "transactionId", message.getTransactionId(),
                 "reconsumeTimes", message.getReconsumeTimes(), "ok", !fails);
             ok = ok && !fails;
         }
