@@ -18,7 +18,7 @@ from sparrowmq.protocol import fastjson
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
-from sparrowmq.protocol.record import decode_messages
+from sparrowmq.protocol.record import BatchEntry, decode_messages, encode_batch
 
 pytestmark = [
     pytest.mark.interop,
@@ -197,6 +197,16 @@ class Transcript:
         self._ask("send without a header", "one", 310, None, b"x")
         self._ask("send without a body", "one", 310, send_fields(1))
         self._ask("send a delayed one", "one", 310, send_fields(3, properties="DELAY\x0118"), b"x")
+        no_number = send_fields(3, properties="DELAY\x01soon")
+        self._ask("send a delay that is no number", "one", 310, no_number, b"x")
+        self._ask("send to a queue that is no number", "one", 310, send_fields(0, e="x"), b"x")
+        half = send_fields(3, properties="TRAN_MSG\x01true", f=4)
+        self._ask("send half without a group", "one", 310, half, b"x")
+        half = send_fields(3, properties="TRAN_MSG\x01no", f=4)
+        self._ask("send half and not half", "one", 310, half, b"x")
+        batch = send_fields(0, topic="%RETRY%GID_batch", m="true")
+        entry = encode_batch([BatchEntry(0, b"x", "")])
+        self._ask("send a batch to a retry topic", "one", 320, batch, entry)
 
     def _v1(self, queue_id: int) -> dict[str, object]:
         fields = {"producerGroup": "GID_p", "topic": TOPIC, "defaultTopic": "TBW102", "flag": 7}
@@ -298,6 +308,8 @@ class Transcript:
         self._pushes("connection closed", "one")
         self._ask("members after the close", "one", 38, {"consumerGroup": GROUP})
         self._ask("delete a topic", "one", 215, {"topic": "made"})
+        self._ask("make it again", "one", 17, topic_fields("made"))
+        self._ask("end of a topic made again", "one", 30, {"topic": "made", "queueId": 0})
 
     def _send_one(self, body: str) -> None:
         self._wires["two"].ask(
@@ -408,6 +420,12 @@ ON_PURPOSE = {
     "send without a topic": "4.9.7 reads an absent field as null; we name the field",
     "send without a header": "the same",
     "lock a queue that is none": "a lock of a queue that does not exist is refused",
+    "send a delay that is no number": "4.9.7 fails over it; we name it",
+    "send to a queue that is no number": "the same",
+    "send half without a group": "4.9.7 stores what nobody can end",
+    "send half and not half": "4.9.7 stores what no queue ever shows",
+    "send a batch to a retry topic": "4.9.7 stores it, 5.x refuses it as well",
+    "end of a topic made again": "it goes on: the log has the messages that it had before",
     "pull by SQL": "Apache's brokers filter by SQL92 if enablePropertyFilter is set; ours always",
 }
 
