@@ -41,8 +41,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparrowmq import AsyncProducer, ConsumeFromWhere, Message, MessageExt, Producer, PushConsumer
-from sparrowmq.store import speedups
+from sparrowmq import (
+    AsyncProducer,
+    ConsumeFromWhere,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    SendResult,
+)
+from sparrowmq.protocol import speedups
 from sparrowmq.testing import EmbeddedCluster
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,6 +93,22 @@ class Row(NamedTuple):
     width: int
     broker_max: float = 1.0
     client_max: float | None = None
+
+    def of_client(self) -> list[Row]:
+        """Return the rows of our client: it has two ways to send asynchronously, Java's one.
+
+        With `send_nowait` a callback hears of each message, as with Java's client, and messages
+        of one queue share a request, which Java's do not. With `send` a task awaits each message,
+        which has a request of its own.
+        """
+        if self.client_max is None:
+            return []
+        if self.mode != "async":
+            return [self]
+        return [
+            self._replace(name=f"{self.name}, {how}", mode=mode)
+            for how, mode in (("callbacks", "callbacks"), ("awaited", "async"))
+        ]
 
 
 ROWS = (
@@ -199,6 +223,33 @@ async def send_beside(name_server: str, topic: str, width: int, seconds: float) 
     return told
 
 
+async def send_with_callbacks(
+    name_server: str, topic: str, width: int, seconds: float
+) -> dict[str, float]:
+    window = Window()
+    deadline = time.perf_counter() + SETTLE_S + seconds
+    free = asyncio.Semaphore(width)
+    async with AsyncProducer("GID_load", name_server=name_server) as producer:
+
+        def done(future: asyncio.Future[SendResult]) -> None:
+            future.result()
+            window.count += 1
+            free.release()
+
+        async def send() -> None:
+            while time.perf_counter() < deadline:
+                await free.acquire()
+                producer.send_nowait(Message(topic, BODY)).add_done_callback(done)
+
+        sender = asyncio.create_task(send())
+        await asyncio.sleep(SETTLE_S)
+        window.begin()
+        await asyncio.sleep(seconds)
+        told = window.end()
+        await sender
+    return told
+
+
 def drain(name_server: str, topic: str, size: int, group: str) -> dict[str, float]:
     window, lock = Window(), threading.Lock()
     done = threading.Event()
@@ -235,6 +286,8 @@ def load(mode: str, name_server: str, topic: str, width: int, last: str) -> dict
         return send_batches(name_server, topic, width, float(last))
     if mode == "async":
         return asyncio.run(send_beside(name_server, topic, width, float(last)))
+    if mode == "callbacks":
+        return asyncio.run(send_with_callbacks(name_server, topic, width, float(last)))
     return drain(name_server, topic, width, last)
 
 
@@ -326,8 +379,8 @@ class Comparison:
                 has_rested = True
             for name, target in self._targets.items():
                 self._note(row, name, self._run_java(row, target))
-            if row.client_max is not None and not only:
-                self._note(row, "our client", self._run_ours(row, self._targets["apache"]))
+            for own in row.of_client() if not only else []:
+                self._note(own, "our client", self._run_ours(own, self._targets["apache"]))
 
     def _last(self, row: Row) -> str:
         if row.mode != "drain":
@@ -349,7 +402,7 @@ class Comparison:
 
     def _note(self, row: Row, who: str, sample: Sample) -> None:
         self.samples.setdefault((row.name, who), []).append(sample)
-        print(f"{row.name:26}{who:12}{sample.rate:10,.0f}/s", end="")
+        print(f"{row.name:36}{who:12}{sample.rate:10,.0f}/s", end="")
         print(f"{sample.broker_cpu:9.1f}{sample.client_cpu:9.1f}", flush=True)
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
@@ -361,10 +414,11 @@ class Comparison:
             peer, ours = self._median(row, "apache"), self._median(row, "ours")
             of_brokers = describe_row(row, peer, ours, peer.broker_cpu, ours.broker_cpu)
             brokers.append({**of_brokers, "wanted": row.broker_max})
-            if (row.name, "our client") in self.samples:
-                ours = self._median(row, "our client")
-                of_clients = describe_row(row, peer, ours, peer.client_cpu, ours.client_cpu)
-                clients.append({**of_clients, "wanted": row.client_max})
+            for own in row.of_client():
+                if (own.name, "our client") in self.samples:
+                    ours = self._median(own, "our client")
+                    of_clients = describe_row(own, peer, ours, peer.client_cpu, ours.client_cpu)
+                    clients.append({**of_clients, "wanted": own.client_max})
         figures = {"memory": self.memory, "latency": self.latency}
         return {
             "broker": brokers,

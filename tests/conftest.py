@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from certificates import Certificates
     from golden import GoldenDirectory
-    from sparrowmq.store.speedups import Speedups
+    from sparrowmq.protocol.speedups import Speedups
 
 # Hypothesis fails an example that takes over 0.2 s: on a busy machine that says nothing.
 settings.register_profile("sparrowmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -121,7 +121,7 @@ def built_speedups(tmp_path_factory: pytest.TempPathFactory) -> Speedups:
 @pytest.fixture(scope="module")
 def without_speedups() -> Iterator[None]:
     """Run the tests of a module without the extension in C, also where it is installed."""
-    from sparrowmq.store import speedups
+    from sparrowmq.protocol import speedups
 
     before, speedups.functions = speedups.functions, None
     yield
@@ -131,7 +131,7 @@ def without_speedups() -> Iterator[None]:
 @pytest.fixture(scope="module", params=["plain", "speedups"])
 def both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run the tests of a module without the extension in C, and with it."""
-    from sparrowmq.store import speedups
+    from sparrowmq.protocol import speedups
 
     before, is_plain = speedups.functions, request.param == "plain"
     speedups.functions = None if is_plain else request.getfixturevalue("built_speedups")

@@ -14,9 +14,14 @@ from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.model import CompressionType, MessageExt
 from sparrowmq.model.message import INFLATED_BYTES_MAX
 from sparrowmq.protocol import record as records
+from sparrowmq.protocol import speedups
 from sparrowmq.protocol.compression import COMPRESSED, compress_body
 from sparrowmq.protocol.message_id import encode_offset_msg_id
-from sparrowmq.protocol.properties import encode_properties, parse_properties
+from sparrowmq.protocol.properties import (
+    StoredProperties,
+    encode_properties,
+    parse_properties,
+)
 from sparrowmq.protocol.record import (
     BatchEntry,
     Record,
@@ -28,6 +33,8 @@ from sparrowmq.protocol.record import (
     encode_host,
     encode_record,
 )
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 def to_host(host: tuple[str, int]) -> bytes:
@@ -186,6 +193,35 @@ def test_usual_records_are_read_as_all_others_are(originals: list[Record]) -> No
         encode_offset_msg_id(decoded.store_host, decoded.position)
         for decoded in map(decode_record, map(encode_record, originals[: len(found.messages)]))
     ]
+
+
+@pytest.mark.parametrize(
+    ("begin", "count", "unusual_bits", "expected"),
+    [(0, 3, 0, 3), (1, 2, 0, 3), (3, 0, 0, 3), (4, 0, 0, 4), (-1, 0, 0, -1), (0, 1, 4, 1)],
+)
+def test_extension_reads_usual_records_and_stops_at_others(
+    built_speedups: speedups.Speedups, begin: int, count: int, unusual_bits: int, expected: int
+) -> None:
+    some = [
+        encode_record(Record(topic=topic, queue_id=7, body=b"abc", sys_flag=flag))
+        for topic, flag in (("T", 0), ("T", 4), ("Other", 0))
+    ]
+    ends = {
+        0: 0,
+        1: len(some[0]),
+        2: len(some[0] + some[1]),
+        3: len(b"".join(some)),
+        4: 999,
+        -1: -1,
+    }
+    buffer, messages = b"".join(some), list[MessageExt]()
+
+    at = built_speedups.decode_messages(
+        buffer, ends[begin], messages, MessageExt, StoredProperties, "b", unusual_bits
+    )
+
+    assert ends[expected] == at
+    assert decode_messages(buffer, broker_name="b").messages[begin:][:count] == messages
 
 
 @given(st.binary(max_size=300))

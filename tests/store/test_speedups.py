@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparrowmq.errors import SparrowError
+from sparrowmq.protocol import speedups
 from sparrowmq.protocol.record import (
     BatchEntry,
     Record,
@@ -18,7 +19,6 @@ from sparrowmq.protocol.record import (
     encode_host,
     encode_record,
 )
-from sparrowmq.store import speedups
 from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.index_file import _add_entries
 from sparrowmq.store.message_batch import (
@@ -262,7 +262,7 @@ def test_wrong_arguments_are_errors() -> None:
 
 
 def test_other_interface_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = type("Module", (), {"INTERFACE": 2})()
+    module = type("Module", (), {"INTERFACE": 1})()
     monkeypatch.setattr(speedups, "import_module", lambda name: module)
 
     assert speedups._find() is None

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from sparrowmq.store.speedups import Speedups
+from sparrowmq.protocol.speedups import Speedups
 
 SOURCE = Path(__file__).resolve().parents[2] / "speedups"
 

@@ -42,6 +42,7 @@ import msgspec
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.model import MessageExt
 from sparrowmq.model.message import INFLATED_BYTES_MAX
+from sparrowmq.protocol import speedups
 from sparrowmq.protocol.compression import COMPRESSED, inflate
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX, StoredProperties
 
@@ -373,6 +374,12 @@ def _decode_plain(
 ) -> int:
     """Add the messages of usual records; return where the first other one stands, or the end."""
     end = len(buffer)
+    if (functions := speedups.functions) is not None:
+        at = functions.decode_messages(
+            buffer, at, messages, MessageExt, StoredProperties, broker_name, _UNUSUAL_BITS
+        )
+        if at == end:
+            return at
     last_at = end - _HEAD_V4.size
     unpack, checksum, add = _HEAD_V4.unpack_from, zlib.crc32, messages.append
     # The records of one answer share their topic, which is compared with its length before it.

@@ -31,7 +31,7 @@ from collections.abc import Generator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from sparrowmq.store import speedups
+from sparrowmq.protocol import speedups
 from sparrowmq.store.even_index import KeyRun
 from sparrowmq.store.storage import StorageFile
 

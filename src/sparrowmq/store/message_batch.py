@@ -18,9 +18,9 @@ from zlib import crc32
 
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model.message import PROPERTY_DELAY_LEVEL, PROPERTY_TAGS
+from sparrowmq.protocol import speedups
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX
 from sparrowmq.protocol.record import MAGIC_V1, V6_BITS, BatchSpan, head_of, scan_batch
-from sparrowmq.store import speedups
 from sparrowmq.store.consume_queue import ENTRY
 from sparrowmq.store.even_batch import EvenMessages, EvenRecords, ends_alike, find_even
 from sparrowmq.store.record_check import (

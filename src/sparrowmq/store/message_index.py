@@ -27,8 +27,8 @@ from struct import Struct
 from typing import NamedTuple
 
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+from sparrowmq.protocol import speedups
 from sparrowmq.protocol.record import MAGIC_V1, MAGIC_V2
-from sparrowmq.store import speedups
 from sparrowmq.store.checkpoint import IndexMark
 from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.even_index import KeyRun, find_run, may_begin_run

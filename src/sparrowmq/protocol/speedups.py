@@ -1,19 +1,24 @@
-"""Three functions over bytes that an extension in C may do for the store, if it is installed.
+"""Four functions over bytes that an extension in C may do, if it is installed.
 
 The extension is a distribution of its own, `sparrowmq-speedups` (`speedups/` in the repository).
-The store has each of its functions in Python too, needs none of them, and gives and takes the same
-bytes with and without (tests/store/test_speedups.py). What they gain, and what else was tried:
+Three are the store's, one is for who reads the answers to pulls. Each is there in Python too, and
+gives and takes the same with and without (tests/store/test_speedups.py,
+tests/protocol/test_record.py). What they gain, and what else was tried:
 docs/decisions/speedups-in-c.md.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from sparrowmq.model import MessageExt
 
 # The number that the extension must have: another one takes or returns something else.
-_INTERFACE = 1
+_INTERFACE = 2
 
 
 class Speedups(Protocol):
@@ -78,6 +83,26 @@ class Speedups(Protocol):
         """
         ...
 
+    def decode_messages(
+        self,
+        buffer: bytes,
+        at: int,
+        messages: list[MessageExt],
+        message_type: type[MessageExt],
+        properties_type: Callable[[bytes], Mapping[str, str]],
+        broker_name: str,
+        unusual_bits: int,
+        /,
+    ) -> int:
+        """Add the messages of usual records, from `at` on, to a list.
+
+        Args:
+            unusual_bits: of the sys flag; a record with one of them is not usual.
+
+        Returns: where the first record stands that is not, or the end.
+        """
+        ...
+
 
 def _find() -> Speedups | None:
     try:
@@ -87,5 +112,5 @@ def _find() -> Speedups | None:
     return found if found.INTERFACE == _INTERFACE else None
 
 
-# Read at each use: tests run the store with and without them.
+# Read at each use: tests run with and without them.
 functions = _find()
