@@ -5,7 +5,7 @@
   names.
 - The reference page of commands is made of the command line itself, that of metrics of the tables
   of series.
-- The tables of the page on speed are what the benchmark beside Apache RocketMQ wrote last.
+- The tables of the pages on speed are what the benchmarks beside Apache and Kafka wrote last.
 - The types of settings (for editors and type checkers) and the reference page of settings are made
   of the rows in `client/config.py` and `config.py`.
 """
@@ -48,7 +48,7 @@ CLIENT = ROOT / "src/sparrowmq/client"
 PAGE = ROOT / "docs/reference/settings.md"
 METRICS_PAGE = ROOT / "docs/reference/metrics.md"
 COMMANDS_PAGE = ROOT / "docs/reference/command-line.md"
-SPEED_PAGE = ROOT / "docs/explanation/speed.md"
+SPEED_PAGES = ROOT / "docs/explanation/speed.md", ROOT / "docs/explanation/spark-speed.md"
 RUFF = Path(sys.executable).with_name("ruff")
 
 FACES = {
@@ -344,14 +344,16 @@ def tidy(text: str, path: Path) -> str:
     return text
 
 
-def make_speed_page() -> tuple[Path, str]:
-    """Put the results of `benchmarks/against_apache.py` into the page that explains them."""
+def make_speed_pages() -> Iterator[tuple[Path, str]]:
+    """Put the results of benchmarks into the pages that explain them."""
 
     def put(found: re.Match[str]) -> str:
-        return f"{found[1]}\n{(ROOT / found[2]).read_text()}{found[3]}"
+        results = ROOT / found[2]
+        return f"{found[1]}\n{results.read_text()}{found[3]}" if results.exists() else found[0]
 
     block = r"(<!-- Made of (\S+) by `make generate`\. -->)\n.*?(<!-- End\. -->)"
-    return SPEED_PAGE, re.sub(block, put, SPEED_PAGE.read_text(), flags=re.DOTALL)
+    for page in SPEED_PAGES:
+        yield page, re.sub(block, put, page.read_text(), flags=re.DOTALL)
 
 
 def main(arguments: list[str]) -> int:
@@ -363,7 +365,7 @@ def main(arguments: list[str]) -> int:
             make_page(),
             make_metrics_page(),
             make_commands_page(),
-            make_speed_page(),
+            *make_speed_pages(),
         ]
     )
     changed = [path for path, text in made.items() if not same(path, text)]

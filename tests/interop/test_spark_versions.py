@@ -94,6 +94,7 @@ def run_job(
         ("4.1", "classic"),
         ("4.1", "connect"),
         ("4.2", "classic"),
+        ("4.2", "connect"),
     ],
 )
 def test_a_version_reads_and_writes_and_says_what_it_cannot(
