@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +37,41 @@ def fill(cluster: EmbeddedCluster, topic: str, counts: list[int]) -> None:
 def commit(admin: Admin, group: str, topic: str, offsets: list[int]) -> None:
     for queue_id, offset in enumerate(offsets):
         admin.update_committed_offset(group, MessageQueue(topic, "broker-a", queue_id), offset)
+
+
+def complete(line: str, home: Path, **environment: str) -> list[str]:
+    """Return what bash is given to complete the last word of a line."""
+    words = line.split(" ")
+    asked = {"_SPARROWMQ_COMPLETE": "complete_bash", "COMP_WORDS": line}
+    asked |= {"COMP_CWORD": str(len(words) - 1), "XDG_CONFIG_HOME": str(home)}
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "sparrowmq")],
+        env={**os.environ, **asked, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "" == done.stderr
+    return done.stdout.split()
+
+
+def test_a_shell_completes_topics_and_groups_of_the_cluster(
+    shared_cluster: EmbeddedCluster, admin: Admin, home: Path
+) -> None:
+    for topic in ("complete-orders", "complete-flights"):
+        shared_cluster.create_topic(topic)
+    commit(admin, "GID_complete", "complete-orders", [0])
+    here = shared_cluster.name_server
+
+    found = complete("sparrowmq tail complete-", home, NAMESRV_ADDR=here)
+    group = complete(f"sparrowmq rebalance doctor -n {here} GID_com", home)
+
+    assert ["complete-flights", "complete-orders"] == found
+    assert ["GID_complete"] == group
+
+
+def test_a_shell_completes_nothing_where_no_cluster_answers(home: Path) -> None:
+    assert [] == complete("sparrowmq tail ", home, NAMESRV_ADDR="127.0.0.1:1")
 
 
 def test_ls_shows_what_is_there_and_who_is_behind(

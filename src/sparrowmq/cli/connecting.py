@@ -26,10 +26,11 @@ from sparrowmq.cli.failures import reporting_errors
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.faces.thread_host import open_driver
+from sparrowmq.client.operations.groups import list_groups
 from sparrowmq.client.operations.topics import list_topics
 from sparrowmq.config import find_setting
-from sparrowmq.errors import ConnectFailed, TopicRouteNotFound, UsageError
-from sparrowmq.model.names import find_nearest
+from sparrowmq.errors import ConnectFailed, SparrowError, TopicRouteNotFound, UsageError
+from sparrowmq.model.names import find_nearest, is_system_topic
 
 T = TypeVar("T")
 
@@ -45,6 +46,40 @@ Timeout = Annotated[
     float, typer.Option("--timeout", min=0.1, max=60.0, help="seconds to wait for each answer")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON on stdout")]
+
+# A shell waits for the names that complete a word.
+COMPLETION_TIMEOUT_S = 1.0
+
+
+def complete_from(
+    list_names: Callable[[Directory], Operation[list[str]]],
+) -> Callable[[typer.Context, str], list[str]]:
+    """Return what completes a name from those of the command's cluster; none if it is silent."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        try:
+            with open_cluster(
+                nameserver=ctx.params.get("nameserver"),
+                context=ctx.params.get("context"),
+                tls_ca=ctx.params.get("tls_ca"),
+                timeout=COMPLETION_TIMEOUT_S,
+            ) as cluster:
+                names = cluster.run(list_names(cluster.directory))
+        except SparrowError:
+            return []
+        return [name for name in names if name.startswith(incomplete) and not is_system_topic(name)]
+
+    return complete
+
+
+complete_topic, complete_group = complete_from(list_topics), complete_from(list_groups)
+
+TopicName = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="the topic", autocompletion=complete_topic)
+]
+GroupName = Annotated[
+    str, typer.Argument(metavar="GROUP", help="the consumer group", autocompletion=complete_group)
+]
 
 # What every command of `on_cluster` takes: the parameter, its option, its default.
 CLUSTER_OPTIONS: tuple[tuple[str, Any, object], ...] = (

@@ -11,7 +11,7 @@ from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.calling.effects import sleep
 from sparrowmq.cli.changes import Yes, arrow, carry_out
 from sparrowmq.cli.cluster import GROUP_COLUMNS, group_row, look_twice
-from sparrowmq.cli.connecting import CommandCluster, naming_topic, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, GroupName, naming_topic, on_cluster
 from sparrowmq.cli.failures import say
 from sparrowmq.cli.output import (
     Json,
@@ -37,7 +37,6 @@ group = typer.Typer(
     rich_markup_mode=None,
 )
 
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="the consumer group")]
 TopicOption = Annotated[
     str | None, typer.Option("--topic", "-t", help="the topic, if the group has several")
 ]

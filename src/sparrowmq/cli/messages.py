@@ -14,7 +14,13 @@ from rich.console import Console
 
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.cli.changes import Yes, carry_out
-from sparrowmq.cli.connecting import CommandCluster, naming_topic, on_cluster
+from sparrowmq.cli.connecting import (
+    CommandCluster,
+    GroupName,
+    TopicName,
+    naming_topic,
+    on_cluster,
+)
 from sparrowmq.cli.failures import EXIT_FOUND, say
 from sparrowmq.cli.message_view import (
     BodyFormat,
@@ -63,7 +69,6 @@ _TRACE_COLUMNS = (
     OutputColumn("reconsume_times", "came before"),
 )
 
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic")]
 TopicOption = Annotated[str, typer.Option("--topic", "-t", help="the topic")]
 QueueOption = Annotated[
     list[str] | None,
@@ -346,7 +351,6 @@ def list_dlq(cluster: CommandCluster) -> None:
         print_rows(rows, columns)
 
 
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="the consumer group")]
 LastOption = Annotated[
     int, typer.Option("--last", "-l", min=1, max=100_000, help="the last so many")
 ]

@@ -17,7 +17,7 @@ import typer
 from rich.live import Live
 
 from sparrowmq.cli import rebalance_json, rebalance_view
-from sparrowmq.cli.connecting import AsJson, CommandCluster, on_cluster
+from sparrowmq.cli.connecting import AsJson, CommandCluster, GroupName, complete_group, on_cluster
 from sparrowmq.cli.failures import EXIT_FOUND, reporting_errors, say
 from sparrowmq.cli.output import make_console, print_json, print_on
 from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, take_snapshots
@@ -56,7 +56,6 @@ class FailOn(StrEnum):
 
 Look = Callable[[int], GroupSnapshot]
 
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="the consumer group")]
 Interval = Annotated[
     float,
     typer.Option(
@@ -123,7 +122,12 @@ def watch(
 def doctor(
     cluster: CommandCluster,
     group: Annotated[
-        str | None, typer.Argument(metavar="[GROUP]", help="the consumer group; else all of them")
+        str | None,
+        typer.Argument(
+            metavar="[GROUP]",
+            help="the consumer group; else all of them",
+            autocompletion=complete_group,
+        ),
     ] = None,
     strategy: StrategyName = None,
     interval: Interval = 6.0,

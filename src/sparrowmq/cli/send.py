@@ -12,7 +12,7 @@ from typing import Annotated, BinaryIO, Protocol
 import typer
 from msgspec.structs import replace
 
-from sparrowmq.cli.connecting import CommandCluster, naming_topic, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, TopicName, naming_topic, on_cluster
 from sparrowmq.cli.failures import say
 from sparrowmq.cli.output import print_json
 from sparrowmq.client.faces.blocking import Producer
@@ -30,7 +30,7 @@ BATCH_BYTES = 1024 * 1024
 @on_cluster
 def send(
     cluster: CommandCluster,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="the topic")],
+    topic: TopicName,
     body: Annotated[
         str | None,
         typer.Argument(metavar="[BODY]", help="the message; else standard input is read"),

@@ -8,7 +8,7 @@ import typer
 
 from sparrowmq.cli.changes import Yes, arrow, carry_out
 from sparrowmq.cli.cluster import TOPIC_COLUMNS, topic_row
-from sparrowmq.cli.connecting import CommandCluster, naming_topic, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, TopicName, naming_topic, on_cluster
 from sparrowmq.cli.failures import say
 from sparrowmq.cli.output import OutputColumn, make_console, print_json, print_rows
 from sparrowmq.client.operations import administer, topics
@@ -20,8 +20,6 @@ topic = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic")]
 
 
 @topic.command("ls")
