@@ -8,6 +8,7 @@ the header is encoded once, by the general encoder, and then only filled in: the
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 import msgspec
 
@@ -71,7 +72,7 @@ class SendTemplate:
         assert self.header.replace(b"%%", b"").count(b"%") == 6
 
 
-class SendRequest:
+class SendRequest(msgspec.Struct, frozen=True):
     """One send of a template.
 
     Args:
@@ -79,29 +80,20 @@ class SendRequest:
         properties: the text as it is stored.
     """
 
-    __slots__ = ("_fields", "_properties", "_template", "body")
+    template: SendTemplate
+    fields: tuple[int, int, int, int]
+    properties: str
+    body: bytes
 
-    code = _CODE
-
-    def __init__(
-        self,
-        template: SendTemplate,
-        fields: tuple[int, int, int, int],
-        properties: str,
-        body: bytes,
-    ) -> None:
-        self._template = template
-        self._fields = fields
-        self._properties = properties
-        self.body = body
+    code: ClassVar[int] = _CODE
 
     def encode(self, opaque: int) -> bytes:
         """Return the frame. Raises: LocalProtocolError as `framing.encode_frame`."""
         try:
-            properties = _encode_text(self._properties)
+            properties = _encode_text(self.properties)
         except UnicodeEncodeError:
             return self._encode_generally(opaque)
-        header = self._template.header % (*self._fields, properties, opaque)
+        header = self.template.header % (*self.fields, properties, opaque)
         header_size = len(header)
         if header_size > HEADER_BYTES_MAX:
             return self._encode_generally(opaque)
@@ -111,8 +103,8 @@ class SendRequest:
 
     def command(self) -> RemotingCommand:
         """Return the same as a command."""
-        places = dict(zip("efgh", map(str, self._fields), strict=True))
-        ext_fields = self._template.fields | places | {"i": self._properties}
+        places = dict(zip("efgh", map(str, self.fields), strict=True))
+        ext_fields = self.template.fields | places | {"i": self.properties}
         return RemotingCommand(code=_CODE, ext_fields=ext_fields, body=self.body)
 
     def _encode_generally(self, opaque: int) -> bytes:

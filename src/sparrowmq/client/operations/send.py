@@ -19,6 +19,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
+
 from sparrowmq.calling.effects import Invoke, Now, Oneway, Operation, Sleep, Timestamp, join, spawn
 from sparrowmq.client.arguments import check_message, check_messages, check_queue
 from sparrowmq.client.config import BATCH_COUNT_MAX
@@ -401,7 +403,7 @@ def _set_queue(request: RemotingCommand, queue: MessageQueue) -> None:
     request.ext_fields["e"] = str(queue.queue_id)
 
 
-class DirectSend(NamedTuple):
+class DirectSend(msgspec.Struct, frozen=True):
     """A send of which nothing has to be found out first: where it goes, and as what.
 
     A face sends it without an operation (`prepare`, `read_answer`); `go_on` is for what comes of it
@@ -475,10 +477,13 @@ def read_answer(
     Raises: RemoteProtocolError if it cannot be right.
     """
     if isinstance(reply, SendAnswered):
-        _, queue_id, queue_offset, offset_msg_id = reply
-        target = publisher.config.namespace.unwrap_queue(direct.target)
         return _result_at(
-            SendStatus.SEND_OK, direct.msg_id, offset_msg_id, target, queue_id, queue_offset
+            SendStatus.SEND_OK,
+            direct.msg_id,
+            reply.offset_msg_id,
+            publisher.config.namespace.unwrap_queue(direct.target),
+            reply.queue_id,
+            reply.queue_offset,
         )
     status = _STATUSES.get(reply.code)
     if status is None:
