@@ -32,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -215,7 +215,7 @@ def starter(java: Any, cluster: Any, column: Column, **options: object) -> Calla
 
 
 @contextmanager
-def running(cluster: Any) -> Iterator[None]:
+def running(cluster: Any) -> Generator[None]:
     """Start a cluster and end it."""
     cluster.start()
     try:

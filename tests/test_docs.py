@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_code_blocks_run_as_printed(path: Path) -> None:
 
 
 @contextmanager
-def interrupting(code: str, printed: StringIO, lines: list[str]) -> Iterator[None]:
+def interrupting(code: str, printed: StringIO, lines: list[str]) -> Generator[None]:
     """Send the process a Ctrl-C once these lines are printed, if the code waits for one."""
     if "# until Ctrl-C" not in code:
         yield

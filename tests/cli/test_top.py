@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -43,7 +43,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 @asynccontextmanager
-async def screen_of(cluster: EmbeddedCluster) -> AsyncIterator[tuple[TopApp, Pilot[None]]]:
+async def screen_of(cluster: EmbeddedCluster) -> AsyncGenerator[tuple[TopApp, Pilot[None]]]:
     with open_cluster(
         nameserver=cluster.name_server, context=None, tls_ca=None, timeout=10.0
     ) as opened:

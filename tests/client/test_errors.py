@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,7 +115,7 @@ class Stage:
         return found
 
     @contextlib.contextmanager
-    def producer(self, name_server: str, **settings: Any) -> Iterator[Callable[[Any], Any]]:
+    def producer(self, name_server: str, **settings: Any) -> Generator[Callable[[Any], Any]]:
         """Give the `send` of a producer of the face."""
         if not self.is_async:
             with Producer("GID_p", name_server=name_server, **settings) as plain:
@@ -266,7 +266,7 @@ def no_topic_to_consume(stage: Stage) -> str:
 
 
 @contextlib.contextmanager
-def guarded(stage: Stage) -> Iterator[str]:
+def guarded(stage: Stage) -> Generator[str]:
     """Give the name server of a cluster with access control."""
     accounts = stage.tmp_path / "plain_acl.yml"
     accounts.write_text(ACCOUNTS)

@@ -81,7 +81,8 @@ def test_large_body_is_compressed_as_the_producer_is_configured(kind: Compressio
     ],
 )
 def test_message_that_cannot_be_sent_is_refused(fields: dict[str, Any], words: str) -> None:
-    message = Message(**({"topic": "T", "body": b"x"} | fields))
+    given: dict[str, Any] = {"topic": "T", "body": b"x"} | fields
+    message = Message(**given)
 
     with pytest.raises(UsageError, match=words):
         encode_message(message, "ID", config=CONFIG)

@@ -9,7 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ Ask = Callable[[str], tuple[int, dict[str, Any]]]
 @asynccontextmanager
 async def serving(
     healthy: list[str] | None = None, ready: list[str] | None = None
-) -> AsyncIterator[tuple[str, int]]:
+) -> AsyncGenerator[tuple[str, int]]:
     listening = bind("127.0.0.1", 0)
     address = listening.getsockname()[:2]
     async with serve_health(listening, health=lambda: healthy or [], ready=lambda: ready or []):

@@ -209,7 +209,8 @@ class Transcript:
         self._ask("send a batch to a retry topic", "one", 320, batch, entry)
 
     def _v1(self, queue_id: int) -> dict[str, object]:
-        fields = {"producerGroup": "GID_p", "topic": TOPIC, "defaultTopic": "TBW102", "flag": 7}
+        fields: dict[str, object] = {"producerGroup": "GID_p", "topic": TOPIC, "flag": 7}
+        fields |= {"defaultTopic": "TBW102"}
         fields |= {"defaultTopicQueueNums": 4, "queueId": queue_id, "sysFlag": 0}
         return fields | {"bornTimestamp": 1, "properties": "TAGS\x01A\x02own\x01value"}
 

@@ -22,9 +22,11 @@ pytestmark = [
 
 MIB = 1 << 20
 SEND = {"a": "P", "b": "T", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1", "h": "0"}
-PULL = {"consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "64"}
-PULL |= {"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0"}
-PULL |= {"subscription": "*"}
+PULL = {
+    "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "64",
+    "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0",
+    "subscription": "*",
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -162,8 +162,9 @@ def test_queue_that_others_have_in_hand_taken_without_its_lock_is_caught(
     ask_members_early(monkeypatch)
     members_asked = GroupMember.members_asked
 
-    def hear_of_nothing(member: GroupMember, action: AskMembers, **told: Any) -> None:
-        members_asked(member, action, **{**told, "in_hand": ()})
+    def hear_of_nothing(member: GroupMember, action: AskMembers, **answers: Any) -> None:
+        answers["in_hand"] = ()
+        members_asked(member, action, **answers)
 
     monkeypatch.setattr(GroupMember, "members_asked", hear_of_nothing)
 

@@ -66,7 +66,8 @@ def flush(store: MessageStore) -> None:
 
 
 def expire(store: MessageStore, **arguments: Any) -> ExpiryWork | None:
-    work = store.expire(**{"before_timestamp_ms": None, "files_max": 100, "reason": ""} | arguments)
+    given: dict[str, Any] = {"before_timestamp_ms": None, "files_max": 100, "reason": ""}
+    work = store.expire(**given | arguments)
     if work is not None:
         work.run()
         sweep(store)

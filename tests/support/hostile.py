@@ -66,8 +66,9 @@ def record(
     topic: str, queue_id: int, queue_offset: int, body: bytes = b"x", **fields: Any
 ) -> bytes:
     """Return a record as a broker would store it."""
-    of_queue = {"topic": topic, "queue_id": queue_id, "queue_offset": queue_offset, "body": body}
-    return bytes(encode_record(Record(**{"position": 1_000 * queue_offset, **of_queue, **fields})))
+    given: dict[str, Any] = {"topic": topic, "queue_id": queue_id, "queue_offset": queue_offset}
+    given |= {"position": 1_000 * queue_offset, "body": body}
+    return bytes(encode_record(Record(**given | fields)))
 
 
 class Script:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -54,7 +54,7 @@ def group_of(number: int) -> str:
 @asynccontextmanager
 async def large_cluster(
     *, topics: int, groups: int, members: int
-) -> AsyncIterator[EmbeddedCluster]:
+) -> AsyncGenerator[EmbeddedCluster]:
     """Run a broker with topics of four queues, and groups with members of one topic each.
 
     Each group has committed 0 of one message in the last queue, and has consumed the others.

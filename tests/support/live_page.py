@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +50,7 @@ def make_site(watcher: Watcher, name_server: str, *, allow_writes: bool = False)
 @asynccontextmanager
 async def reading(
     name_server: str, *, allow_writes: bool = False, **connecting: Any
-) -> AsyncIterator[Reader]:
+) -> AsyncGenerator[Reader]:
     """Log in to the page of a cluster, whether it is there or not."""
     directory = make_directory(name_server, timeout_ms=5_000, **connecting)
     settings = DashSettings(directory=directory, nameserver=name_server, data=None)

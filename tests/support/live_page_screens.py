@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -96,7 +96,7 @@ def has_consumed(member: PushConsumer, count: int) -> bool:
 
 
 @contextmanager
-def sending(stage: GroupStage) -> Iterator[None]:
+def sending(stage: GroupStage) -> Generator[None]:
     """Send orders while the block runs."""
     is_over = threading.Event()
 

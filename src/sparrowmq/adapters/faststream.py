@@ -365,7 +365,7 @@ class RocketBroker(BrokerUsecase[_Delivery, AsyncProducer, _Config]):
     async def _connect(self) -> AsyncProducer:
         producer = self.config.producer
         producer.client = AsyncProducer(self._group, **self.config.client)
-        producer.serializer = self.config.fd_config._serializer
+        producer.serializer = self.config.fd_config._serializer  # pyright: ignore[reportPrivateUsage]
         return producer.client
 
     async def start(self) -> None:

@@ -11,7 +11,7 @@ import functools
 import inspect
 import os
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -157,7 +157,7 @@ def open_cluster(
     tls_ca: str | None,
     timeout: float,
     as_json: bool = False,
-) -> Iterator[CommandCluster]:
+) -> Generator[CommandCluster]:
     """Connect as the options say, and close the connections at the end.
 
     Raises: ConfigError; ConnectFailed of whatever is done, with the word why this address is asked.
@@ -213,7 +213,7 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def naming_topic(cluster: CommandCluster, topic: str) -> Iterator[None]:
+def naming_topic(cluster: CommandCluster, topic: str) -> Generator[None]:
     """Turn the error of a topic that nobody knows into one that names the nearest.
 
     Raises: UsageError in the place of TopicRouteNotFound.

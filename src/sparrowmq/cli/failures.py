@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import typer
@@ -18,7 +18,7 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def reporting_errors() -> Iterator[None]:
+def reporting_errors() -> Generator[None]:
     """Turn errors into one line on stderr and an exit code: 2 wrong input, 3 failed, 130 Ctrl-C."""
     try:
         yield

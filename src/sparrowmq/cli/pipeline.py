@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -293,7 +293,7 @@ def _parse_options(texts: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _signals_noted(is_wanted: bool = True) -> Iterator[Callable[[], bool]]:
+def _signals_noted(is_wanted: bool = True) -> Generator[Callable[[], bool]]:
     """Note Ctrl-C, and SIGTERM as service managers send it; yields whether one came."""
     noted: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM) if is_wanted else ()
@@ -311,7 +311,7 @@ def _signals_noted(is_wanted: bool = True) -> Iterator[Callable[[], bool]]:
 @contextmanager
 def _session(
     job: str, master: str, driver_memory: str, *, runs_long: bool = False
-) -> Iterator[SparkSession]:
+) -> Generator[SparkSession]:
     """Give a Spark session that ends with the job."""
     from pyspark.sql import SparkSession
 
@@ -347,7 +347,7 @@ def _session(
 
 
 @contextmanager
-def _stderr_into(handle: int) -> Iterator[None]:
+def _stderr_into(handle: int) -> Generator[None]:
     """Have what is started meanwhile write its stderr to a file: Java, and its Python workers."""
     sys.stderr.flush()
     kept = os.dup(_STDERR)
@@ -361,7 +361,7 @@ def _stderr_into(handle: int) -> Iterator[None]:
 
 
 @contextmanager
-def _reporting_errors() -> Iterator[None]:
+def _reporting_errors() -> Generator[None]:
     """Report what Spark says of a failure too, in one line."""
     with reporting_errors():
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -150,7 +150,7 @@ def _read_whole(stream: BinaryIO, file: Path | None) -> bytes:
 
 
 @contextmanager
-def _open(file: Path | None) -> Iterator[BinaryIO]:
+def _open(file: Path | None) -> Generator[BinaryIO]:
     if file is None or str(file) == "-":
         yield sys.stdin.buffer
         return
@@ -201,12 +201,12 @@ def _progress() -> AbstractContextManager[_Advance]:
 
 
 @contextmanager
-def _no_bar() -> Iterator[_Advance]:
+def _no_bar() -> Generator[_Advance]:
     yield lambda messages, size_bytes: None
 
 
 @contextmanager
-def _bar() -> Iterator[_Advance]:
+def _bar() -> Generator[_Advance]:
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

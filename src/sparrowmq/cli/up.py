@@ -45,7 +45,7 @@ def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
     for each in context.command.params:
         option = each.opts[0].removeprefix("--")
         name = f"{context.info_name}-port" if option == "port" else option
-        if has_setting(name) and each.name is not None:
+        if has_setting(name) and each.name:
             parameters[name] = each.name
     try:
         given = read_environment(os.environ, parameters)

@@ -13,7 +13,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -176,7 +176,7 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def watching(settings: DashSettings) -> AsyncIterator[Watcher]:
+async def watching(settings: DashSettings) -> AsyncGenerator[Watcher]:
     """Watch a cluster while the block runs. Raises: ConfigError."""
     path = None if settings.data is None else settings.data / "dash.sqlite"
     with closing(History(path, settings.nameserver)) as history:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -130,7 +130,7 @@ class Watcher:
             await asyncio.gather(*self._looks, return_exceptions=True)
 
     @contextmanager
-    def showing(self, name: str | None) -> Iterator[None]:
+    def showing(self, name: str | None) -> Generator[None]:
         """Look at a group more often while the block runs; None is none."""
         if name is None:
             yield

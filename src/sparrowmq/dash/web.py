@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -109,7 +110,8 @@ class Site:
             "path": _quote_part,
             "queues": describe_queues,
         }
-        self._pages.globals |= {"version": version("sparrowmq"), "hatches": draw_hatches()}
+        names: dict[str, Any] = self._pages.globals
+        names |= {"version": version("sparrowmq"), "hatches": draw_hatches()}
 
     def check_writes(self) -> None:
         """Raise a UsageError unless pages may change the cluster."""
@@ -148,14 +150,14 @@ class Site:
             wanted = visit.query.get("table", view.tables[0].name)
             table = next((t for t in view.tables if t.name == wanted), view.tables[0])
             return _file(arrange(table, visit.query, turns=False), kind)
-        main, *others = view.tables or (None,)
-        tables = [] if main is None else [arrange(main, visit.query), *others]
+        tables = [arrange(table, visit.query) for table in view.tables[:1]]
+        tables += view.tables[1:]
         html = self.render(
             visit.request,
             view.template,
             title=visit.words(view.title),
             session=visit.session,
-            tables={table.name: table for table in tables if table is not None},
+            tables={table.name: table for table in tables},
             watched=view.group,
             news=view.news,
             **view.context,

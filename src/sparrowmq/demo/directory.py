@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +85,7 @@ class DemoDirectory:
 
 
 @contextmanager
-def claim_directory(root: Path) -> Iterator[DemoDirectory]:
+def claim_directory(root: Path) -> Generator[DemoDirectory]:
     """Empty the directory of an earlier demo, and hold it while the block runs.
 
     Raises: ConfigError if it is no directory, holds something that is not a demo's, cannot be
@@ -102,7 +102,7 @@ def claim_directory(root: Path) -> Iterator[DemoDirectory]:
 
 
 @contextmanager
-def _claim(root: Path) -> Iterator[DemoDirectory]:
+def _claim(root: Path) -> Generator[DemoDirectory]:
     root = root.absolute()
     marker = root / _MARKER
     if root.exists() and not root.is_dir():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import msgspec
@@ -315,7 +315,7 @@ class Stages:
             server.wait(_END_PATIENCE_S)
 
     @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
+    def _stage(self, name: str) -> Generator[None]:
         stage = StageTime(name, monotonic_ms())
         self.times.append(stage)
         self._board.stage = name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -314,7 +314,7 @@ class _Sender:
 
 
 @contextmanager
-def set_stage(*, queue_count: int, rate: int) -> Iterator[Stage]:
+def set_stage(*, queue_count: int, rate: int) -> Generator[Stage]:
     """Start a cluster with a topic and its producer; end everything after the block."""
     with (
         ending_on_sigterm(),

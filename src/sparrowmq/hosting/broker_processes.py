@@ -16,7 +16,7 @@ import contextlib
 import logging
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -178,7 +178,7 @@ async def serve_brokers(
     make_order: Callable[[Place], bytes],
     *,
     command: Sequence[str] = (sys.executable, "-m", "sparrowmq.hosting.broker"),
-) -> AsyncIterator[BrokerProcesses]:
+) -> AsyncGenerator[BrokerProcesses]:
     """Run a broker at each place; gives them once all serve.
 
     Raises: BrokerFailed if one does not.

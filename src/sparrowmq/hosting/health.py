@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 
@@ -30,7 +30,7 @@ Check = Callable[[], Sequence[str]]
 @asynccontextmanager
 async def serve_health(
     listening: socket.socket, *, health: Check, ready: Check
-) -> AsyncIterator[None]:
+) -> AsyncGenerator[None]:
     """Answer on a bound socket."""
     endpoint = _HealthPages({"/health": health, "/ready": ready})
     server = await asyncio.start_server(endpoint.serve, sock=listening, limit=REQUEST_BYTES_MAX)

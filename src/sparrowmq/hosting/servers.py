@@ -18,7 +18,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -155,7 +155,7 @@ class Serving(NamedTuple):
 @asynccontextmanager
 async def serving_both(
     settings: HostSettings, *, wall_clock: Callable[[], int] = clock.timestamp_ms
-) -> AsyncIterator[Serving]:
+) -> AsyncGenerator[Serving]:
     """Serve on this event loop as a name server and a broker below `data`.
 
     Args:
@@ -343,7 +343,7 @@ def run_broker(settings: HostSettings) -> int:
 @asynccontextmanager
 async def _access(
     settings: HostSettings, *, own: Credentials | None = None
-) -> AsyncIterator[AccessControl | None]:
+) -> AsyncGenerator[AccessControl | None]:
     """Give the rules of access control, which follow their file; None without a file."""
     if not settings.acl:
         yield None
@@ -354,7 +354,7 @@ async def _access(
 
 
 @asynccontextmanager
-async def _looking(*looks: Callable[[], None]) -> AsyncIterator[None]:
+async def _looking(*looks: Callable[[], None]) -> AsyncGenerator[None]:
     """Look at files again and again."""
 
     async def follow() -> None:
@@ -375,7 +375,7 @@ async def _looking(*looks: Callable[[], None]) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _health(
     ip: str, settings: HostSettings, broker: BrokerServer | BrokerProcesses | None = None
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str]:
     """Answer who asks for health; gives what to add to the line that says that all is ready."""
     if settings.health_port is None:
         yield ""
@@ -397,7 +397,7 @@ async def _name_server(
     root: Path,
     *,
     access: AccessControl | None,
-) -> AsyncIterator[int]:
+) -> AsyncGenerator[int]:
     """Serve; gives the port."""
     tls = _server_tls(settings)
     listening = bind(ip, settings.nameserver_port)
@@ -420,7 +420,7 @@ async def _name_server(
 @asynccontextmanager
 async def _following(
     *followers: tuple[CertificateFiles | None, Callable[[ssl.SSLContext], None]],
-) -> AsyncIterator[None]:
+) -> AsyncGenerator[None]:
     """Have servers and clients use the contexts that files give, also renewed ones."""
     looks = [partial(files.reload, use) for files, use in followers if files is not None]
     async with _looking(*looks):
@@ -438,7 +438,7 @@ async def _broker(
     access: AccessControl | None,
     credentials: Credentials | None,
     wall_clock: Callable[[], int] = clock.timestamp_ms,
-) -> AsyncIterator[tuple[str, BrokerServer]]:
+) -> AsyncGenerator[tuple[str, BrokerServer]]:
     """Serve; gives the address for clients, and the server."""
     retention = RetentionConfig(
         reserved_hours=settings.retention_hours,

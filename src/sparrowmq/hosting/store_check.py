@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ __all__ = ["FileFinding", "Soundness", "checking"]
 
 
 @contextmanager
-def checking(root: Path) -> Iterator[Iterator[FileFinding]]:
+def checking(root: Path) -> Generator[Iterator[FileFinding]]:
     """Give the findings of a store root, each as soon as it is known; no broker starts meanwhile.
 
     Raises: UsageError if it is no store root; StoreError if a process uses it.

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -215,7 +215,7 @@ class Crew:
 
 
 @contextmanager
-def ending_on_sigterm() -> Iterator[None]:
+def ending_on_sigterm() -> Generator[None]:
     """Let SIGTERM unwind the program as Ctrl-C does, so that every process is ended."""
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -229,7 +229,7 @@ def ending_on_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def _postponing_signals() -> Iterator[None]:
+def _postponing_signals() -> Generator[None]:
     """Let Ctrl-C and SIGTERM act after the block. A process that it starts has the defaults."""
     arrived: list[int] = []
     with _handling_signals(lambda number, frame: arrived.append(number)):
@@ -245,7 +245,7 @@ def _ignoring_signals() -> AbstractContextManager[None]:
 @contextmanager
 def _handling_signals(
     handler: Callable[[int, FrameType | None], None] | signal.Handlers,
-) -> Iterator[None]:
+) -> Generator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, handler) for number in numbers]
     try:

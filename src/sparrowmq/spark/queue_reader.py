@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -225,7 +225,7 @@ class QueueReader:
 
 
 @contextmanager
-def _naming(queue: MessageQueue, where: str = "") -> Iterator[None]:
+def _naming(queue: MessageQueue, where: str = "") -> Generator[None]:
     """Say of which queue records are that are damaged."""
     try:
         yield
@@ -334,7 +334,7 @@ class _Joined:
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     @contextmanager
-    def naming(self) -> Iterator[None]:
+    def naming(self) -> Generator[None]:
         """Say of which queue a record is that is damaged."""
         try:
             yield

@@ -8,7 +8,7 @@ against its entry, so that a task gives all of its messages or fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -245,7 +245,7 @@ def read_log(
 
 
 @contextmanager
-def _naming(options: SourceOptions, begin: int) -> Iterator[None]:
+def _naming(options: SourceOptions, begin: int) -> Generator[None]:
     """Say where in the log a record is damaged."""
     try:
         yield

@@ -140,7 +140,8 @@ class EvenRecords(NamedTuple):
         records = np.empty((count, size), dtype=np.uint8)
         end = 0
         for column in columns:
-            begin, is_same = end, isinstance(column, bytes)
+            begin = end
+            is_same = isinstance(column, bytes)
             end += len(column) if is_same else column.shape[1]
             records[:, begin:end] = np.frombuffer(column, dtype=np.uint8) if is_same else column
         high, low = np.divmod(_crcs(records, 0, end), _HALF)

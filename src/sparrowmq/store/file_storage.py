@@ -18,7 +18,7 @@ import os
 import resource
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -307,7 +307,7 @@ class ReadOnlyFile:
         self.size = size
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[int]:
+    def _opened(self) -> Generator[int]:
         assert self._full_path is not None
         fd = os.open(self._full_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

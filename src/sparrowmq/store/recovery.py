@@ -441,7 +441,7 @@ class Recovery:
         position = rebuilt.begin * ENTRY_SIZE
         if files.bases and not files.begin <= position <= files.end:
             files.discard()
-        is_same = files.read(position, len(rebuilt.entries)) == rebuilt.entries
+        is_same = files.read(position, len(rebuilt.entries)) == bytes(rebuilt.entries)
         if not is_same:
             queue.write(rebuilt.begin, rebuilt.entries)
         elif not self._is_clean:

@@ -121,8 +121,8 @@ class AllocateMachineRoomNearby:
         machine_room_resolver: MachineRoomResolver | None = None,
     ) -> None:
         # An untyped caller may pass None, and Java answers with a NullPointerException.
-        inner: AllocateMessageQueueStrategy | None = allocate_message_queue_strategy
-        if inner is None:
+        inner = allocate_message_queue_strategy
+        if inner is None:  # pyright: ignore[reportUnnecessaryComparison]
             raise TypeError("allocateMessageQueueStrategy is null")
         self.allocate_message_queue_strategy = inner
         self.machine_room_resolver: MachineRoomResolver = (

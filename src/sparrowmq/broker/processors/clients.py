@@ -294,9 +294,8 @@ def check_client_config(state: BrokerState, request: Request) -> Sequence[Output
     """Say whether a subscription can be served: by tags, or by a condition that can be parsed."""
     del state
     body = decode_body(CheckClientRequestBody, request.command.body or b"")
-    if body.subscription_data is not None:
-        try:
-            make_filter(body.subscription_data)
-        except LocalProtocolError as error:
-            raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+    try:
+        make_filter(body.subscription_data)
+    except LocalProtocolError as error:
+        raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
     return answer(request)

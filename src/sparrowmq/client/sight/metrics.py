@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from weakref import WeakKeyDictionary, WeakSet
@@ -154,7 +154,7 @@ class ConsumeMetrics:
         self._report(notice)
 
     @contextmanager
-    def watch(self, messages: Sequence[MessageExt]) -> Iterator[Callable[[object], None]]:
+    def watch(self, messages: Sequence[MessageExt]) -> Generator[Callable[[object], None]]:
         """Time a call of the listener; what it returned is reported inside."""
         outcomes = ["failed"]
 

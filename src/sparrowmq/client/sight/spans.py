@@ -11,7 +11,7 @@ Source: OpenTelemetry semantic conventions 1.28, messaging spans and RocketMQ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -105,7 +105,7 @@ class ConsumeSpans:
         self._config = config
 
     @contextmanager
-    def watch(self, messages: Sequence[MessageExt]) -> Iterator[Callable[[object], None]]:
+    def watch(self, messages: Sequence[MessageExt]) -> Generator[Callable[[object], None]]:
         """Make the span of a call of the listener; it is the current one inside."""
         first = messages[0]
         contexts = [propagate.extract(message.properties) for message in messages]
