@@ -59,10 +59,12 @@ def fill(
 
 
 def flush(store: MessageStore) -> None:
-    while (work := store.flush_work()) is not None:
-        work.run()
-        store.flush_done(work, None)
-    store.dispatch()
+    """Sync all messages, make them visible, and write the checkpoint if it is due."""
+    for _ in range(2):
+        while (work := store.flush_work()) is not None:
+            work.run()
+            store.flush_done(work, None)
+        store.dispatch()
 
 
 def expire(store: MessageStore, **arguments: Any) -> ExpiryWork | None:
@@ -168,7 +170,7 @@ def test_the_file_written_to_stays_and_so_does_what_is_not_on_the_disk(
     fill(store, new_record, range(5))
     assert expire(store) is None
     for number in range(30):
-        store.put(new_record(b"x" * 400), timestamp_ms=number)
+        store.put(new_record(b"x" * 400), timestamp_ms=100 + number)
 
     assert expire(store) is None
 
@@ -222,9 +224,11 @@ def test_the_queues_of_a_deleted_topic_go_with_its_last_message(
 def test_a_queue_that_begins_anew_outlives_its_old_entries_coming_back(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
-    store = open_store(storage, replace(CONFIG, checkpoint_interval_ms=1 << 40))
+    store = open_store(storage)
     fill(store, new_record, range(3), topic="again")
     fill(store, new_record, range(3, 60))
+    store.close()
+    store = open_store(storage, replace(CONFIG, checkpoint_interval_ms=1 << 40))
     entries = bytes(storage.inodes["consumequeue/again/0/00000000000000000000"].data)
     expire(store)
     sweep(store, deleted="again")
@@ -234,6 +238,26 @@ def test_a_queue_that_begins_anew_outlives_its_old_entries_coming_back(
     store = open_store(storage.kill())
 
     assert [b"60", b"61"] == [record.body for record in read(store, "again")]
+
+
+def test_a_record_stays_until_its_entry_is_on_the_disk(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, replace(CONFIG, checkpoint_interval_ms=500))
+    fill(store, new_record, range(3), topic="quiet")
+    fill(store, new_record, range(3, 45))
+    assert store.begin_position == 0
+
+    assert expire(store) is None
+    storage.lose_power()
+    store = open_store(storage)
+
+    assert 3 == store.queues.max_offset("quiet", 0)
+    flush(store)
+    expire(store)
+    storage.lose_power()
+    store = open_store(storage)
+    assert (3, 3) == (store.queues.min_offset("quiet", 0), store.queues.max_offset("quiet", 0))
 
 
 @pytest.mark.parametrize("seed", range(60))

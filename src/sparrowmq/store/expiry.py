@@ -1,7 +1,9 @@
 """Letting go of old messages: files of the log from its front, and what points there.
 
 The log loses whole files, the oldest first, never the one it is written to. That is what makes
-messages expire; everything else follows. The order makes a power cut harmless at any point:
+messages expire; everything else follows. Only files go whose messages have their entries on the
+disk: from these a queue knows which offset comes next. The order makes a power cut harmless at any
+point:
 
 1. The store forgets a file; from then on nobody reads it, and each queue that is asked for moves
    its `min_offset` before it answers.

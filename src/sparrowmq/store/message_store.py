@@ -125,6 +125,10 @@ class MessageStore:
         self._is_open = False
         self.flushed_position = 0
         self._checkpoint = Checkpoint()
+        # Up to where the queues' entries are synced.
+        self._checkpointed_position = 0
+        # Whether the oldest file waits for a checkpoint to expire, so that one is due at once.
+        self.expiry_waits = False
         self._put_timestamp_ms = 0
         self._dispatched_timestamp_ms = 0
         self.dispatched_record_position: int | None = None
@@ -205,6 +209,7 @@ class MessageStore:
         # must be on the disk before the first message is taken.
         work = self._take_work(with_checkpoint=True)
         work.run()
+        self._note_checkpoint(work)
         if work.index is not None:
             self._index.loaded(work.index)
         self._storage.sync_directory("")
@@ -564,7 +569,8 @@ class MessageStore:
         interval_ms = self._config.checkpoint_interval_ms
         if has_log:
             interval_ms *= _CHECKPOINT_OVERDUE_INTERVALS
-        is_due = age_ms >= interval_ms and (self.queues.is_dirty or self._index.is_dirty)
+        is_old = age_ms >= interval_ms or self.expiry_waits
+        is_due = is_old and (self.queues.is_dirty or self._index.is_dirty)
         if is_due:
             try:
                 self.queues.write_tails()
@@ -588,8 +594,13 @@ class MessageStore:
             self._failure = error
             return
         self.flushed_position = work.end_position
+        self._note_checkpoint(work)
         if work.index is not None:
             self._index.flush_done(work.index)
+
+    def _note_checkpoint(self, work: FlushWork) -> None:
+        if work.checkpoint is not None and work.checkpoint.mark is not None:
+            self._checkpointed_position = work.checkpoint.mark.end_position
 
     def _take_work(self, *, with_checkpoint: bool) -> FlushWork:
         log_files, is_log_directory_dirty = self._log.take_dirty()
@@ -601,6 +612,7 @@ class MessageStore:
             directories += queue_directories
             index = self._index.take_flush()
             checkpoint = self._checkpoint = self._next_checkpoint()
+            self.expiry_waits = False
             self._checkpoint_from_timestamp_ms = max(
                 self._put_timestamp_ms, self._checkpoint_from_timestamp_ms
             )
@@ -763,13 +775,19 @@ class MessageStore:
         if not self.is_writable:
             return None
         work = self._expiry.take(
-            limit=min(self._indexable_position, self.flushed_position),
+            # An entry that is lost is made anew of its record, and a queue's last entry says which
+            # offset comes next: no record may go before its entry is on the disk.
+            limit=min(self._indexable_position, self._checkpointed_position),
             before_timestamp_ms=before_timestamp_ms,
             files_max=files_max,
             reason=reason,
         )
         if work is not None:
             self.ask_sweep()
+        else:
+            bases = self._log.files.bases
+            is_whole = len(bases) > 1 and bases[1] <= self.flushed_position
+            self.expiry_waits = is_whole and bases[1] > self._checkpointed_position
         return work
 
     def ask_sweep(self) -> None:

@@ -24,6 +24,8 @@ from sparrowmq.store.message_store import MessageStore
 
 # MessageStoreConfig.cleanResourceInterval.
 CHECK_INTERVAL_MS = 10_000
+# The same where files wait for a checkpoint.
+CHECKPOINT_WAIT_MS = 500
 # MappedFileQueue.DELETE_FILES_BATCH_MAX.
 FILES_MAX = 10
 HOUR_MS = 3_600_000
@@ -133,6 +135,8 @@ class Retention:
         except OSError as error:
             return None, [RetentionFact(f"old messages cannot be looked for: {error}", True)]
         self._runs = work is not None
+        if self._store.expiry_waits:
+            self._check_due_ms = now_ms + CHECKPOINT_WAIT_MS
         return work, facts
 
     def done(self, work: ExpiryWork, error: Exception | None) -> list[RetentionFact]:
@@ -176,7 +180,7 @@ class Retention:
                 reason=f"they are older than {hours} h",
             )
             # There may be more than one time's files.
-            self._is_asked = is_asked and work is not None
+            self._is_asked = is_asked and (work is not None or self._store.expiry_waits)
         if work is None and percent > config.force_percent:
             work = self._store.expire(
                 before_timestamp_ms=None, files_max=1, reason=f"the disk is {percent} % full"
