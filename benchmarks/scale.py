@@ -49,7 +49,7 @@ from sparrowmq.testing import EmbeddedCluster
 ROOT = Path(__file__).resolve().parents[1]
 BODY = bytes(128)
 PROPERTIES = "UNIQ_KEY\x017F00000100096B1A3D5C2768F7848F01\x02TAGS\x01UA"
-BATCH_COUNT, KEPT_BATCH_COUNT = 100, 1_000
+BATCH_COUNT, KEPT_BATCH_COUNT = 100, 500
 KEPT_BODY = bytes(16)
 QUEUES = 8
 # Batches under way at once.

@@ -13,8 +13,11 @@ import pytest
 
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.delay_schedule import DelaySchedule
+from sparrowmq.broker.processors import send, transaction
+from sparrowmq.broker.transaction_checks import TransactionChecks
 from sparrowmq.calling.effects import Operation, now
 from sparrowmq.client.operations import handover
+from sparrowmq.client.operations.transactions import _TYPES
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.membership import lock_rounds
 from sparrowmq.membership.actions import AskMembers
@@ -22,7 +25,9 @@ from sparrowmq.membership.member import GroupMember
 from sparrowmq.membership.owned_queue import OwnedQueue
 from sparrowmq.membership.process_queue import ProcessQueue, ProcessQueueState
 from sparrowmq.membership.queue_lease import QueueLease
-from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model import MessageExt, MessageQueue, TransactionState
+from sparrowmq.protocol.record import TRANSACTION_COMMIT
+from sparrowmq.simulation import transactions
 from sparrowmq.simulation.__main__ import main
 from sparrowmq.simulation.faults import (
     Faults,
@@ -35,6 +40,7 @@ from sparrowmq.store import record_check
 from sparrowmq.store.consume_queue import ConsumeQueue
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.message_store import MessageStore
+from sparrowmq.store.results import PutResult, PutStatus
 
 pytestmark = pytest.mark.slow
 
@@ -256,6 +262,88 @@ def test_member_that_asks_again_and_again_is_caught(
     monkeypatch.setattr(OwnedQueue, "next_due_ms", due_now)
 
     assert "somebody is busy with nothing" in run_calm(Faults(), seeds=1)[-1].violation
+
+
+TRANSACTIONS = {"transaction_count": 60, "pause_ms_max": 500}
+
+
+def test_rollback_taken_for_a_commit_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(_TYPES, TransactionState.ROLLBACK, TRANSACTION_COMMIT)
+
+    violation = run_calm(Faults(), seeds=3, **TRANSACTIONS)[-1].violation
+    assert violation.endswith(": in Flights, and the outcome is ROLLBACK")
+
+
+def test_half_message_that_consumers_see_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send, "_set_aside", do_nothing)
+
+    violation = run_calm(Faults(), seeds=3, **TRANSACTIONS)[-1].violation
+    assert violation.endswith(": in Flights, and the outcome is UNKNOWN")
+
+
+def test_commit_that_stores_nothing_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = PutResult(PutStatus.PUT_OK)
+    monkeypatch.setattr(transaction, "_put_committed", lambda *_: stored)
+
+    violation = run_calm(Faults(), seeds=3, **TRANSACTIONS)[-1].violation
+    assert " consumed by nobody" in violation
+
+
+def test_producer_that_is_never_asked_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "_ask_producer", lambda *_: ())
+
+    violation = run_calm(Faults(), seeds=3, **TRANSACTIONS)[-1].violation
+    assert violation.endswith(": to be committed, stored 0 times")
+
+
+def test_end_that_is_forgotten_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TransactionChecks, "_read_ops", lambda *_: True)
+
+    violation = run_calm(Faults(), seeds=3, **TRANSACTIONS)[-1].violation
+    assert ": put away as undecided after its " in violation or " stored 2 times" in violation
+
+
+def test_undecided_message_that_goes_nowhere_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TransactionChecks, "_put_away", lambda *_: True)
+
+    violation = run_calm(Faults(producer_crash=12.0), seeds=5, **TRANSACTIONS)[-1].violation
+    assert violation.endswith(": never decided, and not put away")
+
+
+def test_undecided_message_that_is_asked_for_without_end_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "CHECKS_MAX", 10_000)
+
+    violation = run_calm(Faults(producer_crash=12.0), seeds=5, **TRANSACTIONS)[-1].violation
+    assert " half messages" in violation
+
+
+def test_round_of_questions_that_is_done_before_it_is_synced_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = TransactionChecks._go_on
+
+    def wait_for_no_sync(checks: TransactionChecks, current: Any, timestamp_ms: int) -> None:
+        go_on(checks, current, timestamp_ms)
+        if current.end_position is not None:
+            current.end_position = 0
+
+    monkeypatch.setattr(TransactionChecks, "_go_on", wait_for_no_sync)
+
+    faults = Faults(producer_crash=12.0, disk_slow=20.0, broker_power_cut=10.0)
+    violation = run_calm(faults, seeds=30, **TRANSACTIONS)[-1].violation
+    assert " put away" in violation
 
 
 # The mistakes from here on are looked for as `make simulate` draws its runs, of the kinds that are

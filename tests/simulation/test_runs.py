@@ -56,7 +56,8 @@ def test_equal_seeds_are_equal_runs_whatever_the_order_of_sets() -> None:
 @pytest.mark.slow
 def test_every_fault_happens_and_everything_is_well_afterwards(run_calm: Any) -> None:
     struck: Counter[str] = Counter()
-    for outcome in run_calm(EVERY_FAULT, seeds=10, message_count=240, pause_ms_max=150):
+    settings = {"message_count": 240, "pause_ms_max": 150, "transaction_count": 60}
+    for outcome in run_calm(EVERY_FAULT, seeds=10, **settings):
         assert outcome.violation is None, "\n".join(outcome.trace)
         struck.update(outcome.struck)
 
@@ -68,6 +69,21 @@ def test_calm_run_consumes_every_message_once(run_calm: Any) -> None:
     (outcome,) = run_calm(Faults(), seeds=1)
 
     assert (None, 84, 0) == (outcome.violation, outcome.message_count, outcome.duplicate_count)
+
+
+@pytest.mark.slow
+def test_transactions_end_as_their_users_decide(run_calm: Any) -> None:
+    (outcome,) = run_calm(Faults(), seeds=1, transaction_count=80)
+
+    assert (None, 80) == (outcome.violation, outcome.transaction_count)
+
+
+@pytest.mark.slow
+def test_transactions_outlast_their_producers_and_brokers(run_calm: Any) -> None:
+    faults = Faults(producer_crash=6.0, broker_kill=4.0, write_power_cut=20.0, reset=4.0)
+    for outcome in run_calm(faults, seeds=10, transaction_count=60, pause_ms_max=500):
+        assert outcome.violation is None, "\n".join(outcome.trace)
+        assert {"producer_crash", "broker_kill"} & outcome.struck.keys()
 
 
 @pytest.mark.slow

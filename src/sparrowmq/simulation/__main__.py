@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What the code under test logs of failures is what they are made for.
     logging.disable(logging.CRITICAL)
     only = None if options.only is None else [n for n in options.only.split(",") if n]
-    failed = messages = duplicates = digest = 0
+    failed = messages = transactions = duplicates = digest = 0
     struck: Counter[str] = Counter()
     for seed in range(options.start, options.start + options.seeds):
         try:
@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"{error}\n")
             return 2
         messages += outcome.message_count
+        transactions += outcome.transaction_count
         duplicates += outcome.duplicate_count
         struck.update(outcome.struck)
         digest = crc32(str(outcome.digest).encode(), digest)
@@ -40,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for line in outcome.trace[-options.trace :] if options.trace else ():
                 _write(f"    {line}")
     _write(
-        f"{options.seeds} seeds, {failed} failed; {messages} messages acknowledged, "
-        f"{duplicates} delivered again; digest {digest:08x}"
+        f"{options.seeds} seeds, {failed} failed; {messages} messages and {transactions} half "
+        f"messages acknowledged, {duplicates} delivered again; digest {digest:08x}"
     )
     _write("faults: " + ", ".join(f"{name} {struck[name]}" for name in TIMED_FAULTS))
     return 1 if failed else 0

@@ -22,6 +22,8 @@ nothing from the clients' own books.
    queue begins at its first message behind them. The group need not have consumed it.
 11. Where nothing holds bytes or processes up, brokers list exactly the live members, soon.
 
+12. What `TransactionLedger` says of transactions.
+
 After the heal (`judge_ownership`, `find_unfinished`): every queue has exactly one owner, and every
 message is finished.
 """
@@ -33,9 +35,10 @@ from typing import NamedTuple, Protocol
 
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model import MessageExt, MessageQueue
-from sparrowmq.model.names import dlq_topic, retry_topic
+from sparrowmq.model.names import TRANS_OP_HALF_TOPIC, dlq_topic, retry_topic
 from sparrowmq.model.queue import queue_order
 from sparrowmq.protocol.record import decode_record
+from sparrowmq.simulation.ledger import TransactionLedger
 from sparrowmq.simulation.trace import Trace
 from sparrowmq.store.message_store import MessageStore
 
@@ -92,6 +95,7 @@ class Checkers:
         may_redeliver: a message may be delivered again, and a former owner may commit late. Not
             so where members only come and go, and hand their queues over.
         lock_notice_ms: how long a member may take to notice that its broker has lost its locks.
+        is_calm: nothing fails, so that each transaction has its outcome once.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class Checkers:
         is_orderly: bool = False,
         may_redeliver: bool = True,
         lock_notice_ms: int = 0,
+        is_calm: bool = False,
     ) -> None:
         self._group = group
         self._topics = (topic, retry_topic(group))
@@ -114,6 +119,7 @@ class Checkers:
         self._may_redeliver = may_redeliver
         self._lock_notice_ms = lock_notice_ms
         self.violation: str | None = None
+        self.ledger = TransactionLedger(self.fail, is_calm=is_calm)
         self.duplicates = 0
         self.steps_back = 0
         self.commit_count = 0
@@ -203,7 +209,8 @@ class Checkers:
             self.fail(f"{place}: its entry points at the record of another place")
             return
         copy = Copy(record.body, record.reconsume_times)
-        if copy.payload not in self._sent:
+        # The ends of half messages are the broker's own.
+        if copy.payload not in self._sent and queue.topic != TRANS_OP_HALF_TOPIC:
             self.fail(f"{place}: holds {copy.payload!r}, which nobody has sent")
             return
         if known is not None:
@@ -213,6 +220,7 @@ class Checkers:
         acked = self._acked_at.get(queue, {}).get(offset)
         if acked is not None and acked != copy.payload:
             self.fail(f"{place}: holds {copy.payload!r} where {acked!r} was acknowledged")
+        self.ledger.note_copy(queue.topic, copy.payload)
         self._copies[queue].append(copy)
         self._places[queue.broker_name, position] = (queue, offset)
         if queue.topic == self._dlq:
@@ -249,6 +257,11 @@ class Checkers:
     def note_sent(self, payload: bytes) -> None:
         """A producer is about to send a message."""
         self._sent.add(payload)
+
+    def note_begun(self, payload: bytes) -> None:
+        """A producer is about to begin a transaction."""
+        self.note_sent(payload)
+        self.ledger.begin(payload)
 
     def note_acked(self, payload: bytes, queue: MessageQueue, offset: int) -> None:
         """A producer got the answer that its message is stored.
@@ -502,8 +515,13 @@ class Checkers:
                 return f"{_name(queue)} finished up to {self.prefix(queue)} of {count}"
             if self._committed.get(queue, 0) < count:
                 return f"{_name(queue)} committed {self._committed.get(queue)} of {count}"
-        lost = [p for p in self.acked if p not in self._consumed and p not in self._dead]
+        wanted = (*self.acked, *self.ledger.committed)
+        lost = [p for p in wanted if p not in self._consumed and p not in self._dead]
         return f"message {lost[0]!r} consumed by nobody" if lost else None
+
+    def find_open_transaction(self) -> str | None:
+        """Return what is wrong with a transaction now that all half messages are decided on."""
+        return self.ledger.find_open(self._consumed)
 
 
 def judge_ownership(

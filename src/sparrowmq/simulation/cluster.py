@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.transaction_checks import TRANSACTION_GROUP
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.directory import Directory
@@ -15,7 +16,8 @@ from sparrowmq.client.operations.administer import create_topic
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
 from sparrowmq.model import ConsumeFromWhere, MessageQueue
-from sparrowmq.model.names import retry_topic
+from sparrowmq.model.names import TRANS_HALF_TOPIC, retry_topic
+from sparrowmq.simulation import transactions
 from sparrowmq.simulation.checkers import Checkers, OwnershipCheck, judge_ownership
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
@@ -26,6 +28,7 @@ from sparrowmq.simulation.nodes import BrokerNode, NameServerNode
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.simulation.trace import Trace
+from sparrowmq.simulation.transactions import TransactionHost
 from sparrowmq.simulation.workload import LISTENER_MS_MAX, Workload, produce
 from sparrowmq.store.retention import RetentionConfig
 from sparrowmq.strategies.registry import strategy_from
@@ -60,6 +63,7 @@ class Scenario:
         probe_count: how many more messages are sent once all is well again.
         batch_size: messages that a listener gets at once.
         listener_ms_max: how long a call of the listener lasts, unless a fault makes it longer.
+        transaction_count: how many transactions are begun, by a producer of their own.
     """
 
     broker_count: int
@@ -78,6 +82,7 @@ class Scenario:
     faults: Faults
     is_orderly: bool = False
     listener_ms_max: int = LISTENER_MS_MAX
+    transaction_count: int = 0
 
 
 class SimulatedCluster:
@@ -102,6 +107,7 @@ class SimulatedCluster:
             is_orderly=scenario.is_orderly,
             may_redeliver=scenario.faults.slow_listener > 0 or not scenario.faults.are_graceful,
             lock_notice_ms=LOCK_NOTICE_MS if scenario.faults.are_prompt else MARKED_LEASE_MS,
+            is_calm=scenario.faults.are_graceful,
         )
         self.network = Network(self.timeline, make_dice("network"))
         self.dice = make_dice("cluster")
@@ -121,6 +127,7 @@ class SimulatedCluster:
         self.all_queues = (*self.queues, *retries)
         self.members: list[MemberHost] = []
         self.producers: list[ProducerHost] = []
+        self.transactions: list[TransactionHost] = []
         self._make_dice = make_dice
         self._member_number = 0
 
@@ -139,6 +146,8 @@ class SimulatedCluster:
             self.timeline.call_in(self.dice.randrange(0, 3_000), self.add_member)
         for _ in range(scenario.producer_count):
             self._add_producer(scenario.message_count, scenario.pause_ms_max)
+        if scenario.transaction_count:
+            self.add_transactions(scenario.transaction_count)
         if scenario.faults.are_prompt and not scenario.faults.duplicate_ids:
             self._look_at_lists()
 
@@ -153,6 +162,9 @@ class SimulatedCluster:
                 broker_name=f"broker-{'ab'[number]}",
                 sync_flush=self.scenario.sync_flush,
                 retention=RetentionConfig(full_percent=100),
+                transaction_timeout_ms=transactions.TIMEOUT_MS,
+                transaction_check_interval_ms=transactions.CHECK_INTERVAL_MS,
+                transaction_check_max=transactions.CHECKS_MAX,
             ),
             self.timeline,
             self.network,
@@ -204,6 +216,21 @@ class SimulatedCluster:
                 dice=dice,
             )
         )
+
+    def add_transactions(self, count: int) -> None:
+        """Have one more producer begin transactions, and answer for all that its group began."""
+        number = len(self.transactions)
+        producer = TransactionHost(
+            f"t{number}",
+            f"10.0.4.{number + 1}",
+            self.timeline,
+            self.network,
+            self.checkers,
+            self._make_dice(f"transactions {number}"),
+            name_server=NAME_SERVER,
+        )
+        self.transactions.append(producer)
+        producer.start(TOPIC, count=count, pause_ms_max=self.scenario.pause_ms_max)
 
     def add_member(self) -> None:
         """Have one more member join."""
@@ -326,7 +353,23 @@ class SimulatedCluster:
 
     def are_producers_done(self) -> bool:
         """Return whether all messages were sent."""
-        return all(producer.is_done for producer in self.producers)
+        transactions_done = all(producer.is_done for producer in self.live_transactions)
+        return transactions_done and all(producer.is_done for producer in self.producers)
+
+    @property
+    def live_transactions(self) -> list[TransactionHost]:
+        """Producers of transactions that run."""
+        return [producer for producer in self.transactions if producer.process.is_alive]
+
+    def find_undecided(self) -> str | None:
+        """Return where half messages wait for an outcome; once nowhere, what came out wrong."""
+        for broker in self.brokers:
+            state = broker.broker.state
+            decided = state.offsets.find(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0) or 0
+            count = state.store.queues.max_offset(TRANS_HALF_TOPIC, 0)
+            if decided < count:
+                return f"{broker.name} has decided on {decided} of {count} half messages"
+        return self.checkers.find_open_transaction()
 
     def heal(self) -> None:
         """End all faults: what stands still goes on, what is down starts."""
@@ -350,3 +393,5 @@ class SimulatedCluster:
                 member.process.thaw()
         if not self.live_members:
             self.add_member()
+        if self.transactions and not self.live_transactions:
+            self.add_transactions(0)

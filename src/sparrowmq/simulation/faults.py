@@ -33,6 +33,7 @@ class Faults:
         member_crash: a member's process is killed; another one may come later.
         member_power_cut: a member's machine goes dark, and brokers do not notice.
         member_freeze: a member gets SIGSTOP, and SIGCONT after up to three minutes.
+        producer_crash: a producer of transactions is killed; another one of its group comes later.
         member_join: one more member.
         member_leave: a member closes as it should.
         slow_listener: the share of calls of the listener that take up to `SLOW_MS_MAX`.
@@ -59,6 +60,7 @@ class Faults:
     member_crash: float = 0.0
     member_power_cut: float = 0.0
     member_freeze: float = 0.0
+    producer_crash: float = 0.0
     member_join: float = 0.0
     member_leave: float = 0.0
     slow_listener: float = 0.0
@@ -99,6 +101,7 @@ TIMED_FAULTS = (
     "member_crash",
     "member_power_cut",
     "member_freeze",
+    "producer_crash",
     "member_join",
     "member_leave",
 )

@@ -14,6 +14,8 @@ from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 
 _MINUTE_MS = 60_000
 MEMBERS_MAX = 6
+# What a producer of transactions begins that takes the place of one that was killed.
+TRANSACTIONS_MAX = 20
 # From the end of a broker to its start, where members are to believe in their locks still.
 SOON_MS = 50
 
@@ -116,6 +118,7 @@ class Injector:
         servers = [broker.host for broker in cluster.brokers]
         clients = [member.process.host for member in cluster.live_members]
         clients += [producer.process.host for producer in cluster.producers]
+        clients += [producer.process.host for producer in cluster.live_transactions]
         name_server = cluster.name_server.address.rpartition(":")[0]
         if self._dice.random() < 0.2:
             return self._dice.choice([*clients, *servers]), name_server
@@ -274,6 +277,17 @@ class Injector:
         duration_ms = self._dice.choice((500, 15_000, 70_000, 180_000))
         self._later(duration_ms, member.process.thaw)
         return f"{member.name} stands still for {duration_ms} ms"
+
+    def _producer_crash(self) -> str | None:
+        cluster = self._cluster
+        if not cluster.live_transactions:
+            return None
+        producer = self._dice.choice(cluster.live_transactions)
+        producer.kill()
+        count = self._dice.randrange(0, TRANSACTIONS_MAX)
+        delay_ms = self._dice.choice((100, 5_000, 20_000))
+        self._later(delay_ms, partial(cluster.add_transactions, count))
+        return f"{producer.process.name} is killed"
 
     def _member_join(self) -> str | None:
         if len(self._cluster.live_members) >= MEMBERS_MAX:

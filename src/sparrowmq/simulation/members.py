@@ -220,16 +220,8 @@ class ProducerHost:
     ) -> None:
         self.process = Process(name, host, timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS)
         self.is_done = False
-        self.publisher = Publisher(
-            config=ProducerConfig(group="GID_producers", client_id=f"{host}@{name}"),
-            name_servers=NameServers((name_server,)),
-            ids=UniqIdGenerator(
-                bytes(map(int, host.split("."))),
-                dice.randrange(1, 1 << 16),
-                process_number=dice.randrange(0, 1 << 32),
-                counter=dice.randrange(0, 1 << 16),
-            ),
-            selector=QueueSelector(partial(dice.randrange, 0, 1 << 10)),
+        self.publisher = make_publisher(
+            "GID_producers", self.process, dice, name_server=name_server
         )
         self._driver = SimulatedDriver(self.process, network, on_failure=checkers.note_failure)
 
@@ -239,6 +231,21 @@ class ProducerHost:
 
     def _end(self, _: object) -> None:
         self.is_done = True
+
+
+def make_publisher(group: str, process: Process, dice: Dice, *, name_server: str) -> Publisher:
+    """Return what a process sends with."""
+    return Publisher(
+        config=ProducerConfig(group=group, client_id=f"{process.host}@{process.name}"),
+        name_servers=NameServers((name_server,)),
+        ids=UniqIdGenerator(
+            bytes(map(int, process.host.split("."))),
+            dice.randrange(1, 1 << 16),
+            process_number=dice.randrange(0, 1 << 32),
+            counter=dice.randrange(0, 1 << 16),
+        ),
+        selector=QueueSelector(partial(dice.randrange, 0, 1 << 10)),
+    )
 
 
 def _short(queue: MessageQueue) -> str:

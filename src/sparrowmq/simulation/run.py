@@ -50,6 +50,9 @@ _ORDERLY_SHARE = 0.2
 _OWNERS_SHARE = 0.2
 # The share of runs with faults that nobody sees at once in which messages expire, unread or not.
 _EXPIRY_SHARE = 0.2
+# The share of runs with transactions, and how often their producers are killed a minute, at most.
+_TRANSACTIONS_SHARE = 0.3
+_PRODUCER_CRASHES_MAX = 6.0
 # How often the world is looked at after the heal.
 LOOK_MS = 500
 # The share of runs whose members share one client id.
@@ -88,6 +91,7 @@ class RunOutcome(NamedTuple):
     healed_ms: int
     event_count: int
     message_count: int
+    transaction_count: int
     duplicate_count: int
     step_back_count: int
     faults: Faults
@@ -162,9 +166,23 @@ def run_seed(seed: int, *, only: Iterable[str] | None = None) -> RunOutcome:
     if dice.random() < _EXPIRY_SHARE and not scenario.faults.are_prompt:
         expiry = 2 + 6 * dice.random()
         scenario = replace(scenario, faults=replace(scenario.faults, expiry=expiry))
+    if not scenario.faults.duplicate_ids:
+        scenario = _with_transactions(scenario, Random(f"{seed} transactions"))
     if only is not None:
         scenario = replace(scenario, faults=keep_only(scenario.faults, only))
     return run_scenario(seed, scenario)
+
+
+def _with_transactions(scenario: Scenario, dice: Dice) -> Scenario:
+    """Have some runs begin transactions, and producers of most of them die."""
+    if dice.random() >= _TRANSACTIONS_SHARE:
+        return scenario
+    faults = scenario.faults
+    if not faults.are_prompt:
+        crashes = dice.choice((0.0, 1.0, 1.0)) * _PRODUCER_CRASHES_MAX * dice.random()
+        faults = replace(faults, producer_crash=crashes)
+    count = max(1, scenario.message_count // 2)
+    return replace(scenario, transaction_count=count, faults=faults)
 
 
 def run_scenario(seed: int, scenario: Scenario) -> RunOutcome:
@@ -199,6 +217,7 @@ def run_scenario(seed: int, scenario: Scenario) -> RunOutcome:
         healed_ms=timeline.now_ms - healed_ms,
         event_count=timeline.event_count,
         message_count=len(checkers.acked),
+        transaction_count=checkers.ledger.half_count,
         duplicate_count=checkers.duplicates,
         step_back_count=checkers.steps_back,
         faults=faults,
@@ -233,7 +252,7 @@ def _expect_health(cluster: SimulatedCluster) -> None:
             cluster.probe()
             finished_by_ms = max(timeline.now_ms, owned_by_ms) + CONSUMPTION_BOUND_MS
             continue
-        unfinished = checkers.find_unfinished()
+        unfinished = checkers.find_unfinished() or cluster.find_undecided()
         if unfinished is None and not leaving:
             return
         if unfinished is not None and timeline.now_ms >= finished_by_ms:

@@ -1,0 +1,126 @@
+"""The users' database of transactions, and what brokers must make of what stands in it.
+
+A transaction begins with a half message. Its user decides on the outcome once, and keeps it here,
+where every producer of the group finds it when a broker asks. One whose producer is killed before
+that stays undecided for good.
+
+1. A message is in its topic only if its user has decided to commit it.
+2. A commit that a broker has confirmed is stored, once at least (and `Checkers` demands that it is
+   consumed).
+3. What a broker has confirmed as ended is not put away as undecided later.
+4. In the end, what was never decided is put away; what was to be committed is stored, or was asked
+   for in vain as often as the limit allows, and put away.
+5. In a run where nothing fails, what is to be committed is stored exactly once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+
+from sparrowmq.model import TransactionState
+from sparrowmq.model.names import (
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+)
+
+_COMMIT = TransactionState.COMMIT
+
+
+class TransactionLedger:
+    """Which transactions there are, how they ended, and what brokers have of them.
+
+    Args:
+        fail: takes a violation.
+        is_calm: nothing fails in this run.
+    """
+
+    def __init__(self, fail: Callable[[str], None], *, is_calm: bool) -> None:
+        self._fail = fail
+        self._is_calm = is_calm
+        # By payload; UNKNOWN is undecided.
+        self._outcomes: dict[bytes, TransactionState] = {}
+        # How often a question is still answered by UNKNOWN although the outcome is decided.
+        self._unknown_left: dict[bytes, int] = {}
+        self._acked: set[bytes] = set()
+        self._ended: dict[bytes, TransactionState] = {}
+        self._stored: Counter[bytes] = Counter()
+        self._put_away: set[bytes] = set()
+
+    @property
+    def half_count(self) -> int:
+        """How many half messages were acknowledged."""
+        return len(self._acked)
+
+    @property
+    def committed(self) -> list[bytes]:
+        """The messages whose commit a broker has confirmed."""
+        return [payload for payload, outcome in self._ended.items() if outcome is _COMMIT]
+
+    # --- users ------------------------------------------------------------------------------
+
+    def begin(self, payload: bytes) -> None:
+        """A half message is about to be sent."""
+        self._outcomes[payload] = TransactionState.UNKNOWN
+
+    def note_half(self, payload: bytes) -> None:
+        """A producer was told that its half message is stored."""
+        self._acked.add(payload)
+
+    def decide(self, payload: bytes, outcome: TransactionState, *, unknown_times: int) -> None:
+        """Decide on a transaction; the first `unknown_times` questions do not find it out."""
+        self._outcomes[payload] = outcome
+        self._unknown_left[payload] = unknown_times
+
+    def answer(self, payload: bytes) -> TransactionState:
+        """Answer a broker's question for the outcome."""
+        outcome = self._outcomes.get(payload)
+        if outcome is None:
+            self._fail(f"{payload!r}: its outcome is asked for, and nobody has sent it")
+            return TransactionState.UNKNOWN
+        left = self._unknown_left.get(payload, 0)
+        self._unknown_left[payload] = max(0, left - 1)
+        return TransactionState.UNKNOWN if left else outcome
+
+    def note_ended(self, payload: bytes, outcome: TransactionState) -> None:
+        """A broker has confirmed the end of a transaction to its producer."""
+        self._ended[payload] = outcome
+
+    # --- brokers ----------------------------------------------------------------------------
+
+    def note_copy(self, topic: str, payload: bytes) -> None:
+        """A broker shows a message, in any topic; those of no transaction too."""
+        outcome = self._outcomes.get(payload)
+        if outcome is None or topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC):
+            return
+        if topic == TRANS_CHECK_MAX_TIME_TOPIC:
+            self._put_away.add(payload)
+            if payload in self._ended:
+                ended = self._ended[payload].name
+                self._fail(f"{payload!r}: put away as undecided after its {ended} was confirmed")
+            return
+        self._stored[payload] += 1
+        if outcome is not _COMMIT:
+            self._fail(f"{payload!r}: in {topic}, and the outcome is {outcome.name}")
+
+    def find_open(self, expired: Collection[bytes]) -> str | None:
+        """Return what is wrong now that brokers have decided on everything, None if nothing.
+
+        Args:
+            expired: what brokers may have removed, or was consumed.
+        """
+        for payload in self.committed:
+            if not self._stored[payload] and payload not in expired:
+                return f"{payload!r}: its commit was confirmed, and it is in no topic"
+        for payload in sorted(self._acked.difference(expired)):
+            outcome, copies = self._outcomes[payload], self._stored[payload]
+            is_put_away = payload in self._put_away
+            if outcome is _COMMIT and not copies and not is_put_away:
+                return f"{payload!r}: to be committed, neither stored nor put away"
+            if outcome is TransactionState.UNKNOWN and not is_put_away:
+                return f"{payload!r}: never decided, and not put away"
+        for payload, outcome in self._outcomes.items():
+            if self._is_calm and outcome is _COMMIT and self._stored[payload] != 1:
+                return f"{payload!r}: to be committed, stored {self._stored[payload]} times"
+        return None

@@ -1,0 +1,127 @@
+"""Producers of transactions: half messages, outcomes that are known late, answers to brokers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from sparrowmq.calling.effects import Answer, Operation, sleep
+from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.transactions import end, send_half, serve
+from sparrowmq.client.transactions import Coordinator, note_broker_lost, note_question
+from sparrowmq.errors import SparrowError
+from sparrowmq.model import Message, MessageExt, TransactionState
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.simulation.checkers import Checkers
+from sparrowmq.simulation.dice import Dice
+from sparrowmq.simulation.driver import Later, SimulatedDriver
+from sparrowmq.simulation.members import make_publisher
+from sparrowmq.simulation.network import Network
+from sparrowmq.simulation.process import Process
+from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
+
+GROUP = "GID_transactions"
+# How a broker of a run asks: before the heal ends, often enough to bridge most faults.
+TIMEOUT_MS, CHECK_INTERVAL_MS, CHECKS_MAX = 3_000, 4_000, 6
+# A transaction ends before it is asked for, where nothing is late.
+LOCAL_MS_MAX = 1_500
+ANSWER_MS_MAX = 300
+# So many transactions of a producer run at once, at most.
+AT_ONCE_MAX = 4
+OUTCOMES = (TransactionState.COMMIT, TransactionState.COMMIT, TransactionState.ROLLBACK)
+# The share of transactions that their producer leaves to the brokers' questions, and how many of
+# these do not find the outcome yet.
+_LATE_SHARE = 0.4
+_UNKNOWN_TIMES_MAX = 2
+assert _UNKNOWN_TIMES_MAX < CHECKS_MAX
+
+
+class TransactionHost:
+    """A machine with one producer of transactions; it answers brokers until it is killed."""
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        timeline: Timeline,
+        network: Network,
+        checkers: Checkers,
+        dice: Dice,
+        *,
+        name_server: str,
+    ) -> None:
+        self.process = Process(name, host, timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS)
+        self.is_done = False
+        self._network = network
+        self._checkers = checkers
+        self._dice = dice
+        self._coordinator = Coordinator(
+            publisher=make_publisher(GROUP, self.process, dice, name_server=name_server),
+            check=self._check,  # type: ignore[arg-type]
+            report=lambda _: None,
+        )
+        self._driver = SimulatedDriver(
+            self.process,
+            network,
+            on_failure=checkers.note_failure,
+            on_request=self._serve,
+            on_connection_lost=self._note_connection_lost,
+        )
+
+    def start(self, topic: str, *, count: int, pause_ms_max: int) -> None:
+        """Begin transactions, and answer questions for good."""
+        name = self.process.name
+        self._driver.start(serve(self._coordinator), name=f"questions to {name}")
+        sending = self._transact_all(topic, count, pause_ms_max)
+        self._driver.start(sending, name=name, on_done=self._end)
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self.process.kill()
+        self._network.drop_process(self.process)
+
+    def _end(self, _: object) -> None:
+        self.is_done = True
+
+    def _serve(self, address: str, request: RemotingCommand) -> Answer:
+        note_question({GROUP: self._coordinator}, address, request)
+        return None
+
+    def _note_connection_lost(self, address: str) -> None:
+        now_ms = self.process.monotonic_ms()
+        note_broker_lost({GROUP: self._coordinator}, address, now_ms=now_ms)
+
+    def _check(self, message: MessageExt) -> Later:
+        answer = partial(self._checkers.ledger.answer, message.body)
+        return Later(self._dice.randrange(0, ANSWER_MS_MAX), answer)
+
+    def _transact_all(self, topic: str, count: int, pause_ms_max: int) -> Operation[None]:
+        dice, begun = self._dice, 0
+        while begun < count:
+            yield from sleep(dice.randrange(0, pause_ms_max))
+            at_once = min(count - begun, dice.randrange(1, AT_ONCE_MAX + 1))
+            bodies = [f"{self.process.name}-{begun + n}".encode() for n in range(at_once)]
+            transactions = [self._transact(Message(topic, body)) for body in bodies]
+            yield from gather(transactions, name="transactions")
+            begun += at_once
+
+    def _transact(self, message: Message) -> Operation[None]:
+        """Send a half message, decide on the outcome, and end it, or wait to be asked."""
+        dice, checkers, payload = self._dice, self._checkers, message.body
+        # All dice are thrown first: how long an answer takes changes nothing of what comes.
+        local_ms, outcome = dice.randrange(0, LOCAL_MS_MAX), dice.choice(OUTCOMES)
+        is_late = dice.random() < _LATE_SHARE
+        unknown_times = dice.randrange(0, _UNKNOWN_TIMES_MAX + 1) if is_late else 0
+        checkers.note_begun(payload)
+        try:
+            half = yield from send_half(self._coordinator, message)
+        except SparrowError:
+            # A user gives up; the half message may be stored, and stays undecided.
+            return
+        checkers.ledger.note_half(payload)
+        yield from sleep(local_ms)
+        checkers.ledger.decide(payload, outcome, unknown_times=unknown_times)
+        if is_late:
+            return
+        ended = yield from end(self._coordinator, half, outcome)
+        if ended is outcome:
+            checkers.ledger.note_ended(payload, outcome)
