@@ -162,7 +162,7 @@ async def test_coroutine_calls_one_by_one_tell_how_each_ended(driver: AsyncDrive
 
     await driver.run(operation())
 
-    ended = [(call, value, type(error)) for call, value, error, _ in effect.returned]
+    ended = [(each.call, each.value, type(each.error)) for each in effect.returned]
     assert [
         (3, 4, type(None)),
         (0, None, ZeroDivisionError),

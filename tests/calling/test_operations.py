@@ -714,7 +714,7 @@ def test_calls_one_by_one_tell_how_each_ended(driver: Harness) -> None:
 
     assert driver.run(run_each(effect)) is None
 
-    ended = [(call, value, type(error)) for call, value, error, _ in effect.returned]
+    ended = [(end.call, end.value, type(end.error)) for end in effect.returned]
     assert [(3, 4, type(None)), (0, None, ZeroDivisionError), (4, 3, type(None))] == ended
 
 

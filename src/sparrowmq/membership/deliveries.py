@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import MutableMapping, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.membership.owned_queue import OwnedQueue
 from sparrowmq.model import MessageQueue
 
 
-class CallUnderWay(NamedTuple):
+class CallUnderWay(msgspec.Struct, frozen=True):
     """One call of the listener, whose queue it is for, and since when it may begin."""
 
     delivery: Deliver

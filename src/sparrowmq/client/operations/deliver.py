@@ -107,9 +107,9 @@ def _settle_done(
     done: dict[str, list[Deliver]] = {}
     durations_ms: dict[str, int] = {}
     for each in returned:
-        (delivery, _, context), status, error, call_ms = each
+        delivery, context, status = each.call.delivery, each.call.context, each.value
         if (
-            error is None
+            each.error is None
             and (status is None or status is ConsumeStatus.CONSUME_SUCCESS)
             and context.ack_index is None
             and not context.is_decided
@@ -120,8 +120,8 @@ def _settle_done(
                 done[topic].append(delivery)
             else:
                 done[topic] = [delivery]
-            if call_ms:
-                durations_ms[topic] = durations_ms.get(topic, 0) + call_ms
+            if each.duration_ms:
+                durations_ms[topic] = durations_ms.get(topic, 0) + each.duration_ms
         else:
             others.append(each)
     for topic, deliveries in done.items():
@@ -138,14 +138,14 @@ def _settle(subscriber: Subscriber, returned: Returned, now_ms: int) -> Consumed
     """Take in how a call of the listener ended."""
     if subscriber.config.orderly:
         return _settle_in_order(subscriber, returned, now_ms)
-    handed, status, error, duration_ms = returned
-    delivery, messages, context = handed
+    handed, duration_ms = returned.call, returned.duration_ms
+    delivery, messages, context = handed.delivery, handed.messages, handed.context
     count = len(messages)
     acked_count, code = 0, ConsumedCode.EXCEPTION
     try:
-        if error is not None:
-            raise error
-        acked_count = _acked_count(status, context, count)
+        if returned.error is not None:
+            raise returned.error
+        acked_count = _acked_count(returned.value, context, count)
         code = ConsumedCode.SUCCESS
     except Exception as failure:
         # The user's code may raise anything.
@@ -201,13 +201,13 @@ def _report_failed(
 
 def _settle_in_order(subscriber: Subscriber, returned: Returned, now_ms: int) -> ConsumedCode:
     """Take in how a call of a listener in order ended."""
-    handed, value, error, duration_ms = returned
-    delivery, messages, context = handed
+    handed, duration_ms = returned.call, returned.duration_ms
+    delivery, messages, context = handed.delivery, handed.messages, handed.context
     status, code = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, ConsumedCode.EXCEPTION
     try:
-        if error is not None:
-            raise error
-        status = _orderly_status(value)
+        if returned.error is not None:
+            raise returned.error
+        status = _orderly_status(returned.value)
         is_done = status in (ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
         code = ConsumedCode.SUCCESS if is_done else ConsumedCode.FAILED
     except Exception as failure:
