@@ -272,7 +272,7 @@ def make_commands_page() -> tuple[Path, str]:
 
 `sparrowmq`, short `smq`. [How to use them](../howto/command-line.md) has the conventions: which
 cluster a command talks to, what it prints, its exit codes. Options are given after the command's
-name. What most commands take, is said once, here:
+name. Most commands have these:
 """
     ]
     app = typer.main.get_command(build_app())

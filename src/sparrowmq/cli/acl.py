@@ -70,7 +70,7 @@ def put_account(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Make an account at every broker, or change what is given of it.
+    """Create an account at every broker, or change the given fields of one.
 
     \b
     Examples:
