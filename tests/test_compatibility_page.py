@@ -57,3 +57,12 @@ def test_the_page_counts_the_commands_of_mqadmin() -> None:
     for version in ("4.9.7", "5.5.0"):
         found = len([run for run in script if run.version in ("", version)])
         assert 2 * [(found, found)] == counts(f"`mqadmin` {version}")
+
+
+def test_each_row_of_the_client_names_tests_that_are_there() -> None:
+    rows = re.findall(r"^\| .+ \| (`test_\w+\.py::.+) \|$", PAGE, re.M)
+
+    assert len(rows) >= 20
+    for path, name in re.findall(r"`(test_\w+\.py)::(\w+)`", "".join(rows)):
+        text = (ROOT / "tests" / "interop" / path).read_text()
+        assert re.search(rf"^(async )?def {name}\(", text, re.M), (path, name)

@@ -264,6 +264,10 @@ class ApacheCluster(Cluster):
             self.kill()
             raise
 
+    @property
+    def broker_pid(self) -> int:
+        return int(self._processes[-1].process.pid)
+
     def _wait_for_registration(self) -> None:
         """Wait until the name server knows the broker: 5.x says that it is up before that."""
         deadline = time.monotonic() + START_TIMEOUT_S

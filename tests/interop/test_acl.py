@@ -130,3 +130,35 @@ def test_administrator_needs_the_right_to(name_server: str) -> None:
         pytest.raises(SparrowError, match="Need admin permission"),
     ):
         admin.create_topic("acl-new", 1)
+
+
+def test_administrator_makes_changes_and_deletes_an_account(name_server: str) -> None:
+    with Admin(name_server=name_server, **OWNER) as admin:
+
+        def found() -> dict[str, tuple[bool, str, tuple[str, ...]]]:
+            return {
+                each.access_key: (each.is_admin, each.default_topic_perm, each.topic_perms)
+                for each in admin.list_accounts()
+            }
+
+        admin.put_account(
+            "writer-of-one",
+            secret_key="writer-secret-1",
+            default_topic_perm="DENY",
+            topic_perms=["acl-all=PUB"],
+        )
+        # The broker reads its file again every half second.
+        wait_until("the new account", lambda: "writer-of-one" in found())
+        assert (False, "DENY", ("acl-all=PUB",)) == found()["writer-of-one"]
+        keys: dict[str, Any] = {"access_key": "writer-of-one", "secret_key": "writer-secret-1"}
+        with Producer("GID_acl_w", name_server=name_server, **keys) as producer:
+            producer.send(Message("acl-all", b"by the new account"))
+        with pytest.raises(BrokerError, match="secretKey=null"):
+            admin.put_account("writer-of-one", topic_perms=["acl-all=SUB"])
+        admin.put_account(
+            "writer-of-one", secret_key="writer-secret-1", topic_perms=["acl-all=SUB"]
+        )
+        wait_until("the change", lambda: ("acl-all=SUB",) == found()["writer-of-one"][2])
+        admin.delete_account("writer-of-one")
+        wait_until("its end", lambda: "writer-of-one" not in found())
+        assert "writer-secret-1" not in repr(admin.list_accounts())

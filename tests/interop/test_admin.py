@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, Message, MessageQueue, Producer
+from sparrowmq import Admin, Message, MessageQueue, Producer, PushConsumer
 from sparrowmq.errors import BrokerError
 from waiting import wait_until
 
@@ -26,6 +26,8 @@ def test_brokers_topics_messages_and_offsets_at_apaches_broker(apache_cluster: A
             result = producer.send_batch(messages, queue=queue)
 
         assert 600 == len(set(result.msg_id.split(",")))
+        # Apache's brokers list a message a moment after it is stored.
+        wait_until("the last message", lambda: admin.messages_at(queue, 599))
         (found,) = admin.messages_at(queue, 599)
         assert found.body.startswith(b"599\x00")
         recent = admin.messages_since(TOPIC, 0, 40)
@@ -48,3 +50,41 @@ def test_brokers_topics_messages_and_offsets_at_apaches_broker(apache_cluster: A
         admin.update_committed_offset("GID_first", queue, 7)
         assert 7 == admin.clone_offsets("GID_first", "GID_second", TOPIC)[queue]
         assert 7 == admin.committed_offset("GID_second", queue)
+
+
+def test_what_a_live_group_does_is_seen(java: Any, cluster: Any) -> None:
+    topic, group = cluster.create_topic("administered-live", queues=2), "GID_administered"
+    with (
+        Admin(name_server=cluster.name_server) as admin,
+        Producer("GID_p", name_server=cluster.name_server) as producer,
+        PushConsumer(group, name_server=cluster.name_server, listener=lambda *_: None) as consumer,
+    ):
+        consumer.subscribe(topic, "A || B")
+        consumer.start()
+        assert 2 == len(consumer.wait_assigned(60_000))
+        sent = producer.send(Message(topic, b"x", tags="A", keys=("key-7",)))
+        assert consumer.wait_idle(60_000)
+
+        assert topic in admin.list_topics()
+        assert group in admin.list_groups()
+        assert {"broker-a"} == {queue.broker_name for queue in admin.route(topic).subscribe_queues}
+        assert [consumer.client_id] == admin.consumer_ids(group)
+        connected = admin.consumer_connections(group)
+        assert [consumer.client_id] == [each.client_id for each in connected.connection_set]
+        snapshot = admin.group_snapshot(group)
+        assert [consumer.client_id] == [report.client_id for report in snapshot.reports]
+        status = admin.topic_status(topic)
+        assert 1 == sum(each.max_offset - each.min_offset for each in status.queues)
+        assert (0, 1) == (admin.min_offset(sent.queue), admin.max_offset(sent.queue))
+        wait_until("the commit", lambda: admin.committed_offset(group, sent.queue) == 1)
+        (lag,) = (each for each in admin.group_lag(group, topic) if each.queue == sent.queue)
+        assert (1, 1, 0) == (lag.max_offset, lag.committed_offset, lag.lag)
+        wait_until("the index", lambda: admin.query_message(topic, "key-7"), timeout_s=60)
+        found = admin.view_message(topic, sent.msg_id)
+        assert found is not None
+        assert (sent.queue, b"x") == (found.queue, found.body)
+        assert topic in {each.topic for each in admin.overview().topics}
+    with Admin(name_server=cluster.name_server) as admin:
+        admin.delete_group(group)
+        admin.delete_topic(topic)
+        wait_until("its end", lambda: topic not in admin.list_topics(), timeout_s=60)

@@ -12,7 +12,7 @@ from enum import IntEnum
 MQ_VERSION = 399
 # MQVersion.Version.V5_0_0_SNAPSHOT.ordinal(): from here on brokers take messages with a time of
 # their own, which older ones deliver at once.
-MQ_VERSION_WITH_TIMER = 412
+MQ_VERSION_5 = 412
 
 
 class SerializeType(IntEnum):

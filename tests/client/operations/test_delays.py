@@ -29,7 +29,7 @@ from sparrowmq.model import Message, MessageQueue
 from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_body
 from sparrowmq.protocol.codes import (
     MQ_VERSION,
-    MQ_VERSION_WITH_TIMER,
+    MQ_VERSION_5,
     RequestCode,
     ResponseCode,
 )
@@ -37,7 +37,7 @@ from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.message_id import UniqIdGenerator
 
 HANDLE = urlsafe_b64encode(b"v1 T a 1700000000001 ID7").decode()
-OLD, NEW = MQ_VERSION, MQ_VERSION_WITH_TIMER
+OLD, NEW = MQ_VERSION, MQ_VERSION_5
 
 
 class Servers:

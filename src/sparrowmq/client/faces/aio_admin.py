@@ -256,7 +256,7 @@ class AsyncAdmin:
         """Make an account at every broker, or change what is given of it.
 
         Args:
-            secret_key: a new account needs one.
+            secret_key: a new account needs one; Apache's brokers ask for it at every change.
             is_admin: whether it may change everything.
             white_remote_address: the addresses it may come from, such as `10.0.0.*`.
             default_topic_perm, default_group_perm: "DENY", "PUB", "SUB" or "PUB|SUB".
@@ -439,8 +439,8 @@ class AsyncAdmin:
     async def resend_dead_letters(self, group: str, messages: Sequence[MessageExt]) -> int:
         """Send dead letters to their group again, and return how many; no other group gets them.
 
-        They come as retries, and may fail as often as new messages. They also stay among the dead
-        letters: sent twice, they are delivered twice.
+        They come as retries, and may fail as often as new messages; on RocketMQ 5 once. They also
+        stay among the dead letters: sent twice, they are delivered twice.
 
         Args:
             messages: as `dead_letters` returns them.

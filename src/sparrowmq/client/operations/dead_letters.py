@@ -13,12 +13,20 @@ from sparrowmq.client.operations.administer import get_broker_address, get_route
 from sparrowmq.client.operations.browse import Start, browse, close_browser, open_browser
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.groups import find_group_settings
-from sparrowmq.client.operations.send_back import queues_for_again, send_again
+from sparrowmq.client.operations.request import ask
+from sparrowmq.client.operations.send_back import (
+    FIRST_RETRY_LEVEL,
+    queues_for_again,
+    send_again,
+    send_back,
+)
 from sparrowmq.client.operations.topics import list_topics, topic_status
 from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
-from sparrowmq.model import MessageExt
+from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import PROPERTY_RETRY_TOPIC
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, dlq_topic, retry_topic
+from sparrowmq.protocol.codes import MQ_VERSION_5, RequestCode
+from sparrowmq.protocol.headers import GetMaxOffsetRequestHeader
 
 # Topics looked at at the same time.
 TOPICS_AT_ONCE = 8
@@ -60,6 +68,11 @@ def resend_dead_letter(directory: Directory, group: str, message: MessageExt) ->
 
     No other group gets it, and the dead letter stays where it is.
 
+    RocketMQ 5 takes locks of queues for consumption in order, and what is sent to the retry topic
+    of a group that has some, as SparrowMQ's members do, for dead letters at once. There the
+    message is sent back instead, and is a dead letter again after one more failure.
+    Source: SendMessageProcessor.handleRetryAndDLQ of 5.3.3.
+
     Args:
         message: as it stands in the group's topic of dead letters.
 
@@ -78,6 +91,16 @@ def resend_dead_letter(directory: Directory, group: str, message: MessageExt) ->
     if not queues:
         raise UsageError(f"group {group} has no queue for retries; start one of its members")
     address = yield from get_broker_address(directory, queues[0])
+    if (yield from _is_of_5(directory, message.queue)):
+        yield from send_back(
+            (yield from get_broker_address(directory, message.queue)),
+            directory.namespace.wrap(group),
+            message=message,
+            delay_level=FIRST_RETRY_LEVEL,
+            max_reconsume_times=message.reconsume_times + 1,
+            timeout_ms=directory.timeout_ms,
+        )
+        return
     known = yield from find_group_settings(directory, group)
     times = [found.retry_max_times for _, found in known if found is not None]
     yield from send_again(
@@ -90,6 +113,16 @@ def resend_dead_letter(directory: Directory, group: str, message: MessageExt) ->
         timestamp_ms=(yield from timestamp()),
         timeout_ms=directory.timeout_ms,
     )
+
+
+def _is_of_5(directory: Directory, queue: MessageQueue) -> Operation[bool]:
+    """Return whether a queue's broker runs RocketMQ 5, by its answer to a small question."""
+    queue = directory.namespace.wrap_queue(queue)
+    address = yield from get_broker_address(directory, queue)
+    header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+    code, timeout_ms = RequestCode.GET_MAX_OFFSET, directory.timeout_ms
+    reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
+    return reply.version >= MQ_VERSION_5
 
 
 def read_dead_letters(

@@ -58,7 +58,7 @@ from sparrowmq.model.delay import DELAY_LEVELS_MS, DELAY_MAX
 from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
 from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
-from sparrowmq.protocol.codes import MQ_VERSION_WITH_TIMER, RequestCode, ResponseCode
+from sparrowmq.protocol.codes import MQ_VERSION_5, RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.record import encode_batch
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
@@ -380,7 +380,7 @@ def _has_timer(
     old = [
         address
         for address in sorted(addresses)
-        if publisher.versions.get(address, 0) < MQ_VERSION_WITH_TIMER
+        if publisher.versions.get(address, 0) < MQ_VERSION_5
     ]
     if not old:
         return True
