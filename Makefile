@@ -54,7 +54,7 @@ interop: interop-clients interop-suite ## the tests against Apache RocketMQ from
 interop-clients: setup ## the part of it with Apache's Go client, ali-ons and mqadmin
 	$(INTEROP) $(CLIENTS)
 
-# Unchanged, on brokers of ours: eight minutes for each version, in which it mostly waits.
+# Unchanged, on brokers of ours and of Apache's: half an hour, in which it mostly waits.
 interop-suite: setup ## the part of it that runs Apache's own integration tests
 	$(INTEROP) $(SUITE)
 

@@ -37,7 +37,8 @@ def test_the_page_counts_apache_s_integration_tests() -> None:
     suite = load("test_apache_suite")
 
     for version, found in suite.COUNTS.items():
-        assert [(found.tests, found.tests)] == counts(f"Apache's integration tests, {version}")
+        on = 2 if version == "4.9.7" else 1
+        assert on * [2 * (found.tests,)] == counts(f"Apache's integration tests, {version}")
         left_out = re.search(rf"(\d+) (classes )?of {version} do not", PAGE)
         assert left_out is not None
         assert str(found.classes_left_out) == left_out[1]
