@@ -150,6 +150,16 @@ def test_a_message_is_kept_from_accounts_without_its_topic(
     assert 4 * [0] == [reply.code for reply in allowed], [reply.remark for reply in allowed]
 
 
+def test_a_reply_needs_the_reply_topic_whatever_it_names(cluster: EmbeddedCluster) -> None:
+    user = Operator(cluster.broker, USER)
+    fields = {"a": "GID_p", "b": "orders", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1"}
+    more = {"h": "0", "i": "REPLY_TO_CLIENT\x01victim", "j": "0", "k": "false", "m": "false"}
+    reply = user.call(RequestCode.SEND_REPLY_MESSAGE_V2, **fields, **more)
+    user.close()
+
+    assert "No default permission for topic: DefaultCluster_REPLY_TOPIC" in (reply.remark or "")
+
+
 @pytest.mark.parametrize(
     "keys", [{}, {**USER, "secret_key": "another-secret"}, {**USER, "access_key": "nobody-known"}]
 )

@@ -15,6 +15,7 @@ from functools import partial
 from sparrowmq.broker.processors.send import confirm_sent, region_fields, store_sent
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.model.message import PROPERTY_PUSH_REPLY_TIME, PROPERTY_REPLY_TO_CLIENT
+from sparrowmq.model.names import REPLY_TOPIC_POSTFIX
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import (
@@ -25,6 +26,7 @@ from sparrowmq.protocol.headers import (
     encode_header,
 )
 from sparrowmq.protocol.properties import encode_properties, parse_properties
+from sparrowmq.serving.access import Permission
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Refusal, Request, answer
 from sparrowmq.store.results import PutResult
@@ -41,6 +43,9 @@ def send_reply(state: BrokerState, request: Request) -> Sequence[Output]:
         header = decode_header(SendMessageRequestHeader, command.ext_fields)
     else:
         header = decode_header(SendMessageRequestHeaderV2, command.ext_fields)
+    # Whatever topic the request names: a reply goes to a client that waits for one.
+    replies = f"{state.config.cluster_name}{REPLY_TOPIC_POSTFIX}"
+    state.check_access(request, replies, Permission.PUB)
     properties = parse_properties(header.properties or "")
     client_id = properties.get(PROPERTY_REPLY_TO_CLIENT)
     if client_id is None:
