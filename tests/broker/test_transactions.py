@@ -18,11 +18,13 @@ from sparrowmq.model.names import (
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
 )
+from sparrowmq.protocol.acl import ACCESS_KEY
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.message_id import decode_offset_msg_id
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import TRANSACTION_TYPE, Record, decode_record
+from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.connections import Fact, Output, Push
 from sparrowmq.store.retention import RetentionConfig
 
@@ -69,11 +71,12 @@ def end(rig: Any, half: dict[str, str], outcome: int, **fields: str) -> Remoting
     return reply
 
 
-def join(rig: Any, group: str = GROUP) -> Any:
+def join(rig: Any, group: str = GROUP, access_key: str = "") -> Any:
     """Connect a producer of a group."""
     connection = rig.connect()
     body = {"clientID": f"p{connection.number}", "producerDataSet": [{"groupName": group}]}
-    reply = rig.call(connection, RequestCode.HEART_BEAT, None, json.dumps(body).encode())
+    signed = {ACCESS_KEY: access_key}
+    reply = rig.call(connection, RequestCode.HEART_BEAT, signed, json.dumps(body).encode())
     assert 0 == reply.code, reply.remark
     return connection
 
@@ -104,6 +107,23 @@ def properties_of(record: Record) -> dict[str, str]:
     found = parse_properties(record.properties)
     del found["__CRC32#"]
     return found
+
+
+def test_producers_that_may_not_send_to_the_topic_are_not_asked(rig: Any) -> None:
+    sender, _ = join(rig, access_key="sender-key"), join(rig, access_key="other-key")
+    for key in "abcd":
+        send_half(rig, key=key)
+    accounts = [
+        {"accessKey": "sender-key", "secretKey": "12345678", "topicPerms": ["T=PUB"]},
+        {"accessKey": "other-key", "secretKey": "12345678", "topicPerms": ["T=SUB"]},
+    ]
+    rig.broker.state.access = AccessControl({"accounts": accounts}, lambda _: None)
+    outputs = rig.advance(2 * ROUND_MS)
+
+    assert 8 == len(questions(outputs))
+    assert {sender} == {push.connection for push in questions(outputs)}
+    rig.broker.state.access.replace({"accounts": accounts[1:]})
+    assert [] == questions(rig.advance(ROUND_MS))
 
 
 def test_half_message_waits_where_rocketmq_keeps_it(rig: Any) -> None:

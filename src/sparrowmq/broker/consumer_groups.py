@@ -11,6 +11,7 @@ connection is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -34,6 +35,8 @@ class ListedMember(NamedTuple):
     language: LanguageCode | None
     version: int
     seen_ms: int
+    # With which the heartbeat was signed; empty where nobody checks.
+    access_key: str = ""
 
     @property
     def expiry_ms(self) -> int:
@@ -221,13 +224,13 @@ class ProducerGroups:
         # By client id; of several connections that gave one id, the last.
         self._clients: dict[str, Connection] = {}
 
-    def choose(self, group: str) -> Connection | None:
-        """Return one member of a group, each in turn; None if nobody is in it."""
-        members = self._groups.get(group)
-        if members is None:
+    def choose(self, group: str, may: Callable[[ListedMember], bool]) -> Connection | None:
+        """Return one of a group's members that may be chosen, each in turn; None without any."""
+        members = [at for at, member in self._groups.get(group, {}).items() if may(member)]
+        if not members:
             return None
         self._chosen_count += 1
-        return list(members)[self._chosen_count % len(members)]
+        return members[self._chosen_count % len(members)]
 
     def all(self) -> list[tuple[str, dict[Connection, ListedMember]]]:
         """Return all groups and their members, in the order of names."""

@@ -27,6 +27,7 @@ from sparrowmq.broker.transaction_checks import TransactionChecks
 from sparrowmq.coordination.queue_lock_table import QueueLockTable
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.message import PROPERTY_CLUSTER, PROPERTY_MSG_REGION
+from sparrowmq.protocol.acl import ACCESS_KEY
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import MQ_VERSION, LanguageCode, RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
@@ -165,12 +166,17 @@ class BrokerState:
 
         Raises: Refusal.
         """
-        if self.access is None:
-            return
-        reason = self.access.find_topic_refusal(request.command, topic, permission)
+        access_key = (request.command.ext_fields or {}).get(ACCESS_KEY, "")
+        reason = self.find_denial(access_key, topic, permission)
         if reason is not None:
             remark = f"{DENIED}{reason}"
             raise self.refusal(BrokerRefusal.ACCESS, request, ResponseCode.SYSTEM_ERROR, remark)
+
+    def find_denial(self, access_key: str, topic: str, permission: Permission) -> str | None:
+        """Return why an account has no permission for a topic; None if it has, or nobody checks."""
+        if self.access is None:
+            return None
+        return self.access.find_denial(access_key, topic, permission)
 
     def may_commit(self, topic: str, queue_id: int, *, offset: int) -> bool:
         """Return whether an offset is one that a queue has, or is about to have."""

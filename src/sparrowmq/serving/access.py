@@ -5,7 +5,7 @@ and groups, and lists of addresses. Every request must be signed by an account (
 and the account must have what the request's code needs:
 
 - codes about a topic or a group: the permission for it, SUB for groups; where a request points at
-  a message, also for the topic of that (`find_topic_refusal`);
+  a message, also for the topic of that (`find_denial`);
 - codes that show how things are: nothing more;
 - all others, which change what others have, or register brokers: an administrator.
 
@@ -286,18 +286,16 @@ class AccessControl:
             return str(error)
         return None
 
-    def find_topic_refusal(
-        self, command: RemotingCommand, topic: str, permission: Permission
-    ) -> str | None:
-        """Return why a request may not concern a topic, None if it may.
+    def find_denial(self, access_key: str, topic: str, permission: Permission) -> str | None:
+        """Return why an account has no permission for a topic, None if it has.
 
         Args:
-            command: a request that `find_refusal` let pass.
-            topic: what the message that it points at belongs to.
-            permission: what the request does with the topic.
+            access_key: of an account whose signature was checked.
+            topic: one that no field of its request names.
+            permission: what is done with the topic.
         """
         try:
-            account = self._find_account((command.ext_fields or {}).get(ACCESS_KEY, ""))
+            account = self._find_account(access_key)
             for need in _topic(topic, permission):
                 account.check(need)
         except _Denied as error:

@@ -22,6 +22,7 @@ from sparrowmq.model.names import (
     is_legal_name,
     retry_topic,
 )
+from sparrowmq.protocol.acl import ACCESS_KEY
 from sparrowmq.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
@@ -62,7 +63,10 @@ def heartbeat(state: BrokerState, request: Request) -> Sequence[Output]:
         fault = find_group_fault(consumer.group_name)
         if fault is not None:
             raise state.refusal(BrokerRefusal.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
-    member = ListedMember(data.client_id, command.language, command.version, request.now_ms)
+    access_key = (command.ext_fields or {}).get(ACCESS_KEY, "")
+    member = ListedMember(
+        data.client_id, command.language, command.version, request.now_ms, access_key
+    )
     outputs, refusal = _check_client_id(state, request, data)
     if refusal is not None:
         return [*answer(request, ResponseCode.SYSTEM_ERROR, remark=refusal), *outputs]

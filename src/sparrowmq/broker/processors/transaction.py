@@ -154,10 +154,17 @@ def check_transactions(state: BrokerState, *, now_ms: int, timestamp_ms: int) ->
 
 
 def _ask_producer(state: BrokerState, half_offset: int) -> Sequence[Output]:
-    """Have one member of the producer group asked, once it has room for the message."""
+    """Have one member of the producer group asked, once it has room for the message.
+
+    With access control, it is one that may send to the topic: groups of producers are open to all.
+    """
     half = state.transactions.read(half_offset)
     properties = {} if half is None else parse_properties(half.properties)
-    producer = state.producers.choose(properties.get(PROPERTY_PRODUCER_GROUP, ""))
+    topic = properties.get(PROPERTY_REAL_TOPIC, "")
+    producer = state.producers.choose(
+        properties.get(PROPERTY_PRODUCER_GROUP, ""),
+        lambda member: state.find_denial(member.access_key, topic, Permission.PUB) is None,
+    )
     if producer is None:
         return ()
     return (Produce(producer, partial(_question, state, producer, half_offset)),)
