@@ -1,9 +1,9 @@
 """Drivers, executors, Python workers and the broker killed at random; nothing lost or twice.
 
 Each run starts the query again from its checkpoint, with new messages and at times a new queue,
-and kills something while it works. At the end a plain Parquet reader, which knows nothing of
-Spark, must find every message of every queue exactly once. SPARK_KILLS says how many runs,
-SPARK_KILLS_SEED what becomes of them.
+and kills one thing after the other while it works. At the end a plain Parquet reader, which knows
+nothing of Spark, must find every message of every queue exactly once. SPARK_KILLS says how many
+kills, SPARK_KILLS_SEED what becomes of them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ pytest.importorskip("pyspark")
 
 import pyarrow.dataset as ds
 
-from spark_kills import KILL_DELAY_S_MAX, RUN_TIMEOUT_S, VICTIMS, Job, produce, strike
+from spark_kills import KILL_DELAY_S_MAX, LOCAL, RUN_TIMEOUT_S, Campaign, Job, produce
 from sparrowmq import Admin, MessageQueue
 from sparrowmq.testing import EmbeddedCluster
 
-RUNS = int(os.environ.get("SPARK_KILLS", "4"))
+KILLS = int(os.environ.get("SPARK_KILLS", "5"))
 SEED = int(os.environ.get("SPARK_KILLS_SEED", "0") or 0) or random.SystemRandom().randrange(1 << 30)
 SCRIPT = Path(__file__).with_name("spark_ingest_job.py")
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout((RUNS + 2) * RUN_TIMEOUT_S)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout((KILLS + 2) * RUN_TIMEOUT_S)]
 
 
 @pytest.fixture
@@ -42,22 +42,20 @@ def test_every_message_is_in_parquet_once(cluster: EmbeddedCluster, tmp_path: Pa
     place.mkdir()
     queues = 3
     cluster.create_topic("in", queues=queues)
-    total, tally = 0, dict.fromkeys(VICTIMS, 0)
-    for run in range(RUNS):
-        if run % 3 == 2:
+    total, campaign = 0, Campaign(KILLS, dice)
+    while not campaign.is_over:
+        master = campaign.next_run()
+        if campaign.runs % 3 == 0:
             queues += 1
             cluster.create_topic("in", queues=queues)
         produce(cluster, queues, total, 900)
         total += 900
-        victim = VICTIMS[run % len(VICTIMS)] if run < len(VICTIMS) else dice.choice(VICTIMS)
-        job = Job(SCRIPT, cluster, place, victim)
+        job = Job(SCRIPT, cluster, place, master)
         try:
-            tally[victim] += strike(
-                job, cluster, victim, dice, delay_s=dice.uniform(0, KILL_DELAY_S_MAX)
-            )
+            campaign.strike_often(job, cluster, lambda: dice.uniform(0, KILL_DELAY_S_MAX))
         finally:
             job.wait()
-    last = Job(SCRIPT, cluster, place, "none")
+    last = Job(SCRIPT, cluster, place, LOCAL)
     last.wait()
 
     assert "done" in last.words, last.log.read_text()[-3000:]
@@ -70,7 +68,10 @@ def test_every_message_is_in_parquet_once(cluster: EmbeddedCluster, tmp_path: Pa
             for offset in range(admin.max_offset(MessageQueue("in", "broker-a", queue)))
         }
         lags = [each.lag for each in admin.group_lag("GID_kills", "in")]
-    print(f"{RUNS} runs, seed {SEED}: killed {tally}; {len(found)} rows of {total} messages")
+    print(
+        f"{campaign.runs} runs, seed {SEED}: killed {campaign.tally}; "
+        f"{len(found)} rows of {total} messages"
+    )
     assert total == len(held)
     assert len(found) == len(set(found)), f"twice, seed {SEED}"
     assert held == set(found), f"lost, seed {SEED}"

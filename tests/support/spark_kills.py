@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sparrowmq import Message, MessageQueue, Producer
@@ -19,7 +19,8 @@ from sparrowmq.testing import EmbeddedCluster
 RUN_TIMEOUT_S = 400
 # From the query's start on; most of its work is done within this time.
 KILL_DELAY_S_MAX = 8.0
-VICTIMS = ("driver", "worker", "broker", "executor")
+VICTIMS = ("worker", "broker", "executor", "driver")
+LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,512]"
 
 
 class Job:
@@ -29,14 +30,14 @@ class Job:
         script: gets the master, the name server and the place as arguments; prints a word when the
             query has started and `done` at its end.
         place: its working directory.
-        victim: what is to be killed; an executor needs a cluster.
+        master: LOCAL, or CLUSTER for executors that can be killed.
         arguments: further ones.
     """
 
     def __init__(
-        self, script: Path, cluster: EmbeddedCluster, place: Path, victim: str, *arguments: str
+        self, script: Path, cluster: EmbeddedCluster, place: Path, master: str, *arguments: str
     ) -> None:
-        master = "local-cluster[2,1,512]" if victim == "executor" else "local[2]"
+        self.master = master
         self.log = place / "job.log"
         self.is_started = threading.Event()
         self.words: list[str] = []
@@ -60,6 +61,11 @@ class Job:
                 self.words.append(line.strip())
                 self.is_started.set()
         self.is_started.set()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the query or its process has ended."""
+        return "done" in self.words or self.process.poll() is not None
 
     def wait(self) -> None:
         """Wait for the end, and see that nothing of the session is left."""
@@ -93,6 +99,45 @@ class Job:
                 yield int(name)
 
 
+class Campaign:
+    """Kills over many runs of a query, until there were enough; each kind comes early.
+
+    Args:
+        kills: how many there are to be.
+        dice: decides what is killed next.
+    """
+
+    def __init__(self, kills: int, dice: random.Random) -> None:
+        self.tally = dict.fromkeys(VICTIMS, 0)
+        self.runs = 0
+        self._kills = kills
+        self._dice = dice
+
+    @property
+    def is_over(self) -> bool:
+        """Whether enough was killed, or runs end before anything can be."""
+        return sum(self.tally.values()) >= self._kills or self.runs >= 2 * self._kills + 2
+
+    def next_run(self) -> str:
+        """Begin a run; return the master that Spark is to have."""
+        self.runs += 1
+        # An executor is a process of its own in a cluster alone, whose start takes longer.
+        return CLUSTER if self.runs % 2 else LOCAL
+
+    def strike_often(self, job: Job, cluster: EmbeddedCluster, moment: Callable[[], float]) -> None:
+        """Kill one thing after the other until the query ends, its driver last.
+
+        Args:
+            moment: waits for what a kill is to disturb; returns the seconds to wait longer.
+        """
+        left_out = {"driver"} if job.master == CLUSTER else {"driver", "executor"}
+        others = [each for each in VICTIMS if each not in left_out]
+        others.sort(key=lambda each: (self.tally[each], self._dice.random()))
+        for victim in [*others, self._dice.choice(others), "driver"]:
+            if not self.is_over and not job.is_done:
+                self.tally[victim] += strike(job, cluster, victim, self._dice, delay_s=moment())
+
+
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -108,12 +153,12 @@ def produce(cluster: EmbeddedCluster, queues: int, first: int, count: int) -> No
 def strike(
     job: Job, cluster: EmbeddedCluster, victim: str, dice: random.Random, *, delay_s: float
 ) -> bool:
-    """Kill the victim after a time from the query's start on, unless the query has ended before."""
+    """Kill the victim of a query that has started after a time, unless the query ends before."""
     job.is_started.wait(RUN_TIMEOUT_S)
     deadline = time.monotonic() + delay_s
-    while time.monotonic() < deadline and job.process.poll() is None:
+    while time.monotonic() < deadline and not job.is_done:
         time.sleep(0.01)
-    if job.process.poll() is not None or "done" in job.words:
+    if job.is_done:
         return False
     if victim == "driver":
         job.kill_all()
