@@ -60,13 +60,12 @@ def test_unlock_releases_only_ones_own() -> None:
     assert "two" == table.find_owner("G", B, now_ms=0)
 
 
-def test_has_locks_counts_live_ones_only() -> None:
+def test_owner_is_found_until_its_lock_ends() -> None:
     table = QueueLockTable()
 
-    assert not table.has_locks("G", now_ms=0)
     table.try_lock_batch("G", [A], "one", now_ms=0)
-    assert table.has_locks("G", now_ms=60_000)
-    assert not table.has_locks("G", now_ms=60_001)
+    assert "one" == table.find_owner("G", A, now_ms=60_000)
+    assert table.find_owner("G", A, now_ms=60_001) is None
 
 
 def test_a_closed_connection_leaves_what_the_client_may_still_believe() -> None:

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 
 from sparrowmq.demo.directory import DemoDirectory
-from sparrowmq.demo.outcome import DemoOutcome, decode_outcome, encode_outcome
+from sparrowmq.demo.outcome import DemoOutcome, encode_outcome
 from sparrowmq.demo.report_page import render_report
 from sparrowmq.demo.terminal import print_outcome
 from sparrowmq.report import Check
@@ -44,7 +44,7 @@ def read(page: str) -> str:
 
 
 def test_figures_file_holds_the_whole_outcome(outcome: DemoOutcome) -> None:
-    assert outcome == decode_outcome(encode_outcome(outcome))
+    assert outcome == msgspec.json.decode(encode_outcome(outcome), type=DemoOutcome)
 
 
 def test_report_tells_the_figures(outcome: DemoOutcome) -> None:

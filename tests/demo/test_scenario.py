@@ -9,9 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from sparrowmq.demo.outcome import decode_outcome
+from sparrowmq.demo.outcome import DemoOutcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -53,7 +54,7 @@ def test_demo_runs_to_its_end_and_all_conditions_hold(tmp_path: Path) -> None:
 
     assert 0 == demo.returncode, output
     assert "5 of 5 conditions hold" in output
-    found = decode_outcome((out / "figures.json").read_bytes())
+    found = msgspec.json.decode((out / "figures.json").read_bytes(), type=DemoOutcome)
     assert found.holds
     assert (5000, 5000, True) == (
         found.table.rows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +19,19 @@ GOLDEN = Path(__file__).parent
 
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "--golden", str(directory), *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    # Other plugins take longer to import than these tests take.
+    plugins = [
+        f"-p{name}" for name in ("sparrowmq-golden", "pytest_asyncio.plugin", "pytest_timeout")
+    ]
+    command = [sys.executable, "-m", "pytest", *plugins, "--golden", str(directory), *arguments]
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_directory_without_golden_files_is_one_clear_error(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import pytest
 from golden import each_case
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.protocol.subscription import (
-    index_key_hash,
     java_hash,
     parse_subscription,
     tags_code,
 )
+from sparrowmq.store.index_file import slot_hash
+from sparrowmq.store.key_hash import hash_text
 
 
 @each_case("tags.jsonl", "tag-")
@@ -20,7 +21,7 @@ def test_hashes_are_those_of_java(case: dict[str, Any]) -> None:
 
     if tag is not None:
         assert case["hashCode"] == java_hash(tag)
-        assert case["indexKeyHash"] == index_key_hash(tag)
+        assert case["indexKeyHash"] == slot_hash(hash_text(tag))
     codes = [case["tagsCode"], case["tagsCodeMulti"], case["tagsCodeNullType"]]
     assert codes == [tags_code(tag)] * 3
 

@@ -178,10 +178,6 @@ class QueueLockTable:
                 owners.setdefault(lease.client_id, []).append(queue)
         return owners
 
-    def has_locks(self, group: str, *, now_ms: int) -> bool:
-        """Return whether any member of the group holds a queue."""
-        return any(lease.expires_ms >= now_ms for lease in self._leases.get(group, {}).values())
-
     def shorten(self, group: str, client_id: str, *, lease_ms: int, now_ms: int) -> None:
         """Cut the member's locks to its own side of the lease, since its connection is closed.
 

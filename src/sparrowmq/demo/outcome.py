@@ -143,8 +143,3 @@ class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
 def encode_outcome(outcome: DemoOutcome) -> bytes:
     """Return the content of `figures.json`."""
     return msgspec.json.format(msgspec.json.encode(outcome), indent=2) + b"\n"
-
-
-def decode_outcome(data: bytes) -> DemoOutcome:
-    """Read a `figures.json` back."""
-    return msgspec.json.decode(data, type=DemoOutcome)

@@ -44,12 +44,6 @@ def tags_code(tag: str | None) -> int:
     return java_hash(tag) if tag else 0
 
 
-def index_key_hash(key: str) -> int:
-    """Return the slot hash of an index key (`topic#key`): never negative."""
-    code = abs(java_hash(key))
-    return 0 if code == 0x8000_0000 else code
-
-
 def parse_subscription(
     topic: str,
     expression: str | None,
