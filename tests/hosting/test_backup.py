@@ -106,8 +106,10 @@ def test_only_a_store_is_copied_and_nothing_is_written_over(tmp_path: Path) -> N
     full.mkdir()
     (full / "mine").touch()
 
-    with pytest.raises(UsageError, match="no broker's directory"):
+    with pytest.raises(UsageError, match=f"it has no commitlog; {store} is one"):
         back_up(tmp_path, tmp_path / "copy")
+    with pytest.raises(UsageError, match=r"is in .*, which is to be copied"):
+        back_up(store, store / "copy")
     with pytest.raises(UsageError, match="is there already"):
         back_up(store, full)
     assert 0 == back_up(store, tmp_path / "copy")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sparrowmq.broker.config_files import CONFIG_DIRECTORY
 from sparrowmq.errors import StoreError, UsageError
+from sparrowmq.hosting.store_check import no_store
 from sparrowmq.store.checkpoint import CHECKPOINT_PATH
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY
@@ -41,7 +42,9 @@ def back_up(source: Path, target: Path) -> int:
         if the copy cannot be made.
     """
     if not (source / COMMIT_LOG_DIRECTORY).is_dir():
-        raise UsageError(f"{source} is no broker's directory: it has no {COMMIT_LOG_DIRECTORY}")
+        raise no_store(source)
+    if target.resolve().is_relative_to(source.resolve()):
+        raise UsageError(f"{target} is in {source}, which is to be copied; give another directory")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{target} is there already; give a directory that is empty or new")
     try:

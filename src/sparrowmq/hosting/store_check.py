@@ -26,15 +26,18 @@ def checking(root: Path) -> Generator[Iterator[FileFinding]]:
         raise UsageError(f"{root} is no directory")
     storage = ReadOnlyStorage(root)
     if not storage.has(COMMIT_LOG_DIRECTORY) and not storage.has(CONFIG_DIRECTORY):
-        hint = f"; {root / 'store'} is one" if (root / "store").is_dir() else ""
-        raise UsageError(
-            f"{root} is no directory of a broker: it has no {COMMIT_LOG_DIRECTORY}{hint}"
-        )
+        raise no_store(root)
     storage.lock()
     try:
         yield _check(storage)
     finally:
         storage.unlock()
+
+
+def no_store(root: Path) -> UsageError:
+    """Return the error for a directory that is no store root; it names the one below it."""
+    hint = f"; {root / 'store'} is one" if (root / "store").is_dir() else ""
+    return UsageError(f"{root} is no directory of a broker: it has no {COMMIT_LOG_DIRECTORY}{hint}")
 
 
 def _check(storage: ReadOnlyStorage) -> Iterator[FileFinding]:
