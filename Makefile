@@ -71,7 +71,7 @@ soak: setup ## minutes of cuts and restarts, in network namespaces
 	$(BIN)/python -m pytest -m interop -rsP tests/interop/test_soak.py
 
 # A query to Parquet and one from topic to topic, whose drivers, executors, Python workers and broker
-# are killed at random moments, SPARK_KILLS and SINK_KILLS times; about ten seconds each.
+# are killed at random moments, SPARK_KILLS and SINK_KILLS times, several in each run of half a minute.
 soak-spark: setup ## Spark killed SPARK_KILLS and SINK_KILLS times while it reads and writes
 	SPARK_KILLS=$(SPARK_KILLS) SINK_KILLS=$(SINK_KILLS) $(BIN)/python -m pytest -m interop -rsP \
 	  tests/interop/test_spark_kills.py tests/interop/test_spark_sink_kills.py

@@ -108,7 +108,7 @@ class Campaign:
     """
 
     def __init__(self, kills: int, dice: random.Random) -> None:
-        self.tally = dict.fromkeys(VICTIMS, 0)
+        self.tally: dict[str, int] = dict.fromkeys(VICTIMS, 0)
         self.runs = 0
         self._kills = kills
         self._dice = dice
