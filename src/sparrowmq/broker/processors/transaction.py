@@ -147,7 +147,7 @@ def check_transactions(state: BrokerState, *, now_ms: int, timestamp_ms: int) ->
         text = (
             f"{step.put_away} half messages were put into {TRANS_CHECK_MAX_TIME_TOPIC}: their "
             f"producers gave no outcome when they were asked "
-            f"{state.config.transaction_check_max} times, or for 72 h"
+            f"{state.config.transaction_check_max} times, or for as long as messages are kept"
         )
         outputs.append(Fact(text, warning=True))
     return outputs
