@@ -224,12 +224,6 @@ class AsyncDriver:
     def _bind(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            # No loop runs on in a process that was forked.
-            if os.getpid() != self._pid:
-                raise UsageError(
-                    "this client was made before a fork, and a connection serves one process; open "
-                    "a client in each process, after the fork"
-                )
             if self._loop is not None:
                 raise UsageError(
                     "this client runs on another event loop, where it was used first; open a "
@@ -238,6 +232,11 @@ class AsyncDriver:
             self._loop = loop
         if self._is_closing:
             raise UsageError("this client is closed; open a new one")
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "this client was made before a fork, and a connection serves one process; open a "
+                "client in each process, after the fork"
+            )
         return loop
 
     def _run_soon(self) -> None:
