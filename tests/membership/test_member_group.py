@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
@@ -290,9 +290,10 @@ class World:
 
     def unlock_before(self, cid: str, queue: MessageQueue) -> None:
         """Requests of one connection reach the broker in the order in which they were sent."""
-        for sent in [*self.under_way]:
-            if sent[0] == cid and isinstance(sent[1], Unlock) and sent[1].queue == queue:
-                self.under_way.remove(sent)
+        for place, (sender, action) in reversed([*enumerate(self.under_way)]):
+            # By place: named tuples of two classes with the same fields are equal.
+            if sender == cid and isinstance(action, Unlock) and action.queue == queue:
+                del self.under_way[place]
                 self.locks.unlock_batch("G", [queue], cid)
 
     def renew(self, cid: str, member: GroupMember, action: RenewLocks, *, is_good: bool) -> None:
@@ -377,6 +378,7 @@ EVENTS: list[tuple[Callable[[World], None], int]] = [
 
 @pytest.mark.parametrize("is_orderly", [False, True], ids=["concurrent", "in order"])
 @given(seed=st.integers(min_value=0, max_value=2**32))
+@example(seed=2_119_154_342)
 @settings(max_examples=25, deadline=None)
 def test_group_loses_nothing_and_settles_whatever_happens(is_orderly: bool, seed: int) -> None:
     chance = random.Random(seed)
