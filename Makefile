@@ -29,8 +29,9 @@ setup: .venv/ready ## make .venv with everything that is used here
 demo: setup ## the main job on 336,776 flights; the report is demo-out/report.html
 	$(BIN)/sparrowmq demo --out $(OUT)
 
+# Many tests wait for a clock or a process: two workers take little more processor time than one.
 test: setup ## the tests but those against Apache RocketMQ
-	$(BIN)/python -m pytest -m "not interop"
+	$(BIN)/python -m pytest -m "not interop" -n 2 --dist loadgroup
 
 # Half as slow again as `make test`. What processes that are killed have run is not counted.
 coverage: setup ## `make test`, with the lines and branches that it misses; fails below the floor
