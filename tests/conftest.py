@@ -58,7 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         # A process has one SparkContext: tests that share it stay in their order in one worker.
-        if "spark" in item.fixturenames or item.path.parent.name in {"spark", "pipeline"}:
+        if "spark" in getattr(item, "fixturenames", ()) or item.path.parent.name in {
+            "spark",
+            "pipeline",
+        }:
             item.add_marker(pytest.mark.xdist_group("spark"))
     if config.getoption("--golden") is None:
         return
