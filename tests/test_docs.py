@@ -28,7 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.S)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
-FENCE = re.compile(r"^```.*?^```$", re.S | re.M)
+FENCE = re.compile(r"^ *```.*?^ *```$", re.S | re.M)
+COMMENT = re.compile(r"<!--.*?-->", re.S)
+NAMED = re.compile(r"`([^`]+)`")
 CHINESE = [path for path in DOCUMENTS if path.name.endswith(".zh.md")]
 WITH_BLOCKS = [path for path in DOCUMENTS if path not in CHINESE and BLOCK.search(path.read_text())]
 
@@ -85,6 +87,19 @@ def test_a_chinese_page_has_the_blocks_of_its_english_twin(path: Path) -> None:
     ]
 
     assert english == chinese
+
+
+@pytest.mark.parametrize("path", CHINESE, ids=name_of)
+def test_a_chinese_page_names_what_its_english_twin_names(path: Path) -> None:
+    english = path.with_name(path.name.replace(".zh.md", ".md"))
+
+    assert names_of(english) == names_of(path)
+
+
+def names_of(page: Path) -> set[str]:
+    """Return what stands in backquotes, outside blocks and comments."""
+    text = COMMENT.sub("", FENCE.sub("", page.read_text()))
+    return {" ".join(name.split()) for name in NAMED.findall(text)}
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)

@@ -17,6 +17,7 @@ from sparrowmq.serving.requests import Request, serve
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "protocol.md"
+CHINESE_PAGE = PAGE.with_name("protocol.zh.md")
 BROKER, NAME_SERVER, CLIENT = "broker", "name server", "client"
 # As RequestCode.java of both versions counts them.
 CODES_OF = {"4.9.7": 96, "5.5.0": 164}
@@ -30,9 +31,9 @@ class Row(NamedTuple):
     last: str
 
 
-def read_rows() -> list[Row]:
+def read_rows(page: Path) -> list[Row]:
     rows = []
-    for line in PAGE.read_text().splitlines():
+    for line in page.read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if len(cells) == 5 and cells[0].isdigit():
             who = {each for each in cells[3].split(", ") if each != "–"}
@@ -40,7 +41,7 @@ def read_rows() -> list[Row]:
     return rows
 
 
-ROWS = read_rows()
+ROWS = read_rows(PAGE)
 
 
 def codes_answered_by(who: str) -> set[int]:
@@ -55,6 +56,12 @@ def test_the_page_lists_each_code_of_both_versions_once() -> None:
         version: len([row for row in ROWS if version in row.versions]) for version in CODES_OF
     }
     assert {(code.value, code.name) for code in RequestCode} <= {(r.code, r.name) for r in ROWS}
+
+
+def test_the_chinese_page_lists_the_same_codes() -> None:
+    chinese = read_rows(CHINESE_PAGE)
+
+    assert [row[:3] for row in ROWS] == [row[:3] for row in chinese]
 
 
 def test_servers_serve_what_the_page_says() -> None:
