@@ -1,6 +1,6 @@
 """Every Python block of the README and the documentation runs, in order, file by file.
 
-Chinese pages have the blocks of their English twins.
+Chinese pages have the blocks of their English twins, and name the same things.
 Where a block of text follows a Python block, each of its lines but "..." was printed. A block that
 says "# until Ctrl-C" gets its Ctrl-C once all of them but the last are.
 """
