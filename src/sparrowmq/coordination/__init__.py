@@ -1,3 +1,3 @@
-"""What brokers and members of a consumer group agree on: queue locks, the members' marker. Pure."""
+"""Rules that brokers and members of a group share: queue locks, the members' marker. Pure."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Who holds which queue, by what members claim of themselves. Pure.
+"""The owner of each queue, from the claims of the members. Pure.
 
-Members claim queues that they hold with the lock, that they ask for or consume without it, and
-that they are giving up. The lock says who has a queue; where nobody has it, the member that wants
-it counts.
+A member claims each queue that it has in hand: with the lock, without the lock, or while it gives
+the queue up. The lock's holder is the owner. If no member holds the lock, a member that asks for
+the queue or consumes it counts before a member that gives it up.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from sparrowmq.model import MessageQueue
 
 
 class Claim(NamedTuple):
-    """What a member says of a queue.
+    """A member's claim of a queue.
 
     Args:
-        is_locked: it has the queue's lock.
-        is_dropped: it is giving the queue up.
+        is_locked: whether the member holds the queue's lock.
+        is_dropped: whether the member is giving the queue up.
     """
 
     client_id: str
@@ -28,7 +28,7 @@ class Claim(NamedTuple):
 
 
 def owners_claimed(claims: Iterable[Claim]) -> dict[MessageQueue, str]:
-    """Return the owner of each queue that somebody claims; of equal claims, the lowest id's."""
+    """Return the owner of each claimed queue; among equal claims, the lowest client id wins."""
     owners: dict[MessageQueue, str] = {}
     for claim in sorted(claims, key=lambda claim: (not claim.is_locked, claim.client_id)):
         if claim.is_locked or not claim.is_dropped:

@@ -1,14 +1,16 @@
 """The broker's queue locks: which member may consume a queue in order.
 
-A lock is a lease. The member renews it every 20 s, holds itself to 30 s from the sending of its
-last successful request, and the broker gives a silent member's queue away after 60 s: so the old
-owner has stopped before a new one begins.
+A lock is a lease. The holder renews the lock every 20 s and believes in it for 30 s from the
+sending
+of its last granted request. The broker gives a silent holder's queue away after 60 s. The old owner
+has therefore stopped before a new owner begins.
 
-Differs from RocketMQ: the broker may say who can take a queue that it does not hold, and the number
-of locks is bounded; when a member's connection closes, `shorten` cuts its locks to what its own
-30 s (a SparrowMQ member's `MARKED_LEASE_MS`) may have left, so that a killed owner costs half as
-long; and the table can be saved, its changes too, and restored, so that a broker's restart changes
-no owner.
+Differs from RocketMQ:
+- The broker may decide which member can take a queue (`may_take`).
+- The number of locks is bounded.
+- When a member's connection closes, `shorten` cuts its locks to the rest of the member's own 30 s
+  (`MARKED_LEASE_MS` for a SparrowMQ member). A killed owner's queues wait half as long.
+- The table and its changes can be saved and restored, so that a broker's restart changes no owner.
 
 Source: RebalanceLockManager.java.
 """
@@ -28,9 +30,9 @@ QUEUE_LEASE_BROKER_MS = 60_000
 QUEUE_LEASE_CLIENT_MS = 30_000
 # ProcessQueue.REBALANCE_LOCK_INTERVAL, ProcessQueue.java.
 QUEUE_LEASE_RENEWAL_MS = 20_000
-# A member whose request was refused has asked again by then.
+# A member whose request was refused has asked again within this.
 ASKED_AGAIN_MS = 5_000
-# Of all groups of a broker together.
+# The bound over all groups of a broker together.
 LOCKS_MAX = 200_000
 # Otherwise two members of a group may consume one queue at once.
 assert QUEUE_LEASE_CLIENT_MS < QUEUE_LEASE_BROKER_MS
@@ -43,9 +45,9 @@ class _Lease:
     client_id: str
     refreshed_ms: int
     expires_ms: int
-    # The table's `changes` when it was granted; 0 for one that was restored.
+    # The table's `changes` when the lock was granted; 0 for a restored lock.
     change: int = 0
-    # The member that was refused last.
+    # The member whose request was refused last.
     asker: str | None = None
 
     @property
@@ -54,7 +56,7 @@ class _Lease:
 
 
 class SavedLock(NamedTuple):
-    """Who holds a queue for a group, with what the lease has left; None for nobody."""
+    """The holder of a group's queue, None for no holder, and the rest of the lease."""
 
     group: str
     queue: MessageQueue
@@ -69,14 +71,14 @@ def _may_take_any(queue: MessageQueue) -> bool:
 
 @dataclass(slots=True)
 class QueueLockTable:
-    """Group and queue to the lease on it."""
+    """The queue locks of all groups at one broker: the lease of each group and queue."""
 
     _leases: dict[str, dict[MessageQueue, _Lease]] = field(default_factory=dict)
-    # Counts changes of who holds what, and the renewals of a lease that was cut; another renewal
-    # is none.
+    # Counts the changes of holders and the renewals of leases that were cut. Other renewals do not
+    # count.
     changes: int = 0
     _count: int = 0
-    # Locks whose changes were not taken yet, to be written.
+    # Locks whose changes are still to be written to disk.
     _unwritten: dict[tuple[str, MessageQueue], None] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -94,9 +96,9 @@ class QueueLockTable:
         """Lock the queues that are free, the member's own, or whose lease has run out.
 
         Args:
-            may_take: says whether the member may hold a queue that it does not hold yet.
+            may_take: returns whether the member may lock a queue that it does not hold yet.
 
-        Returns: the queues the member now holds, each once, in the order asked.
+        Returns: the queues whose lock the member now holds, each once, in the order of the request.
         """
         leases = self._leases.setdefault(group, {})
         locked: list[MessageQueue] = []
@@ -141,7 +143,7 @@ class QueueLockTable:
         return max((leases[queue].change for queue in queues), default=0)
 
     def unlock_batch(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
-        """Release those of the queues that the member holds."""
+        """Release the locks that the member holds among those of the queues."""
         leases = self._leases.get(group, {})
         held = [
             queue
@@ -152,17 +154,17 @@ class QueueLockTable:
             self._drop(group, held)
 
     def find_owner(self, group: str, queue: MessageQueue, *, now_ms: int) -> str | None:
-        """Return the client id that holds the queue, or None."""
+        """Return the client id that holds the queue's lock, or None."""
         lease = self._leases.get(group, {}).get(queue)
         return None if lease is None or lease.expires_ms < now_ms else lease.client_id
 
     def find_owners(
         self, group: str, listed: Collection[str], *, now_ms: int
     ) -> dict[str, list[MessageQueue]]:
-        """Return who holds which queues, in queue order.
+        """Return the queues of each owner, in queue order.
 
-        A queue whose holder is not listed in the group any more is consumed without its lock by
-        the member that asked for it since, which counts as its owner then.
+        If a lock's holder is no longer listed in the group, the member that asked for the lock last
+        consumes the queue without the lock. That member then counts as the owner.
         """
         owners: dict[str, list[MessageQueue]] = {}
         for queue, lease in sorted(
@@ -172,30 +174,32 @@ class QueueLockTable:
             if is_live and lease.client_id in listed:
                 owners.setdefault(lease.client_id, []).append(queue)
             elif lease.asker is not None and lease.asker in listed:
-                # Also for the moment from the end of the lease until it asks again.
+                # The asker counts as well between the end of the lease and its next request.
                 owners.setdefault(lease.asker, []).append(queue)
             elif is_live:
                 owners.setdefault(lease.client_id, []).append(queue)
         return owners
 
     def shorten(self, group: str, client_id: str, *, lease_ms: int, now_ms: int) -> None:
-        """Cut the member's locks to its own side of the lease, since its connection is closed.
+        """Cut the member's locks to the member's own lease, since its connection is closed.
 
-        Never to nothing: the member may be alive behind another connection to come, and believes
-        in its lock for `lease_ms` from its last request.
+        A lock is not released at once. The member may be alive and open another connection, and it
+        believes in its lock for `lease_ms` from its last request.
         """
         for queue, lease in self._leases.get(group, {}).items():
-            # A request reaches us after it was sent, so this is never too early.
+            # The broker gets a request after the member sent it, so this end is never too early.
             limit_ms = max(lease.refreshed_ms + lease_ms, now_ms)
             if lease.client_id == client_id and limit_ms < lease.expires_ms:
                 lease.expires_ms = limit_ms
                 self._unwritten[group, queue] = None
 
     def drop_expired(self, *, now_ms: int) -> None:
-        """Forget leases that have run out, so that the table stays as small as its use."""
+        """Forget expired leases, so that the table stays small."""
         for group in list(self._leases):
             leases = self._leases[group]
-            # Whoever waits for one asks again within a moment, and is known by it until then.
+            # A member that waits for a lock asks again within this. Until then the expired lease is
+            # kept,
+            # because it names the asker.
             limit_ms = now_ms - ASKED_AGAIN_MS
             expired = [queue for queue, lease in leases.items() if lease.expires_ms < limit_ms]
             if expired:
@@ -203,11 +207,11 @@ class QueueLockTable:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether there are changes that were not taken yet."""
+        """Whether `take_changes` would return anything."""
         return bool(self._unwritten)
 
     def take_changes(self, *, now_ms: int) -> list[SavedLock]:
-        """Return who holds each queue whose lock has changed since the last call."""
+        """Return the holder of each queue whose lock has changed since the last call."""
         keys, self._unwritten = self._unwritten, {}
         changes: list[SavedLock] = []
         for group, queue in keys:
@@ -220,7 +224,7 @@ class QueueLockTable:
         return changes
 
     def note_unwritten(self, group: str, queue: MessageQueue) -> None:
-        """Have a lock's change taken again, since it was not written."""
+        """Let `take_changes` return a lock again, since its change was not written."""
         self._unwritten[group, queue] = None
 
     def save(self, *, now_ms: int) -> list[SavedLock]:
@@ -233,9 +237,9 @@ class QueueLockTable:
         ]
 
     def restore(self, locks: Sequence[SavedLock], *, now_ms: int) -> None:
-        """Take back what `save` gave, and then the changes since, one after the other.
+        """Restore the locks of `save`, and then the changes since, one after the other.
 
-        The time between does not count against the leases.
+        The time between saving and restoring does not count against the leases.
         """
         for group, queue, client_id, left_ms in locks:
             leases = self._leases.setdefault(group, {})

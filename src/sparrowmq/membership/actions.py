@@ -1,8 +1,9 @@
-"""What a group member asks to have done, and what happened that is worth a line in the log.
+"""A group member's actions, which an operation carries out, and its facts, which the host logs.
 
-`GroupMember.due` returns actions; an operation carries each out and reports its result by the
-method that the action names. An action of a queue carries the queue's *epoch*: one number
-per time that the member was given the queue. A result of an earlier epoch changes nothing.
+`GroupMember.due` returns actions. An operation carries out each action and reports the result by
+the
+method that the action names. An action on a queue carries the queue's *epoch*, a number that grows
+each time the member is given the queue. A result of an earlier epoch changes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class RefreshRoutes(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """Send every broker a heartbeat with what we subscribe. Then `heartbeat_done`."""
+    """Send every broker a heartbeat with our subscriptions. Then `heartbeat_done`."""
 
 
 class Rebalance(NamedTuple):
@@ -25,7 +26,7 @@ class Rebalance(NamedTuple):
 
 
 class Acquire(NamedTuple):
-    """Take a queue's lock if that is wanted, and then find where to begin in the queue.
+    """Take a queue's lock if the queue is to be locked; then find the offset to begin at.
 
     Then `acquired`, `lock_refused` or `acquire_failed`.
     """
@@ -36,7 +37,7 @@ class Acquire(NamedTuple):
 
 
 class RenewLocks(NamedTuple):
-    """Ask one broker for the locks of queues again. Then `locks_renewed`."""
+    """Renew the locks of queues at one broker. Then `locks_renewed`."""
 
     broker_name: str
     queues: tuple[MessageQueue, ...]
@@ -50,7 +51,7 @@ class AskMembers(NamedTuple):
 
 
 class Unlock(NamedTuple):
-    """Give a queue's lock back and wait for the answer. Then `unlocked`, whatever it was."""
+    """Give a queue's lock back and wait for the answer. Then `unlocked`, whatever the answer."""
 
     queue: MessageQueue
     epoch: int
@@ -81,7 +82,7 @@ class Deliver(NamedTuple):
 
 
 class SendBack(NamedTuple):
-    """Have the broker deliver messages again later. Then `sent_back`.
+    """Send messages back to the broker, which delivers them again later. Then `sent_back`.
 
     `delay_level`: 0 lets the broker choose, -1 means the dead letter queue.
     """
@@ -119,7 +120,7 @@ class CallOnRevoke(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """Have every broker take us off its list of the group. Then `left`."""
+    """Ask every broker to remove this member from its list of the group. Then `left`."""
 
 
 Action: TypeAlias = (
@@ -142,7 +143,7 @@ Action: TypeAlias = (
 
 
 class AssignmentChanged(NamedTuple):
-    """Queues were gained or given up; all three are in queue order."""
+    """The member gained or gave up queues; all three tuples are in queue order."""
 
     assigned: tuple[MessageQueue, ...]
     gained: tuple[MessageQueue, ...]
@@ -150,10 +151,11 @@ class AssignmentChanged(NamedTuple):
 
 
 class DuplicateClientId(NamedTuple):
-    """The broker lists our client id several times: part of the queues is consumed by nobody.
+    """The broker lists our client id several times: some queues are unowned.
 
-    `addresses` are those of the connections that gave it, our own among them; () where the broker
-    does not list them.
+    `addresses` are the addresses of the connections that use the client id, our own included; ()
+    where
+    the broker does not list addresses.
     """
 
     group: str
@@ -164,7 +166,7 @@ class DuplicateClientId(NamedTuple):
 
 
 class NotListed(NamedTuple):
-    """The broker's list of members lacks us although we have sent heartbeats."""
+    """The broker's list of members lacks our client id although we have sent heartbeats."""
 
     group: str
     client_id: str
@@ -172,7 +174,7 @@ class NotListed(NamedTuple):
 
 
 class OffsetCorrected(NamedTuple):
-    """The broker does not have the offset we asked for, and consumption goes on elsewhere."""
+    """The broker lacks the offset that we pulled from; consumption goes on at another offset."""
 
     queue: MessageQueue
     wanted_offset: int
@@ -187,9 +189,9 @@ class DrainTimedOut(NamedTuple):
 
 
 class QueueLost(NamedTuple):
-    """The lock of a queue ran out or went to another member, so its messages come again there.
+    """The lock of a queue expired or went to another member, which gets the messages again.
 
-    What listeners still have of it is neither committed nor sent back.
+    Messages of the queue that listeners still have are neither committed nor sent back.
     """
 
     queue: MessageQueue

@@ -1,9 +1,9 @@
 """The client id: how RocketMQ distinguishes the members of a group.
 
 `ip@instance`, then `@unit` if a unit is set, then `@STREAM` for pull consumers from 4.9.4 on.
-Every member divides the queues by the sorted list of these ids, so two members with one id consume
-the same queues twice and leave others to nobody. That happens where containers share an address
-and a process number, if the instance is the process number alone, as it was up to 4.7:
+Every member divides the queues by the sorted list of these ids. Two members with one id therefore
+consume the same queues twice and leave other queues unowned. Up to 4.7 the instance was the process
+number alone, and containers that share an address and a process number had one id:
 
 | version | instance, where it was left `DEFAULT`                          | local address   |
 |---------|----------------------------------------------------------------|-----------------|
@@ -14,8 +14,8 @@ and a process number, if the instance is the process number alone, as it was up 
 The instance is replaced for producers and for CLUSTERING consumers only; a BROADCASTING consumer
 keeps `DEFAULT`, because its local offset file is found by the client id after a restart.
 
-Everything here is a function of its arguments: who calls it reads process number, time and
-interfaces, and does so again after a fork.
+Every function here depends on its arguments alone. The caller reads process number, time and
+interfaces, and reads them again after a fork.
 
 Source: ClientConfig.java, RemotingUtil.java (4.x), NetworkUtil.java (5.x).
 """
@@ -38,7 +38,7 @@ _PRIVATE_NETWORKS_5X = tuple(
 
 
 class ClientIdRule(Enum):
-    """Whose rules make the client id."""
+    """The RocketMQ version whose rules build the client id."""
 
     V4_7 = "4.7"
     V4_9 = "4.9"
@@ -52,10 +52,10 @@ class InterfaceAddress:
     Args:
         address: IPv4 or IPv6 in text; a zone (`%eth0`) may follow.
         interface: the interface's name.
-        is_bridge: whether it is a Linux bridge (`/sys/class/net/<name>/bridge` exists).
-        is_virtual: whether it is a sub-interface, such as `eth0:1`.
-        is_point_to_point: whether it leads to one peer only.
-        is_up: whether it is up.
+        is_bridge: whether the interface is a Linux bridge (`/sys/class/net/<name>/bridge` exists).
+        is_virtual: whether the interface is a sub-interface, such as `eth0:1`.
+        is_point_to_point: whether the interface leads to one peer only.
+        is_up: whether the interface is up.
     """
 
     address: str
@@ -77,10 +77,10 @@ def build_client_id(
     """Return the client id.
 
     Args:
-        ip: the local address, or what the user set in its place.
+        ip: the local address, or the text that the user set in its place.
         instance_name: the instance.
         unit_name: appended unless it is blank.
-        is_stream: whether `@STREAM` ends it, as for the pull consumers of 4.9.4 and later.
+        is_stream: whether the id ends in `@STREAM`, as for the pull consumers of 4.9.4 and later.
     """
     client_id = f"{ip}@{instance_name}"
     if unit_name is not None and unit_name.strip():
@@ -108,14 +108,14 @@ def choose_instance_name(
     nano_time: int,
     message_model: MessageModel | None = None,
 ) -> str:
-    """Return the instance a client starts with.
+    """Return the instance that a client starts with.
 
     Args:
-        instance_name: what the user set; None means `DEFAULT`.
-        rule: whose rule replaces `DEFAULT`.
+        instance_name: the user's setting; None means `DEFAULT`.
+        rule: the version whose rule replaces `DEFAULT`.
         pid: the process number.
         nano_time: a monotonic time in nanoseconds.
-        message_model: the consumer's; None for a producer.
+        message_model: the consumer's message model; None for a producer.
     """
     if instance_name is not None and instance_name != DEFAULT_INSTANCE_NAME:
         return instance_name
@@ -129,12 +129,12 @@ def choose_instance_name(
 def choose_local_address(
     addresses: Sequence[InterfaceAddress], *, rule: ClientIdRule, localhost: str = "127.0.0.1"
 ) -> str:
-    """Return the local address, an IPv6 one in brackets.
+    """Return the local address; an IPv6 address stands in brackets.
 
     Args:
         addresses: every address of every interface, in the system's order.
-        rule: whose rule chooses.
-        localhost: the answer where no address is left.
+        rule: the version whose rule chooses.
+        localhost: the address to return where no interface has a usable one.
     """
     if rule is ClientIdRule.V5:
         return _choose_local_address_5x(addresses, localhost)
@@ -151,7 +151,7 @@ def _choose_local_address_4x(
     ]
     version_4 = [address.address for address in usable if address.ip.version == 4]
     for text in version_4:
-        # By text, as in Java: networks 10 and 172.16 count as good ones.
+        # Java compares the text as well: addresses in networks 10 and 172.16 are preferred too.
         if not text.startswith(("127.0", "192.168")):
             return text
     if version_4:

@@ -1,6 +1,6 @@
 """The one book of the listener's calls that are under way. Pure.
 
-Which messages of a queue are with the listener, and since when, its `ProcessQueue` knows.
+The `ProcessQueue` of a queue knows which of its messages the listener has, and since when.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparrowmq.model import MessageQueue
 
 
 class CallUnderWay(msgspec.Struct, frozen=True):
-    """One call of the listener, whose queue it is for, and since when it may begin."""
+    """One call of the listener: its delivery, its owned queue, and the time it was handed out."""
 
     delivery: Deliver
     owned: OwnedQueue
@@ -24,12 +24,12 @@ class CallUnderWay(msgspec.Struct, frozen=True):
 
 
 class Deliveries:
-    """Calls under way, also of queues that were given up meanwhile: each uses a thread.
+    """The calls under way, also for queues that were given up meanwhile: each call uses a thread.
 
     Args:
-        count_max: how many may be under way at once.
-        batch_size: messages of one call, at most.
-        is_in_order: whether a queue has one call under way at once, at most.
+        count_max: the number of calls that may be under way at once.
+        batch_size: the messages of one call, at most.
+        is_in_order: whether a queue has at most one call under way at once.
     """
 
     __slots__ = (
@@ -46,9 +46,9 @@ class Deliveries:
         self._batch_size = batch_size
         self._is_in_order = is_in_order
         self._last_id = 0
-        # So many calls more may be handed out to wait for their turn.
+        # The number of further calls that may be handed out to wait for a free thread.
         self.ahead_max = 0
-        # In the order of beginning.
+        # By delivery id, the oldest call first.
         self._under_way: dict[int, CallUnderWay] = {}
 
     def __len__(self) -> int:
@@ -61,13 +61,13 @@ class Deliveries:
 
     @property
     def begun_ms(self) -> int | None:
-        """When the oldest call began, None without calls."""
+        """The time at which the oldest call began, None without calls."""
         return next((call.begun_ms for call in self.under_way), None)
 
     def begin(self, queues: MutableMapping[MessageQueue, OwnedQueue], now_ms: int) -> list[Deliver]:
-        """Take one batch of each queue in turn, while calls are free.
+        """Take one batch from each queue in turn while calls are free.
 
-        Queues that were served last are put last, so that none starves.
+        Queues that were served last move to the end, so that no queue starves.
         """
         found: list[Deliver] = []
         free = self._count_max + self.ahead_max - len(self._under_way)
@@ -75,7 +75,7 @@ class Deliveries:
             return found
         busy: set[MessageQueue] = set()
         if self._is_in_order:
-            # Also of an earlier time that the queue was ours.
+            # A call of an earlier epoch keeps the queue busy too.
             busy.update(call.delivery.queue for call in self._under_way.values())
         waiting = deque(
             owned
@@ -95,7 +95,7 @@ class Deliveries:
             under_way[delivery_id] = CallUnderWay(delivery, owned, now_ms)
             found.append(delivery)
             if not self._is_in_order:
-                # If it has nothing left, its next turn shows that.
+                # An empty queue drops out at its next turn.
                 waiting.append(owned)
         self._last_id = delivery_id
         for delivery in found[-len(queues) :]:
@@ -103,12 +103,12 @@ class Deliveries:
         return found
 
     def end(self, delivery_id: int) -> OwnedQueue | None:
-        """Note that a call has returned; return whose it was, None if it was noted before."""
+        """Note that a call has returned; return its queue, None if the return was noted before."""
         call = self._under_way.pop(delivery_id, None)
         return None if call is None else call.owned
 
     def end_all(self, deliveries: Sequence[Deliver]) -> dict[OwnedQueue, list[Deliver]]:
-        """Note that calls have returned; return those not noted before, by whose they were."""
+        """Note that calls have returned; return those not noted before, by owned queue."""
         found: dict[OwnedQueue, list[Deliver]] = {}
         for delivery in deliveries:
             call = self._under_way.pop(delivery.delivery_id, None)

@@ -1,4 +1,4 @@
-"""Delivery in order: what becomes of a queue's batch once its listener has returned. Pure.
+"""Delivery in order: how a queue's batch is settled once its listener has returned. Pure.
 
 A queue's next batch begins when the last one is settled:
 
@@ -9,9 +9,9 @@ A queue's next batch begins when the last one is settled:
 | ROLLBACK | committed | comes again after a moment, with all that was held |
 | SUSPEND_CURRENT_QUEUE_A_MOMENT | comes again after a moment | comes again after a moment |
 
-A message that has come again so often as is allowed is a dead letter, and the queue goes on behind
-it. Differs from RocketMQ: Java keeps a thread on a queue for up to 60 s before it lets others go
-on; here every queue has its turn after each batch.
+A message that has come again as often as allowed becomes a dead letter, and the queue goes on with
+the next message. Differs from RocketMQ: Java keeps a thread on one queue for up to 60 s before
+other queues have their turn; here every queue has its turn after each batch.
 
 Source: ConsumeMessageOrderlyService.java.
 """
@@ -26,13 +26,13 @@ import msgspec
 from sparrowmq.membership.process_queue import ProcessQueue
 from sparrowmq.model import ConsumeOrderlyStatus, MessageExt
 
-# ConsumeMessageOrderlyService.submitConsumeRequestLater keeps the moment within these.
+# ConsumeMessageOrderlyService.submitConsumeRequestLater keeps the moment within these bounds.
 SUSPEND_MIN_MS = 10
 SUSPEND_MAX_MS = 30_000
 
 
 class OrderlyOutcome(NamedTuple):
-    """What a listener said of its batch."""
+    """The status that a listener in order returned for its batch."""
 
     status: ConsumeOrderlyStatus
     auto_commit: bool
@@ -40,17 +40,17 @@ class OrderlyOutcome(NamedTuple):
 
 
 class InOrder:
-    """Whether the next batch of one queue may begin.
+    """Decides when the next batch of one queue may begin.
 
     Args:
-        max_reconsume_times: how often a message may come again; None for no end.
+        max_reconsume_times: how often a message may come again; None for no limit.
     """
 
     __slots__ = ("_max_reconsume_times", "resume_ms")
 
     def __init__(self, *, max_reconsume_times: int | None) -> None:
         self._max_reconsume_times = max_reconsume_times
-        # Until when the queue is suspended.
+        # The time at which the queue's suspension ends.
         self.resume_ms = 0
 
     def settle(
@@ -61,7 +61,7 @@ class InOrder:
         *,
         now_ms: int,
     ) -> tuple[MessageExt, ...]:
-        """Commit a batch, hold it, or let it come again; return the dead letters among it."""
+        """Commit a batch, hold it, or let it come again; return the dead letters in the batch."""
         status, auto_commit, suspend_ms = outcome
         if status is ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
             dead = tuple(message for message in messages if self._is_dead(message))

@@ -1,8 +1,9 @@
-"""What the broker's list of members says of our own client id. Pure.
+"""Checks how often the broker's list of members names our own client id. Pure.
 
-It is to stand there once. Twice means that another process uses it, and that part of the queues is
-consumed by nobody. Once, an own id that is missing counts as a list that came too early; then the
-list is believed, as others have taken our queues.
+The list must name our id once. If the list names our id twice, another process uses the same id,
+and some queues are unowned. If our id is missing for the first time, the list counts as one that
+came too early and is not believed. If our id is missing again, the list is believed, because the
+other members have taken our queues.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from sparrowmq.membership.actions import DuplicateClientId, Fact, NotListed
 
 
 class ListedIds:
-    """Finds out whether our client id stands in the broker's list once, twice or not at all.
+    """Counts our client id in the broker's list of members: once, several times or not at all.
 
     Args:
         group: the consumer group.
-        client_id: our own.
+        client_id: our own client id.
     """
 
     __slots__ = ("_client_id", "_group", "_has_reported_duplicate", "_missing_count")
@@ -35,7 +36,7 @@ class ListedIds:
 
     @property
     def is_early(self) -> bool:
-        """Whether that was for the first time, so that the list is not to be believed yet."""
+        """Whether our id was missing for the first time: the list is not believed yet."""
         return self._missing_count == 1
 
     def note(self, lists: Collection[tuple[str, ...]], facts: list[Fact]) -> None:

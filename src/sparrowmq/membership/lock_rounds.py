@@ -1,13 +1,14 @@
-"""What a member asks about the locks of all its queues at once. Pure.
+"""A member's requests about the locks of all its queues at once. Pure.
 
-- It renews those that it holds, one request to each broker.
-- It asks the other members what they have in hand when a lock stays refused. Nobody else can say
-  the lock of a member that drains, which is worth waiting for, from that of one that was killed,
-  which its broker keeps until it expires. What no listed member has in hand is taken at once: with
-  the lock if it is free by now, else without it, as RocketMQ does. A member has a queue in hand
-  also while it asks for the lock itself or drains; so a queue on its way is waited for.
+- The member renews the locks that it holds, with one request to each broker.
+- When a lock stays refused, the member asks the other members which queues they have in hand.
+  A member that drains keeps its lock, and the drain is worth waiting for. A member that was killed
+  keeps its lock too, until the broker lets the lock expire. Only the members' answers distinguish
+  the two. A queue that no listed member has in hand is taken at once: with the lock if the lock is
+  free by now, else without the lock, as RocketMQ does. A member has a queue in hand also while it
+  asks for the lock or drains, so a queue in a handover is waited for.
 
-A member that does not answer may have anything, and then the wait goes on as it would have.
+A member that does not answer may have any queue in hand; the wait then goes on unchanged.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from sparrowmq.membership.owned_queue import OwnedQueue
 from sparrowmq.membership.repeated_job import LOST_MS, RepeatedJob
 from sparrowmq.model import MessageQueue
 
-# A lock that is not held is asked for again after this, beside consumption.
+# A queue consumed without its lock asks for the lock again after this.
 LOCK_ASK_MS = 1_000
-# A lock is refused for so long before the members are asked; handovers under short listeners take
-# less. They are asked again after twice this, and then at doubled intervals.
+# The members are asked once a lock has been refused for this long; handovers under short listeners
+# take less. The members are asked again after twice this, and then at doubled intervals.
 MEMBERS_ASKED_MS = 40
-# After a member did not answer. Apache's broker has a thread wait 10 s for each such answer.
+# The wait after a member did not answer: a thread of Apache's broker waits 10 s for each answer.
 MEMBERS_SILENT_MS = 10_000
 
 
 class LockRounds:
-    """Asks about the locks of all queues of a member: renewals, and questions to other members.
+    """Plans the requests about the locks of a member's queues: renewals and questions to members.
 
     Args:
         now_ms: the time.
@@ -42,7 +43,7 @@ class LockRounds:
         self._question_wait_ms = MEMBERS_ASKED_MS
 
     def collect(self, queues: Collection[OwnedQueue], now_ms: int, actions: list[Action]) -> None:
-        """Add what is to be asked now."""
+        """Add the renewals and questions that are due now."""
         if now_ms >= self._renewals_due_ms:
             self._collect_renewals(queues, now_ms, actions)
         refused = tuple(owned.queue for owned in queues if _is_refused(owned, now_ms))
@@ -50,7 +51,7 @@ class LockRounds:
             actions.append(AskMembers(refused))
 
     def next_due_ms(self, queues: Collection[OwnedQueue], now_ms: int) -> int:
-        """Return when `collect` may have something without an event."""
+        """Return the time at which `collect` may add an action although no event has come."""
         if not queues:
             return now_ms + LOST_MS
         waits = [owned.lease.waits_since_ms for owned in queues]
@@ -72,7 +73,7 @@ class LockRounds:
         self._renewals_due_ms = now_ms + (MARKED_LEASE_RENEWAL_MS if has_all else LOCK_ASK_MS)
 
     def renew_soon(self, now_ms: int) -> None:
-        """Ask for what is not held, or may not be any more, a little later."""
+        """Ask a little later for the locks that are not held, or may be lost."""
         self._renewals_due_ms = min(self._renewals_due_ms, now_ms + LOCK_ASK_MS)
 
     def members_asked(
@@ -81,7 +82,7 @@ class LockRounds:
         in_hand: Collection[MessageQueue] | None,
         now_ms: int,
     ) -> None:
-        """Take what the other members have in hand; None if one of them did not answer."""
+        """Take in the queues that other members have in hand; None if a member did not answer."""
         if in_hand is None:
             self._question.end(now_ms, next_in_ms=MEMBERS_SILENT_MS)
             return

@@ -1,19 +1,20 @@
 """The group-member machine: what one member of a consumer group does next.
 
-`due(now_ms)` returns the actions to begin now; an operation carries each out and reports the result
-by the method that the action names (`actions.py`). Every event may make something due, and
-`next_due_ms` says when something becomes due without one.
+`due(now_ms)` returns the actions to begin now. An operation carries out each action and reports the
+result by the method that the action names (`actions.py`). Every event may make an action due;
+`next_due_ms` returns the time at which an action becomes due without an event.
 
 Rules of this file:
-- What is due is worked out from the state, each time. There is no list of things to come.
+- Due actions are worked out from the state each time. There is no list of coming actions.
 - A failed or empty list of members changes nothing; neither does a topic without a route.
-- A queue in the latest target that we do not hold is acquired; one that we hold and that is not
-  in the target is released: pulls stop, what the listener has may finish within a bound, the
-  offset is committed and the answer awaited, and then its lock is given back.
-- A queue's lock is taken before its start position is read, and renewed for as long as it is ours;
-  `QueueLease` says what that is worth. A queue that comes from one of Java's members is free.
-- A notification commits first and rebalances then, so that whoever takes our queues over begins
-  where we are and not where we were a second ago.
+- A wanted queue that is not in hand is acquired.
+- A queue in hand that is not wanted is drained: pulls stop, running listeners may finish within a
+  bound, the offset is committed, the commit's answer is awaited, and the lock is given back.
+- A queue's lock is taken before its start position is read, and is renewed while we own the queue.
+  `QueueLease` says how long the member believes in the lock. Java's concurrent members take no
+  locks, so the lock of a queue that comes from one of them is free.
+- A notification commits first and rebalances next, so that the next owner of a queue begins at our
+  latest offset.
 
 Source: RebalanceImpl.java, MQClientInstance.java, DefaultMQPushConsumerImpl.java.
 """
@@ -58,30 +59,32 @@ from sparrowmq.model.queue import queue_order
 REBALANCE_RETRY_MS = 1_000
 # A heartbeat that did not reach every broker is repeated after this.
 HEARTBEAT_RETRY_MS = 1_000
-# A topic without a route is looked for again after this, and then at doubled intervals.
+# The route of a topic without one is asked for again after this, and then at doubled intervals.
 ROUTE_RETRY_FIRST_MS = 250
-# So are routes that have changed, as the first that we get have: brokers register one after the
-# other, so that more may be about to change.
+# Routes that have changed are asked for again after this, and then at doubled intervals: brokers
+# register one after the other, so that more changes may follow. The first routes count as changed.
 ROUTE_AGAIN_FIRST_MS = 1_000
-# The longest interval. No route shows that a broker is missing, which registers again when it can;
-# and until all members know of it, its queues have no owner or two. RocketMQ's clients look each
-# 30 s.
+# The longest interval. A route does not show that a broker is missing. A broker that registers
+# again
+# has queues with no owner or two owners until all members have the new route. RocketMQ's clients
+# ask every 30 s.
 ROUTE_WAIT_MAX_MS = 10_000
-# How long a member that has left waits for brokers to take its locks back.
+# How long a member that leaves waits until the brokers have taken its locks back.
 LEAVE_WAIT_MS = 3_000
-# Queues whose locks and start positions are asked for at the same time. Thousands at once would
-# take the broker longer than the answers are waited for, and all would be asked for again.
+# The number of queues whose locks and start positions are asked for at once. The broker would need
+# longer for thousands than their answers are waited for, and all would be asked for again.
 ACQUIRES_MAX = 256
-# How often listeners are looked at that run too long.
+# How often the member looks for listeners that run too long.
 EXPIRY_CHECK_MS = 1_000
 
 
 class TopicShare(NamedTuple):
-    """What a rebalance found for one topic.
+    """The result of a rebalance for one topic.
 
-    `queues` is our share, or None if it could not be worked out; then nothing changes. A topic
-    without a route has no share at all, and nothing changes either. `cid_all` is the broker's list
-    of members, () for none; `is_settled` is False while queues are known to be on their way.
+    `queues` is our share, or None if the share could not be worked out; None changes nothing. A
+    topic
+    without a route has no `TopicShare`, and nothing changes either. `cid_all` is the broker's list
+    of members, () for none. `is_settled` is False while queues are known to be in a handover.
     """
 
     topic: str
@@ -94,8 +97,8 @@ class GroupMember:
     """One member of a consumer group: which actions to begin now, and what their results change.
 
     Args:
-        config: see `MemberConfig`.
-        topics: what is subscribed, the group's retry topic included.
+        config: the member's settings.
+        topics: the subscribed topics, the group's retry topic included.
         now_ms: the time.
     """
 
@@ -110,7 +113,7 @@ class GroupMember:
         self._expiry_due_ms = now_ms + EXPIRY_CHECK_MS
         self._locks = LockRounds(now_ms)
         self.locks_queues = config.locks_queues and not config.is_broadcasting
-        # Pulls of queues that were lost.
+        # Pulls of lost queues, which are to be abandoned.
         self._abandoned: list[Action] = []
         self._route_retry_ms = ROUTE_RETRY_FIRST_MS
         # The order of the first steps: routes, then a heartbeat, then a rebalance.
@@ -127,7 +130,7 @@ class GroupMember:
         self._facts: list[Fact] = []
         self._is_leaving = False
         self._leave_sent_ms: int | None = None
-        # Whether no pull and no delivery begins; queues stay ours.
+        # Whether pulls and deliveries pause; the member keeps its queues.
         self.is_suspended = False
         self._has_left = False
         self.assigned: tuple[MessageQueue, ...] = ()
@@ -135,7 +138,7 @@ class GroupMember:
     # --- questions --------------------------------------------------------------------------
 
     def due(self, now_ms: int) -> list[Action]:
-        """Return what to begin now; it then counts as under way."""
+        """Return the actions to begin now; the actions then count as under way."""
         if self.is_done:
             return []
         actions, self._abandoned = self._abandoned, []
@@ -154,19 +157,19 @@ class GroupMember:
             acquiring += owned.is_acquiring(now_ms) - was_acquiring
             if owned.is_released:
                 in_hand += self._release(owned, now_ms)
-        # An answer makes room for the next.
+        # Each answer makes room for another request.
         self._may_acquire = acquiring < ACQUIRES_MAX
         if self.locks_queues:
             self._locks.collect(self._queues.values(), now_ms, actions)
         if not self.is_suspended:
             actions += self.deliveries.begin(self._queues, now_ms)
         if self._is_leaving and all(owned.has_ended for owned in self._queues.values()):
-            # Locks are being given back; nothing of ours is left to be taken over.
+            # Every drain has ended; only locks are still to be given back.
             self._collect_leave(now_ms, actions)
         return actions
 
     def next_due_ms(self, now_ms: int) -> int:
-        """Return when `due` may have something although nothing has happened."""
+        """Return the time at which `due` may return an action although no event has come."""
         candidates = [now_ms if self.is_done else now_ms + LOST_MS]
         if not self._is_leaving:
             candidates.append(self._routes.next_due_ms(now_ms))
@@ -185,45 +188,45 @@ class GroupMember:
         return min(candidates)
 
     def take_facts(self) -> list[Fact]:
-        """Return what has happened since the last call and is worth a line in the log."""
+        """Return the facts since the last call, for the log."""
         facts, self._facts = self._facts, []
         return facts
 
     @property
     def is_done(self) -> bool:
-        """Whether the group has been left."""
+        """Whether the member has left the group."""
         return self._has_left and not self._queues
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """What is subscribed, sorted."""
+        """The subscribed topics, sorted."""
         return tuple(sorted(self._topics))
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Return whether a queue is in our hands, also while it starts or drains."""
+        """Return whether the member has a queue in hand, also while the queue starts or drains."""
         return queue in self._queues
 
     def owned_queues(self) -> tuple[OwnedQueue, ...]:
-        """Return the queues in our hands, to be looked at."""
+        """Return the queues in hand, for reading only."""
         return tuple(self._queues.values())
 
     def is_sure_of(self, queue: MessageQueue, now_ms: int) -> bool:
-        """Return whether a queue's lock is ours, so that no other member may have the queue."""
+        """Return whether we hold a queue's lock, so that no other member consumes the queue."""
         owned = self._queues.get(queue)
         return owned is not None and owned.is_sure(now_ms)
 
     def committed_offset(self, queue: MessageQueue) -> int | None:
-        """Return the last offset of a queue of ours that the broker is known to have."""
+        """Return the last offset of a queue in hand that the broker is known to have."""
         owned = self._queues.get(queue)
         return None if owned is None else owned.committed_offset
 
     def room_bytes(self, queue: MessageQueue) -> int:
-        """Return how many bytes of inflated bodies a queue of ours may still take in."""
+        """Return how many bytes of inflated bodies a queue in hand may still take in."""
         owned = self._queues.get(queue)
         return 0 if owned is None else owned.process_queue.room_bytes(self._config.flow)
 
     def _can_rebalance(self) -> bool:
-        # A rebalance looks at the list of members after our heartbeat has put us there.
+        # A rebalance reads the list of members after our heartbeat has put our client id there.
         return self._is_known and self.heartbeat.started_ms is None
 
     def _collect_jobs(self, now_ms: int, actions: list[Action]) -> None:
@@ -246,7 +249,7 @@ class GroupMember:
     # --- subscriptions and routes -----------------------------------------------------------
 
     def subscribe(self, topic: str, *, now_ms: int) -> None:
-        """Add a topic; its queues come with the next rebalance, which is asked for."""
+        """Add a topic and ask for a rebalance, which brings the topic's queues."""
         self._topics.add(topic)
         self._routes.ask(now_ms)
         self.heartbeat.ask(now_ms)
@@ -274,7 +277,7 @@ class GroupMember:
         self._route_retry_ms = 2 * next_in_ms
         self._routes.end(now_ms, next_in_ms=next_in_ms)
         if has_changed:
-            # New brokers must know us before they are asked who is there.
+            # New brokers must have our heartbeat before we ask them for the list of members.
             self.heartbeat.ask(now_ms)
             self._rebalance.ask(now_ms)
 
@@ -284,7 +287,7 @@ class GroupMember:
         """Note how many brokers answered the heartbeat and how many did not.
 
         Args:
-            expiry_ms: after how long one of them forgets a silent member, if it says so.
+            expiry_ms: the time after which a broker forgets a silent member; None if none says so.
         """
         next_in_ms = HEARTBEAT_RETRY_MS if failed else self._config.heartbeat_ms
         if expiry_ms is not None:
@@ -300,11 +303,11 @@ class GroupMember:
             owned.hurry(now_ms)
 
     def registration_missing(self, now_ms: int) -> None:
-        """A broker does not know us or our subscription: register at once."""
+        """Send a heartbeat at once: a broker does not know this member or its subscription."""
         self.heartbeat.ask(now_ms)
 
     def connection_lost(self, broker_names: Collection[str], now_ms: int) -> None:
-        """Register again, and commit again: the broker may have been started anew."""
+        """Send a heartbeat and commit again: the broker may have been restarted."""
         self.heartbeat.ask(now_ms)
         self._locks.renew_soon(now_ms)
         for owned in self._queues.values():
@@ -314,13 +317,13 @@ class GroupMember:
     # --- rebalance --------------------------------------------------------------------------
 
     def notified(self, now_ms: int) -> None:
-        """The group's members have changed."""
+        """Commit and rebalance: the group's members have changed."""
         for owned in self._queues.values():
             owned.commit_soon(now_ms)
         self._rebalance.ask(now_ms)
 
     def rebalanced(self, shares: Sequence[TopicShare], now_ms: int) -> RebalancePlan:
-        """Take in the shares of all topics; return what changes."""
+        """Take in the shares of all topics; return the queues to acquire and to give up."""
         if self._is_leaving:
             return RebalancePlan((), (), self.assigned)
         ids = self._listed_ids
@@ -341,13 +344,13 @@ class GroupMember:
         return self._apply_targets(targets, now_ms)
 
     def rebalance_failed(self, now_ms: int) -> None:
-        """Nothing could be found out: keep everything and ask again."""
+        """Keep all queues and rebalance again: the members could not be listed."""
         self._rebalance.end(now_ms, next_in_ms=REBALANCE_RETRY_MS)
 
     def _apply_targets(
         self, targets: Mapping[str, tuple[MessageQueue, ...]], now_ms: int
     ) -> RebalancePlan:
-        """Go from the queues we hold to those we should hold."""
+        """Go from the queues in hand to the wanted queues."""
         for topic in tuple(self._wanted):
             if topic not in self._topics:
                 del self._wanted[topic]
@@ -358,7 +361,7 @@ class GroupMember:
             if owned.queue not in target:
                 owned.revoke(now_ms, drain_timeout_ms=self._config.drain_timeout_ms)
         for queue in plan.acquire:
-            # One that still drains is taken again when it is released.
+            # A queue that still drains is taken again when it is released.
             if queue not in self._queues:
                 self._give(queue, now_ms)
         if not plan.is_balanced:
@@ -369,7 +372,7 @@ class GroupMember:
     def _give(
         self, queue: MessageQueue, now_ms: int, *, former: OwnedQueue | None = None
     ) -> OwnedQueue:
-        """Begin with a queue; of a `former` time that it was ours, lock and calls go on."""
+        """Begin with a queue; the lock and the running calls of its `former` epoch go on."""
         self._epoch += 1
         config = self._config
         is_required = self.locks_queues and config.is_orderly
@@ -389,7 +392,7 @@ class GroupMember:
         return owned
 
     def _release(self, owned: OwnedQueue, now_ms: int) -> tuple[OwnedQueue, ...]:
-        """Take a queue out of our hands; return it anew if it is wanted again."""
+        """Release a queue; if the queue is wanted again, return it as a new `OwnedQueue`."""
         del self._queues[owned.queue]
         if not self._is_leaving and owned.queue in self._wanted.get(owned.queue.topic, ()):
             return (self._give(owned.queue, now_ms),)
@@ -407,11 +410,11 @@ class GroupMember:
         now_ms: int,
         lock_sent_ms: int | None = None,
     ) -> None:
-        """The queue begins at an offset.
+        """Begin to consume a queue at an offset.
 
         Args:
             is_committed: whether the group has committed the offset.
-            lock_sent_ms: when the request for its lock was sent; None without the lock.
+            lock_sent_ms: when the request for the queue's lock was sent; None without the lock.
         """
         owned = self._find(queue, epoch)
         if owned is None:
@@ -426,10 +429,10 @@ class GroupMember:
     def lock_refused(
         self, queue: MessageQueue, epoch: int, *, is_owner_listed: bool, now_ms: int
     ) -> bool:
-        """Another member has the queue's lock; return whether to begin without it.
+        """Take in that another member holds the queue's lock; return whether to begin without it.
 
         Args:
-            is_owner_listed: whether the member that had the queue before is still in the group.
+            is_owner_listed: whether the queue's former owner is still in the group.
         """
         owned = self._find(queue, epoch)
         if owned is None:
@@ -446,7 +449,7 @@ class GroupMember:
     def locks_renewed(
         self, action: RenewLocks, *, held: Collection[MessageQueue] | None, now_ms: int
     ) -> None:
-        """The broker has answered which locks are ours; `held` is None if it has not."""
+        """Take in the broker's list of our locks; `held` is None if the broker did not answer."""
         for queue in action.queues:
             owned = self._queues.get(queue)
             if owned is not None:
@@ -458,30 +461,30 @@ class GroupMember:
     def members_asked(
         self, action: AskMembers, *, in_hand: Collection[MessageQueue] | None, now_ms: int
     ) -> None:
-        """The other members have answered what they have in hand; None if one has not."""
+        """Take in the queues that other members have in hand; None if a member did not answer."""
         refused = [self._queues[queue] for queue in action.queues if queue in self._queues]
         self._locks.members_asked(refused, in_hand, now_ms)
 
     def callback_returned(self, queue: MessageQueue, epoch: int) -> None:
-        """The user's `on_assign` or `on_revoke` for the queue has returned."""
+        """Note that the user's `on_assign` or `on_revoke` for the queue has returned."""
         owned = self._find(queue, epoch)
         if owned is not None:
             owned.calls.returned()
 
     def unlocked(self, queue: MessageQueue, epoch: int) -> None:
-        """The queue's lock was given back, as far as it could be."""
+        """Note that the queue's lock was given back, or could not be."""
         owned = self._find(queue, epoch)
         if owned is not None:
             owned.unlocked()
 
     def _lose(self, owned: OwnedQueue, now_ms: int) -> None:
-        """Begin anew in a queue that another member may have had meanwhile."""
+        """Begin anew in a queue that another member may have owned meanwhile."""
         self._facts.append(QueueLost(owned.queue))
         self._abandon(owned)
         self._give(owned.queue, now_ms)
 
     def acquire_failed(self, queue: MessageQueue, epoch: int, *, now_ms: int) -> None:
-        """Where the queue begins could not be found out."""
+        """Ask again later: the queue's lock or its start position could not be found out."""
         owned = self._find(queue, epoch)
         if owned is not None:
             owned.acquire_failed(now_ms)
@@ -497,10 +500,10 @@ class GroupMember:
         now_ms: int,
         is_cut: bool = False,
     ) -> None:
-        """The pull from `offset` is answered; the next begins at `next_offset`.
+        """Take in the answer to the pull from `offset`; the next pull begins at `next_offset`.
 
         Args:
-            is_cut: whether the answer held more, for which there was no room.
+            is_cut: whether the answer had further messages, for which there was no room.
         """
         owned = self._find(queue, epoch)
         if owned is not None:
@@ -515,7 +518,7 @@ class GroupMember:
     def pull_moved(
         self, queue: MessageQueue, epoch: int, *, offset: int, corrected_offset: int, now_ms: int
     ) -> None:
-        """The broker does not have the offset: go on at the corrected one."""
+        """Go on at the corrected offset: the broker does not have `offset`."""
         owned = self._find(queue, epoch)
         if owned is None:
             return
@@ -536,7 +539,7 @@ class GroupMember:
         return True
 
     def _begin_at(self, owned: OwnedQueue, offset: int, now_ms: int) -> OwnedQueue:
-        """Begin a queue of ours anew, keeping its lock."""
+        """Begin anew in a queue in hand and keep its lock."""
         again = self._give(owned.queue, now_ms, former=owned)
         again.acquired(offset, is_committed=False, lock_sent_ms=None, now_ms=now_ms)
         return again
@@ -547,19 +550,19 @@ class GroupMember:
             self._abandoned.append(abandoned)
 
     def pull_failed(self, queue: MessageQueue, epoch: int, *, offset: int, now_ms: int) -> None:
-        """The pull from `offset` came to nothing."""
+        """Pull again later: the pull from `offset` failed."""
         owned = self._find(queue, epoch)
         if owned is not None:
             owned.pull_failed(offset, now_ms)
 
     def take_back(self, delivery: Deliver) -> None:
-        """The listener will not be called with it: its messages wait again."""
+        """Let the messages of a delivery wait again: the listener was not called with them."""
         owned = self.deliveries.end(delivery.delivery_id)
         if owned is not None:
             owned.take_back(delivery.messages)
 
     def consumed_all(self, deliveries: Sequence[Deliver]) -> int:
-        """The listener has returned from several calls, all messages done; return how many."""
+        """Take in calls in which the listener finished every message; return how many messages."""
         count = sum(len(delivery.messages) for delivery in deliveries)
         for owned, own in self.deliveries.end_all(deliveries).items():
             owned.consumed_all(own)
@@ -573,10 +576,10 @@ class GroupMember:
         delay_level: int = 0,
         decided: Mapping[int, Decision] = MappingProxyType({}),
     ) -> None:
-        """The listener has returned: the first `acked_count` messages are done, the others not.
+        """Take in a call of the listener: its first `acked_count` messages are done, others not.
 
         Args:
-            decided: by offset, what goes before that for single messages.
+            decided: by offset, the results of single messages, which override `acked_count`.
         """
         owned = self.deliveries.end(delivery.delivery_id)
         if owned is not None:
@@ -589,7 +592,7 @@ class GroupMember:
             )
 
     def consumed_in_order(self, delivery: Deliver, outcome: OrderlyOutcome, now_ms: int) -> None:
-        """The listener in order has returned."""
+        """Take in a call of the listener in order."""
         owned = self.deliveries.end(delivery.delivery_id)
         if owned is not None:
             sends_back = not self._config.is_broadcasting
@@ -606,20 +609,20 @@ class GroupMember:
         failed: Collection[int],
         now_ms: int,
     ) -> None:
-        """Messages, by offset, were sent back or could not be."""
+        """Take in, by offset, which messages were sent back and which could not be."""
         owned = self._find(queue, epoch)
         if owned is not None:
             owned.sent_back(done=done, failed=failed, now_ms=now_ms)
 
     def committed(self, queue: MessageQueue, epoch: int, *, offset: int, now_ms: int) -> None:
-        """The broker has the offset."""
+        """Note that the broker has the committed offset."""
         owned = self._find(queue, epoch)
         if owned is not None:
             wait_ms = commit_wait_ms(len(self._queues), longest_ms=self._config.commit_ms)
             owned.committed(offset, now_ms, wait_ms=wait_ms)
 
     def commit_failed(self, queue: MessageQueue, epoch: int, *, now_ms: int) -> None:
-        """Whether the broker has the offset is not known."""
+        """Commit again later: the broker may or may not have the offset."""
         owned = self._find(queue, epoch)
         if owned is not None:
             owned.commit_failed(now_ms)
@@ -638,7 +641,7 @@ class GroupMember:
     # --- the end ----------------------------------------------------------------------------
 
     def leave(self, now_ms: int) -> None:
-        """Give up all queues, and then the membership."""
+        """Give up all queues and then leave the group."""
         if self._is_leaving:
             return
         self._is_leaving = True
@@ -646,5 +649,5 @@ class GroupMember:
         self._apply_targets({}, now_ms)
 
     def left(self) -> None:
-        """Every broker has taken the member off its list, or could not be reached."""
+        """Note that every broker has removed the member from its list or could not be reached."""
         self._has_left = True

@@ -1,4 +1,4 @@
-"""What a group member is configured with. Pure."""
+"""The settings of a group member. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from sparrowmq.membership.process_queue import CONSUME_TIMEOUT_MS, FlowLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberConfig:
-    """What a member is and how it behaves; `client.config.ConsumerConfig` explains the fields."""
+    """The settings of one member; `client.config.ConsumerConfig` explains the fields."""
 
     group: str
     client_id: str
     is_broadcasting: bool = False
-    # Whether what a call did not finish comes again in BROADCASTING too; RocketMQ drops it there.
+    # Whether messages that a call did not finish come again in BROADCASTING too. RocketMQ drops
+    # them.
     keeps_unfinished: bool = False
-    # Whether queues are handed over by their locks; never in a BROADCASTING group.
+    # Whether members hand queues over by locks; never in a BROADCASTING group.
     locks_queues: bool = True
     # Whether each queue is consumed in order, one call of the listener at a time.
     is_orderly: bool = False
-    # How often a message consumed in order may come again; None for no end.
+    # How often a message consumed in order may come again; None for no limit.
     orderly_reconsume_times_max: int | None = None
     # Whether the user has callbacks for queues that come or go.
     has_callbacks: bool = False

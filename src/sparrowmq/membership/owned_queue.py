@@ -1,4 +1,4 @@
-"""One queue in the hands of a group member, from the moment it is given to its release.
+"""One queue that a group member has in hand, from the rebalance that gives it to its release.
 
 ```
 given ──> STARTING ──acquired──> CONSUMING ──revoke──> DRAINING ──committed──> DROPPED ──> released
@@ -7,13 +7,14 @@ given ──> STARTING ──acquired──> CONSUMING ──revoke──> DRAIN
              └───revoke──> DROPPED         └ is lost      └ last commit is answered
 ```
 
-What depends on the queue's lock is asked of its `QueueLease` first: a delivery, a commit, a message
-sent back. While it is fenced none of them begins; the lock is asked for again, and if nobody has
-committed anything meanwhile, consumption goes on as if nothing had been.
+Deliveries, commits and messages sent back depend on the queue's lock, so each asks the `QueueLease`
+first. While the lease is fenced none of them begins, and the lock is asked for again. If the
+group's
+committed offset has not changed meanwhile, consumption goes on where it stopped.
 
-What to do next is worked out from the state whenever it is asked (`collect`); nothing has to be
-remembered to be scheduled, so no queue can stop because somebody forgot. Whatever is under way
-counts as lost after a bound, so that an answer that never comes does not stop it either.
+`collect` works out the next actions from the state each time. Nothing has to be scheduled, so no
+queue stops because a timer was forgotten. A request under way counts as lost after a bound, so an
+answer that never comes does not stop the queue either.
 """
 
 from __future__ import annotations
@@ -56,31 +57,32 @@ from sparrowmq.membership.send_backs import SendBacks
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import DEAD_LETTER_LEVEL, Decision
 
-# MQClientInstance persists every offset so often (persistConsumerOffsetInterval), changed or not.
-# So do we: a former owner whose commit came late may have lowered it.
+# MQClientInstance commits every offset at this interval (persistConsumerOffsetInterval), changed or
+# not. So do we: the late commit of a former owner may have lowered the offset.
 COMMIT_AGAIN_MS = 5_000
-# Between two commits of a queue; and between any two of a member, on average. What was consumed
-# since the last one comes again if the member is killed: Java's offsets travel with every pull.
+# Between two commits of a queue; and between any two commits of a member, on average. If the member
+# is killed, messages consumed since the last commit come again. Java sends offsets with every pull.
 COMMIT_WAIT_MIN_MS = 50
 COMMIT_SPACING_MS = 20
-# How long the last commit of a queue is tried once nothing is under way any more.
+# How long the last commit of a queue is tried once no delivery is under way any more.
 LAST_COMMIT_MS = 3_000
-# How long giving a lock back is waited for before the queue may be locked again: what arrives later
-# would give that lock away. It is repeated within this; then the lock ends with its lease.
+# How long the member waits for an unlock to be answered before it may lock the queue again: an
+# unlock that arrives later would release the new lock. The unlock is repeated within this time;
+# after that, the lock ends with its lease.
 UNLOCK_LOST_MS = 10_000
 UNLOCK_CHECK_MS = 1_000
 
 
 class OwnedQueue:
-    """One queue in the hands of a member: acquires, pulls, delivers, commits and releases it.
+    """One queue that a member has in hand: acquires, pulls, delivers, commits and releases it.
 
     Args:
         queue: the queue.
-        epoch: one number per time the member was given a queue.
-        lease: our side of its lock.
-        calls: the user's callbacks of it.
-        in_order: set where it is consumed in order.
-        now_ms: when it was given.
+        epoch: a number that grows each time the member is given a queue.
+        lease: the member's side of the queue's lock.
+        calls: the user's callbacks for the queue.
+        in_order: set if the queue is consumed in order.
+        now_ms: when the member was given the queue.
     """
 
     __slots__ = (
@@ -124,21 +126,21 @@ class OwnedQueue:
         self.process_queue = ProcessQueue(queue, now_ms=now_ms)
         self.backs = SendBacks(self.process_queue)
         self.is_released = False
-        # Calls of the listener under way; which they are stands in the member's `Deliveries`.
+        # Calls of the listener under way; the member's `Deliveries` lists them.
         self.call_count = 0
         self._failures = 0
-        # Pulls in a row after which the offset is where it was, or that went back.
+        # Pulls in a row that did not advance the offset.
         self._fruitless_count = 0
         self._acquire = RepeatedJob(now_ms)
         self._pull = RepeatedJob(now_ms, lost_ms=PULL_IDLE_MAX_MS)
         self._commit = RepeatedJob(now_ms)
         self._unlock = RepeatedJob(now_ms, lost_ms=UNLOCK_LOST_MS)
-        # When even what is committed is committed again.
+        # When even a committed offset is committed again.
         self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
-        # None until a commit of ours was answered, or the broker said what is committed.
+        # None until one of our commits was answered or the broker returned the committed offset.
         self._committed_offset: int | None = None
         self._drain_deadline_ms: int | None = None
-        # When deliveries had ended, or the bound had passed.
+        # When the deliveries ended or their bound passed.
         self._drained_ms: int | None = None
         self._has_abandoned_pull = False
 
@@ -149,12 +151,12 @@ class OwnedQueue:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing is left to do but to give the lock back."""
+        """Whether only the lock is left to be given back."""
         return self.process_queue.state is ProcessQueueState.DROPPED
 
     @property
     def committed_offset(self) -> int | None:
-        """The last offset that the broker is known to have."""
+        """The last offset of the queue that the broker is known to have."""
         return self._committed_offset
 
     def is_sure(self, now_ms: int) -> bool:
@@ -180,10 +182,10 @@ class OwnedQueue:
         flow: FlowLimits | None,
         may_acquire: bool,
     ) -> None:
-        """Add what is to be done now, deliveries excepted; note release when it comes.
+        """Add the actions that are due now, except deliveries; set `is_released` at the end.
 
         Args:
-            flow: how much may be cached; None while nothing is to be pulled.
+            flow: how much may be cached; None while pulls pause.
             may_acquire: whether the lock and the start position may be asked for.
         """
         if self._has_abandoned_pull:
@@ -197,7 +199,7 @@ class OwnedQueue:
             if may_acquire:
                 self._collect_acquire(now_ms, actions)
         elif state is ProcessQueueState.CONSUMING:
-            # The start position is committed before anything is taken.
+            # The start position is committed before any message is delivered.
             self._collect_commit(now_ms, actions)
             if self.calls.begin_assign(now_ms):
                 actions.append(CallOnAssign(self.queue, self.epoch))
@@ -224,7 +226,7 @@ class OwnedQueue:
         actions.append(Acquire(self.queue, self.epoch, wants_lock))
 
     def _collect_unlock(self, now_ms: int, actions: list[Action]) -> None:
-        """Give the lock back, if there may be one, when no request for it is under way."""
+        """Give the lock back if we may hold one and no request for it is under way."""
         lease = self.lease
         is_asked_for = self.is_acquiring(now_ms) or lease.is_renewing(now_ms)
         if is_asked_for and lease.may_hold:
@@ -244,7 +246,7 @@ class OwnedQueue:
         process_queue.mark_pull(now_ms)
         in_order = self.in_order is not None
         if process_queue.flow_control(flow, in_order=in_order) is not None:
-            # Every completed delivery leads here again: no timer is needed.
+            # Every completed delivery collects again, so no timer is needed.
             return
         assert process_queue.pull_offset is not None
         self._pull.begin(now_ms)
@@ -267,10 +269,10 @@ class OwnedQueue:
         assert self._drain_deadline_ms is not None
         is_at_work = self.in_order is not None and self.call_count > 0
         if is_at_work:
-            # Order counts for more than time: nobody else may begin while our listener runs.
+            # Order takes precedence over time: no other member may begin while our listener runs.
             return
         if self.in_order is not None:
-            # What is held without being committed comes again elsewhere.
+            # Messages held without a commit come again at the next owner.
             self.process_queue.rollback_in_order()
         in_flight = self.process_queue.in_flight_count - self.backs.retry_count
         if (in_flight > 0 or self.backs.are_under_way) and now_ms < self._drain_deadline_ms:
@@ -297,12 +299,12 @@ class OwnedQueue:
         self._end()
 
     def _end(self) -> None:
-        """Have nothing more to do with its messages; it is released when its lock is."""
+        """Drop the queue's messages; the queue is released once its lock is given back."""
         self.process_queue.drop()
         self.is_released = not self.lease.may_hold
 
     def next_due_ms(self, now_ms: int, *, may_acquire: bool) -> int:
-        """Return when `collect` may have something without an event; at most a minute ahead."""
+        """Return when `collect` may add an action without an event; at most a minute ahead."""
         candidates = [now_ms + LOST_MS]
         if self.calls.is_wanted:
             candidates += self.calls.next_due_ms(now_ms)
@@ -315,7 +317,7 @@ class OwnedQueue:
         elif state is ProcessQueueState.CONSUMING:
             if self.lease.until_ms is not None:
                 candidates.append(self.lease.until_ms)
-            # One that is due already waits for room, which an event makes.
+            # A pull that is due already waits for room in the cache, which an event makes.
             if (pull_due_ms := self._pull.next_due_ms(now_ms)) > now_ms:
                 candidates.append(pull_due_ms)
             candidates += self.backs.retries_due_ms
@@ -345,16 +347,16 @@ class OwnedQueue:
     def acquired(
         self, offset: int, *, is_committed: bool, lock_sent_ms: int | None, now_ms: int
     ) -> bool:
-        """Begin at an offset, or go on after the lock had run out.
+        """Begin at an offset, or go on after the lock had expired.
 
         Args:
             is_committed: whether the broker has the offset as the group's.
             lock_sent_ms: when the request for the lock was sent; None without the lock.
 
-        Returns: False if others may have consumed meanwhile, so that the queue must be begun anew.
+        Returns: False if other members may have consumed meanwhile and the queue must begin anew.
         """
         if lock_sent_ms is None and self.lease.is_required and self.lease.until_ms is None:
-            # No master answers: in order nothing is consumed until one does.
+            # No master answers. Consumption in order waits until a master does.
             self.acquire_failed(now_ms)
             return True
         was_asked = self._acquire.started_ms is not None
@@ -377,7 +379,7 @@ class OwnedQueue:
     def lock_refused(self, *, is_owner_listed: bool, drain_timeout_ms: int, now_ms: int) -> bool:
         """Ask again a little later, or go on without the lock.
 
-        Returns: False if it was ours before, so that the queue must be begun anew.
+        Returns: False if we held the lock before, so that the queue must begin anew.
         """
         sent_ms = now_ms if self._acquire.started_ms is None else self._acquire.started_ms
         self._acquire.end(now_ms, next_in_ms=0)
@@ -396,7 +398,7 @@ class OwnedQueue:
         self._acquire.hurry(now_ms)
 
     def begin_renewal(self, now_ms: int) -> bool:
-        """Return whether the lock is to be asked for again now; it then counts as asked for."""
+        """Return whether to renew the lock now; the renewal then counts as under way."""
         state, lease = self.process_queue.state, self.lease
         is_ours = state in (ProcessQueueState.CONSUMING, ProcessQueueState.DRAINING)
         if not (is_ours and lease.is_wanted) or lease.is_fenced(now_ms):
@@ -408,7 +410,7 @@ class OwnedQueue:
         return True
 
     def lock_renewed(self, sent_ms: int, *, is_held: bool | None, now_ms: int) -> None:
-        """Note what became of a renewal; `is_held` is None if that is not known."""
+        """Take in the result of a renewal; `is_held` is None if the result is not known."""
         lease = self.lease
         if lease.renewal.started_ms != sent_ms:
             return
@@ -423,7 +425,7 @@ class OwnedQueue:
         self.lease.may_hold = False
 
     def lose(self) -> AbandonPull | None:
-        """Give the queue up at once, since another member may have it; return what to abandon."""
+        """Give the queue up at once: another member may own it. Return the pull to abandon."""
         is_pulling = self._pull.started_ms is not None
         self.process_queue.drop()
         self.is_released = True
@@ -443,7 +445,7 @@ class OwnedQueue:
         now_ms: int,
         is_cut: bool = False,
     ) -> None:
-        """Take in the answer to the pull from `offset`; any other is out of date."""
+        """Take in the answer to the pull from `offset`; ignore answers to other pulls."""
         sent_ms = self._pull.started_ms
         if sent_ms is None or offset != self.process_queue.pull_offset:
             return
@@ -452,10 +454,12 @@ class OwnedQueue:
         self.process_queue.add(messages, next_offset=next_offset, is_cut=is_cut)
 
     def moved(self, offset: int, *, corrected_offset: int, now_ms: int) -> bool:
-        """Go on elsewhere: the broker does not have the offset.
+        """Go on at the corrected offset: the broker does not have `offset`.
 
-        Returns: False if that lies before what was pulled. What is cached then stands at offsets
-        that other messages will get, so the queue has to be begun anew; nothing has changed.
+        Returns: False if the corrected offset lies before the pulled messages; nothing has changed
+        then.
+        The cached messages stand at offsets that other messages will get, so the queue must begin
+        anew.
         """
         if self._pull.started_ms is None or offset != self.process_queue.pull_offset:
             return True
@@ -470,9 +474,9 @@ class OwnedQueue:
         self._pace(now_ms, now_ms, brings_on=False)
 
     def _pace(self, sent_ms: int, now_ms: int, *, brings_on: bool) -> None:
-        """Have the next pull follow at once, unless one after the other brings nothing.
+        """Let the next pull follow at once, unless several pulls in a row brought nothing.
 
-        A broker holds such a pull for a while, but none has to.
+        A broker usually holds a pull that finds nothing, but need not.
         """
         self._fruitless_count = 0 if brings_on else self._fruitless_count + 1
         due_ms = now_ms
@@ -488,17 +492,17 @@ class OwnedQueue:
         self._pull.end(now_ms, next_in_ms=backoff_ms(self._failures))
 
     def hurry(self, now_ms: int) -> None:
-        """Stop waiting before a retry: what failed may work now."""
+        """Retry failed requests at once: they may succeed now."""
         if self._failures:
             self._pull.hurry(now_ms)
             self._acquire.hurry(now_ms)
 
     def commit_soon(self, now_ms: int) -> None:
-        """Commit at the next occasion what is not committed yet."""
+        """Commit without delay if there is an offset to commit."""
         self._commit.hurry(now_ms)
 
     def forget_committed(self) -> None:
-        """Commit again even what is committed: the broker may have forgotten it."""
+        """Commit even a committed offset again: the broker may have forgotten it."""
         self._committed_offset = None
 
     def committed(self, offset: int, now_ms: int, *, wait_ms: int) -> None:
@@ -512,7 +516,7 @@ class OwnedQueue:
         self._commit.end(now_ms, next_in_ms=RETRY_FIRST_MS if self.is_draining else RETRY_MAX_MS)
 
     def revoke(self, now_ms: int, *, drain_timeout_ms: int) -> None:
-        """Give the queue up: no new pull, no new delivery; what is under way may finish."""
+        """Begin to drain: no new pull and no new delivery; deliveries under way may finish."""
         if self.is_draining:
             return
         was_starting = self.process_queue.state is ProcessQueueState.STARTING
@@ -528,7 +532,7 @@ class OwnedQueue:
     # --- deliveries -------------------------------------------------------------------------
 
     def may_deliver(self, now_ms: int) -> bool:
-        """Return whether the listener may be called: the lock is ours, and nothing holds it up."""
+        """Return whether the listener may be called: the lock is held, no callback is awaited."""
         return (
             not self.lease.is_fenced(now_ms)
             and self._may_go_on(now_ms)
@@ -542,12 +546,12 @@ class OwnedQueue:
         return messages
 
     def take_back(self, messages: Sequence[MessageExt]) -> None:
-        """Have messages wait again with which the listener was not called."""
+        """Let messages wait again: the listener was not called with them."""
         self.call_count -= 1
         self.process_queue.make_again(messages)
 
     def consumed_all(self, deliveries: Sequence[Deliver]) -> None:
-        """Take in calls of a listener that are done with all their messages."""
+        """Take in calls of a listener that finished all their messages."""
         self.call_count -= len(deliveries)
         if not self.is_released:
             self.process_queue.complete(
@@ -565,11 +569,12 @@ class OwnedQueue:
     ) -> None:
         """Take in the result of a listener's call: the first `acked_count` messages are done.
 
-        The others are sent back, unless their time was up and they were sent back already; or,
-        where nothing is sent back (BROADCASTING), they are done too.
+        The other messages are sent back, unless they had timed out and were sent back already.
+        Where
+        nothing is sent back (BROADCASTING), the other messages are done too.
 
         Args:
-            decided: by offset, what goes before that for single messages.
+            decided: by offset, the results of single messages, which override `acked_count`.
         """
         self.call_count -= 1
         if self.is_released:
@@ -608,19 +613,19 @@ class OwnedQueue:
             self.process_queue.complete([message.queue_offset for message in dead])
 
     def _may_go_on(self, now_ms: int) -> bool:
-        """Return whether nothing earlier holds up the next batch, where order counts."""
+        """Return whether the next batch may begin; in order, the last batch must be settled."""
         if self.in_order is None:
             return True
         return self.backs.are_settled and now_ms >= self.in_order.resume_ms
 
     def sent_back(self, *, done: Collection[int], failed: Collection[int], now_ms: int) -> None:
-        """Note by offset which messages are the broker's now; the others are tried again here."""
+        """Note by offset which messages the broker has now; the others are consumed here again."""
         if not self.is_released:
             self.backs.end(done=done, failed=failed, now_ms=now_ms)
 
 
 def commit_wait_ms(queue_count: int, *, longest_ms: int) -> int:
-    """Return how long a member of so many queues waits between two commits of one."""
+    """Return how long a member with `queue_count` queues waits between two commits of a queue."""
     return min(max(COMMIT_WAIT_MIN_MS, COMMIT_SPACING_MS * queue_count), longest_ms)
 
 

@@ -1,16 +1,18 @@
-"""The process queue: what one member has pulled from one queue and not yet finished.
+"""The process queue: the messages that a member has pulled from one queue and not yet finished.
 
 Rules of this file:
 - Messages wait in offset order. A batch is *taken* for delivery and later *completed*, in any
-  order of batches. The commit offset is the lowest offset not yet completed, and where nothing is
-  cached, the offset at which the next pull begins. So a commit never passes an unfinished message.
-- A dropped queue delivers nothing and commits nothing: a late result is of no effect.
+  order of batches. The commit offset is the lowest offset not yet completed. If nothing is cached,
+  the commit offset is the next pull's offset. A commit therefore never passes an unfinished
+  message.
+  - A dropped queue delivers nothing and commits nothing: a late result has no effect.
 - A queue is used either concurrently (`take_batch`, `complete`, `put_back`) or in order
   (`take_in_order`, `commit_in_order`, `rollback_in_order`, `make_again`), never both.
 
-Differs from RocketMQ: Java commits the last message's offset + 1 when all are finished, this the
-next pull's offset, which also passes messages the broker filtered out; and a queue drains
-(no new deliveries, those under way count) before it is dropped.
+Differs from RocketMQ: when all messages are finished, Java commits the last message's offset + 1.
+SparrowMQ commits the next pull's offset, which also passes messages that the broker filtered out.
+A SparrowMQ queue also drains before it is dropped: no delivery begins, and deliveries under way
+count.
 
 Source: ProcessQueue.java, DefaultMQPushConsumerImpl.pullMessage.
 """
@@ -33,34 +35,34 @@ from sparrowmq.model.message import INFLATED_BYTES_MAX
 PULL_IDLE_MAX_MS = 120_000
 # DefaultMQPushConsumer.consumeTimeout, 15 min.
 CONSUME_TIMEOUT_MS = 15 * 60 * 1000
-# ProcessQueue.cleanExpiredMsg looks at so many messages of a queue in one round.
+# ProcessQueue.cleanExpiredMsg looks at this many messages of a queue in one round.
 EXPIRED_BATCH_MAX = 16
 
 MIB = 1024 * 1024
 
 
 class ProcessQueueState(Enum):
-    """How far a member is with a queue."""
+    """The stages of a queue's life at a member."""
 
     STARTING = "STARTING"
-    """Allocated; its lock or its start offset is not known yet."""
+    """Given to the member; its lock or its start offset is not known yet."""
     CONSUMING = "CONSUMING"
     """Pulls and deliveries go on."""
     DRAINING = "DRAINING"
     """No pull and no delivery begins; deliveries under way may finish and count."""
     DROPPED = "DROPPED"
-    """Over: late results are of no effect."""
+    """Given up: late results have no effect."""
 
 
 class ProcessQueueEvent(Enum):
-    """What moves a process queue from state to state."""
+    """The events that move a process queue from state to state."""
 
     START = "START"
     REVOKE = "REVOKE"
     DROP = "DROP"
 
 
-# Any pair that is not here is a mistake of the caller.
+# A pair that is missing here is a mistake of the caller.
 TRANSITIONS: Mapping[tuple[ProcessQueueState, ProcessQueueEvent], ProcessQueueState] = (
     MappingProxyType(
         {
@@ -78,7 +80,7 @@ TRANSITIONS: Mapping[tuple[ProcessQueueState, ProcessQueueEvent], ProcessQueueSt
 
 
 class FlowControl(Enum):
-    """Why the next pull has to wait."""
+    """The reason why the next pull has to wait."""
 
     COUNT = "COUNT"
     SIZE = "SIZE"
@@ -87,7 +89,7 @@ class FlowControl(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowLimits:
-    """How much a queue may hold before pulling pauses; each may be reached, not passed.
+    """How much a queue may cache before pulling pauses; a limit may be reached, not passed.
 
     Args:
         count_max: messages (pullThresholdForQueue).
@@ -105,7 +107,7 @@ class ProcessQueue:
 
     Args:
         queue: the queue.
-        now_ms: the time of its allocation, from which idle pulls are counted.
+        now_ms: when the member was given the queue; idle pulls are counted from then.
     """
 
     __slots__ = (
@@ -131,12 +133,12 @@ class ProcessQueue:
         self.last_consume_ms: int | None = None
         # Every unfinished message by offset.
         self._cached: dict[int, MessageExt] = {}
-        # Ascending offsets; completed ones stay until they are the first, so that finding the
-        # lowest unfinished one costs O(1) on average.
+        # Ascending offsets. A completed offset stays until it is the first, so that finding the
+        # lowest unfinished offset costs O(1) on average.
         self._offsets: deque[int] = deque()
         # Ascending offsets of messages that wait for delivery.
         self._pending: deque[int] = deque()
-        # Whether the last answer held more, for which there was no room.
+        # Whether the last pull answer had further messages, for which there was no room.
         self._is_cut = False
         # Offsets under delivery, and since when.
         self._taken: dict[int, int] = {}
@@ -156,12 +158,12 @@ class ProcessQueue:
         self.last_pull_ms = now_ms
 
     def revoke(self) -> None:
-        """Give the queue up: what waits is not delivered, what is under way may finish."""
+        """Begin to drain: waiting messages are not delivered, deliveries under way may finish."""
         self._move(ProcessQueueEvent.REVOKE)
         self._pending.clear()
 
     def drop(self) -> None:
-        """End it. Results that come later are of no effect. Dropping again does nothing."""
+        """End the queue. Later results have no effect, and a second drop does nothing."""
         self._move(ProcessQueueEvent.DROP)
         self._pending.clear()
         self._taken.clear()
@@ -171,7 +173,7 @@ class ProcessQueue:
 
     @property
     def is_drained(self) -> bool:
-        """Whether no delivery is under way in a queue that is given up."""
+        """Whether the queue is being given up and no delivery is under way."""
         return (
             self.state in (ProcessQueueState.DRAINING, ProcessQueueState.DROPPED)
             and not self._taken
@@ -186,19 +188,19 @@ class ProcessQueue:
     # --- pulling ----------------------------------------------------------------------------
 
     def mark_pull(self, now_ms: int) -> None:
-        """Note an attempt to pull, also one that flow control puts off."""
+        """Note an attempt to pull, even if flow control delays the pull."""
         self.last_pull_ms = now_ms
 
     def room_bytes(self, limits: FlowLimits) -> int:
-        """Return how many bytes inflated bodies may add: always one body where none is cached."""
+        """Return how many bytes of inflated bodies fit; one body always fits in an empty queue."""
         room_bytes = limits.size_mib_max * MIB - self.size_bytes
         return room_bytes if self._cached else max(room_bytes, INFLATED_BYTES_MAX)
 
     def add(self, messages: Sequence[MessageExt], *, next_offset: int, is_cut: bool = False) -> int:
-        """Take in what a pull found, in offset order, and where the next pull begins.
+        """Take in the messages of a pull, in offset order, and the offset of the next pull.
 
-        A message that is cached already is replaced and not delivered again. Only a queue that is
-        CONSUMING takes messages: the answer to a pull that a revoke overtook is dropped.
+        A message that is cached already is replaced and not delivered again. Only a CONSUMING queue
+        takes messages: a pull answer that comes after a revoke is dropped.
 
         Args:
             is_cut: whether there was no room for the next message; the next pull waits for it.
@@ -210,7 +212,7 @@ class ProcessQueue:
         count_before = len(self._cached)
         found = [message.queue_offset for message in messages]
         if found and (not self._offsets or self._offsets[-1] < found[0]):
-            # As it usually is: all of them are new.
+            # The usual case: all messages are new.
             self._cached.update(zip(found, messages, strict=True))
             self._offsets.extend(found)
             self._pending.extend(found)
@@ -223,7 +225,7 @@ class ProcessQueue:
         return len(self._cached) - count_before
 
     def _add_one(self, message: MessageExt) -> None:
-        """Take in a message that may be cached already, or stand before others."""
+        """Take in a message that may be cached already or may precede cached messages."""
         offset = message.queue_offset
         previous = self._cached.get(offset)
         self._cached[offset] = message
@@ -239,7 +241,7 @@ class ProcessQueue:
     def flow_control(self, limits: FlowLimits, *, in_order: bool = False) -> FlowControl | None:
         """Return why the next pull must wait, or None.
 
-        Size counts whole MiB, as Java's integer division does. Span is not looked at in order.
+        Size counts whole MiB, as Java's integer division does. Delivery in order ignores the span.
         """
         if len(self._cached) > limits.count_max:
             return FlowControl.COUNT
@@ -252,7 +254,7 @@ class ProcessQueue:
         return None
 
     def _insert_out_of_order(self, offset: int) -> None:
-        # A completed offset that is not yet popped may stand there: it is pulled again.
+        # The offset may be completed and not yet popped; its message was pulled again.
         self._offsets = deque(sorted({*self._offsets, offset}))
         self._pending = deque(sorted({*self._pending, offset}))
 
@@ -321,7 +323,7 @@ class ProcessQueue:
     def complete(self, offsets: Iterable[int]) -> int | None:
         """Finish messages (consumed, sent back or given up), whether or not they were taken.
 
-        Returns: the offset that may be committed; None if the queue is dropped.
+        Returns: the offset that may be committed; None once the queue is dropped.
         """
         if self.state is ProcessQueueState.DROPPED:
             return None
@@ -334,10 +336,10 @@ class ProcessQueue:
         return self.commit_offset
 
     def put_back(self, offsets: Iterable[int]) -> None:
-        """Let messages under delivery wait again, one more time counted as re-consumed.
+        """Let messages under delivery wait again and count one more re-consumption of each.
 
-        For those that could be neither consumed nor sent back. In a queue that drains they only
-        leave the delivery; they stay unfinished, so the next owner gets them.
+        These messages could be neither consumed nor sent back. In a draining queue they only leave
+        the delivery; they stay unfinished, so the next owner gets them.
         """
         returned = [offset for offset in offsets if self._taken.pop(offset, None) is not None]
         for offset in returned:
@@ -355,10 +357,12 @@ class ProcessQueue:
         timeout_ms: int = CONSUME_TIMEOUT_MS,
         count_max: int = EXPIRED_BATCH_MAX,
     ) -> list[MessageExt]:
-        """Return the lowest unfinished messages as long as each is under delivery too long.
+        """Return the lowest unfinished messages, up to the first that is not overdue.
 
-        Such a message holds up the commit. It is sent back and then completed; what its listener
-        says later is of no effect.
+        A message is overdue when its listener has had it longer than `timeout_ms`. An overdue
+        message
+        holds up the commit. It is sent back and then completed; the listener's later result has no
+        effect.
         """
         expired: list[MessageExt] = []
         self._first_unfinished()
@@ -374,7 +378,7 @@ class ProcessQueue:
     # --- delivery in order ------------------------------------------------------------------
 
     def take_in_order(self, count_max: int, *, now_ms: int) -> list[MessageExt]:
-        """Take the lowest messages; none while an earlier batch is neither committed nor back."""
+        """Take the lowest messages; none while an earlier batch is under delivery."""
         return [] if self._taken else self.take_batch(count_max, now_ms=now_ms)
 
     def commit_in_order(self) -> int | None:
@@ -386,7 +390,7 @@ class ProcessQueue:
         self.make_again([self._cached[offset] for offset in self._taken])
 
     def make_again(self, messages: Sequence[MessageExt]) -> None:
-        """Let these messages of the batch wait again, as given (with their re-consume times)."""
+        """Let messages of the batch wait again, with the re-consume times they carry here."""
         for message in messages:
             if self._taken.pop(message.queue_offset, None) is None:
                 continue

@@ -1,13 +1,13 @@
 """The user's callbacks of a queue: `on_assign` before its first delivery, `on_revoke` between its
 last delivery and the commit that gives it up. Pure.
 
-Both are waited for, within a bound: what the user does in `on_revoke` is done before another
-member begins.
+The member waits for both calls, within a bound, so that the user's work in `on_revoke` is done
+before another member begins.
 """
 
 from __future__ import annotations
 
-# A callback is waited for at most so long.
+# The longest wait for a callback.
 CALL_WAIT_MAX_MS = 10_000
 
 
@@ -15,7 +15,7 @@ class QueueCallbacks:
     """Whether the user's `on_assign` and `on_revoke` were called for one queue.
 
     Args:
-        is_wanted: whether the user has such callbacks.
+        is_wanted: whether the user has set these callbacks.
     """
 
     __slots__ = ("_assign_ms", "_is_assigned", "_is_revoked", "_revoke_ms", "is_wanted")
@@ -42,15 +42,15 @@ class QueueCallbacks:
         return True
 
     def may_deliver(self, now_ms: int) -> bool:
-        """Return whether `on_assign` has returned, or has had its time."""
+        """Return whether `on_assign` has returned or its wait has ended."""
         return self._is_assigned or _is_over(self._assign_ms, now_ms)
 
     def may_release(self, now_ms: int) -> bool:
-        """Return whether `on_revoke` has returned, or has had its time."""
+        """Return whether `on_revoke` has returned or its wait has ended."""
         return self._is_revoked or self._assign_ms is None or _is_over(self._revoke_ms, now_ms)
 
     def next_due_ms(self, now_ms: int) -> list[int]:
-        """Return when waiting for a call ends."""
+        """Return when the wait for a call ends; empty without a call under way."""
         asked = (None if self._is_assigned else self._assign_ms, self._revoke_ms)
         ends = [asked_ms + CALL_WAIT_MAX_MS for asked_ms in asked if asked_ms is not None]
         return [end_ms for end_ms in ends if end_ms > now_ms]

@@ -1,7 +1,7 @@
-"""What a member has seen of each topic: its queues at first, and the last two views of it. Pure.
+"""A member's views of each topic: the queues it saw first, and the last two views. Pure.
 
-From the view before the last one follows which member had a queue before us: whether a refused
-lock is worth waiting for. From the first follows which queues were added while we looked on.
+The view before the last one shows which member owned a queue before us, and so whether a refused
+lock is worth waiting for. The first view shows which queues were added since.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.group_strategy import Owners, is_group_strategy
 from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
-# Of so many members that have left, shares are computed; one beyond is taken to be still there.
-# A strategy may take long, and a wait is bounded.
+# The shares of this many members that have left are computed; further ones count as still there.
+# A strategy may take long, and a needless wait is bounded.
 SHARES_COMPUTED_MAX = 200
 
 
@@ -26,14 +26,14 @@ class _View:
 
 @dataclass(slots=True)
 class QueueHistory:
-    """Views by topic."""
+    """The views of each topic, the queues' last known owners, and each broker's silences."""
 
     _first: dict[str, frozenset[MessageQueue]] = field(default_factory=dict)
     _last: dict[str, _View] = field(default_factory=dict)
     _before: dict[str, _View] = field(default_factory=dict)
-    # By topic: the queues of members that the last view does not list any more, once asked for.
+    # By topic: the queues of members that the last view no longer lists, once computed.
     _freed: dict[str, frozenset[MessageQueue]] = field(default_factory=dict)
-    # Who was seen to hold which queue, for strategies that take it into account.
+    # The last known owner of each queue, for strategies that use the owners.
     _holders: Owners = field(default_factory=dict)
     # How often in a row a broker did not answer.
     _silences: dict[str, int] = field(default_factory=dict)
@@ -47,13 +47,13 @@ class QueueHistory:
         return self._silences.get(broker_name, 0)
 
     def note_holders(self, holders: Owners) -> None:
-        """Take in who holds which queue, as it was seen just now."""
+        """Take in the current owner of each queue."""
         self._holders = holders
 
     def note(
         self, topic: str, mq_all: Sequence[MessageQueue], *, cid_all: Sequence[str] = ()
     ) -> None:
-        """Take in a view of a topic: its queues and, where it is shared out, the members."""
+        """Take in a view of a topic: its queues and, if members share them, the client ids."""
         if topic not in self._first:
             self._first[topic] = frozenset(mq_all)
         view, last = _View(tuple(mq_all), tuple(cid_all)), self._last.get(topic)
@@ -70,7 +70,7 @@ class QueueHistory:
         return () if last is None else last.cid_all
 
     def is_new(self, queue: MessageQueue) -> bool:
-        """Return whether the queue was added to its topic since we saw it first."""
+        """Return whether the queue was added after the member's first view of the topic."""
         first = self._first.get(queue.topic)
         return first is not None and queue not in first
 
@@ -82,9 +82,10 @@ class QueueHistory:
         group: str,
         client_id: str,
     ) -> bool:
-        """Return whether the member that had the queue before is still in the group.
+        """Return whether the queue's former owner is still in the group.
 
-        Where the strategy does not show that member, or it was this one, any other member counts.
+        If the strategy does not show the former owner, or this member was the former owner, the
+        result is whether the group has any other member.
         """
         last = self._last.get(queue.topic)
         if last is None:
@@ -101,7 +102,7 @@ class QueueHistory:
     def _find_freed(
         self, topic: str, strategy: AllocateMessageQueueStrategy, group: str, client_id: str
     ) -> frozenset[MessageQueue]:
-        """Return the queues that members of the view before had that have left since."""
+        """Return the queues that the view before gave to members that have left since."""
         view = self._before.get(topic)
         if view is None:
             return frozenset()
@@ -111,10 +112,10 @@ class QueueHistory:
         try:
             for cid in gone[:SHARES_COMPUTED_MAX]:
                 freed.update(_share(strategy, group, cid, view))
-            # What a strategy gives us too, it gives everybody: nothing shows whose it was.
+            # A queue that the strategy gives this member as well has no single former owner.
             return frozenset(freed.difference(_share(strategy, group, client_id, view)))
         except Exception:
-            # A strategy may be the user's own; its failure is reported where it decides.
+            # A strategy may be the user's own; the rebalance that uses it reports the failure.
             return frozenset()
 
 

@@ -1,4 +1,4 @@
-"""A member's side of one queue's lock: what it may believe, and when it must ask again.
+"""A member's side of one queue's lock: how long the lock is believed in, when to ask again.
 
 ```
         asked ──refused──> asked again, every 10 to 50 ms, while the former owner may still drain
@@ -11,8 +11,8 @@
         FENCED: nothing is delivered and nothing committed until it is asked for anew
 ```
 
-A refused lock delays and never blocks. The lease counts from the sending of the request that was
-granted, so it ends before the broker's.
+A refused lock delays consumption and never blocks it. The lease counts from the sending of the
+granted request, so the lease ends before the broker's does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
 from sparrowmq.coordination.queue_lock_table import QUEUE_LEASE_BROKER_MS
 from sparrowmq.membership.repeated_job import RepeatedJob
 
-# Between two requests for a lock that is refused: at first, while short listeners end, and then.
+# Between two requests for a refused lock: at first, while short listeners end, and afterwards.
 LOCK_RETRY_FIRST_MS = 10
 LOCK_RETRY_MS = 50
 LOCK_RETRY_SOON_MS = 100
@@ -29,18 +29,18 @@ LOCK_RETRY_SOON_MS = 100
 ORDERLY_LOCK_RETRY_MS = 100
 # A renewal is answered long before this, or it never is.
 RENEWAL_LOST_MS = 3_000
-# Beyond the former owner's drain: its last commit and the release of the lock.
+# The time added to the former owner's drain for its last commit and the release of the lock.
 PATIENCE_MARGIN_MS = 1_000
 
 assert MARKED_LEASE_MS < QUEUE_LEASE_BROKER_MS
 
 
 class QueueLease:
-    """What a member may believe of its lock of one queue.
+    """A member's belief in its lock of one queue.
 
     Args:
         is_wanted: whether the queue is to be locked at all.
-        is_required: whether it may be consumed with the lock only, as in order.
+        is_required: whether the queue may only be consumed with the lock, as in order.
     """
 
     __slots__ = (
@@ -58,22 +58,22 @@ class QueueLease:
     def __init__(self, *, is_wanted: bool, is_required: bool = False) -> None:
         self.is_wanted = is_wanted
         self.is_required = is_required
-        # Whether consumption begins with the lock; not so once patience has ended.
+        # Whether consumption waits for the lock at the start; False once the wait has ended.
         self.asks_first = is_wanted
         self.renewal = RepeatedJob(0, lost_ms=RENEWAL_LOST_MS)
-        # Until when the lock is believed in; None while the queue is consumed without.
+        # When the belief in the lock ends; None while the queue is consumed without the lock.
         self.until_ms: int | None = None
-        # When the last request that was granted was sent.
+        # When the last granted request was sent.
         self.sent_ms = 0
-        # Whether the broker may hold the lock for us, so that it has to be given back.
+        # Whether the broker may have the lock for us, so that the lock must be given back.
         self.may_hold = False
-        # Since when consumption has waited for a lock that is refused, where it may do without.
+        # Since when a queue that may go without the lock has waited for its refused lock.
         self.waits_since_ms: int | None = None
-        # When all others had answered that none of them has the queue in hand.
+        # When all other members had answered that they do not have the queue in hand.
         self._unheld_ms: int | None = None
 
     def is_fenced(self, now_ms: int) -> bool:
-        """Return whether the lock that was held is not ours for sure any more."""
+        """Return whether the lock was held and another member may hold it by now."""
         return self.until_ms is not None and now_ms >= self.until_ms
 
     def is_renewing(self, now_ms: int) -> bool:
@@ -85,32 +85,32 @@ class QueueLease:
         self.may_hold = True
 
     def grant(self, sent_ms: int) -> None:
-        """Note that the request sent then was granted; an older answer changes nothing."""
+        """Note that the request of `sent_ms` was granted; an older answer changes nothing."""
         self.sent_ms = max(self.sent_ms, sent_ms)
         self.until_ms = self.sent_ms + MARKED_LEASE_MS
         self.asks_first = True
         self.waits_since_ms = None
 
     def refuse(self, sent_ms: int, now_ms: int) -> None:
-        """Note that a renewal sent then was refused: somebody else may be at work."""
+        """Note that the renewal of `sent_ms` was refused: another member may consume the queue."""
         if sent_ms >= self.sent_ms:
             self.may_hold = False
             if self.until_ms is not None:
                 self.until_ms = min(self.until_ms, now_ms)
 
     def nobody_has_it(self, now_ms: int) -> None:
-        """Note that no other member has the queue: what holds a lock from now on is dead."""
+        """Note that no other member has the queue in hand: the lock's holder is dead."""
         self._unheld_ms = now_ms
 
     def wait_or_go_on(
         self, sent_ms: int, now_ms: int, *, is_owner_listed: bool, drain_timeout_ms: int
     ) -> int | None:
-        """Take a refusal at the start; return when to ask again, None to go on without the lock.
+        """Take in a refusal at the start; return when to ask again, None to begin without the lock.
 
         Args:
             sent_ms: when the request was sent.
-            is_owner_listed: whether the member that had the queue is still in the group.
-            drain_timeout_ms: how long that may take to give the queue up.
+            is_owner_listed: whether the queue's former owner is still in the group.
+            drain_timeout_ms: how long the former owner may take to drain.
         """
         self.may_hold = False
         if self.is_required:
@@ -119,7 +119,7 @@ class QueueLease:
             self.waits_since_ms = now_ms
         patience_ms = drain_timeout_ms + PATIENCE_MARGIN_MS
         if self._unheld_ms is not None and sent_ms < self._unheld_ms:
-            # Whoever had the queue may have given it back since.
+            # The former owner may have released the lock after our request.
             return now_ms
         is_unheld = self._unheld_ms is not None
         if is_unheld or not is_owner_listed or now_ms - self.waits_since_ms >= patience_ms:

@@ -1,4 +1,4 @@
-"""From the queues a member has to the queues it should have.
+"""The queues to acquire and to give up: from the queues in hand to the wanted queues.
 
 Source: RebalanceImpl.updateProcessQueueTableInRebalance.
 """
@@ -14,7 +14,7 @@ from sparrowmq.model.queue import queue_order
 
 @dataclass(frozen=True, slots=True)
 class RebalancePlan:
-    """What to do, each part in queue order."""
+    """The queues to keep, to acquire and to give up, each tuple in queue order."""
 
     revoke: tuple[MessageQueue, ...]
     acquire: tuple[MessageQueue, ...]
@@ -22,7 +22,7 @@ class RebalancePlan:
 
     @property
     def is_balanced(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether the queues in hand are the wanted queues."""
         return not self.revoke and not self.acquire
 
 
@@ -32,8 +32,8 @@ def reconcile(
     """Plan the way from `assigned` to `target`.
 
     Args:
-        assigned: the queues the member has.
-        target: what its strategy gave; a queue named twice counts once.
+        assigned: the queues that the member has in hand.
+        target: the wanted queues, as the strategy gave them; a queue named twice counts once.
     """
     have, want = set(assigned), set(target)
     keep = have & want

@@ -1,6 +1,6 @@
 """Messages of one queue that go back to the broker, to be delivered again later. Pure.
 
-What cannot be sent back is consumed again here after a while, as Java does it
+A message that cannot be sent back is consumed again by this member after a wait, as in Java
 (ConsumeMessageConcurrentlyService.submitConsumeRequestLater).
 """
 
@@ -12,7 +12,7 @@ from sparrowmq.membership.process_queue import ProcessQueue
 from sparrowmq.membership.repeated_job import LOST_MS
 from sparrowmq.model import MessageExt
 
-# ConsumeMessageConcurrentlyService: what could not be sent back is consumed again after this.
+# ConsumeMessageConcurrentlyService: a message that was not sent back is consumed again after this.
 LOCAL_RETRY_MS = 5_000
 # ProcessQueue.cleanExpiredMsg sends messages back with this level.
 EXPIRED_DELAY_LEVEL = 3
@@ -31,39 +31,39 @@ class SendBacks:
         self._process_queue = process_queue
         # Messages to send back, each batch with its delay level.
         self._waiting: list[tuple[tuple[MessageExt, ...], int]] = []
-        # Offset to when sending back began.
+        # By offset, the time at which sending back began.
         self._under_way: dict[int, int] = {}
-        # Offsets that could not be sent back, and when they are consumed again.
+        # Retries: the due time, and the offsets of the messages that could not be sent back.
         self._retries: list[tuple[int, tuple[int, ...]]] = []
 
     @property
     def are_under_way(self) -> bool:
-        """Whether the broker is to answer for a message."""
+        """Whether the broker's answer for a message is awaited."""
         return bool(self._under_way)
 
     @property
     def are_settled(self) -> bool:
-        """Whether no message waits for anything here."""
+        """Whether no message waits to be sent back, for the broker's answer, or for a retry."""
         return not (self._waiting or self._under_way or self._retries)
 
     @property
     def retry_count(self) -> int:
-        """How many messages wait to be consumed again here."""
+        """How many messages wait to be consumed again by this member."""
         return sum(len(offsets) for _, offsets in self._retries)
 
     @property
     def retries_due_ms(self) -> list[int]:
-        """When messages are consumed again here."""
+        """The times at which messages are consumed again by this member."""
         return [due_ms for due_ms, _ in self._retries]
 
     def add(self, messages: Sequence[MessageExt], delay_level: int) -> None:
-        """Send back those of the messages that are neither done nor being sent back."""
+        """Send back the unfinished messages that are not being sent back already."""
         own = tuple(message for message in messages if self._is_ours(message))
         if own:
             self._waiting.append((own, delay_level))
 
     def add_expired(self, now_ms: int, *, timeout_ms: int) -> None:
-        """Send back what its listener holds too long."""
+        """Send back the messages that the listener has had longer than `timeout_ms`."""
         elsewhere = {offset for _, offsets in self._retries for offset in offsets}
         elsewhere.update(m.queue_offset for messages, _ in self._waiting for m in messages)
         expired = self._process_queue.find_expired(now_ms, timeout_ms=timeout_ms)
@@ -71,7 +71,7 @@ class SendBacks:
         self.add(own, EXPIRED_DELAY_LEVEL)
 
     def begin(self, now_ms: int) -> list[tuple[tuple[MessageExt, ...], int]]:
-        """Return what to send back now, batches with their levels; it counts as under way."""
+        """Return the batches to send back now, with their delay levels; they count as under way."""
         begun, self._waiting = self._waiting, []
         for messages, _ in begun:
             self._under_way.update((message.queue_offset, now_ms) for message in messages)
@@ -81,7 +81,7 @@ class SendBacks:
         return begun
 
     def end(self, *, done: Collection[int], failed: Collection[int], now_ms: int) -> None:
-        """Note by offset which messages are the broker's now; the others are tried again here."""
+        """Note by offset which messages the broker has now; the others are consumed here again."""
         under_way = self._under_way
         again = tuple(
             sorted(offset for offset in failed if under_way.pop(offset, None) is not None)
@@ -93,7 +93,7 @@ class SendBacks:
             self._retries.append((now_ms + LOCAL_RETRY_MS, again))
 
     def retry(self, now_ms: int) -> None:
-        """Have what has waited long enough consumed again."""
+        """Let messages whose retry is due be consumed again."""
         due = [offsets for due_ms, offsets in self._retries if due_ms <= now_ms]
         if not due:
             return

@@ -1,4 +1,4 @@
-"""Where a member begins in a queue it has just been given.
+"""The offset at which a member begins in a queue that it was just given.
 
 | consume from where          | committed n | nothing committed | the same, of `%RETRY%group` |
 |-----------------------------|-------------|-------------------|-----------------------------|
@@ -6,12 +6,12 @@
 | FIRST_OFFSET                | n           | 0                 | 0                           |
 | TIMESTAMP                   | n           | offset by time    | the max offset              |
 
-Beginning at 0 where the queue's min offset is higher is right: the first pull is answered with the
-min offset. A failed query is not "nothing committed": it is asked again, and nothing is decided.
+Offset 0 is right even if the queue's min offset is higher: the broker answers the first pull with
+the min offset. A failed query does not mean "nothing committed"; the query is repeated.
 
-Differs from RocketMQ: a queue that was added while the member consumed the topic begins at 0
-under LAST_OFFSET (`queue_is_new`). Java skips to the max offset and so loses what was sent
-before the member learnt of the queue.
+Differs from RocketMQ: under LAST_OFFSET, a queue that was added while the member consumed the topic
+begins at 0 (`queue_is_new`). Java begins at the max offset and so loses the messages that were sent
+before the member saw the queue.
 
 Source: RebalancePushImpl.computePullFromWhere.
 """
@@ -55,10 +55,10 @@ def choose_start_position(
 
     Args:
         consume_from_where: the group's rule.
-        committed_offset: what the broker answered; None if it knows no offset.
+        committed_offset: the offset that the broker returned; None if it has none.
         topic: the queue's topic.
         consume_timestamp_ms: the wall-clock time of CONSUME_FROM_TIMESTAMP.
-        queue_is_new: whether the queue was added to the topic since the member saw that first.
+        queue_is_new: whether the queue was added after the member's first view of the topic.
     """
     if committed_offset is not None:
         return UseOffset(committed_offset)
@@ -67,5 +67,5 @@ def choose_start_position(
         return UseOffset(0)
     if consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
         return AskMaxOffset() if is_retry_topic else AskByTimestamp(consume_timestamp_ms)
-    # CONSUME_FROM_LAST_OFFSET and the three deprecated values, which mean the same.
+    # CONSUME_FROM_LAST_OFFSET and the three deprecated values with the same meaning.
     return UseOffset(0) if is_retry_topic or queue_is_new else AskMaxOffset()
