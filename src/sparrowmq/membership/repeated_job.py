@@ -50,7 +50,7 @@ class RepeatedJob:
         return True
 
     def join(self, now_ms: int) -> bool:
-        """Begin a run, due or not, together with other queues' runs; False while one is under way."""
+        """Begin a run, due or not, since others run the job too; False while one is under way."""
         if self.started_ms is not None:
             return False
         self.due_ms = now_ms

@@ -1,4 +1,4 @@
-"""The accounts of access control: shown, made, changed and deleted at every broker.
+"""List, make, change and delete the accounts of access control, at every broker.
 
 Source: AdminBrokerProcessor.updateAndCreateAccessConfig, deleteAccessConfig, of 4.x.
 """
@@ -19,7 +19,7 @@ from sparrowmq.protocol.headers import (
     UpdateAccessConfigRequestHeader,
 )
 
-# What is to become of an account; what is None stays as it is.
+# The new settings of an account; a field that is None stays unchanged.
 AccountChange: TypeAlias = UpdateAccessConfigRequestHeader
 
 
@@ -37,9 +37,9 @@ class BrokerAccount(NamedTuple):
 
 
 def list_accounts(directory: Directory) -> Operation[list[BrokerAccount]]:
-    """Return the accounts of every broker, by broker and access key; no secret is among them.
+    """Return the accounts of every broker, by broker and access key, without their secrets.
 
-    Raises: RouteError if no broker is known; BrokerError where access control is off;
+    Raises: RouteError if no broker is known; BrokerError if access control is off;
     ConnectFailed; TransportError.
     """
     brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
@@ -66,7 +66,7 @@ def _accounts_of(directory: Directory, broker: BrokerAt) -> Operation[list[Broke
 
 
 def put_account(directory: Directory, change: AccountChange) -> Operation[None]:
-    """Make an account at every broker, or change what is given of it.
+    """Make an account at every broker, or change the given fields of an existing one.
 
     Raises: RouteError if no broker is known; BrokerError if one refuses; TransportError.
     """

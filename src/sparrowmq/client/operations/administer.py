@@ -1,4 +1,4 @@
-"""What an administrator asks: topics, routes, offsets, messages, who is in a group.
+"""An administrator's requests: topics, routes, offsets, messages, and the members of a group.
 
 Source: DefaultMQAdminExtImpl.java, MQAdminImpl.java.
 """
@@ -46,16 +46,16 @@ from sparrowmq.protocol.headers import (
 from sparrowmq.protocol.message_id import decode_offset_msg_id
 from sparrowmq.protocol.record import decode_host, decode_messages
 
-# How long `create_topic` waits for the name server to learn of the topic, and how often it looks.
+# How long `create_topic` waits until the name server has the topic, and how often it looks.
 TOPIC_KNOWN_MS = 15_000
 TOPIC_POLL_MS = 20
-# What the messages of one answer may inflate to together: the flow limit of a queue.
+# The inflated size of all messages of one answer together: the flow limit of a queue.
 ANSWER_INFLATED_BYTES_MAX = 100 * MIB
 _END_OF_TIME_MS = (1 << 63) - 1
 
 
 def get_route(directory: Directory, topic: str, *, is_fresh: bool = False) -> Operation[TopicRoute]:
-    """Return a topic's route; `is_fresh` asks the name server even if it is known.
+    """Return a topic's route; `is_fresh` asks the name server even if the route is known.
 
     Raises: TopicRouteNotFound; ConnectFailed if no name server answers; BrokerError.
     """
@@ -71,13 +71,13 @@ def get_route(directory: Directory, topic: str, *, is_fresh: bool = False) -> Op
 
 
 def show_route(directory: Directory, topic: str) -> Operation[TopicRoute]:
-    """Return a topic's route as users name it. Raises: as `get_route`."""
+    """Return a topic's route without the namespace in its names. Raises: as `get_route`."""
     route = yield from get_route(directory, topic, is_fresh=True)
     return route.without(directory.namespace)
 
 
 def get_broker_address(directory: Directory, queue: MessageQueue) -> Operation[str]:
-    """Return the address of the broker that has a queue: its master, or any while it has none.
+    """Return the address of a queue's broker: its master, or any replica while it has no master.
 
     Raises: TopicRouteNotFound, also for an unknown broker; ConnectFailed; BrokerError.
     """
@@ -94,9 +94,9 @@ def get_broker_address(directory: Directory, queue: MessageQueue) -> Operation[s
 
 
 def master_addresses(directory: Directory, *, cluster: str | None = None) -> Operation[list[str]]:
-    """Return the addresses of all masters, or of those of one cluster.
+    """Return the addresses of all masters, or of the masters of one cluster.
 
-    Raises: RouteError if there is none; ConnectFailed if no name server answers; BrokerError.
+    Raises: RouteError if there is no master; ConnectFailed if no name server answers; BrokerError.
     """
     info = yield from find_cluster(directory.name_servers, timeout_ms=directory.timeout_ms)
     names = (
@@ -118,10 +118,10 @@ def master_addresses(directory: Directory, *, cluster: str | None = None) -> Ope
 def create_topic(
     directory: Directory, topic: str, *, queues: int = 8, cluster: str | None = None
 ) -> Operation[TopicRoute]:
-    """Create a topic at every master, or change how many queues it has; wait until it is known.
+    """Create a topic at every master, or change its number of queues; wait until it is known.
 
     Args:
-        queues: how many it has on each broker, for reading and for writing.
+        queues: the number of queues at each broker, for reading and for writing.
 
     Raises: ConfigError for a bad name; BrokerError if a broker refuses; RouteError; TransportError.
     """
@@ -154,7 +154,7 @@ def create_topic(
 
 
 def _await_topic(directory: Directory, topic: str, *, queue_count: int) -> Operation[TopicRoute]:
-    """Wait until the name server has heard of the topic from its brokers."""
+    """Wait until the topic's brokers have registered it with the name server."""
     instant = yield from now()
     deadline_ms = instant + TOPIC_KNOWN_MS
     while instant < deadline_ms:
@@ -219,7 +219,7 @@ def queue_offset_at(
 def set_committed_offset(
     directory: Directory, group: str, *, queue: MessageQueue, offset: int
 ) -> Operation[None]:
-    """Commit an offset for a group, in the place of its members."""
+    """Commit an offset for a group on behalf of its members."""
     check_offset(offset)
     queue = directory.namespace.wrap_queue(check_queue(queue))
     group = directory.namespace.wrap(group)
@@ -232,9 +232,9 @@ def set_committed_offset(
 def clone_offsets(
     directory: Directory, group: str, to_group: str, topic: str
 ) -> Operation[dict[MessageQueue, int]]:
-    """Commit for a group what another has committed of a topic; return that, by queue.
+    """Commit another group's offsets of a topic for a group; return the offsets by queue.
 
-    Raises: UsageError if members of that group are connected, which would not notice;
+    Raises: UsageError if members of the group are connected, which would not notice the offsets;
     TopicRouteNotFound; TransportError; BrokerError.
     """
     members = yield from consumer_ids(directory, to_group)
@@ -256,7 +256,7 @@ def clone_offsets(
 def committed_offset(
     directory: Directory, group: str, queue: MessageQueue
 ) -> Operation[int | None]:
-    """Return what a group has committed for a queue; None if the broker says: nothing."""
+    """Return the offset that a group has committed for a queue; None if there is none."""
     queue = directory.namespace.wrap_queue(check_queue(queue))
     group = directory.namespace.wrap(group)
     address = yield from get_broker_address(directory, queue)
@@ -264,7 +264,7 @@ def committed_offset(
 
 
 def group_lag(directory: Directory, group: str, topic: str) -> Operation[list[QueueLag]]:
-    """Return how far a group is in each queue of a topic, in queue order."""
+    """Return a group's progress in each queue of a topic, in queue order."""
     route = yield from get_route(directory, topic, is_fresh=True)
     queues = sorted(route.subscribe_queues, key=queue_order)
     return (
@@ -275,7 +275,7 @@ def group_lag(directory: Directory, group: str, topic: str) -> Operation[list[Qu
 
 
 def _queue_lag(directory: Directory, group: str, queue: MessageQueue) -> Operation[QueueLag]:
-    # The committed offset first: a group that keeps up would else seem to be ahead.
+    # The committed offset is asked for first. Otherwise a group that keeps up could seem ahead.
     committed = yield from committed_offset(directory, group, queue)
     max_offset = yield from queue_max_offset(directory, queue)
     begin = committed
@@ -288,7 +288,7 @@ def _queue_lag(directory: Directory, group: str, queue: MessageQueue) -> Operati
 def consumer_ids(directory: Directory, group: str) -> Operation[list[str]]:
     """Return the client ids of a group as a broker lists them, duplicates included.
 
-    The first master that knows a member answers; none does for a group without members: [].
+    The first master that knows a member answers. A group without members has the list [].
 
     Raises: RouteError, TransportError; BrokerError other than "no consumer for this group".
     """
@@ -299,7 +299,7 @@ def consumer_ids(directory: Directory, group: str) -> Operation[list[str]]:
         try:
             found = yield from consumer_list(address, group, timeout_ms=directory.timeout_ms)
         except BrokerError as error:
-            # The broker has no code of its own for a group that nobody is in.
+            # The broker has no separate code for a group without members.
             if error.code != ResponseCode.SYSTEM_ERROR:
                 failure = error
             continue
@@ -311,7 +311,7 @@ def consumer_ids(directory: Directory, group: str) -> Operation[list[str]]:
 
 
 def group_connections(directory: Directory, group: str) -> Operation[ConsumerConnection]:
-    """Return who is connected for a group, from the first master that knows somebody.
+    """Return a group's connections, from the first master that knows a member.
 
     Raises: RouteError, TransportError; BrokerError other than CONSUMER_NOT_ONLINE.
     """
@@ -341,12 +341,13 @@ def query_message(
     """Return the latest messages of a topic that have a key or an id, in the order of storing.
 
     Args:
-        key: one of a message's keys, or the id that its producer gave (`MessageExt.msg_id`).
-        count_max: the most of each broker; 64 is the most that brokers return.
+        key: one of a message's keys, or the id that the producer set (`MessageExt.msg_id`).
+        count_max: the largest number of messages from each broker; brokers return at most 64.
         begin_timestamp_ms: the earliest store time, in wall-clock milliseconds.
-        end_timestamp_ms: the latest; None for no end.
+        end_timestamp_ms: the latest store time; None for no limit.
 
-    Raises: TopicRouteNotFound, TransportError; BrokerError, as while a broker builds its index;
+        Raises: TopicRouteNotFound, TransportError; BrokerError, for example while a broker builds
+        its index;
     UnreadableMessage if a message cannot be read; UsageError if the messages inflate to more than
     100 MiB, so that fewer must be asked for.
     """
@@ -361,7 +362,7 @@ def query_message(
     route = yield from get_route(directory, topic, is_fresh=True)
     queries = [_query_broker(directory, name, header) for name in sorted(route.brokers)]
     answers = yield from gather(queries, name=f"query {topic}")
-    # A broker compares hashes, which other keys may share.
+    # A broker compares hashes, and other keys may have the same hash.
     found = [
         message
         for answer in answers
@@ -391,7 +392,7 @@ def _query_broker(
 def _decode_all(body: bytes, broker_name: str) -> list[MessageExt]:
     """Return all messages of an answer.
 
-    Raises: UnreadableMessage for one that cannot be read; UsageError if the bodies inflate to
+    Raises: UnreadableMessage for a message that cannot be read; UsageError if the bodies inflate to
     more than `ANSWER_INFLATED_BYTES_MAX` together.
     """
     messages: list[MessageExt] = []
@@ -417,11 +418,11 @@ def _decode_all(body: bytes, broker_name: str) -> list[MessageExt]:
 
 
 def view_message(directory: Directory, topic: str, msg_id: str) -> Operation[MessageExt | None]:
-    """Return the message of an id, None if no broker has it any more.
+    """Return the message with an id, None if no broker has the message any more.
 
     Args:
-        topic: its topic.
-        msg_id: the id that its producer gave, or the one that its broker gave
+        topic: the message's topic.
+        msg_id: the id that the producer set, or the id that the broker returned
             (`SendResult.offset_msg_id`).
 
     Raises: as `query_message`.

@@ -1,4 +1,4 @@
-"""Send messages that were handed over, in batches; see `client/batcher.py`."""
+"""Send the messages that a batcher has collected; `client/batcher.py` chooses the batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparrowmq.model import MessageQueue, SendResult
 
 
 def serve(publisher: Publisher, batcher: Batcher) -> Operation[None]:
-    """Send what comes until the batcher is closed and empty."""
+    """Send the batcher's messages until the batcher is closed and empty."""
     while not (batcher.is_closing and batcher.is_empty):
         batcher.wake.clear()
         for topic in batcher.take_in():
@@ -27,7 +27,7 @@ def serve(publisher: Publisher, batcher: Batcher) -> Operation[None]:
 
 
 def flush(batcher: Batcher) -> Operation[None]:
-    """Wait until everything that was handed over is answered, without lingering."""
+    """Send all messages handed over without lingering, and wait until each is answered."""
     batcher.flush_count += 1
     batcher.wake.set()
     try:
@@ -39,7 +39,7 @@ def flush(batcher: Batcher) -> Operation[None]:
 
 
 def _place(publisher: Publisher, batcher: Batcher, topic: str) -> Operation[None]:
-    """Choose queues for a topic's messages, as long as there are some."""
+    """Choose queues for a topic's messages until all messages have a queue."""
     while pendings := batcher.take_unplaced(topic):
         try:
             queues = yield from get_publish_queues(publisher, topic)
@@ -67,7 +67,7 @@ def _send(
                 pending.done(own, None)
             batch = []
     except UsageError:
-        # One message is wrong, and nothing was sent: it alone gets the error.
+        # One message is wrong, and no message was sent. Only the wrong message gets the error.
         pass
     except SparrowError as error:
         _fail(batch, error)
@@ -80,13 +80,13 @@ def _send(
             except SparrowError as error:
                 batch.pop(0).done(None, error)
     finally:
-        # Where the driver is closed meanwhile.
+        # Messages are left here if the driver was closed meanwhile.
         _fail(batch, closed_error())
         batcher.end(key)
 
 
 def closed_error() -> UsageError:
-    """Return the error for messages that nobody sends any more."""
+    """Return the error for messages that were not sent before the producer was closed."""
     return UsageError("the producer was closed before the message was sent")
 
 
@@ -98,7 +98,7 @@ def _fail(pendings: Sequence[Pending], error: Exception) -> None:
 def _results_of(result: SendResult, count: int) -> list[SendResult]:
     """Return the result of each message of a batch."""
     msg_ids, offset_ids = result.msg_id.split(","), result.offset_msg_id.split(",")
-    # A broker that stores a batch as one record names one.
+    # A broker that stores a batch as one record returns one id.
     offset_ids += [""] * (count - len(offset_ids))
     status, queue, first = result.status, result.queue, result.queue_offset
     return [

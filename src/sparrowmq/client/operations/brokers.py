@@ -1,4 +1,4 @@
-"""What brokers say of themselves, their settings, and whether producers may write to them.
+"""Brokers: their runtime information, their settings, and their write permission.
 
 Source: AdminBrokerProcessor.getBrokerRuntimeInfo, getBrokerConfig, updateBrokerConfig;
 DefaultRequestProcessor.wipeWritePermOfBroker, addWritePermOfBroker of the name server.
@@ -28,7 +28,7 @@ from sparrowmq.protocol.headers import (
 def find_broker(directory: Directory, name: str) -> Operation[BrokerAt]:
     """Return a broker by its name or its address.
 
-    Raises: UsageError if there is none; RouteError if none at all is known; ConnectFailed.
+    Raises: UsageError if there is no such broker; RouteError if no broker is known; ConnectFailed.
     """
     brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
     for broker in brokers:
@@ -41,7 +41,7 @@ def find_broker(directory: Directory, name: str) -> Operation[BrokerAt]:
 
 
 def runtime_info(directory: Directory, broker: BrokerAt) -> Operation[Mapping[str, str]]:
-    """Return what a broker says of itself, under RocketMQ's names.
+    """Return a broker's runtime information, under RocketMQ's names.
 
     Raises: TransportError, BrokerError.
     """
@@ -53,7 +53,7 @@ def runtime_info(directory: Directory, broker: BrokerAt) -> Operation[Mapping[st
 def broker_config(directory: Directory, broker: BrokerAt) -> Operation[dict[str, str]]:
     """Return a broker's settings, under RocketMQ's names.
 
-    Raises: TransportError; BrokerError; RemoteProtocolError if they are no text.
+    Raises: TransportError; BrokerError; RemoteProtocolError if the settings are not text.
     """
     code = RequestCode.GET_BROKER_CONFIG
     reply = yield from ask(broker.address, code, timeout_ms=directory.timeout_ms)
@@ -70,10 +70,10 @@ def broker_config(directory: Directory, broker: BrokerAt) -> Operation[dict[str,
 def set_broker_config(
     directory: Directory, broker: BrokerAt, settings: Mapping[str, str]
 ) -> Operation[None]:
-    """Change settings of a broker while it runs, if it lets itself be changed from afar.
+    """Change settings of a running broker, if the broker allows remote changes.
 
-    Raises: ConfigError for a name or value with a line's end; BrokerError if the broker refuses,
-    as SparrowMQ's do; TransportError.
+    Raises: ConfigError for a name or value with a line break; BrokerError if the broker refuses,
+    as SparrowMQ's brokers do; TransportError.
     """
     for name, value in settings.items():
         if not name or {*name, *value} & {"\n", "\r"} or {*name} & {"=", ":", "#", " "}:
@@ -84,9 +84,9 @@ def set_broker_config(
 
 
 def wipe_write_permission(directory: Directory, broker: BrokerAt) -> Operation[int]:
-    """Have producers leave a broker, so that it can be stopped once it is consumed.
+    """Withdraw a broker's write permission, so that it can be stopped once it is consumed.
 
-    Returns: how many topics it concerns, by the name server that names most.
+    Returns: the number of topics concerned, the largest among the name servers' answers.
     Raises: TransportError, BrokerError.
     """
     code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
@@ -96,7 +96,7 @@ def wipe_write_permission(directory: Directory, broker: BrokerAt) -> Operation[i
 
 
 def add_write_permission(directory: Directory, broker: BrokerAt) -> Operation[int]:
-    """Have producers send to a broker again. Returns, raises: as `wipe_write_permission`."""
+    """Restore a broker's write permission. Returns, raises: as `wipe_write_permission`."""
     code = RequestCode.ADD_WRITE_PERM_OF_BROKER
     replies = yield from _ask_name_servers(directory, broker, code)
     decode = AddWritePermOfBrokerResponseHeader
@@ -106,7 +106,7 @@ def add_write_permission(directory: Directory, broker: BrokerAt) -> Operation[in
 def _ask_name_servers(
     directory: Directory, broker: BrokerAt, code: int
 ) -> Operation[list[Mapping[str, str] | None]]:
-    # Each name server has routes of its own.
+    # Each name server keeps its own routes.
     header = WipeWritePermOfBrokerRequestHeader(broker_name=broker.name)
     replies = yield from gather(
         [

@@ -1,8 +1,9 @@
-"""Read a topic's messages without a group: nothing is joined, nothing is committed.
+"""Read a topic's messages without joining a group and without a commit.
 
-Each queue has a cursor and at most one pull under way, so that what is held at once is bounded by
-an answer for each queue, and a queue that stands still delays no other. Pulls name RocketMQ's group
-of tools, which every broker has.
+Each queue has a cursor and at most one pull under way. The messages in memory are therefore bounded
+by one answer for each queue, and an idle queue delays no other queue. Pulls name RocketMQ's group
+of
+tools, which every broker has.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ from sparrowmq.protocol.bodies import SubscriptionData
 from sparrowmq.protocol.record import decode_messages
 from sparrowmq.protocol.subscription import EXPRESSION_TYPE_TAG, parse_selection
 
-# Messages asked for at once; Apache's brokers give 32 at most.
+# Messages asked for by one pull; Apache's brokers return at most 32.
 PULL_COUNT = 32
 # Messages that one call returns at most.
 READ_COUNT_MAX = 10_000
-# How long a broker may hold a pull while nothing comes, and how long its answer is waited for.
+# How long a broker may hold a pull that finds nothing, and how long its answer is waited for.
 SUSPEND_MS = 15_000
-# After a failure of a broker.
+# The pause after a failed pull.
 RETRY_MS = 1_000
 
 
 class Start(NamedTuple):
-    """Where to begin in each queue: its first message, its end, a time, or so many before its end.
+    """The start in each queue: the first message, the end, a time, or a number before the end.
 
-    Exactly one is given.
+    Exactly one field is set.
     """
 
     is_earliest: bool = False
@@ -60,7 +61,7 @@ class Start(NamedTuple):
 
 
 class FoundMessages(NamedTuple):
-    """What was read: messages by queue, in the order of offsets, and what went wrong, in words."""
+    """The messages read, by queue in the order of offsets, and the problems, as texts."""
 
     messages: list[MessageExt]
     problems: list[str]
@@ -68,7 +69,7 @@ class FoundMessages(NamedTuple):
 
 @dataclass(slots=True)
 class Cursor:
-    """How far one queue is read, and where its reading ends; None if never."""
+    """The next offset to read in one queue, and the end at which reading stops; None for no end."""
 
     queue: MessageQueue
     offset: int
@@ -76,7 +77,7 @@ class Cursor:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything up to the end is read."""
+        """Whether every message up to the end is read."""
         return self.end is not None and self.offset >= self.end
 
 
@@ -85,8 +86,8 @@ class Browser:
     """Reads a topic on from its cursors.
 
     Args:
-        subscription: which messages.
-        cursors: one for each queue.
+        subscription: the messages to return.
+        cursors: one cursor for each queue.
     """
 
     subscription: SubscriptionData
@@ -100,7 +101,7 @@ class Browser:
         return all(cursor.is_done for cursor in self.cursors)
 
     def follow(self) -> None:
-        """Go on with what comes, wherever the queues ended so far."""
+        """Remove the end of every queue, so that new messages are read as they come."""
         for cursor in self.cursors:
             cursor.end = None
 
@@ -113,11 +114,11 @@ def open_browser(
     selection: str | MessageSelector = "*",
     queues: Sequence[tuple[str, int]] = (),
 ) -> Operation[Browser]:
-    """Find where to begin, and where each queue ends now, which is where reading ends.
+    """Find each queue's start, and its current end, at which reading ends.
 
     Args:
-        selection: which messages, by tags or by SQL; brokers refuse SQL unless it is enabled.
-        queues: only these, by broker name and queue id; all of the topic's by default.
+        selection: the messages to read, by tags or by SQL; brokers refuse SQL unless it is enabled.
+        queues: the queues to read, by broker name and queue id; all queues of the topic by default.
 
     Raises: TopicRouteNotFound; UsageError for a queue that the topic does not have;
     LocalProtocolError for a wrong expression; TransportError; BrokerError.
@@ -154,13 +155,13 @@ def _place_cursor(directory: Directory, queue: MessageQueue, start: Start) -> Op
 
 
 def browse(directory: Directory, browser: Browser, *, timeout_ms: int) -> Operation[FoundMessages]:
-    """Return what comes next, as soon as one queue has something; nothing if time runs out first.
+    """Return the next messages as soon as one queue has any; none if the time runs out first.
 
     Args:
         timeout_ms: how long to wait.
 
-    Raises: TransportError, BrokerError, RemoteProtocolError; a browser that follows goes on after a
-    failure of the transport, and reports it as a problem.
+    Raises: TransportError, BrokerError, RemoteProtocolError. A browser that follows does not raise
+    TransportError; it reports the failure as a problem and goes on.
     """
     found = FoundMessages([], [])
     browser.arrived.clear()
@@ -218,7 +219,7 @@ def _pull_once(
         return FoundMessages([], [])
     check_records(queue, result, offset=offset)
     if result.status is PullStatus.NO_NEW_MSG and cursor.end is not None:
-        # The queue ends before it did: its broker lost what was last.
+        # The queue's end has moved back: its broker lost the last messages.
         cursor.offset = cursor.end
         return FoundMessages([], [])
     cursor.offset = result.next_offset
@@ -226,7 +227,7 @@ def _pull_once(
 
 
 def _selects(subscription: SubscriptionData) -> Callable[[MessageExt], bool]:
-    """Return what decides whether a message is wanted: brokers compare the hashes of tags only."""
+    """Return the function that selects messages: brokers compare only the hashes of tags."""
     tags = subscription.tags_set
     if not tags or subscription.expression_type != EXPRESSION_TYPE_TAG:
         return lambda message: True
@@ -261,9 +262,9 @@ def _decode(
 def read_at(
     directory: Directory, queue: MessageQueue, offset: int, *, count_max: int
 ) -> Operation[list[MessageExt]]:
-    """Return messages of a queue from an offset on, as far as it has them.
+    """Return messages of a queue from an offset on, as far as the queue has them.
 
-    Raises: UsageError for what is no queue or offset; RouteError; TransportError; BrokerError.
+    Raises: UsageError for a wrong queue or offset; RouteError; TransportError; BrokerError.
     """
     check_offset(offset)
     check_range("count_max", count_max, 1, READ_COUNT_MAX)
@@ -286,10 +287,10 @@ def read_since(
     check_range("count_max", count_max, 1, READ_COUNT_MAX)
     start = Start(timestamp_ms=timestamp_ms)
     browser = yield from open_browser(directory, topic, start=start)
-    # Of each queue so many at most: any queue may have the oldest.
+    # Up to `count_max` messages are read from each queue, since any queue may have the oldest.
     for cursor in browser.cursors:
         assert cursor.end is not None
-        # Brokers answer with the last message where all are older.
+        # If all messages are older, brokers answer with the last message.
         cursor.end = min(cursor.end, cursor.offset + count_max + 1)
     found = yield from _read_all(directory, browser, count_max * len(browser.cursors) + 1)
     recent = [message for message in found if message.store_timestamp_ms >= timestamp_ms]
@@ -304,7 +305,7 @@ def _read_all(
     while not browser.is_done and len(found) < count_max:
         part = yield from browse(directory, browser, timeout_ms=directory.timeout_ms)
         if not part.messages and not part.problems and browser.pulls:
-            # Nothing came in time.
+            # No message came in time.
             break
         found += part.messages
     yield from close_browser(browser)

@@ -1,6 +1,6 @@
-"""Notify the user of queues that come and go: one call at a time, queues of one kind together.
+"""Call the user's callbacks for queues that are assigned, revoked or lost, one call at a time.
 
-A callback that raises is reported in the log, and counts as done.
+One call names all queues of its kind. A callback that raises is logged and counts as done.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sparrowmq.model.queue import queue_order
 def notify_user(
     subscriber: Subscriber, change: CallOnAssign | CallOnRevoke | QueueLost
 ) -> Operation[None]:
-    """Carry out `CallOnAssign` or `CallOnRevoke`, or notify the user of a queue that is lost."""
+    """Carry out `CallOnAssign` or `CallOnRevoke`, or notify the user of a lost queue."""
     subscriber.calls.append(change)
     if subscriber.notifying is None or subscriber.notifying.done:
         subscriber.notifying = yield Spawn(_notify_in_order(subscriber), "callbacks")
 
 
 def _notify_in_order(subscriber: Subscriber) -> Operation[None]:
-    # What became due at the same time goes into one call.
+    # Queues whose callbacks are due at the same time go into one call.
     yield Sleep(0)
     calls, member = subscriber.calls, subscriber.member
     while calls:

@@ -1,4 +1,4 @@
-"""Dead letters: which groups have some, and how to have a group consume them after all."""
+"""List, read and resend the dead letters of consumer groups."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, dlq_topic, retry_topic
 from sparrowmq.protocol.codes import MQ_VERSION_5, RequestCode
 from sparrowmq.protocol.headers import GetMaxOffsetRequestHeader
 
-# Topics looked at at the same time.
+# Topics that are asked for at the same time.
 TOPICS_AT_ONCE = 8
-# SubscriptionGroupConfig.retryMaxTimes, where no broker says another.
+# SubscriptionGroupConfig.retryMaxTimes, used if no broker returns another.
 RETRY_TIMES_MAX = 16
-# Dead letters read at once, which are held in memory.
+# Dead letters that one call reads into memory.
 READ_MAX = 100_000
 
 
 class DeadLetters(NamedTuple):
-    """How many dead letters a group has, and when the last came; None if none is left."""
+    """A group's number of dead letters, and the time of the last one; None if none is left."""
 
     group: str
     message_count: int
@@ -45,7 +45,7 @@ class DeadLetters(NamedTuple):
 
 
 def list_dead_letters(directory: Directory) -> Operation[list[DeadLetters]]:
-    """Return the groups that ever had dead letters, most letters first.
+    """Return the groups that ever had dead letters, the group with most letters first.
 
     Raises: ConnectFailed, TransportError, BrokerError.
     """
@@ -64,19 +64,20 @@ def list_dead_letters(directory: Directory) -> Operation[list[DeadLetters]]:
 
 
 def resend_dead_letter(directory: Directory, group: str, message: MessageExt) -> Operation[None]:
-    """Send a dead letter to its group again: it comes as a retry, as if it had failed once.
+    """Send a dead letter to its group again, as a retry of a message that has failed once.
 
-    No other group gets it, and the dead letter stays where it is.
+    No other group gets the message, and the dead letter itself stays in its topic.
 
-    RocketMQ 5 takes locks of queues for consumption in order, and what is sent to the retry topic
-    of a group that has some, as SparrowMQ's members do, for dead letters at once. There the
-    message is sent back instead, and is a dead letter again after one more failure.
+    SparrowMQ's members lock their queues. RocketMQ 5 takes a group with locks for one that consumes
+    in order, and moves messages sent to its retry topic to the dead letters at once. At such a
+    broker the message is sent back instead, and becomes a dead letter again after one more failure.
     Source: SendMessageProcessor.handleRetryAndDLQ of 5.3.3.
 
     Args:
-        message: as it stands in the group's topic of dead letters.
+        message: the message as read from the group's topic of dead letters.
 
-    Raises: UsageError if it does not say from which topic it is, or the group has no retry topic;
+        Raises: UsageError if the message does not name its first topic, or the group has no retry
+        topic;
     TransportError; BrokerError.
     """
     if message.topic != dlq_topic(group):
@@ -106,7 +107,7 @@ def resend_dead_letter(directory: Directory, group: str, message: MessageExt) ->
     yield from send_again(
         address,
         retries,
-        # It failed as often as it may: so that it may fail again, counting begins anew.
+        # The message has failed as often as allowed. The count restarts, so that it may fail again.
         message=structs.replace(message, reconsume_times=0),
         queue_id=queues[0].queue_id,
         max_reconsume_times=max(times, default=RETRY_TIMES_MAX),
@@ -116,7 +117,7 @@ def resend_dead_letter(directory: Directory, group: str, message: MessageExt) ->
 
 
 def _is_of_5(directory: Directory, queue: MessageQueue) -> Operation[bool]:
-    """Return whether a queue's broker runs RocketMQ 5, by its answer to a small question."""
+    """Return whether a queue's broker runs RocketMQ 5, by its answer to a small request."""
     queue = directory.namespace.wrap_queue(queue)
     address = yield from get_broker_address(directory, queue)
     header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
@@ -131,7 +132,7 @@ def read_dead_letters(
     """Return a group's newest dead letters that can be read, in the order of storing.
 
     Args:
-        count_max: the most of each queue, and of all together.
+        count_max: the largest number from each queue, and from all queues together.
 
     Raises: UsageError for a wrong count; ConnectFailed, TransportError, BrokerError.
     """
@@ -158,7 +159,7 @@ def read_dead_letters(
 def resend_dead_letters(
     directory: Directory, group: str, messages: Sequence[MessageExt]
 ) -> Operation[int]:
-    """Send dead letters to their group again; see `resend_dead_letter`."""
+    """Send each dead letter to its group again, as `resend_dead_letter` does."""
     for message in messages:
         yield from resend_dead_letter(directory, group, message)
     return len(messages)

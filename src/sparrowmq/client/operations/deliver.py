@@ -1,7 +1,7 @@
-"""Give messages to the listener, and report to the member what came of them.
+"""Give messages to the listener, and report the results to the member.
 
-Hot path, benchmark: benchmarks/against_apache.py, drains. Hence the shortest way for calls that end
-well, and several of them in one task (`client/listener_calls.py`).
+Hot path, benchmark: benchmarks/against_apache.py, drains. Successful calls therefore take a shorter
+path, and one task makes several calls (`client/listener_calls.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DIRECT_OUTCOMES = {
 
 
 def hand_over(subscriber: Subscriber, delivery: Deliver) -> None:
-    """Have a delivery wait for a task that calls the listener with it."""
+    """Queue a delivery for the tasks that call the listener."""
     queue, _, _, messages = delivery
     config = subscriber.config
     subscriber.counters.delivered += len(messages)
@@ -59,13 +59,13 @@ def hand_over(subscriber: Subscriber, delivery: Deliver) -> None:
         context = ConsumeOrderlyContext(queue)
     else:
         context = ConsumeContext(queue, None, 0, tuple(messages))
-    # A list of its own: the listener may change it.
+    # The listener gets a copy, since it may change the list.
     call = Handed(delivery, messages, context)
     subscriber.listener_calls.waiting.append(((list(messages), context), call))
 
 
 def call_listener(subscriber: Subscriber) -> Operation[None]:
-    """Call the listener with what waits for it, for a moment."""
+    """Call the listener with waiting deliveries, for a short time."""
     calls = subscriber.listener_calls
     try:
         if subscriber.tracer is None:
@@ -91,7 +91,7 @@ def _call_traced(
 
 
 def settle_returned(subscriber: Subscriber, now_ms: int) -> None:
-    """Take in how calls of the listener have ended."""
+    """Take in the results of the calls that have ended."""
     returned = subscriber.listener_calls.take_returned()
     if len(returned) > 1 and not subscriber.config.orderly:
         returned = _settle_done(subscriber, returned, now_ms)
@@ -102,7 +102,7 @@ def settle_returned(subscriber: Subscriber, now_ms: int) -> None:
 def _settle_done(
     subscriber: Subscriber, returned: Sequence[Returned], now_ms: int
 ) -> list[Returned]:
-    """Take in all calls of a concurrent listener that ended well together; return the others."""
+    """Take in all successful calls of a concurrent listener at once; return the other calls."""
     others: list[Returned] = []
     done: dict[str, list[Deliver]] = {}
     durations_ms: dict[str, int] = {}
@@ -135,7 +135,7 @@ def _settle_done(
 
 
 def _settle(subscriber: Subscriber, returned: Returned, now_ms: int) -> ConsumedCode:
-    """Take in how a call of the listener ended."""
+    """Take in the result of one call of the listener."""
     if subscriber.config.orderly:
         return _settle_in_order(subscriber, returned, now_ms)
     handed, duration_ms = returned.call, returned.duration_ms
@@ -200,7 +200,7 @@ def _report_failed(
 
 
 def _settle_in_order(subscriber: Subscriber, returned: Returned, now_ms: int) -> ConsumedCode:
-    """Take in how a call of a listener in order ended."""
+    """Take in the result of one call of a listener in order."""
     handed, duration_ms = returned.call, returned.duration_ms
     delivery, messages, context = handed.delivery, handed.messages, handed.context
     status, code = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, ConsumedCode.EXCEPTION
@@ -235,9 +235,9 @@ def _settle_in_order(subscriber: Subscriber, returned: Returned, now_ms: int) ->
 def consume_directly(
     subscriber: Subscriber, request: RemotingCommand
 ) -> Operation[RemotingCommand]:
-    """Have the listener consume one message that a tool has chosen, and return what came of it.
+    """Call the listener with one message that a tool has chosen, and return the result.
 
-    Nothing else changes: no offset, no retry.
+    No offset changes, and the message is not retried.
 
     Raises: RemoteProtocolError for a header that cannot be read.
     Source: ClientRemotingProcessor.consumeMessageDirectly.
@@ -276,7 +276,7 @@ def consume_directly(
 def _direct_outcome(
     status: Any, context: ConsumeContext | ConsumeOrderlyContext, message: MessageExt
 ) -> str:
-    """Return RocketMQ's name (CMResult) for what a listener made of one message."""
+    """Return RocketMQ's name (CMResult) for the listener's result for one message."""
     if isinstance(context, ConsumeContext):
         acked_count = _acked_count(status, context, 1)
         return "CR_LATER" if _failed_of([message], acked_count, context.end()) else "CR_SUCCESS"
@@ -284,7 +284,7 @@ def _direct_outcome(
 
 
 def with_own_topic(message: MessageExt) -> MessageExt:
-    """Give a message that comes again the topic it had at first."""
+    """Return a retried message with its first topic; any other message unchanged."""
     topic = message.properties.get(PROPERTY_RETRY_TOPIC)
     return message if topic is None else msgspec.structs.replace(message, topic=topic)
 
@@ -309,7 +309,7 @@ def _failure_of(
 def _report_given_up(
     subscriber: Subscriber, queue: MessageQueue, failed: Sequence[MessageExt]
 ) -> None:
-    """Report messages that nobody keeps; dead letters are reported once the broker has them."""
+    """Report messages that are dropped; dead letters are reported once the broker has them."""
     ended = tuple(message for message in failed if not subscriber.comes_again(message))
     if ended and subscriber.is_broadcasting:
         subscriber.report(GivenUp(queue, ended, is_broadcasting=True))

@@ -1,4 +1,4 @@
-"""Several operations at the same time."""
+"""Run several operations at the same time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def gather_outcomes(
 
 
 def _catch(operation: Operation[T]) -> Operation[T | SparrowError]:
-    # An error that waits to be joined, while an earlier task takes long, would count as lost.
+    # An uncaught error would count as lost while the join of an earlier task still waits.
     try:
         return (yield from operation)
     except SparrowError as error:

@@ -1,4 +1,4 @@
-"""Which consumer groups a cluster knows, their settings, and a look at many of them.
+"""A cluster's consumer groups: their names, their settings, and snapshots of many groups.
 
 Source: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
 """
@@ -29,9 +29,9 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import DeleteSubscriptionGroupRequestHeader
 
-# Groups looked at at the same time; each has a few requests under way.
+# Snapshots taken at the same time; each has a few requests under way.
 GROUPS_AT_ONCE = 24
-# Of attempts, and of a retry topic's queues: far more than helps anybody.
+# The bound of attempts and of a retry topic's queues, far above any useful number.
 RETRIES_MAX = 1_024
 
 
@@ -49,13 +49,13 @@ def list_groups(directory: Directory) -> Operation[list[str]]:
 def take_snapshots(
     directory: Directory, groups: Sequence[str], *, interval_ms: int = 0
 ) -> Operation[tuple[list[GroupSnapshot], dict[str, SparrowError]]]:
-    """Look at groups, a few at a time.
+    """Take snapshots of groups, a few at a time.
 
     Args:
-        groups: their names.
-        interval_ms: the pause between two looks at each; 0 looks once.
+        groups: the groups' names.
+        interval_ms: the pause between the two samples of a snapshot; 0 takes one sample.
 
-    Returns: what was seen, in the order of `groups`, and why a group could not be looked at.
+    Returns: the snapshots, in the order of `groups`, and the errors of the groups without one.
     """
     found: list[GroupSnapshot] = []
     failures: dict[str, SparrowError] = {}
@@ -72,7 +72,7 @@ def take_snapshots(
 
 
 class GroupChange(NamedTuple):
-    """A group's settings at one broker, before and after; `before` is None where it has none."""
+    """A group's settings at one broker, before and after; `before` is None for a new group."""
 
     broker: BrokerAt
     before: SubscriptionGroupConfig | None
@@ -82,7 +82,7 @@ class GroupChange(NamedTuple):
 def find_group_settings(
     directory: Directory, group: str
 ) -> Operation[list[tuple[BrokerAt, SubscriptionGroupConfig | None]]]:
-    """Return a group's settings at every broker, by broker name; None where it has none.
+    """Return a group's settings at every broker, by broker name; None if the broker has none.
 
     Raises: RouteError if no broker is known; ConnectFailed; BrokerError; TransportError.
     """
@@ -100,12 +100,12 @@ def plan_group_update(
     max_reconsume_times: int | None = None,
     retry_queues: int | None = None,
 ) -> Operation[list[GroupChange]]:
-    """Say what an update of a group's settings would change at each broker. Nothing is changed.
+    """Return the changes that an update of a group's settings would make, without making them.
 
-    A group that a broker does not know is made there.
+    The update creates the group at brokers that do not know it.
 
     Args:
-        is_enabled: whether brokers give messages to the group; None leaves it.
+        is_enabled: whether brokers give messages to the group; None leaves the setting.
         max_reconsume_times: how often a failed message comes again before it is a dead letter.
         retry_queues: how many queues the retry topic has at each broker.
 
@@ -159,7 +159,7 @@ def delete_group(directory: Directory, group: str) -> Operation[None]:
     addresses = yield from master_addresses(directory)
     requests = [ask(address, code, header, timeout_ms=timeout_ms) for address in addresses]
     yield from gather(requests, name=f"delete group {group}")
-    # Brokers leave these to tools; an unknown topic is no error for them.
+    # Brokers leave these topics to tools, and deleting an unknown topic is no error.
     for topic in (retry_topic(wrapped), dlq_topic(wrapped)):
         yield from delete_topic(directory, topic)
 

@@ -1,8 +1,10 @@
-"""Take queues over and give them back: their locks, and where to begin.
+"""Acquire queues and give them back: their locks and their start positions.
 
-The start position is read after the lock is held, so it is the former owner's last word. Both are
-asked for at once where that member is not listed any more, because its last commit was answered
-before it left. Where no master answers, nobody can hold a lock: the queue is taken without.
+The start position is read once the lock is held, so that it includes the former owner's last
+commit.
+If the former owner is no longer listed, its last commit was answered before it left, and lock and
+start position are asked for at once. If no master answers, no member can hold the lock, and the
+queue is consumed without it.
 Source: RebalanceImpl.lock, RebalancePushImpl.computePullFromWhere.
 """
 
@@ -26,22 +28,22 @@ from sparrowmq.membership.actions import Acquire, AskMembers, RenewLocks, Unlock
 from sparrowmq.membership.start_position import AskByTimestamp, UseOffset, choose_start_position
 from sparrowmq.model import MessageQueue
 
-# Members asked what they have in hand; in a larger group a refused lock is waited for.
+# The members that are asked for their queues; a larger group waits for a refused lock.
 IN_HAND_MEMBERS_MAX = 16
-# How often a lock is given back until that is answered, and the pause before each next time.
+# How often an unlock is repeated until it is answered, and the pause before each repetition.
 UNLOCK_TIMES_MAX = 5
 UNLOCK_RETRY_MS = 500
 
 
 class _Start(NamedTuple):
-    """Where a queue begins, and whether the group has committed that."""
+    """A queue's start position, and whether the group has committed it."""
 
     offset: int
     is_committed: bool
 
 
 def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
-    """Carry out `Acquire`."""
+    """Carry out `Acquire`: lock a queue, find its start position, report both to the member."""
     queue, epoch, wants_lock = action
     config, member = subscriber.config, subscriber.member
     is_listed = subscriber.history.is_owner_listed(
@@ -92,9 +94,9 @@ def _try_lock_and_find_start(
 
 
 def _try_lock(subscriber: Subscriber, queue: MessageQueue) -> Operation[bool | None]:
-    """Ask for a queue's lock; None where nobody can have it.
+    """Ask for a queue's lock; None if no member can hold it.
 
-    Raises: TransportError if the broker may have it, but does not answer.
+    Raises: TransportError if the broker may have given the lock but did not answer.
     """
     address = subscriber.routes.master_address(queue.broker_name)
     if address is None:
@@ -111,7 +113,7 @@ def _try_lock(subscriber: Subscriber, queue: MessageQueue) -> Operation[bool | N
 
 
 def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[_Start]:
-    """Find out where a queue begins."""
+    """Find a queue's start position."""
     config = subscriber.config
     timeout_ms = config.times.invoke_timeout_ms
     address = subscriber.get_broker_address(queue)
@@ -142,7 +144,7 @@ def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[_Start
 
 
 def renew_locks(subscriber: Subscriber, action: RenewLocks) -> Operation[None]:
-    """Carry out `RenewLocks`."""
+    """Carry out `RenewLocks`: renew the locks of queues at one broker."""
     config, member = subscriber.config, subscriber.member
     address = subscriber.routes.master_address(action.broker_name)
     held: frozenset[MessageQueue] | None = None
@@ -159,7 +161,7 @@ def renew_locks(subscriber: Subscriber, action: RenewLocks) -> Operation[None]:
 
 
 def ask_members(subscriber: Subscriber, action: AskMembers) -> Operation[None]:
-    """Carry out `AskMembers`; every broker passes the question on."""
+    """Carry out `AskMembers`; a broker passes the question on to each member."""
     config, member = subscriber.config, subscriber.member
     topics = {queue.topic for queue in action.queues}
     listed = {cid for topic in topics for cid in subscriber.history.members(topic)}
@@ -175,7 +177,7 @@ def ask_members(subscriber: Subscriber, action: AskMembers) -> Operation[None]:
         tables = [info.mq_table for info in outcomes if not isinstance(info, SparrowError)]
         errors = [error for error in outcomes if isinstance(error, SparrowError)]
         if not any(map(is_silence, errors)):
-            # A member that is not connected now leaves the list or comes back: ask again soon.
+            # A member that is not connected now soon leaves the list or comes back: ask again soon.
             unknown = action.queues if errors else ()
             in_hand = frozenset([queue for table in tables for queue in table]).union(unknown)
     now_ms: int = yield Now()
@@ -184,10 +186,10 @@ def ask_members(subscriber: Subscriber, action: AskMembers) -> Operation[None]:
 
 
 def unlock(subscriber: Subscriber, action: Unlock) -> Operation[None]:
-    """Carry out `Unlock`.
+    """Carry out `Unlock`: give a queue's lock back.
 
-    One that may be under way still is repeated until one is answered: else it might arrive after
-    the queue was locked again, and give that lock away.
+    An unlock that may still be under way is repeated until the broker answers one. Otherwise the
+    late unlock might arrive after the queue was locked again and release the new lock.
     """
     queue, epoch = action
     config = subscriber.config

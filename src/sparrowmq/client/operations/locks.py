@@ -32,7 +32,7 @@ def lock_batch(
 ) -> Operation[frozenset[MessageQueue]]:
     """Ask a master for the locks of queues, or renew them.
 
-    Returns: those of the queues that this client holds now.
+    Returns: the queues whose lock this client holds now.
     Raises: TransportError, BrokerError.
     """
     request = LockBatchRequestBody(client_id=client_id, consumer_group=group, mq_set=list(queues))
@@ -51,7 +51,7 @@ def unlock_batch(
     queues: Sequence[MessageQueue],
     timeout_ms: int = LOCK_TIMEOUT_MS,
 ) -> Operation[None]:
-    """Give locks back and wait for the answer; locks of others are left alone.
+    """Give locks back and wait for the answer; the broker keeps other members' locks.
 
     Raises: TransportError, BrokerError.
     """

@@ -1,8 +1,8 @@
-"""A push consumer's one loop: do what its `GroupMember` says is due, and report the results to it.
+"""A push consumer's loop: carry out the due actions of its `GroupMember`, and report the results.
 
-The loop spawns one small operation per action. Each ends by reporting to the member what came of it
-and waking the loop; the member counts one that never ends as lost. So whatever happens to one
-queue, the loop goes on, and so does every other queue.
+The loop spawns one small operation per action. Each operation ends by reporting its result to the
+member and waking the loop. The member counts an operation that never ends as lost. A failure of one
+queue therefore stops neither the loop nor another queue.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ from sparrowmq.model import (
 from sparrowmq.protocol.bodies import HeartbeatData
 from sparrowmq.protocol.codes import ResponseCode
 
-# Carries out the actions of one type.
+# An operation that carries out the actions of one type.
 Carrier: TypeAlias = Callable[[Subscriber, Any], Operation[None]]
-# How long the end waits for the user to hear of the last change.
+# How long the end waits for the user's callback of the last change.
 LAST_CHANGE_MS = 2_000
-# How long leaving waits for a heartbeat under way, and how often it looks.
+# How long leaving waits for a heartbeat under way, and how often it checks.
 LAST_HEARTBEAT_MS = 3_000
 LAST_HEARTBEAT_LOOK_MS = 10
-# A broker that answers a pull so does not know us, or knows an older subscription of ours.
+# A broker that answers a pull with one of these does not know us or our newest subscription.
 _REGISTRATION_CODES = frozenset(
     {
         ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -115,11 +115,11 @@ def run_member(
     carriers: Mapping[type, Carrier] = MappingProxyType({}),
     take_delivery: Callable[[Subscriber, Deliver], None] = hand_over,
 ) -> Operation[None]:
-    """Be a member of the group until it has been left (`subscriber.member.leave`).
+    """Run a member of the group until the member has left (`subscriber.member.leave`).
 
     Args:
-        carriers: operations in the place of those of this module, by the action's type.
-        take_delivery: takes each delivery in the place of the listener.
+        carriers: operations that replace operations of this module, by the action's type.
+        take_delivery: a function that takes each delivery instead of the listener.
     """
     operations = {**_OPERATIONS, **carriers}
     member, wake, calls = subscriber.member, subscriber.wake, subscriber.listener_calls
@@ -178,7 +178,7 @@ def _report_stuck(subscriber: Subscriber, now_ms: int) -> None:
     config = subscriber.config
     call_count_max = config.consume_thread_count
     if config.orderly:
-        # One at a time of each queue, and of the retry topic as good as none.
+        # One call at a time for each queue. The retry topic has next to no calls in order.
         queues = [owned.queue for owned in subscriber.member.owned_queues()]
         own = sum(queue.topic != subscriber.retry_topic for queue in queues)
         call_count_max = min(call_count_max, own)
@@ -193,7 +193,7 @@ def _report_stuck(subscriber: Subscriber, now_ms: int) -> None:
 
 
 def _report_duplicate(subscriber: Subscriber, fact: DuplicateClientId) -> Operation[None]:
-    """Find out where the members with our client id are, and report it."""
+    """Report the addresses of all connections that use our client id."""
     config = subscriber.config
     addresses: set[str] = set()
     for broker in subscriber.routes.addresses():
@@ -227,15 +227,15 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
             has_changed = has_changed or changed
             found.append(topic)
         except TopicRouteNotFound as error:
-            # The retry topic comes with the first heartbeat. A route once known serves on: the
-            # name server may have been started anew.
+            # The first heartbeat makes the retry topic. A known route stays in use: the name
+            # server may have been restarted.
             if topic != subscriber.retry_topic:
                 subscriber.report(RequestFailed(f"route of {topic}", None, error))
         except TransportError as error:
             subscriber.report(RequestFailed("routes", None, error))
             break
         except SparrowError as error:
-            # What is wrong with one route says nothing of the others.
+            # A fault of one topic's route says nothing about other topics.
             subscriber.report(RequestFailed(f"route of {topic}", None, error))
     now_ms: int = yield Now()
     member.routes_refreshed(found=found, has_changed=has_changed, now_ms=now_ms)
@@ -245,12 +245,12 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
 def _heartbeat(subscriber: Subscriber, _: Heartbeat) -> Operation[None]:
     """Send one heartbeat for all consumers that share our connections."""
     if subscriber.is_beating:
-        # One of them has just begun it for us.
+        # Another consumer has just begun a heartbeat for us.
         return
     begun_ms: int = yield Now()
     beating = [subscriber]
     for other in list(subscriber.companions.values()):
-        # One without routes has no broker yet.
+        # A consumer without routes has no broker yet.
         if other is not subscriber and other.routes.topics and not other.is_beating:
             other.member.heartbeat.join(begun_ms)
             beating.append(other)
@@ -305,7 +305,7 @@ def _pull(subscriber: Subscriber, action: Pull) -> Operation[None]:
     except SparrowError as error:
         now_ms: int = yield Now()
         if isinstance(error, BrokerError) and error.code in _REGISTRATION_CODES:
-            # So it is for a moment after a broker was started anew.
+            # A restarted broker knows no member for a moment.
             member.registration_missing(now_ms)
         else:
             subscriber.report(RequestFailed("pull", queue, error))
@@ -314,7 +314,7 @@ def _pull(subscriber: Subscriber, action: Pull) -> Operation[None]:
 
 
 def _wait_for_turn(subscriber: Subscriber) -> Operation[None]:
-    """Wait until what was pulled is as old as the wanted rate makes it."""
+    """Wait as long as the rate `messages_per_s_max` demands after the messages pulled so far."""
     now_ms: int = yield Now()
     while now_ms < subscriber.next_pull_ms:
         yield Sleep(int(subscriber.next_pull_ms - now_ms) + 1)
@@ -360,11 +360,11 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
         subscriber.report(FirstMessage(action.queue, messages[0]))
     subscriber.counters.pulled += len(messages)
     if config.messages_per_s_max is not None:
-        # Also what tags leave out was pulled.
+        # Messages that the tags leave out count as pulled.
         begin_ms = max(float(now_ms), subscriber.next_pull_ms)
         subscriber.next_pull_ms = begin_ms + len(messages) * 1000 / config.messages_per_s_max
     if subscription.tags_set:
-        # The broker filtered by hash codes only.
+        # The broker compared only the hash codes of tags.
         messages = [message for message in messages if message.tags in subscription.tags_set]
     member.pulled(
         queue,
@@ -390,7 +390,7 @@ def _send_back(subscriber: Subscriber, action: SendBack) -> Operation[None]:
             if is_dead:
                 dead.append(with_own_topic(message))
     except SparrowError as error:
-        # The others would fail too, and each may take long to do so.
+        # The other messages would fail too, each perhaps after a long wait.
         subscriber.report(RequestFailed("send back", action.queue, error))
     if dead:
         subscriber.report(GivenUp(action.queue, tuple(dead), is_broadcasting=False))
@@ -404,7 +404,7 @@ def _send_back(subscriber: Subscriber, action: SendBack) -> Operation[None]:
 def _send_back_one(
     subscriber: Subscriber, message: MessageExt, *, delay_level: int
 ) -> Operation[bool]:
-    """Give a message back to the broker; return whether it is a dead letter now."""
+    """Send a message back to the broker; return whether the message is a dead letter now."""
     config, routes = subscriber.config, subscriber.routes
     times_max = max_reconsume_times(config.max_reconsume_times)
     try:
@@ -434,7 +434,7 @@ def _send_back_one(
                 )
             except SparrowError:
                 continue
-            # The broker counts this time before it compares.
+            # The broker counts this attempt before it compares.
             return message.reconsume_times + 1 >= times_max
         raise
 
@@ -464,7 +464,7 @@ def _commit(subscriber: Subscriber, action: Commit) -> Operation[None]:
 
 
 def keep_local_offset(subscriber: Subscriber, queue: MessageQueue, offset: int) -> Operation[None]:
-    """Keep an offset of a BROADCASTING consumer's. Raises: StoreError."""
+    """Keep a committed offset of a BROADCASTING consumer. Raises: StoreError."""
     subscriber.local_offsets[queue] = offset
     if subscriber.local_store is not None:
         yield Call(subscriber.local_store.put, (queue, offset))
@@ -472,7 +472,8 @@ def keep_local_offset(subscriber: Subscriber, queue: MessageQueue, offset: int) 
 
 def _leave(subscriber: Subscriber, _: Leave) -> Operation[None]:
     config = subscriber.config
-    # A heartbeat that names us must not overtake what is beating here.
+    # No heartbeat that names us may reach a broker after our unregistration. Other consumers
+    # stop naming us; a heartbeat under way is waited for.
     subscriber.companions.pop(config.group, None)
     looks = LAST_HEARTBEAT_MS // LAST_HEARTBEAT_LOOK_MS
     while looks and subscriber.member.heartbeat.started_ms is not None:
@@ -489,7 +490,7 @@ def _leave(subscriber: Subscriber, _: Leave) -> Operation[None]:
     ]
     for outcome in (yield from gather_outcomes(operations, name="unregister")):
         if isinstance(outcome, SparrowError):
-            # A broker that is away notices that the connection is gone.
+            # A broker that does not answer notices the closed connection.
             subscriber.report(RequestFailed("unregister", None, outcome))
     subscriber.member.left()
     subscriber.wake.set()

@@ -1,4 +1,4 @@
-"""Be a member: heartbeats, leaving, and who else is there.
+"""A member's requests to brokers: heartbeats, leaving, and the other members of the group.
 
 Source: MQClientInstance.sendHeartbeatToAllBroker, unregisterClient; MQClientAPIImpl.
 """
@@ -36,22 +36,22 @@ from sparrowmq.protocol.headers import (
     UnregisterClientRequestHeader,
 )
 
-# An expiry that a broker names is believed within these: below, heartbeats would come in a flood.
+# The bounds of a broker's expiry. Below the lower one, heartbeats would flood the broker.
 EXPIRY_MS_MIN = 1_000
 EXPIRY_DIGITS_MAX = 9
 
-# How long a member may take to answer another what it has.
+# How long a member may take to answer which queues it has in hand.
 MEMBER_TIMEOUT_MS = 1_000
 
 
 class HeartbeatRound(NamedTuple):
-    """What became of a heartbeat to all brokers.
+    """The result of a heartbeat to all brokers.
 
     Args:
         failures: the error of each broker that could not be reached.
-        expiry_ms: after how long a broker forgets a silent SparrowMQ member; the shortest, None
-            where none says so.
-        versions: of the brokers that answered, as `MQVersion` counts them.
+        expiry_ms: the shortest time after which a broker forgets a silent SparrowMQ member; None
+            if no broker returned one.
+        versions: the versions of the brokers that answered, as `MQVersion` counts them.
     """
 
     failures: dict[str, SparrowError]
@@ -60,7 +60,7 @@ class HeartbeatRound(NamedTuple):
 
 
 class HeartbeatAnswer(NamedTuple):
-    """What a broker says to a heartbeat: see `HeartbeatRound`."""
+    """A broker's answer to a heartbeat: its expiry and its version, as in `HeartbeatRound`."""
 
     expiry_ms: int | None
     version: int
@@ -95,7 +95,7 @@ def _parse_expiry(text: str) -> int | None:
 def heartbeat_all(
     addresses: Sequence[str], data: HeartbeatData, *, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[HeartbeatRound]:
-    """Register this client at all brokers, at the same time."""
+    """Register this client at all brokers at the same time."""
     body = encode_body(data)
     operations = [heartbeat(address, body, timeout_ms=timeout_ms) for address in addresses]
     outcomes = yield from gather_outcomes(operations, name="heartbeat")
@@ -120,7 +120,7 @@ def unregister(
     consumer_group: str | None = None,
     timeout_ms: int = INVOKE_TIMEOUT_MS,
 ) -> Operation[None]:
-    """Have this client leave the groups at one broker.
+    """Unregister this client's groups at one broker.
 
     Raises: TransportError, BrokerError.
     """
@@ -146,7 +146,9 @@ def consumer_list(
 def consumer_owners(
     address: str, group: str, *, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[OwnersListBody]:
-    """Return the same with the owners of the broker's queues; None if the broker is not ours.
+    """Return the list of members and the owners of the broker's queues.
+
+    The owners are None unless the broker is a SparrowMQ broker.
 
     Raises: TransportError; BrokerError, also where the broker knows no member of the group.
     """
@@ -159,7 +161,7 @@ def consumer_owners(
 def running_info(
     address: str, group: str, *, client_id: str, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[ConsumerRunningInfo]:
-    """Return what a member reports of itself when the broker at an address asks it.
+    """Return a member's report about itself, asked for through the broker at an address.
 
     Raises: TransportError; BrokerError, also where the member does not answer the broker.
     """
@@ -170,7 +172,7 @@ def running_info(
 
 
 def is_silence(error: SparrowError) -> bool:
-    """Return whether a member that was asked said nothing: here or at the broker that asked it."""
+    """Return whether an error means that a member did not answer, here or at its broker."""
     if isinstance(error, InvokeTimeout):
         return True
     return isinstance(error, BrokerError) and error.code == ResponseCode.CONSUME_MSG_TIMEOUT
@@ -179,9 +181,9 @@ def is_silence(error: SparrowError) -> bool:
 def consumer_connections(
     address: str, group: str, *, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[ConsumerConnection]:
-    """Return who is connected to a broker for a group, and what the group subscribes to.
+    """Return a group's connections at a broker, and the group's subscriptions.
 
-    Raises: TransportError; BrokerError with CONSUMER_NOT_ONLINE if nobody is.
+    Raises: TransportError; BrokerError with CONSUMER_NOT_ONLINE if the group has no connection.
     """
     header = GetConsumerConnectionListRequestHeader(consumer_group=group)
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST

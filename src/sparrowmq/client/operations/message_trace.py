@@ -1,4 +1,4 @@
-"""The way of one message, as producers and consumers with trace have written it down.
+"""The trace of one message, as its producers and consumers have recorded it.
 
 Source: QueryMsgTraceByIdSubCommand, TraceView.
 """
@@ -22,15 +22,15 @@ from sparrowmq.protocol.trace import (
 
 
 class TraceStep(NamedTuple):
-    """Something that happened to a message.
+    """One step in a message's trace.
 
     Args:
-        timestamp_ms: when it began, by the client's wall clock.
+        timestamp_ms: when the step began, by the client's wall clock.
         what: `sent`, `committed`, `rolled back`, `consumed`.
-        group: the producer's or the consumer's.
-        client: the address that wrote it down, as `ip:port`.
-        cost_ms: how long it took; None for a delivery that has not ended, as far as is known.
-        outcome: `SUCCESS`, or what became of it; "" while it is not known.
+        group: the producer's or the consumer's group.
+        client: the address of the client that recorded the step, as `ip:port`.
+        cost_ms: the duration of the step; None for a delivery whose end is not recorded.
+        outcome: `SUCCESS` or the failure; "" while the outcome is not known.
         reconsume_times: how often the message had come before.
     """
 
@@ -46,9 +46,9 @@ class TraceStep(NamedTuple):
 def message_trace(
     directory: Directory, msg_id: str, *, trace_topic: str = TRACE_TOPIC
 ) -> Operation[tuple[TraceStep, ...]]:
-    """Return what is known of a message's way, oldest first; () if nobody has traced it.
+    """Return the recorded steps of a message, oldest first; () for a message without trace.
 
-    Each broker returns the latest 64 trace messages that name it.
+    Each broker returns the latest 64 trace messages that name the message.
 
     Raises: as `query_message`.
     """

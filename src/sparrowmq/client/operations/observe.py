@@ -1,7 +1,7 @@
-"""Have a producer's observers see its sends.
+"""Call a producer's observers for each of its sends.
 
-What begins here runs where the send is asked for, and not on the driver: observers find the
-caller's context there. Without observers a send is the operation itself.
+The first part of an observer runs in the caller's thread or task and not on the driver, so that
+the observer finds the caller's context. Without observers a send is the operation itself.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ F = TypeVar("F", bound="AnyFuture")
 
 
 class AnyFuture(Protocol):
-    """What asyncio's futures and those of threads have in common."""
+    """The methods that asyncio's futures and the futures of threads have in common."""
 
     def cancelled(self) -> bool:
-        """Return whether nobody waits for it any more."""
+        """Return whether the future was cancelled."""
         ...
 
     def result(self) -> SendResult:
-        """Return the result. Raises: the error instead of it."""
+        """Return the result. Raises: the error of a failed future."""
         ...
 
     def exception(self) -> BaseException | None:
-        """Return the error, if it is one."""
+        """Return the error of a failed future, None for a result."""
         ...
 
     def add_done_callback(self, function: Callable[..., object], /) -> None:
-        """Have a function called with the future once it is done."""
+        """Call a function with the future once the future is done."""
         ...
 
 
@@ -46,7 +46,7 @@ def observe(
     *,
     is_half: bool = False,
 ) -> Operation[T]:
-    """Return the operation that sends a message, seen by the observers."""
+    """Return the operation that sends a message and calls the observers."""
     if not publisher.observers:
         return send(message)
     check_message(message)
@@ -59,7 +59,7 @@ def observe_batch(
     messages: Sequence[Message],
     send: Callable[[Sequence[Message]], Operation[T]],
 ) -> Operation[T]:
-    """Return the operation that sends messages of one topic, seen by the observers."""
+    """Return the operation that sends messages of one topic and calls the observers."""
     if not publisher.observers or not messages:
         return send(messages)
     check_messages(messages)
@@ -68,9 +68,9 @@ def observe_batch(
 
 
 def observe_later(publisher: Publisher, message: Message, hand_over: Callable[[Message], F]) -> F:
-    """Hand a message over to be sent later, seen by the observers until its future is done.
+    """Hand a message over to be sent later; the observers see it until its future is done.
 
-    Raises: what `hand_over` raises.
+    Raises: the errors of `hand_over`.
     """
     if not publisher.observers:
         return hand_over(message)
@@ -82,7 +82,7 @@ def observe_later(publisher: Publisher, message: Message, hand_over: Callable[[M
         raise
 
     def done(future: F) -> None:
-        # A future that is cancelled has no error to ask for.
+        # Asking a cancelled future for its error would raise.
         error = None if future.cancelled() else future.exception()
         ended(None if future.cancelled() or error else future.result(), error)
 
@@ -109,7 +109,7 @@ def _observed(operation: Operation[T], ended: Ended) -> Operation[T]:
     try:
         result = yield from operation
     except BaseException as error:
-        # Also one that is cancelled has an end.
+        # A cancelled send has ended too.
         ended(None, error)
         raise
     ended(result if isinstance(result, SendResult) else None, None)

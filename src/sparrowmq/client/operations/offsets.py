@@ -1,8 +1,8 @@
-"""A queue's offsets, and those a group has committed.
+"""A queue's offsets, and the offsets that a group has committed.
 
-Every function here asks the broker at `address`, which is to be the master of the queue's broker,
-and raises TransportError, BrokerError or RemoteProtocolError; the last also for an offset that no
-queue can have.
+Every function here asks the broker at `address`, which must be the master of the queue's broker.
+Every function raises TransportError, BrokerError or RemoteProtocolError. RemoteProtocolError also
+stands for an offset that no queue can have.
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ def query_offset(
 ) -> Operation[int | None]:
     """Return the offset that a group has committed for a queue; None if there is none.
 
-    Brokers answer 0 instead of "none" while the queue's first message is in memory. From 5.0 on
-    they do not if `set_zero_if_not_found` is false; 4.x does so all the same, and only
-    `all_offsets` distinguishes the two.
-    Differs from RocketMQ: up to 4.9 Java takes any error for "none", and then skips messages.
+    Brokers answer 0 instead of "none" while the queue's first message is in memory. Brokers from
+    5.0
+    on answer "none" if `set_zero_if_not_found` is false. Brokers of 4.x answer 0 even then, and
+    only
+    `all_offsets` distinguishes 0 from "none".
+    Differs from RocketMQ: up to 4.9 Java takes any error for "none" and then skips messages.
     """
     header = QueryConsumerOffsetRequestHeader(
         consumer_group=group,
@@ -68,7 +70,7 @@ def query_offset(
 def all_offsets(
     address: str, *, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[Mapping[str, Mapping[int, int]]]:
-    """Return all that groups have committed at a broker: by `topic@group`, then by queue id."""
+    """Return all committed offsets at a broker: by `topic@group`, then by queue id."""
     reply = yield from ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, timeout_ms=timeout_ms)
     return decode_body(ConsumerOffsetTable, reply.body).offset_table
 
@@ -113,10 +115,11 @@ def min_offset(
 def topic_bounds(
     address: str, topic: str, *, broker_name: str, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[dict[int, tuple[int, int]]]:
-    """Return where each queue of a topic begins and ends, by queue id, with one request.
+    """Return the min offset and the max offset of each queue of a topic, with one request.
 
-    A broker answers for the queues that can be written; `min_offset` and `max_offset` ask for one
-    that can only be read.
+    A broker answers for its writable queues. For a queue that can only be read, ask `min_offset`
+    and
+    `max_offset`.
     """
     header = GetTopicStatsInfoRequestHeader(topic=topic)
     code = RequestCode.GET_TOPIC_STATS_INFO
@@ -137,7 +140,7 @@ def search_offset(
 ) -> Operation[int]:
     """Return the offset of the first message stored at or after a wall-clock time.
 
-    For a time after all of them RocketMQ's brokers answer with the last message's.
+    For a time after the last message, RocketMQ's brokers answer with the last message's offset.
     """
     header = SearchOffsetRequestHeader(
         topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms

@@ -1,9 +1,9 @@
-"""Who is in the group and who holds which queue, as every member can see it.
+"""The members of a group and the owners of its queues, as every member can see them.
 
-A SparrowMQ broker gives both in one answer: the list of members, and the holders of the locks of
-its queues. Of another broker the members are asked about themselves (GET_CONSUMER_RUNNING_INFO,
-which every broker passes on); a member that does not answer in time holds nothing, for everybody
-who asks.
+A SparrowMQ broker returns both in one answer: the list of members, and the holders of its queues'
+locks. If a broker is not ours, the members are asked instead (GET_CONSUMER_RUNNING_INFO, which
+every
+broker passes on). A member that does not answer in time owns nothing in the result.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import OwnersListBody
 from sparrowmq.strategies.group_strategy import Owners
 
-# A broker that did not answer so many times in a row is left out: it may be away for long.
+# A broker that has not answered this many times in a row is left out: it may be away for long.
 LOOKS_UNTIL_SILENT = 3
-# Members asked about themselves; of larger groups owners are unknown, to every member alike.
+# The members that are asked. In a larger group, the owners are unknown to every member alike.
 OWNERS_MEMBERS_MAX = 64
 
 
 def look_at_brokers(
     subscriber: Subscriber, broker_names: Sequence[str]
 ) -> Operation[dict[str, OwnersListBody | None]]:
-    """Ask brokers at the same time; None for one that did not answer well."""
+    """Ask brokers for members and owners at the same time; None for a broker that failed."""
     config, history = subscriber.config, subscriber.history
     found: dict[str, OwnersListBody | None] = dict.fromkeys(broker_names)
     addresses = {
@@ -68,7 +68,7 @@ def find_owners(
             # A member reports its queues of all brokers at once.
             return (yield from _ask_members(subscriber, address, look.consumer_id_list))
         for client_id, queues in look.sparrowmq_owners.items():
-            # A broker knows the locks of its own queues alone.
+            # A broker knows only the locks of its own queues.
             owners |= {queue: client_id for queue in queues if queue.broker_name == name}
     return owners
 

@@ -1,6 +1,6 @@
-"""What a lite pull consumer does: its membership's loop, and what the user asks of it.
+"""A lite pull consumer's operations: its member loop and the user's calls.
 
-The loop is the push consumer's, with other ways to deliver, to commit and to find the shares.
+The loop is the push consumer's loop with other operations to deliver, to commit and to find shares.
 Offsets that the user asks for by queue are an administrator's operations (`LitePull.directory`).
 Source: DefaultLitePullConsumerImpl.java.
 """
@@ -44,7 +44,7 @@ from sparrowmq.model import MessageQueue, MessageSelector, UnreadablePolicy
 from sparrowmq.model.queue import queue_order
 from sparrowmq.protocol.subscription import parse_selection, parse_subscription
 
-# How long `seek` waits for a queue that has just become ours, and how often it looks.
+# How long `seek` waits for a queue that was just acquired, and how often it checks.
 SEEK_TIMEOUT_MS = 10_000
 SEEK_RETRY_MS = 10
 # DefaultLitePullConsumer.pollTimeoutMillis.
@@ -52,7 +52,7 @@ POLL_TIMEOUT_MS = 5_000
 
 
 def serve(state: LitePull) -> Operation[None]:
-    """Be a member until it has been left, and have messages ready for polls."""
+    """Run the member until it has left the group, and keep messages ready for polls."""
     carriers: dict[type, Carrier] = {
         Rebalance: partial(_rebalance, state),
         SendBack: _keep,
@@ -76,7 +76,7 @@ def _rebalance(state: LitePull, subscriber: Subscriber, _: Rebalance) -> Operati
 
 
 def _keep(subscriber: Subscriber, action: SendBack) -> Operation[None]:
-    """Leave messages that the user was not given to whoever has the queue next."""
+    """Leave messages that were not given to the user to the queue's next owner."""
     offsets = [message.queue_offset for message in action.messages]
     now_ms: int = yield Now()
     subscriber.member.sent_back(action.queue, action.epoch, done=(), failed=offsets, now_ms=now_ms)
@@ -84,16 +84,16 @@ def _keep(subscriber: Subscriber, action: SendBack) -> Operation[None]:
 
 
 def _commit(state: LitePull, subscriber: Subscriber, action: Commit) -> Operation[None]:
-    """Commit, or, where the user does, see whether the user has.
+    """Commit, or check the user's commit if the user commits.
 
-    Where a queue begins is committed in either case: else what comes to a queue that is given up
-    before the user commits could be passed over.
+    The start position is committed in either case. Otherwise, if the queue is given up before the
+    user commits, the next owner could begin after messages that came meanwhile.
     """
     queue, epoch, offset, is_last = action
     is_done = not is_last or state.is_closed or state.is_committed(queue)
     if state.is_auto_commit or state.is_untouched(queue):
         try:
-            # The user's own commit may be ahead by a part of a parcel.
+            # The user's own commit may lie ahead, inside a parcel.
             yield from _store_offset(state, queue, max(offset, state.committed.get(queue, 0)))
             is_done = True
         except SparrowError as error:
@@ -118,7 +118,7 @@ def _store_offset(state: LitePull, queue: MessageQueue, offset: int) -> Operatio
 
 
 def fetch(state: LitePull, count_max: int, *, timeout_ms: int | None) -> Operation[bool]:
-    """Wait until there is something to take; False once the time is up or it is all over.
+    """Wait until messages can be taken; False if the time runs out or the consumer has closed.
 
     Raises: UsageError if `count_max` is below 1, or if nothing was subscribed or assigned.
     """
@@ -140,7 +140,7 @@ def fetch(state: LitePull, count_max: int, *, timeout_ms: int | None) -> Operati
 
 
 def pause(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
-    """Give nothing of these queues until `resume`. Raises: UsageError for one that is not ours."""
+    """Return no messages of these queues until `resume`. Raises: UsageError for others' queues."""
     wrapped = [state.namespace.wrap_queue(queue) for queue in check_queues(queues)]
     for queue in wrapped:
         state.check_ours(queue)
@@ -149,7 +149,7 @@ def pause(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
 
 
 def resume(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
-    """Give messages of these queues again."""
+    """Return messages of these queues again."""
     wrap = state.namespace.wrap_queue
     state.paused.difference_update(wrap(queue) for queue in check_queues(queues))
     state.arrived.set()
@@ -157,9 +157,9 @@ def resume(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
 
 
 def seek(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
-    """Go on at another offset of a queue; what has arrived of it is dropped.
+    """Go on at another offset of a queue; cached messages of the queue are dropped.
 
-    Raises: UsageError if the queue is not ours, or has no such offset; RouteError,
+    Raises: UsageError if the queue is not in hand or has no such offset; RouteError,
     TransportError, BrokerError.
     """
     check_offset(offset)
@@ -180,7 +180,7 @@ def seek_to_begin(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[
 
 
 def seek_to_end(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
-    """Go on behind the newest message of each queue. Raises: as `seek`."""
+    """Go on after the newest message of each queue. Raises: as `seek`."""
     for queue in map(state.namespace.wrap_queue, check_queues(queues)):
         state.check_ours(queue)
         yield from _go_on_at(state, queue, (yield from queue_max_offset(state.directory, queue)))
@@ -189,7 +189,7 @@ def seek_to_end(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[No
 def seek_to_time(
     state: LitePull, queues: Sequence[MessageQueue], *, timestamp_ms: int
 ) -> Operation[None]:
-    """Go on at the first message stored at or after a time of the wall clock. Raises: as `seek`."""
+    """Go on at the first message stored at or after a wall-clock time. Raises: as `seek`."""
     for queue in map(state.namespace.wrap_queue, check_queues(queues)):
         state.check_ours(queue)
         found = yield from queue_offset_at(state.directory, queue, timestamp_ms=timestamp_ms)
@@ -201,7 +201,7 @@ def _go_on_at(state: LitePull, queue: MessageQueue, offset: int) -> Operation[No
     now_ms: int = yield Now()
     deadline_ms = now_ms + SEEK_TIMEOUT_MS
     while not subscriber.member.seek(queue, offset, now_ms=now_ms):
-        # A queue of ours that does not say yet where it begins.
+        # The queue is in hand, but its start position is not known yet.
         state.check_ours(queue)
         if now_ms >= deadline_ms:
             raise InvokeTimeout(f"{queue} could not be begun within {SEEK_TIMEOUT_MS} ms")
@@ -213,9 +213,9 @@ def _go_on_at(state: LitePull, queue: MessageQueue, offset: int) -> Operation[No
 
 
 def commit(state: LitePull, offsets: Mapping[MessageQueue, int] | None) -> Operation[None]:
-    """Commit what was given so far, or these offsets, and wait for the answers.
+    """Commit the messages returned so far, or these offsets, and wait for the answers.
 
-    Raises: UsageError for a queue that is not ours; TransportError, BrokerError.
+    Raises: UsageError for a queue that is not in hand; TransportError, BrokerError.
     """
     chosen = state.offsets_to_commit(offsets)
     yield from gather(
@@ -225,7 +225,7 @@ def commit(state: LitePull, offsets: Mapping[MessageQueue, int] | None) -> Opera
 
 
 def committed(state: LitePull, queue: MessageQueue) -> Operation[int | None]:
-    """Return what the group has committed for a queue; None for nothing.
+    """Return the offset that the group has committed for a queue; None for none.
 
     Raises: RouteError, TransportError, BrokerError.
     """
@@ -237,7 +237,7 @@ def committed(state: LitePull, queue: MessageQueue) -> Operation[int | None]:
 
 
 def assign(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
-    """Consume these queues and no others, without a share in the group's balance.
+    """Consume exactly these queues, without a share of the group's queues.
 
     Raises: UsageError if topics are subscribed.
     """
@@ -278,7 +278,7 @@ def pull_queue(
     expression: str | MessageSelector,
     suspend_ms: int,
 ) -> Operation[PullResult]:
-    """Pull once from any queue at any offset; nothing is committed, no position changes.
+    """Pull once from any queue at any offset, without a commit or a change of position.
 
     Raises: RouteError, TransportError, BrokerError; UnreadableMessage if the first message cannot
     be read and the policy is to stop.
@@ -305,11 +305,11 @@ def pull_queue(
         result,
         offset=offset,
         room_bytes=lambda: config.pull_threshold_size_for_queue * MIB,
-        # The same offsets may be pulled by hand again and again: no dead letter comes of it.
+        # The user may pull the same offsets repeatedly, so no dead letter is written here.
         policy=UnreadablePolicy.STOP if is_stopped else UnreadablePolicy.SKIP,
     )
     if subscription.tags_set:
-        # The broker filtered by hash codes only.
+        # The broker compared only the hash codes of tags.
         messages = [message for message in messages if message.tags in subscription.tags_set]
     messages = state.namespace.unwrap_messages(messages)
     return PullResult(result.status, messages, next_offset, result.min_offset, result.max_offset)

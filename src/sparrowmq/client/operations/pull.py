@@ -1,9 +1,10 @@
 """Pull: one request for the records of one queue from an offset on.
 
-`pull` returns the records as the broker stores them, back to back; who wants messages calls
-`sparrowmq.protocol.record.decode_messages`, who wants columns decodes them otherwise.
+`pull` returns the records as the broker stores them, back to back. Callers that need messages call
+`sparrowmq.protocol.record.decode_messages`; callers that need columns decode the records
+themselves.
 
-An answer that cannot be right is an error, so that nothing of it is delivered or committed.
+An answer that cannot be right is an error, so that none of its messages is delivered or committed.
 Source: MQClientAPIImpl.processPullResponse.
 """
 
@@ -32,14 +33,14 @@ from sparrowmq.protocol.record import scan_records
 
 # DefaultMQPushConsumerImpl.CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND.
 PULL_TIMEOUT_MS = 30_000
-# A pull looks at so many entries of a queue at most, or at as many as it asks for
-# (DefaultMessageStore.getMessage: 16,000 bytes of 20 each). They may have been stored after the
-# broker read the queue's end for its answer.
+# A pull reads at most this many entries of a queue, or as many as it asks for
+# (DefaultMessageStore.getMessage: 16,000 bytes of 20 each). The entries may have been stored after
+# the broker read the queue's end for its answer.
 SCANNED_ENTRIES_MAX = 800
 
 
 class PullStatus(Enum):
-    """What a pull found, by RocketMQ's names."""
+    """The result of a pull, by RocketMQ's names."""
 
     FOUND = "FOUND"
     NO_NEW_MSG = "NO_NEW_MSG"
@@ -86,9 +87,9 @@ def make_pull_header(
     """Make the header of a pull.
 
     Args:
-        suspend_ms: how long the broker may hold the pull while there is nothing; 0 for not at all.
-        expression: which messages; None for what the group's heartbeat says, which a broker that
-            has no heartbeat of the group refuses.
+        suspend_ms: how long the broker may hold a pull that finds nothing; 0 for not at all.
+        expression: the messages to select; None for the subscription in the group's heartbeat. A
+            broker without a heartbeat of the group refuses None.
     """
     sys_flag = (PULL_SUSPEND if suspend_ms > 0 else 0) | (
         PULL_SUBSCRIPTION if expression is not None else 0
@@ -113,8 +114,8 @@ def pull(
 ) -> Operation[PullReply]:
     """Pull once.
 
-    Raises: TransportError; BrokerError for a code that says nothing of the queue, such as an
-    unknown topic or group; RemoteProtocolError for an answer that cannot be right.
+    Raises: TransportError; BrokerError for a code that is no `PullStatus`, such as an unknown topic
+    or group; RemoteProtocolError for an answer that cannot be right.
     """
     reply: RemotingCommand = yield Invoke(
         address, make_request(RequestCode.PULL_MESSAGE, header), timeout_ms
@@ -142,7 +143,7 @@ def pull(
 
 
 def _find_fault(header: PullMessageRequestHeader, result: PullReply) -> str | None:
-    """Say what of an answer cannot be right, as far as its header shows; None for nothing."""
+    """Return the fault that an answer's header shows, as text; None for no fault."""
     offset, following = header.queue_offset, result.next_offset
     if not (following <= OFFSET_MAX and result.min_offset <= result.max_offset <= OFFSET_MAX):
         return (
@@ -150,7 +151,7 @@ def _find_fault(header: PullMessageRequestHeader, result: PullReply) -> str | No
             f"end {result.max_offset}"
         )
     if result.status is PullStatus.OFFSET_ILLEGAL:
-        # The next offset is advice, which `corrected_offset` brings into the queue's bounds.
+        # The next offset is advice; `corrected_offset` brings it into the queue's bounds.
         return None
     if result.status is PullStatus.FOUND and not result.records:
         return "but without a message"
@@ -163,10 +164,11 @@ def _find_fault(header: PullMessageRequestHeader, result: PullReply) -> str | No
 
 
 def check_records(queue: MessageQueue, result: PullReply, *, offset: int) -> None:
-    """Check that the records of an answer are what was asked for: of the queue, and in order.
+    """Check that all records of an answer belong to the queue and stand in order.
 
-    Raises: RemoteProtocolError for a record of another topic or queue, and for one that does not
-    stand between the one before it and the next pull's offset.
+    Raises: RemoteProtocolError for a record of another topic or queue, and for a record whose
+    offset
+    does not lie between the record before it and the next pull's offset.
     """
     previous = offset - 1
     for topic, queue_id, queue_offset in scan_records(result.records):
@@ -186,7 +188,7 @@ def check_records(queue: MessageQueue, result: PullReply, *, offset: int) -> Non
 def check_messages(
     queue: MessageQueue, result: PullReply, messages: Sequence[MessageExt], *, offset: int
 ) -> None:
-    """Check, as `check_records` does, an answer of which all messages were read."""
+    """Check an answer as `check_records` does, by its messages, all of which were read."""
     topic, _, queue_id = queue
     previous, end = offset - 1, result.next_offset
     for message in messages:
@@ -197,11 +199,11 @@ def check_messages(
 
 
 def corrected_offset(offset: int, result: PullReply) -> int:
-    """Return where to go on after OFFSET_ILLEGAL: always within the queue.
+    """Return the offset to go on at after OFFSET_ILLEGAL, always within the queue.
 
-    Differs from RocketMQ: where we are ahead of the queue, 4.x brokers send us to 0 if nothing
-    was ever deleted, 5.x ones to the end. We go to the end with both; a whole queue is not read
-    again because a broker lost its last messages.
+    Differs from RocketMQ: if our offset lies beyond the queue's end, 4.x brokers return 0 unless
+    messages were deleted, and 5.x brokers return the end. We go to the end with both: a broker that
+    lost its last messages does not make us read the whole queue again.
     """
     if result.min_offset <= offset <= result.max_offset:
         offset = result.next_offset

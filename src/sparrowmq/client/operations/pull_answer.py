@@ -1,14 +1,17 @@
-"""From a pull's answer to its messages: inflated within bounds, and past what cannot be read.
+"""Read the messages of a pull's answer, within bounds, and handle messages that cannot be read.
 
 Rules of this file:
-- Nothing is returned and nothing is passed over unless the whole answer is of the queue and in
-  order. Where all of it is read at once, as it usually is, the messages show that.
-- No message is passed over unseen: what is not returned is pulled again, or was reported.
-- The bodies of an answer are inflated only as far as the queue has room, and in turns between
-  which the driver does other work: leases are renewed however much an answer holds.
+- No message is returned or passed over unless the whole answer belongs to the queue and is in
+  order.
+  An answer is usually read at once, and then its messages are checked.
+- No message is passed over silently. A message that is not returned is pulled again or was
+  reported.
+- Bodies are inflated only as far as the queue has room, and in turns. The driver does other work
+  between the turns, so that leases are renewed while a large answer is read.
 
-Differs from RocketMQ: Java's clients drop a message that they cannot read, and all that comes after
-it in the same answer.
+Differs from RocketMQ: Java's clients drop a message that they cannot read, and all later messages
+of
+the same answer.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from sparrowmq.protocol.record import Unreadable, decode_messages
 
 
 class Answer(NamedTuple):
-    """The messages of a pull's answer, and where the next pull begins.
+    """The messages of a pull's answer, and the offset of the next pull.
 
-    With `is_cut` the answer held more, for which there was no room.
+    `is_cut` means that the answer has further messages, for which there was no room.
     """
 
     messages: list[MessageExt]
@@ -49,11 +52,13 @@ def read_answer(
     """Read the answer to the pull from `offset`.
 
     Args:
-        room_bytes: asked before each turn how many bytes inflated bodies may add.
+        room_bytes: called before each turn; returns how many bytes of inflated bodies there is room
+            for.
         policy: what to do with a message that cannot be read.
 
-    Raises: RemoteProtocolError as `check_records`; UnreadableMessage if the first message cannot be
-    read and is not passed over; one that comes later ends the answer before itself.
+        Raises: RemoteProtocolError as `check_records`; UnreadableMessage if the first message
+        cannot be
+        read and the policy is to stop. A later unreadable message ends the answer before itself.
     """
     records, end = result.records, len(result.records)
     part = decode_messages(records, broker_name=queue.broker_name, room_bytes=room_bytes())

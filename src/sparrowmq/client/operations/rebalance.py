@@ -1,9 +1,9 @@
-"""One rebalance: who is in the group, and which queues are ours.
+"""One rebalance: find the group's members and work out our share of every topic.
 
-All members ask the same broker for the list (the first of the topic's route by name that answers;
-RocketMQ's clients ask a random one), so that they see the same list more often. The order of both
-lists is Java's, and duplicates stay: the share of an id that is listed twice is worked out as
-RocketMQ does it, for the group may have Java members.
+All members ask the same broker for the list of members, so that they see the same list more often:
+the first broker of the topic's route by name that answers. RocketMQ's clients ask a random broker.
+Both lists are in Java's order, and duplicate ids stay. The share of a duplicate id is worked out as
+RocketMQ does, since the group may have Java members.
 Source: RebalanceImpl.rebalanceByTopic.
 """
 
@@ -33,7 +33,7 @@ from sparrowmq.strategies.group_strategy import (
     is_group_strategy,
 )
 
-# Queues that the error about a strategy's mistakes names.
+# The most queues that the error about a strategy's mistakes names.
 UNKNOWN_SHOWN_MAX = 8
 
 
@@ -72,14 +72,14 @@ def find_shares(subscriber: Subscriber) -> Operation[list[TopicShare]]:
 def allocate_group(
     subscriber: Subscriber, strategy: GroupStrategy, topics: Sequence[TopicView]
 ) -> Operation[list[TopicShare]]:
-    """Ask a strategy that sees all topics at once, and who holds what.
+    """Return our shares from a strategy that sees all topics and the owners of all queues.
 
-    While a broker does not answer, nothing changes; once it has been silent for long, its queues
-    stay where they are and the others are divided without them. Until every queue is held by the
-    member that is to have it, the shares are not settled.
+    While a broker does not answer, no share changes. Once the broker has been silent for long, its
+    queues stay with their owners, and the other queues are divided without them. The shares are not
+    settled until every queue is owned by the member whose share names it.
 
     Args:
-        topics: with their queues; the members are found here.
+        topics: the topics with their queues; the members are found here.
     """
     config, history = subscriber.config, subscriber.history
     brokers = {name for view in topics for name in _broker_names(subscriber, view.topic)}
@@ -102,7 +102,7 @@ def allocate_group(
             )
             mine = check_queues(share or ())
         except Exception as error:
-            # A strategy may be the user's own; whatever it raises, we keep what we have.
+            # A strategy may be the user's own and raise anything; we then keep our queues.
             names = ", ".join(view.topic for view in views)
             subscriber.report(AllocationFailed(names, strategy.name, error))
     is_settled = owners is None or _is_settled(views, owners, mine or (), config.client_id)
@@ -134,7 +134,7 @@ def _views_without(
 def _is_settled(
     views: Sequence[TopicView], owners: Owners, mine: Collection[MessageQueue], client_id: str
 ) -> bool:
-    """Return whether every queue is held by a member that is listed, and we hold what is ours."""
+    """Return whether a listed member owns every queue, and we own exactly our share."""
     held = set()
     for view in views:
         for queue in view.mq_all:
@@ -154,13 +154,13 @@ def _broker_names(subscriber: Subscriber, topic: str) -> list[str]:
 def allocate(
     subscriber: Subscriber, topic: str, mq_all: Sequence[MessageQueue], cid_all: tuple[str, ...]
 ) -> TopicShare:
-    """Ask the strategy for our share of one topic; lists are sorted already."""
+    """Ask the strategy for our share of one topic; both lists are sorted already."""
     config, strategy = subscriber.config, subscriber.strategy
     try:
         share = strategy.allocate(config.group, config.client_id, list(mq_all), list(cid_all))
         mine = check_queues(share or ())
     except Exception as error:
-        # A strategy may be the user's own; whatever it raises, we keep what we have.
+        # A strategy may be the user's own and raise anything; we then keep our queues.
         subscriber.report(AllocationFailed(topic, strategy.name, error))
         return TopicShare(topic, None, cid_all)
     return TopicShare(topic, _existing(subscriber, mine, topic, mq_all), cid_all)
@@ -172,8 +172,8 @@ def _existing(
     topic: str,
     mq_all: Sequence[MessageQueue],
 ) -> tuple[MessageQueue, ...]:
-    """Return the queues of a topic in what a strategy gave; report those that do not exist."""
-    # CONFIG gives one list for all topics.
+    """Return the queues of a topic in a strategy's share; report queues that do not exist."""
+    # The strategy CONFIG returns one list for all topics.
     mine = [queue for queue in share if queue.topic == topic]
     existing = frozenset(mq_all)
     unknown = [str(queue) for queue in mine if queue not in existing]

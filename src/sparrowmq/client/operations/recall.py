@@ -1,7 +1,7 @@
 """Recall a delayed message before it is due.
 
-RocketMQ 5 answers the send of a message with a time of its own by a handle: base64 of
-`v1 TOPIC BROKER DUE_TIMESTAMP_MS MSG_ID`, which the broker it names takes back.
+RocketMQ 5 answers the send of a message with a delivery time by a handle: base64 of
+`v1 TOPIC BROKER DUE_TIMESTAMP_MS MSG_ID`. The broker that the handle names recalls the message.
 Source: RecallMessageHandle.java, RecallMessageProcessor.java of 5.3.3.
 """
 
@@ -22,9 +22,9 @@ _VERSION = "v1"
 
 
 def recall(publisher: Publisher, recall_handle: str) -> Operation[None]:
-    """Have a broker never deliver a delayed message.
+    """Ask a broker not to deliver a delayed message.
 
-    Raises: UsageError for what is no handle; NoWritableQueue if its broker is gone; RouteError,
+    Raises: UsageError for a malformed handle; NoWritableQueue if its broker is gone; RouteError,
     ConnectFailed, TransportError; BrokerError if the broker refuses.
     """
     topic, broker_name = _parse(recall_handle)
@@ -49,7 +49,7 @@ def recall(publisher: Publisher, recall_handle: str) -> Operation[None]:
 
 
 def _parse(recall_handle: str) -> tuple[str, str]:
-    """Return topic and broker of a handle. Raises: UsageError."""
+    """Return the topic and the broker name of a handle. Raises: UsageError."""
     try:
         version, topic, broker_name, *rest = urlsafe_b64decode(recall_handle).decode().split(" ")
         if version == _VERSION and len(rest) == 2:

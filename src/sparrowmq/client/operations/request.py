@@ -1,4 +1,4 @@
-"""A request whose answer must be a success, and what may be read of the answer."""
+"""Send a request whose answer must be a success, and decode the answer within bounds."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ T = TypeVar("T")
 B = TypeVar("B", bound=Struct)
 
 INVOKE_TIMEOUT_MS = 3_000
-# Larger bodies are not decoded: decoding takes time during which nothing else is done, and many
-# times a body's size in memory.
+# Larger bodies are not decoded: decoding blocks the driver, and needs many times a body's size in
+# memory.
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
-# Of a remark, which goes into an error's text and into logs.
+# The length of a remark in an error's text and in logs.
 REMARK_CHARACTERS_MAX = 2_000
 
-# What to try, by words of a remark. PlainPermissionManager.java, PlainAccessValidator.java.
+# Advice, by words of a remark. PlainPermissionManager.java, PlainAccessValidator.java.
 _HINTS_BY_REMARK = (
     ("No accessKey is configured", "give access_key and secret_key"),
     ("No acl config for", "check access_key; the server has no such account"),
@@ -52,7 +52,7 @@ _HINTS_BY_CODE: Mapping[int, str] = MappingProxyType(
 def make_request(
     code: int, header: Struct | None = None, *, body: bytes | None = None
 ) -> RemotingCommand:
-    """Make a request of a typed header."""
+    """Make a request from a typed header."""
     ext_fields = None if header is None else encode_header(header)
     return RemotingCommand(code=code, ext_fields=ext_fields, body=body)
 
@@ -67,7 +67,7 @@ def ask(
 ) -> Operation[RemotingCommand]:
     """Send a request and return its successful answer.
 
-    Raises: TransportError; BrokerError if the answer's code is another than SUCCESS.
+    Raises: TransportError; BrokerError if the answer's code is not SUCCESS.
     """
     reply: RemotingCommand = yield Invoke(
         address, make_request(code, header, body=body), timeout_ms
@@ -85,14 +85,14 @@ def ask_name_servers(
     read: Callable[[RemotingCommand, str], T],
     timeout_ms: int = INVOKE_TIMEOUT_MS,
 ) -> Operation[T]:
-    """Ask the name server in use, or the next that gives an answer which can be read.
+    """Ask the name server in use, or the next one that returns a readable answer.
 
     Args:
-        read: reads a successful answer from an address.
-        timeout_ms: for all name servers together; each gets a share of what is left.
+        read: decodes a successful answer from an address.
+        timeout_ms: the time for all name servers together; each gets a share of the rest.
 
-    Raises: ConnectFailed if none answers; RemoteProtocolError if none of those that do is to be
-    believed; BrokerError for an answer other than SUCCESS.
+    Raises: ConnectFailed if no name server answers; RemoteProtocolError if no answer can be read;
+    BrokerError for an answer other than SUCCESS.
     """
     failure: TransportError | RemoteProtocolError | None = None
     addresses = name_servers.in_order()
@@ -138,8 +138,8 @@ def decode_answer(
     """Decode the body of an answer.
 
     Args:
-        absent: what stands for a body where there is none; None has that be an error.
-        bytes_max: a larger body is refused unread.
+        absent: the result for an answer without a body; None makes a missing body an error.
+        bytes_max: the largest body that is read.
 
     Raises: RemoteProtocolError, which names the address.
     """
@@ -156,10 +156,10 @@ def decode_answer(
 
 
 def error_of(reply: RemotingCommand, address: str, *, subject: str = "") -> BrokerError:
-    """Make the error of an answer that is no success, with what to try.
+    """Make the error for an answer that is not a success, with advice.
 
     Args:
-        subject: what was asked for, if the caller cannot know.
+        subject: a text that names the request, if the caller cannot know it.
     """
     remark = (reply.remark or "").strip()[:REMARK_CHARACTERS_MAX]
     hint = next(

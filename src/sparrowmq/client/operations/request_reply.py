@@ -1,7 +1,7 @@
-"""Ask by a message and wait for the reply; reply to such a message.
+"""Send a request as a message and wait for the reply; reply to a request.
 
-The message carries the client id and a correlation id. Whoever consumes it sends the reply to its
-cluster's reply topic, whose broker pushes it to that client.
+The request carries the client id and a correlation id. Its consumer sends the reply to the reply
+topic of the cluster, and the broker pushes the reply to the client that asked.
 Source: DefaultMQProducerImpl.request, MessageUtil.createReplyMessage.
 """
 
@@ -39,10 +39,10 @@ def request(
     """Send a message and return the reply to it.
 
     Args:
-        replies: of the client's instance, where the reply comes in.
-        timeout_ms: for sending and for the reply together.
+        replies: the pending replies of the client's instance.
+        timeout_ms: the time for the send and the reply together.
 
-    Raises: ConfigError for a wrong time; as `send`; InvokeTimeout if no reply came in time.
+        Raises: ConfigError for a wrong timeout; as `send`; InvokeTimeout if no reply came in time.
     """
     check_range("timeout_ms", timeout_ms, 1, 3_600_000)
     now_ms: int = yield Now()
@@ -74,7 +74,7 @@ def request(
 def _send_known(
     publisher: Publisher, message: Message, queue: QueueChoice | None, marks: Mapping[str, str]
 ) -> Operation[SendResult]:
-    # A broker pushes replies only to producers that it knows.
+    # A broker pushes replies only to registered producers.
     yield from make_known(publisher, message)
     return (yield from send(publisher, message, queue=queue, marks=marks))
 
@@ -82,7 +82,7 @@ def _send_known(
 def reply(publisher: Publisher, message: MessageExt, body: bytes) -> Operation[SendResult]:
     """Reply to a message that was sent by `request`.
 
-    Raises: UsageError if it was not; as `send`; BrokerError if who asked is gone.
+    Raises: UsageError for any other message; as `send`; BrokerError if the asking client is gone.
     """
     if not isinstance(message, MessageExt):
         raise UsageError(f"{message!r:.80} is no message that came; give a MessageExt")
@@ -97,7 +97,7 @@ def reply(publisher: Publisher, message: MessageExt, body: bytes) -> Operation[S
     topic = f"{found[PROPERTY_CLUSTER]}{REPLY_TOPIC_POSTFIX}"
 
     def select(queues: Sequence[MessageQueue], _: Message) -> MessageQueue:
-        # The broker to which the request went knows who asked.
+        # The broker that stored the request knows the client that asked.
         own = [queue for queue in queues if queue.broker_name == message.broker_name]
         return (own or queues)[0]
 

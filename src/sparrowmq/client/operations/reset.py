@@ -1,8 +1,8 @@
-"""Have a group go on elsewhere in a topic: plan what changes, then do it.
+"""Reset a group's offsets in a topic: plan the changes, then apply them.
 
-Members that are connected keep the offsets they go on from to themselves; a broker passes the new
-ones on to them (INVOKE_BROKER_TO_RESET_OFFSET), and finds each by a time. Without members the
-offsets are committed as they are.
+Connected members go on at offsets of their own, so a commit alone would not move them. A broker
+finds the new offsets by a time and sends them to the members (INVOKE_BROKER_TO_RESET_OFFSET).
+Without members the new offsets are committed directly.
 
 Source: DefaultMQAdminExtImpl.resetOffsetByTimestamp, Broker2Client.resetOffset.
 """
@@ -30,17 +30,17 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import ResetOffsetRequestHeader
 
-# What stands for the end of a queue in INVOKE_BROKER_TO_RESET_OFFSET.
+# The time that means the end of a queue in INVOKE_BROKER_TO_RESET_OFFSET.
 _LATEST_TIMESTAMP = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where to go on: at exactly one of these.
+    """The place where the group goes on; exactly one field is set.
 
     Args:
         is_earliest: the oldest message of each queue.
-        is_latest: the end of each queue, past all messages.
+        is_latest: the end of each queue, after all messages.
         timestamp_ms: the first message stored at or after a wall-clock time.
         offset: this offset.
     """
@@ -60,14 +60,14 @@ class Target:
 
     @property
     def broker_timestamp(self) -> int | None:
-        """The same as the time that a broker is given; None if no time says it."""
+        """The time that a broker gets for the target; None for a target that is an offset."""
         if self.is_earliest:
             return 0
         return _LATEST_TIMESTAMP if self.is_latest else self.timestamp_ms
 
 
 class QueueReset(NamedTuple):
-    """What a reset does to one queue; `before` is None where the group has committed nothing."""
+    """The change of one queue's offset; `before` is None if the group has committed nothing."""
 
     queue: MessageQueue
     before: int | None
@@ -76,20 +76,20 @@ class QueueReset(NamedTuple):
 
     @property
     def skipped(self) -> int:
-        """Messages that the group will never get; negative for those it will get again."""
+        """The number of messages that the group skips; negative for messages that come again."""
         return self.after - (self.before or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetPlan:
-    """What a reset does.
+    """The changes that a reset makes.
 
     Args:
-        group, topic: of whom, where.
-        target: where to.
-        queues: what becomes of each queue, in queue order.
-        members: the client ids that are connected now, who will be notified.
-        is_whole_topic: whether all queues of the topic are among them.
+        group, topic: the group to reset, and the topic.
+        target: where the group goes on.
+        queues: the change of each queue, in queue order.
+        members: the client ids that are connected now and will be notified.
+        is_whole_topic: whether `queues` names all queues of the topic.
     """
 
     group: str
@@ -108,13 +108,14 @@ def plan_reset(
     target: Target,
     queues: Sequence[tuple[str, int]] = (),
 ) -> Operation[ResetPlan]:
-    """Say what a reset would do. Nothing is changed.
+    """Return the changes that a reset would make, without making them.
 
     Args:
-        queues: only these, by broker name and queue id; all of the topic's by default.
+        queues: the queues to reset, by broker name and queue id; all queues of the topic by
+            default.
 
-    Raises: TopicRouteNotFound; UsageError for a queue that the topic does not have, and for what
-    cannot be done while members are connected; TransportError; BrokerError.
+    Raises: TopicRouteNotFound; UsageError for a queue that the topic does not have, and for a reset
+    that is impossible while members are connected; TransportError; BrokerError.
     """
     lags = yield from group_lag(directory, group, topic)
     known = {(lag.queue.broker_name, lag.queue.queue_id) for lag in lags}
@@ -151,9 +152,10 @@ def plan_reset(
 
 
 def apply_reset(directory: Directory, plan: ResetPlan) -> Operation[None]:
-    """Do what `plan_reset` planned. Raises: TransportError; BrokerError if a broker refuses."""
-    # Brokers of 4.x refuse to notify members while the group has committed nothing in some queue,
-    # and say 0 for nothing.
+    """Apply the plan of `plan_reset`. Raises: TransportError; BrokerError if a broker refuses."""
+    # Brokers of 4.x refuse to notify members while the group has a queue without a committed
+    # offset,
+    # and answer 0 for such a queue.
     silent = [each for each in plan.queues if not (plan.members and each.before)]
     yield from gather(
         [

@@ -1,8 +1,8 @@
-"""Routes: ask the name server, keep what it says.
+"""Routes: ask the name server and keep the answer.
 
-A producer's look-up is a task of its own, which all senders of its topic wait for, each as long as
-it has time. So a name server that does not answer makes no send late, and what it answers after all
-serves the next one.
+A producer's look-up is a separate task. All senders of the topic wait for the task, each as long as
+its own timeout allows. A name server that does not answer therefore delays no send beyond its
+timeout, and a late answer serves the next send.
 
 Source: MQClientInstance.updateTopicRouteInfoFromNameServer, MQClientAPIImpl.
 """
@@ -39,17 +39,17 @@ from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import GetRouteInfoRequestHeader
 
 if TYPE_CHECKING:
-    # Spark's processes that plan ask for routes, and need not import what producers do.
+    # Spark's planning processes ask for routes and need not import the producer's modules.
     from sparrowmq.client.publisher import Publisher
 
-# A route that names as many brokers as it may takes a quarter of this.
+# A route with the largest number of brokers takes a quarter of this.
 ROUTE_BYTES_MAX = 1024 * 1024
-# How long a route made of the template serves: the topic exists after the first send.
+# How long a route made from the template serves: the topic exists after the first send.
 TEMPLATE_ROUTE_MS = 1_000
 
 
 class BrokerAt(NamedTuple):
-    """Where to ask a broker: its master, or the first slave while there is none."""
+    """A broker and the address to ask: its master, or the first slave while it has no master."""
 
     name: str
     cluster: str
@@ -102,10 +102,10 @@ def refresh_route(
     *,
     timeout_ms: int = INVOKE_TIMEOUT_MS,
 ) -> Operation[bool]:
-    """Ask for a topic's route and keep it.
+    """Ask for a topic's route and keep the answer.
 
-    Returns: whether it says anything new.
-    Raises: as `find_route`; what was known stays.
+    Returns: whether the route has changed.
+    Raises: as `find_route`; the known route stays.
     """
     data = yield from find_route(name_servers, topic, timeout_ms=timeout_ms)
     instant = yield from now()
@@ -115,9 +115,9 @@ def refresh_route(
 def get_publish_route(
     publisher: Publisher, topic: str, *, now_ms: int, timeout_ms: int
 ) -> Operation[TopicRoute]:
-    """Return a route with at least one queue to send to; the name server is asked if need be.
+    """Return a route with a writable queue; ask the name server if no usable route is known.
 
-    A route that is older than the refresh interval serves on while a new one is asked for.
+    A route that is older than the refresh interval stays in use while a new one is asked for.
 
     Raises: TopicRouteNotFound, NoWritableQueue, ConnectFailed, BrokerError, RemoteProtocolError.
     """
@@ -138,17 +138,17 @@ def get_publish_route(
 
 
 def look_up_publish_route(publisher: Publisher, topic: str, *, timeout_ms: int) -> Operation[None]:
-    """Ask for a topic's route, or make one of the template's; one look-up at a time.
+    """Ask for a topic's route, or make one from the template's; one look-up at a time.
 
     Args:
-        timeout_ms: how long to wait; the look-up goes on.
+        timeout_ms: how long to wait; the look-up goes on after it.
 
     Raises: as `get_publish_route`.
     """
     now_ms: int = yield Now()
     deadline_ms = now_ms + timeout_ms
     failure: SparrowError | None = None
-    # One that others began may have run out of time long before ours is over.
+    # A look-up that another sender began may time out long before our own deadline.
     for _ in range(2):
         is_own = topic not in publisher.lookups
         task = yield from _begin_look_up(publisher, topic)
@@ -179,7 +179,7 @@ def _begin_look_up(publisher: Publisher, topic: str) -> Operation[Task]:
 
 
 def _look_up(publisher: Publisher, topic: str) -> Operation[SparrowError | None]:
-    """Look a route up; return what went wrong, for whoever waits for it then."""
+    """Look a route up; return the error, None for success, to all senders that wait."""
     config, name_servers = publisher.config, publisher.name_servers
     timeout_ms = config.times.invoke_timeout_ms
     try:
@@ -221,9 +221,9 @@ def find_cluster(
 def find_brokers(
     name_servers: NameServers, *, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[list[BrokerAt]]:
-    """Return all brokers that name servers know, in the order of their names.
+    """Return all brokers that the name servers list, in the order of their names.
 
-    Raises: ConnectFailed if no name server answers; RouteError if none knows a broker.
+    Raises: ConnectFailed if no name server answers; RouteError if none lists a broker.
     """
     info = yield from find_cluster(name_servers, timeout_ms=timeout_ms)
     cluster_of = {

@@ -1,13 +1,14 @@
-"""Send a message: choose a queue, try, and try elsewhere.
+"""Send a message: choose a queue, send the request, and retry at other brokers.
 
-A send that fails in a way that may pass is tried again, each time at another broker if there is
-one; a message whose queue is given (by the user or by its sharding key) stays with it. An attempt
-whose answer never came may have stored the message, so a retry can store it twice: consumers must
-bear duplicates, as with RocketMQ.
+A send that fails for a passing reason is tried again, each time at another broker if there is one.
+A message whose queue the user or the sharding key has fixed stays with its queue. An attempt
+without
+an answer may have stored the message, and a retry can then store it twice. Consumers must bear
+duplicates, as with RocketMQ.
 
-Hot path, benchmark: benchmarks/against_apache.py. Hence the header made by hand, and the way of the
-usual send around this operation (`prepare`): where the route is known, a face writes the request
-and waits for the answer, and comes back here with `go_on` if that was not all.
+Hot path, benchmark: benchmarks/against_apache.py. The header is therefore made by hand, and the
+usual send does not run this operation: if the route is known, a face prepares the request
+(`prepare`), writes it and reads the answer. After a failed attempt the face calls `go_on`.
 Source: DefaultMQProducerImpl.sendDefaultImpl, sendKernelImpl; MQClientAPIImpl.processSendResponse.
 """
 
@@ -85,10 +86,10 @@ _RETRIED_CODES = frozenset(
     }
 )
 
-# Before the second attempt at one broker; doubled before each further one, so many times.
+# The pause before the second attempt at one broker, and how often it doubles.
 RETRY_FIRST_MS = 100
 RETRY_DOUBLINGS_MAX = 10
-# How long an attempt waits for a newer route, where an older one may do.
+# How long an attempt waits for a newer route while an older one may serve.
 LOOK_AGAIN_MS = 500
 
 
@@ -104,17 +105,17 @@ def send(
     """Send a message and return where it was stored.
 
     Args:
-        queue: where to send it, or what chooses; None for the sharding key's queue, or else the
-            next in turn.
-        is_half: whether it waits for the end of its transaction; `queue_offset` is then where in
-            the half topic.
+        queue: the queue, or a function that chooses one; None for the sharding key's queue, or else
+            the next queue in turn.
+        is_half: whether the message waits for the end of its transaction; `queue_offset` is then
+            the
+            offset in the half topic.
         marks: properties that users must not set.
-        code: the request's.
+        code: the request code.
 
-    Raises: UsageError or ConfigError if the message cannot be sent as it is; SendFailed if every
-    attempt failed; RouteError or ConnectFailed if the topic or the name server is not found;
-    BrokerError if the broker refuses the message for good; RemoteProtocolError if an answer cannot
-    be right.
+    Raises: UsageError or ConfigError if the message is not valid; SendFailed if every attempt
+    failed; RouteError or ConnectFailed if the topic or the name server is not found; BrokerError if
+    the broker refuses the message for good; RemoteProtocolError if an answer cannot be right.
     """
     check_message(message)
     if callable(queue):
@@ -154,12 +155,12 @@ def send_batch(
 ) -> Operation[SendResult]:
     """Send messages of one topic to one queue, in order, in requests as large as brokers take.
 
-    Messages that all have the same sharding key go to its queue.
+    Messages that all have the same sharding key go to the key's queue.
 
-    Returns: `msg_id` and `offset_msg_id` are comma lists, `queue_offset` is the first's; a status
-    that is not SEND_OK goes before those that are.
-    Raises: as `send`; UsageError if the messages do not make a batch; SendFailed says how many of
-    the first messages are stored, if some are.
+    Returns: `msg_id` and `offset_msg_id` are comma lists; `queue_offset` is the first message's
+    offset. If a part has a status other than SEND_OK, the result has that status.
+    Raises: as `send`; UsageError if the messages do not make a batch; SendFailed names the number
+    of messages that are stored, counted from the first.
     """
     check_messages(messages)
     timestamp_ms: int = yield Timestamp()
@@ -170,7 +171,7 @@ def send_batch(
             "a batch goes to one queue, but its messages have several sharding keys; "
             "group them by `select_queue` and name the queue"
         )
-    # All are checked before the first is sent.
+    # All messages are checked before the first is sent.
     parts = list(_make_parts(publisher, messages, timestamp_ms))
     results: list[SendResult] = []
     stored_count = 0
@@ -205,7 +206,7 @@ def send_batch(
 
 
 class _Part(NamedTuple):
-    """What one request of a batch carries."""
+    """The messages that one request of a batch carries."""
 
     code: int
     outgoing: OutgoingMessage
@@ -215,7 +216,7 @@ class _Part(NamedTuple):
 def _make_parts(
     publisher: Publisher, messages: Sequence[Message], timestamp_ms: int
 ) -> Iterator[_Part]:
-    """Encode messages as requests that brokers take, of so many messages and bytes at most."""
+    """Encode messages as requests within the brokers' limits of messages and bytes."""
     config = publisher.config
     for begin in range(0, len(messages), BATCH_COUNT_MAX):
         chunk = messages[begin : begin + BATCH_COUNT_MAX]
@@ -228,13 +229,13 @@ def _make_parts(
 def _cut(
     entries: list[tuple[int, bytes, str]], msg_ids: list[str], bytes_max: int
 ) -> Iterator[_Part]:
-    """Yield entries as one request, or those of each half if that is too large."""
+    """Yield entries as one request, or each half separately if the request is too large."""
     body = encode_batch(entries)
     if len(body) <= bytes_max:
         outgoing = OutgoingMessage(body, 0, 0, "")
         yield _Part(RequestCode.SEND_BATCH_MESSAGE, outgoing, msg_ids)
     elif len(entries) == 1:
-        # What surrounds a message in a batch is too much for the broker.
+        # The message exceeds the broker's limit only with the fields that a batch adds.
         ((flag, alone, properties),) = entries
         outgoing = OutgoingMessage(alone, 0, flag, properties)
         yield _Part(RequestCode.SEND_MESSAGE_V2, outgoing, msg_ids)
@@ -247,10 +248,10 @@ def _cut(
 def send_encoded_batch(
     publisher: Publisher, topic: str, body: bytes, *, queue: MessageQueue | None = None
 ) -> Operation[SendResult]:
-    """Send a batch that `protocol.record.encode_batch`, or its like, has written already.
+    """Send a batch that `protocol.record.encode_batch` or a similar function has encoded.
 
-    Who encodes columns at once has no messages to check; what they hold is the caller's to answer
-    for. The result names no `msg_id`.
+    A caller that encodes columns has no `Message` objects, so the messages are not checked here.
+    The result has no `msg_id`.
 
     Raises: as `send_batch`.
     """
@@ -269,10 +270,10 @@ def send_encoded_batch(
 def send_oneway(
     publisher: Publisher, message: Message, *, queue: QueueChoice | None = None
 ) -> Operation[None]:
-    """Write a message to the connection and hear nothing of it: it may be lost.
+    """Write a message to the connection without an answer: the message may be lost.
 
-    Raises: as `send`, but for what the broker would have answered; TransportError if it could
-    not even be written.
+    Raises: as `send`, without the errors of an answer; TransportError if the message could not be
+    written.
     """
     check_message(message)
     if callable(queue):
@@ -310,7 +311,7 @@ def _ask_user(
 def _target_of(
     publisher: Publisher, topic: str, queue: MessageQueue | None
 ) -> tuple[str, MessageQueue | None]:
-    """Check topic and queue and return them as they are on the wire."""
+    """Check topic and queue and return them with the namespace, as on the wire."""
     namespace = publisher.config.namespace
     topic = namespace.wrap(topic)
     if topic not in publisher.checked_topics:
@@ -328,7 +329,7 @@ def _target_of(
 def _make_request(
     publisher: Publisher, topic: str, outgoing: OutgoingMessage, *, code: int, timestamp_ms: int
 ) -> RemotingCommand:
-    """Make the request but for its queue."""
+    """Make the request without its queue."""
     ext_fields = _make_fields(publisher, topic, code)
     ext_fields |= {
         "f": str(outgoing.sys_flag),
@@ -359,11 +360,12 @@ def _has_timer(
     now_ms: int,
     deadline_ms: int,
 ) -> Operation[bool]:
-    """Return whether all brokers that may get a message delay it by its very `delay`.
+    """Return whether all brokers that may get a message support its exact `delay`.
 
-    RocketMQ 5 does; an older broker would deliver the message at once, and gets a level instead.
+    RocketMQ 5 supports any delay. An older broker would deliver the message at once, so it gets a
+    delay level instead.
 
-    Raises: what finding the route raises; UsageError if no level is that long.
+    Raises: the errors of finding the route; UsageError if no level is long enough.
     """
     assert message.delay is not None
     route, now_ms = yield from _get_route(publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms)
@@ -374,7 +376,7 @@ def _has_timer(
         if (address := publisher.routes.master_address(name)) is not None
     }
     if not addresses <= publisher.versions.keys():
-        # Half of the time is left for the message.
+        # Half of the time is kept for the send.
         timeout_ms = max(1, (deadline_ms - now_ms) // 2)
         yield from _heartbeat(publisher, topic, timeout_ms, now_ms=now_ms)
     old = [
@@ -404,10 +406,10 @@ def _set_queue(request: RemotingCommand, queue: MessageQueue) -> None:
 
 
 class DirectSend(msgspec.Struct, frozen=True):
-    """A send of which nothing has to be found out first: where it goes, and as what.
+    """A prepared send: its request, its queue and its broker's address.
 
-    A face sends it without an operation (`prepare`, `read_answer`); `go_on` is for what comes of it
-    when it fails.
+    A face sends it without running an operation (`prepare`, `read_answer`). After a failed attempt
+    the face runs `go_on`.
     """
 
     address: str
@@ -428,7 +430,10 @@ def prepare(
     timestamp_ms: int,
     now_ms: int,
 ) -> DirectSend | None:
-    """Prepare a send, if route and broker are known and nobody but the caller hears of it.
+    """Prepare a send; None if the send needs the operation.
+
+    A send can be prepared if its route and broker are known, no heartbeat is due, and neither a
+    tracer, observers nor latencies have to be kept.
 
     Raises: UsageError or ConfigError as `send`.
     """
@@ -436,7 +441,7 @@ def prepare(
     if (
         publisher.tracer is not None
         or publisher.observers
-        # Each answer's time counts.
+        # The operation measures the time of each answer.
         or config.avoid_slow_brokers
         or callable(queue)
         or heartbeat_due_ms is None
@@ -445,7 +450,7 @@ def prepare(
         return None
     check_message(message)
     if message.delay is not None:
-        # What its brokers make of that is asked first.
+        # The operation first asks whether the brokers support the delay.
         return None
     topic, queue = _target_of(publisher, message.topic, queue)
     route = publisher.routes.find(topic)
@@ -472,9 +477,9 @@ def prepare(
 def read_answer(
     publisher: Publisher, direct: DirectSend, reply: RemotingCommand | SendAnswered
 ) -> SendResult | None:
-    """Return what an answer says, None if the message is not stored.
+    """Return the result of an answer, None if the message is not stored.
 
-    Raises: RemoteProtocolError if it cannot be right.
+    Raises: RemoteProtocolError if the answer cannot be right.
     """
     if isinstance(reply, SendAnswered):
         return _result_at(
@@ -495,7 +500,7 @@ def read_answer(
 def go_on(
     publisher: Publisher, direct: DirectSend, outcome: RemotingCommand | SendAnswered | SparrowError
 ) -> Operation[SendResult]:
-    """Go on as `send` after an attempt that failed."""
+    """Go on as `send` does after a prepared attempt that failed."""
     assert not isinstance(outcome, SendAnswered)
     return _attempt(
         publisher,
@@ -522,10 +527,12 @@ def _attempt(
     direct: DirectSend | None = None,
     outcome: RemotingCommand | SparrowError | None = None,
 ) -> Operation[SendResult]:
-    """Send the request, and again while that may help and there is time.
+    """Send the request, and send it again while a retry may help and time is left.
 
-    A first attempt that was made already is `direct`, and `outcome` is what came of it.
-    `deadline_ms` ends the time of all, if that does not begin here.
+    Args:
+        deadline_ms: the end of the time for all attempts; None begins the time here.
+        direct: a first attempt that was made already.
+        outcome: the outcome of `direct`.
     """
     config = publisher.config
     now_ms: int = yield Now()
@@ -535,7 +542,8 @@ def _attempt(
         yield from spawn(heartbeat, name=f"heartbeat of {config.group}")
     tried: list[str] = []
     failure: SparrowError | None = None
-    # Whether a broker may have stored it without an answer; whether no other broker may take it.
+    # Whether a broker may have stored the message without an answer; whether only one broker may
+    # take the message.
     is_unknown = is_alone = False
     for attempt in range(1 + config.retry_times):
         if attempt:
@@ -571,7 +579,8 @@ def _attempt(
         if status is not None:
             return _result_of(outcome, status, config.namespace.unwrap_queue(target), msg_id)
         failure = error_of(outcome, address)
-        # Differs from RocketMQ: a broker that forbids is not asked again where no other may be.
+        # Differs from RocketMQ: a broker that answers NO_PERMISSION is not asked again if no
+        # other broker may take the message.
         is_forbidden = outcome.code == ResponseCode.NO_PERMISSION and is_alone
         if outcome.code not in _RETRIED_CODES or failure.is_denial or is_forbidden:
             if is_unknown:
@@ -591,9 +600,9 @@ def _try_once(
     now_ms: int,
     deadline_ms: int,
 ) -> Operation[tuple[MessageQueue, str, RemotingCommand | SparrowError]]:
-    """Send the request to the queue chosen; return that, its broker's address and what came of it.
+    """Send the request to the chosen queue; return the queue, its broker's address, the outcome.
 
-    Raises: what finding the route raises.
+    Raises: the errors of finding the route.
     """
     route, now_ms = yield from _get_route(publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms)
     target, address = choose(route, now_ms=now_ms), ""
@@ -614,11 +623,11 @@ def _try_once(
 def _prepare_retry(
     publisher: Publisher, topic: str, *, pauses: int, now_ms: int, deadline_ms: int
 ) -> Operation[int]:
-    """Look at the route again, and return the time.
+    """Pause if asked to, refresh the route, and return the time.
 
     Args:
-        pauses: which pause it is before that, since nobody else can take the message: the broker
-            may be restarting; 0 for none.
+        pauses: the number of this pause, from 1; 0 for no pause. A pause gives the only broker
+            that can take the message time to restart.
     """
     if pauses:
         pause_ms = RETRY_FIRST_MS << min(pauses - 1, RETRY_DOUBLINGS_MAX)
@@ -648,7 +657,7 @@ def _send_failed(
 
 
 def _subject(topic: str, msg_id: str) -> str:
-    """Return what was sent, as errors name it."""
+    """Return the text by which errors name a message."""
     if not msg_id:
         return f"a batch to topic {topic!r}"
     first, *others = msg_id.split(",")
@@ -660,7 +669,7 @@ def _subject(topic: str, msg_id: str) -> str:
 def _get_route(
     publisher: Publisher, topic: str, *, now_ms: int, deadline_ms: int
 ) -> Operation[tuple[TopicRoute, int]]:
-    """Return the topic's route and the time; the name server is asked if need be."""
+    """Return the topic's route and the time; ask the name server if no usable route is known."""
     route = publisher.routes.find(topic)
     if route is None or not _is_usable(publisher, route, now_ms):
         timeout_ms = max(0, deadline_ms - now_ms)
@@ -694,7 +703,7 @@ def _choose(
 
 
 def select_queue(publisher: Publisher, message: Message) -> Operation[MessageQueue]:
-    """Return the queue that `send` would choose; round robin moves on.
+    """Return the queue that `send` would choose, and advance the round robin.
 
     Raises: RouteError, ConnectFailed, BrokerError, RemoteProtocolError.
     """
@@ -722,7 +731,7 @@ def fetch_publish_queues(publisher: Publisher, topic: str) -> Operation[list[Mes
 
 
 def get_publish_queues(publisher: Publisher, topic: str) -> Operation[list[MessageQueue]]:
-    """Return the queues that take messages of a topic, by the route known if it is fresh.
+    """Return the queues that take messages of a topic, from the known route if it is fresh.
 
     Raises: as `fetch_publish_queues`.
     """
@@ -734,7 +743,7 @@ def get_publish_queues(publisher: Publisher, topic: str) -> Operation[list[Messa
 
 
 def leave(publisher: Publisher) -> Operation[None]:
-    """Unregister this producer at every broker that heard of it; failures do not matter."""
+    """Unregister this producer at every broker where it is registered; ignore failures."""
     if publisher.heartbeat_due_ms is None:
         return
     config = publisher.config
@@ -759,7 +768,7 @@ def _look_again(publisher: Publisher, topic: str, *, timeout_ms: int) -> Operati
     try:
         yield from look_up_publish_route(publisher, topic, timeout_ms=timeout_ms)
     except SparrowError:
-        # The next attempt uses what is known, and fails by itself if that is nothing.
+        # The next attempt uses the known route, and fails without one.
         return
 
 
@@ -813,7 +822,7 @@ def _wrong_answer(target: MessageQueue, what: str) -> RemoteProtocolError:
 
 
 def make_known(publisher: Publisher, message: Message) -> Operation[None]:
-    """Have the brokers know the producer before a message is sent, if a heartbeat is due."""
+    """Register the producer at the brokers before a message is sent, if a heartbeat is due."""
     check_message(message)
     topic, _ = _target_of(publisher, message.topic, None)
     now_ms: int = yield Now()
@@ -825,9 +834,9 @@ def make_known(publisher: Publisher, message: Message) -> Operation[None]:
 def _heartbeat(
     publisher: Publisher, topic: str, timeout_ms: int, *, now_ms: int
 ) -> Operation[None]:
-    """Make the producer known to the masters; a failure waits for the next heartbeat.
+    """Register the producer at the masters; a failure waits for the next heartbeat.
 
-    Whatever begins it: until that is due, nothing else does.
+    The next heartbeat's time is set before the operation runs, so that no other send begins one.
     """
     publisher.heartbeat_due_ms = now_ms + publisher.config.times.heartbeat_ms
     return _beat(publisher, topic, timeout_ms)

@@ -1,7 +1,7 @@
-"""Have messages delivered to the group again later.
+"""Send messages back, so that the group gets them again later.
 
-First the broker is asked to put the message into the group's retry topic itself; where that
-fails, the message is sent there as a new one, at any broker that has the topic.
+First the message's broker is asked to put the message into the group's retry topic. If the broker
+fails, the message is sent to the retry topic as a new message, at any broker that has the topic.
 Source: DefaultMQPushConsumerImpl.sendMessageBack; MQClientAPIImpl.consumerSendMessageBack.
 """
 
@@ -33,11 +33,11 @@ from sparrowmq.protocol.headers import (
 )
 from sparrowmq.protocol.properties import encode_properties
 
-# DefaultMQPushConsumerImpl asks with a timeout of 5000 ms.
+# DefaultMQPushConsumerImpl uses a timeout of 5000 ms.
 SEND_BACK_TIMEOUT_MS = 5_000
-# A message that is sent as a new one begins with this level, as at the broker.
+# A message that is sent as a new one begins with this delay level, as at the broker.
 FIRST_RETRY_LEVEL = 3
-# Brokers at which a message is tried as a new one: the attempts of Java's inner producer.
+# Brokers that are tried with a message as a new one: the attempts of Java's inner producer.
 AGAIN_BROKERS_MAX = 3
 
 
@@ -50,12 +50,12 @@ def send_back(
     max_reconsume_times: int,
     timeout_ms: int = SEND_BACK_TIMEOUT_MS,
 ) -> Operation[None]:
-    """Ask the master of a message's broker to deliver it again later.
+    """Ask the master of a message's broker to deliver the message again later.
 
     Args:
-        message: as it was pulled; its place in the commit log is what counts.
-        delay_level: 0 lets the broker choose by the times it was consumed, -1 means the dead
-            letter queue.
+        message: the message as it was pulled; its position in the commit log identifies it.
+        delay_level: 0 lets the broker choose by the reconsume times, -1 means the dead letter
+            queue.
 
     Raises: TransportError, BrokerError.
     """
@@ -73,7 +73,7 @@ def send_back(
 def send_dead_letter(
     address: str, group: str, *, message: MessageExt, timeout_ms: int = SEND_BACK_TIMEOUT_MS
 ) -> Operation[None]:
-    """Ask the master of a message's broker to put it, as it is, among the group's dead letters.
+    """Ask the master of a message's broker to put the message among the group's dead letters.
 
     Raises: TransportError, BrokerError.
     """
@@ -88,7 +88,7 @@ def send_dead_letter(
 
 
 def queues_for_again(message: MessageExt, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-    """Return where to send a message as a new one: one queue of each broker, a few at most.
+    """Return the queues to try for a message as a new one: one per broker, a few at most.
 
     The message's offset chooses the first, so that messages spread over the retry topic.
     """

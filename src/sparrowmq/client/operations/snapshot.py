@@ -1,9 +1,9 @@
-"""Look at a consumer group from outside, by requests that every RocketMQ broker answers.
+"""Take a snapshot of a consumer group, by requests that every RocketMQ broker answers.
 
-One look asks every broker three things (who is connected, whom it lists, how far the group is), a
-few brokers at a time. Members are asked about themselves beside the wait for the second look; one
-that does not answer costs nothing but its line. Whatever fails is noted and the rest goes on: a
-sick cluster is what this is for.
+One sample asks every broker for the group's connections, its list of members and its progress, a
+few brokers at a time. Members are asked about themselves during the wait for the second sample; a
+member that does not answer only lacks its line. A failure is noted and the snapshot goes on, since
+snapshots are taken of sick clusters.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ from sparrowmq.protocol.wire_names import prepare_types, wire_names
 
 T = TypeVar("T")
 
-# Requests under way at once.
+# The number of requests under way at once.
 WIDTH = 8
-# Members asked about themselves; beyond that a group is large enough to be seen without.
+# The members that are asked about themselves; a larger group is understood without the others.
 RUNNING_INFO_MEMBERS_MAX = 64
 
-# Java's class names, by which members report their strategy, to the names used here.
+# Java's class names, by which members report their strategy, and the strategies' names here.
 _STRATEGY_CLASSES = {
     "AllocateMessageQueueAveragely": "AVG",
     "AllocateMessageQueueAveragelyByCircle": "AVG_BY_CIRCLE",
@@ -81,7 +81,7 @@ _STRATEGY_CLASSES = {
 
 
 class _Connections(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """ConsumerConnection, with enumerations as texts: newer brokers have values of their own."""
+    """ConsumerConnection with enumerations as texts, since newer brokers have further values."""
 
     connection_set: list[ClientConnection] = []
     subscription_table: dict[str, SubscriptionData] = {}
@@ -101,11 +101,11 @@ def take_snapshot(
     strategy: str | None = None,
     asks_members: bool = True,
 ) -> Operation[GroupSnapshot]:
-    """Look at a group once, or twice with a pause.
+    """Take a snapshot of a group, from one sample or from two with a pause.
 
     Args:
-        interval_ms: the pause; 0 looks once, and no rates are known then.
-        strategy: the allocation strategy of the group; None takes what members report, or AVG.
+        interval_ms: the pause; 0 takes one sample, and the snapshot has no rates.
+        strategy: the group's allocation strategy; None takes the members' reports, or AVG.
         asks_members: whether to ask members about themselves, through a broker.
 
     Raises: ConnectFailed if no name server answers; RouteError if no broker is known; UsageError
@@ -196,7 +196,7 @@ def _listed_ids(address: str, group: str, *, timeout_ms: int) -> Operation[tuple
     try:
         return tuple((yield from consumer_list(address, group, timeout_ms=timeout_ms)))
     except BrokerError as error:
-        # The broker has no code of its own for a group that nobody is in.
+        # The broker has no separate code for a group without members.
         if error.code == ResponseCode.SYSTEM_ERROR:
             return ()
         raise
@@ -222,7 +222,7 @@ def _progress(
     try:
         reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
     except BrokerError:
-        # Brokers of some versions refuse for a group that has committed nothing.
+        # Brokers of some versions refuse the request for a group that has committed nothing.
         return []
     stats = decode_answer(ConsumeStats, reply, address, absent=b"{}")
     return [
@@ -234,7 +234,7 @@ def _progress(
 def _with_uncommitted(
     directory: Directory, group: str, sample: Sample, topics: Sequence[TopicSnapshot]
 ) -> Operation[Sample]:
-    """Add the queues of topics in which the group has committed nothing, which brokers omit."""
+    """Add the queues of topics without a committed offset, which brokers omit."""
     known = {(p.queue.topic, p.queue.broker_name) for p in sample.progress}
     address_of = {broker.broker_name: broker.address for broker in sample.brokers}
     missing = [
@@ -269,7 +269,7 @@ def _progress_quietly(
 
 
 def _check_group_known(directory: Directory, group: str, sample: Sample) -> Operation[None]:
-    """Raise unless some broker knows the group, or none answers completely."""
+    """Raise unless a broker knows the group or no broker answered completely."""
     answering = [broker for broker in sample.brokers if not broker.failure]
     if not answering:
         broker = sample.brokers[0]
@@ -296,7 +296,7 @@ def _check_group_known(directory: Directory, group: str, sample: Sample) -> Oper
 
 
 def _topics_of(group: str, sample: Sample) -> tuple[str, ...]:
-    """Return what the group subscribes or, without members, where it has offsets."""
+    """Return the group's subscribed topics or, without members, the topics of its offsets."""
     subscribed = {s.topic for broker in sample.brokers for s in broker.subscriptions}
     if not subscribed:
         subscribed = {progress.queue.topic for progress in sample.progress}
@@ -317,7 +317,7 @@ def _view_topic(directory: Directory, topic: str) -> Operation[TopicSnapshot]:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 routes[server] = TopicRouteData()
         except SparrowError:
-            # A name server that does not answer says nothing about the topic.
+            # A name server that does not answer is left out.
             continue
     best = max(routes.values(), key=lambda data: len(data.queue_datas), default=TopicRouteData())
     surplus = yield from _surplus_offsets(directory, topic, best)
@@ -348,7 +348,7 @@ def _view_topic(directory: Directory, topic: str) -> Operation[TopicSnapshot]:
 def _surplus_offsets(
     directory: Directory, topic: str, route: TopicRouteData
 ) -> Operation[tuple[tuple[MessageQueue, int], ...]]:
-    """Return how many messages are in the queues beyond readQueueNums."""
+    """Return the number of messages in each queue beyond readQueueNums."""
     read_count = {d.broker_name: d.read_queue_nums for d in route.queue_datas}
     has_surplus = {
         d.broker_name for d in route.queue_datas if d.read_queue_nums < d.write_queue_nums
@@ -376,7 +376,7 @@ def _surplus_offsets(
 def _ask_members(
     directory: Directory, group: str, sample: Sample, *, is_wanted: bool
 ) -> Operation[tuple[MemberReport, ...]]:
-    """Ask each member about itself, through the first broker that it is connected to."""
+    """Ask each member for its report, through the first broker that it is connected to."""
     through: dict[str, str] = {}
     for broker in sample.brokers:
         for seat in broker.seats:
@@ -423,7 +423,7 @@ def _ask_member(
 
 
 def parse_strategy_name(text: str) -> str:
-    """Return the strategy's name in what a member reports, "" if there is none.
+    """Return the name of the strategy that a member reports, "" if it reports none.
 
     Args:
         text: a name, or Java's `package.Class@hash`.

@@ -1,4 +1,4 @@
-"""What a topic is and holds: its settings and queues at every broker, and who reads it.
+"""A topic's settings and queues at every broker, and the groups that consume it.
 
 Source: AdminBrokerProcessor.getTopicStatsInfo, queryTopicConsumeByWho, updateAndCreateTopic.
 """
@@ -45,7 +45,7 @@ _NAMES_OF_PERMS = {value: name for name, value in _PERMS.items()}
 
 
 def parse_perm(text: str) -> int:
-    """Return a topic's permissions of `r`, `w`, `rw` or `none`. Raises: ConfigError."""
+    """Parse a topic's permissions: `rw`, `r`, `w` or `none`. Raises: ConfigError."""
     try:
         return _PERMS[text]
     except KeyError:
@@ -53,7 +53,7 @@ def parse_perm(text: str) -> int:
 
 
 def perm_name(perm: int) -> str:
-    """Write a topic's permissions: `rw`, `r`, `w` or `none`."""
+    """Return a topic's permissions as text: `rw`, `r`, `w` or `none`."""
     return _NAMES_OF_PERMS[perm & (PERM_READ | PERM_WRITE)]
 
 
@@ -76,7 +76,7 @@ def _read_topics(reply: RemotingCommand, address: str) -> list[str]:
 
 
 class QueueStatus(NamedTuple):
-    """What one queue holds; `last_timestamp_ms` is when its last message came, None if none did."""
+    """One queue's offsets; `last_timestamp_ms` is the last message's store time, None for none."""
 
     queue: MessageQueue
     min_offset: int
@@ -86,14 +86,14 @@ class QueueStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStatus:
-    """A topic in full.
+    """A topic's full status.
 
     Args:
-        topic: its name.
-        places: its settings, by broker name.
-        addresses: brokers by id (0 is the master) to `host:port`, by broker name.
-        queues: what its queues hold, by broker name and queue id.
-        groups: who subscribes to it or has committed offsets in it, by name.
+        topic: the topic's name.
+        places: the topic's settings, by broker name.
+        addresses: by broker name, the `host:port` of each broker id (0 is the master).
+        queues: the status of each queue, by broker name and queue id.
+        groups: the groups that subscribe to the topic or have committed offsets in it, by name.
     """
 
     topic: str
@@ -104,7 +104,7 @@ class TopicStatus:
 
 
 def topic_status(directory: Directory, topic: str) -> Operation[TopicStatus]:
-    """Look at a topic: one route, and two requests to each of its brokers.
+    """Return a topic's status, by its route and two requests to each of its brokers.
 
     Raises: TopicRouteNotFound; ConnectFailed, TransportError, BrokerError.
     """
@@ -167,13 +167,13 @@ def plan_topic_update(
     write_queues: int | None = None,
     perm: int | None = None,
 ) -> Operation[list[TopicChange]]:
-    """Say what an update of a topic would change, at each broker that has it. Nothing is changed.
+    """Return the changes that an update of a topic would make, without making them.
 
     Args:
-        read_queues, write_queues: how many queues of each broker; None leaves them.
-        perm: as `parse_perm` returns; None leaves it.
+        read_queues, write_queues: the number of queues at each broker; None leaves the number.
+        perm: the permissions that `parse_perm` returns; None leaves them.
 
-    Raises: TopicRouteNotFound if no broker has it; ConfigError; TransportError; BrokerError.
+    Raises: TopicRouteNotFound if no broker has the topic; ConfigError; TransportError; BrokerError.
     """
     topic = directory.namespace.wrap(topic)
     for name, value in (("read_queues", read_queues), ("write_queues", write_queues)):
@@ -221,7 +221,8 @@ def update_topic(directory: Directory, changes: Sequence[TopicChange]) -> Operat
 
 
 def _find_config(directory: Directory, address: str, topic: str) -> Operation[TopicConfig | None]:
-    # Only 5.x answers for one topic (GET_TOPIC_CONFIG); the whole table every broker has.
+    # Only 5.x brokers answer for one topic (GET_TOPIC_CONFIG); every broker returns the whole
+    # table.
     code = RequestCode.GET_ALL_TOPIC_CONFIG
     reply = yield from ask(address, code, timeout_ms=directory.timeout_ms)
     table = decode_answer(TopicConfigTable, reply, address, bytes_max=FRAME_BYTES_MAX)

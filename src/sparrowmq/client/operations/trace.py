@@ -1,6 +1,6 @@
-"""Trace of what is sent and consumed, beside the traffic: it never fails or delays a message.
+"""Trace the messages sent and consumed. Tracing never fails or delays a message.
 
-Entries gather while a message of them is on its way, and are dropped where there are too many.
+Entries gather while the last trace message is under way. Surplus entries are dropped.
 One-way sends and failed ones are not traced, as with RocketMQ.
 Source: SendMessageTraceHookImpl.java, ConsumeMessageTraceHookImpl.java, AsyncTraceDispatcher.java.
 """
@@ -20,12 +20,12 @@ from sparrowmq.model import Message, MessageExt, MessageQueue, SendResult, SendS
 from sparrowmq.protocol import trace
 from sparrowmq.protocol.trace import ConsumedCode, TracedType, TraceEntry
 
-# How long entries gather before they are sent, and the pause after some could not be.
+# How long entries gather before they are sent, and the pause after a failed send.
 GATHER_MS = 20
 PAUSE_MS = 1_000
 # How long a client that is closed waits for its last entries.
 FINISH_MS = 1_000
-# BrokerConfig.regionId; a broker's own is in the messages that come from it.
+# BrokerConfig.regionId. A message names the region of its broker.
 DEFAULT_REGION = "DefaultRegion"
 PROPERTY_REGION = "MSG_REGION"
 
@@ -37,7 +37,7 @@ def send_traced(
     queue: QueueChoice | None = None,
     is_half: bool = False,
 ) -> Operation[SendResult]:
-    """Send as `send` does, and trace it if the producer does that."""
+    """Send as `send` does, and trace the message if the producer has a tracer."""
     operation = send(publisher, message, queue=queue, is_half=is_half)
     if publisher.tracer is None:
         return operation
@@ -49,7 +49,7 @@ def send_traced(
 def send_batch_traced(
     publisher: Publisher, messages: Sequence[Message], *, queue: MessageQueue | None = None
 ) -> Operation[SendResult]:
-    """Send as `send_batch` does, and trace each message if the producer does that."""
+    """Send as `send_batch` does, and trace each message if the producer has a tracer."""
     operation = send_batch(publisher, messages, queue=queue)
     if publisher.tracer is None:
         return operation
@@ -94,7 +94,7 @@ def _trace_send(
 
 
 class TracedDelivery(NamedTuple):
-    """A call of a listener that was traced: by whom, of what, and since when."""
+    """A traced call of a listener: its tracer, its messages, its request id and its start."""
 
     tracer: Tracer
     messages: Sequence[MessageExt]
@@ -106,7 +106,7 @@ class TracedDelivery(NamedTuple):
 def trace_delivery(
     tracer: Tracer | None, messages: Sequence[MessageExt]
 ) -> Operation[TracedDelivery | None]:
-    """Trace that a listener is about to get messages, if that is wanted."""
+    """Trace that a listener is about to get messages, if the consumer has a tracer."""
     if tracer is None:
         return None
     timestamp_ms: int = yield Timestamp()
@@ -129,7 +129,7 @@ def trace_delivery(
 
 
 def trace_consumed(traced: TracedDelivery | None, code: ConsumedCode) -> Operation[None]:
-    """Trace what became of a delivery, if it was traced."""
+    """Trace the outcome of a delivery whose start was traced."""
     if traced is None:
         return
     now_ms: int = yield Now()
@@ -149,14 +149,14 @@ def trace_consumed(traced: TracedDelivery | None, code: ConsumedCode) -> Operati
 
 
 def record(tracer: Tracer, entries: Iterable[TraceEntry]) -> Operation[None]:
-    """Have entries sent soon, by a task of their own."""
+    """Hand entries to a separate task, which sends them soon."""
     tracer.add(entries)
     if tracer.sending is None or tracer.sending.done:
         tracer.sending = yield Spawn(_send_all(tracer), "trace")
 
 
 def _send_all(tracer: Tracer) -> Operation[None]:
-    """Send what waits, until nothing does; what cannot be sent is dropped."""
+    """Send entries until none waits; drop entries that cannot be sent."""
     yield Sleep(GATHER_MS)
     while (taken := tracer.take()) is not None:
         message, count = taken
@@ -168,11 +168,11 @@ def _send_all(tracer: Tracer) -> Operation[None]:
 
 
 def finish(tracer: Tracer | None) -> Operation[None]:
-    """Wait for the rest to be sent, for a moment."""
+    """Wait a short time until the last entries are sent."""
     if tracer is None or tracer.sending is None:
         return
     try:
         yield from join(tracer.sending, timeout_ms=FINISH_MS)
     except SparrowError:
-        # What is left is dropped: nobody waits for trace.
+        # The remaining entries are dropped: closing does not wait for traces.
         return

@@ -1,7 +1,7 @@
 """Transactions: send a half message, end it, and answer brokers that ask for its outcome.
 
-A half message whose end did not reach the broker is asked for later: at any producer of the group
-that is connected then. So a producer keeps registering at all brokers.
+If the end of a half message does not reach the broker, the broker later asks any connected producer
+of the group for the outcome. A producer therefore registers at all brokers repeatedly.
 
 Source: DefaultMQProducerImpl.sendMessageInTransaction, endTransaction, checkTransactionState.
 """
@@ -45,7 +45,7 @@ def send_half(
 ) -> Operation[HalfMessage]:
     """Send a message that waits for the end of its transaction.
 
-    Raises: as `send`; SendFailed also if the broker does not say that it is safely stored.
+    Raises: as `send`; SendFailed also if the broker does not confirm that it is safely stored.
     """
     check_message(message)
     if message.delay_level:
@@ -66,10 +66,10 @@ def send_half(
 def end(
     coordinator: Coordinator, half: HalfMessage, outcome: TransactionState
 ) -> Operation[TransactionState]:
-    """Report to the broker how a transaction ended, and return what the broker knows now.
+    """Report a transaction's outcome to the broker, and return the outcome that it confirmed.
 
-    The request is sent once: the broker asks if it was lost, and a second commit would deliver the
-    message twice.
+    The request is sent once. If it is lost, the broker asks for the outcome. A second commit would
+    deliver the message twice.
 
     Returns: the outcome, or UNKNOWN if the broker did not confirm it.
     """
@@ -97,7 +97,7 @@ def end(
 
 
 def serve(coordinator: Coordinator) -> Operation[None]:
-    """Register the producer at the brokers and answer their questions, until it is closed."""
+    """Register the producer and answer the brokers' questions until the producer is closed."""
     coordinator.is_beating, coordinator.answering = False, 0
     while not coordinator.is_closing:
         coordinator.wake.clear()
@@ -116,7 +116,7 @@ def serve(coordinator: Coordinator) -> Operation[None]:
 
 
 def _heartbeat(coordinator: Coordinator) -> Operation[None]:
-    """Make the producer known to all masters."""
+    """Register the producer at all masters."""
     publisher = coordinator.publisher
     config = publisher.config
     timeout_ms = config.times.invoke_timeout_ms
@@ -126,7 +126,7 @@ def _heartbeat(coordinator: Coordinator) -> Operation[None]:
         coordinator.addresses = tuple(sorted(broker.address for broker in brokers))
         is_complete = True
     except SparrowError as error:
-        # The brokers known before get the heartbeat all the same.
+        # The brokers known before still get the heartbeat.
         coordinator.report(RequestFailed("list of brokers", None, error))
     producer = ProducerData(group_name=config.group)
     data = HeartbeatData(client_id=config.client_id, producer_data_set=[producer])
@@ -142,7 +142,7 @@ def _heartbeat(coordinator: Coordinator) -> Operation[None]:
 
 
 def _answer(coordinator: Coordinator, question: Question) -> Operation[None]:
-    """Have the user's function give the outcome, and answer the broker that asked."""
+    """Ask the user's function for the outcome, and answer the broker that asked."""
     address, header, message = question
     try:
         outcome = yield Call(coordinator.check, (message,))
@@ -170,7 +170,7 @@ def _answer(coordinator: Coordinator, question: Question) -> Operation[None]:
 
 
 def _leave(coordinator: Coordinator) -> Operation[None]:
-    """Unregister this producer at every broker; failures do not matter."""
+    """Unregister this producer at every broker; ignore failures."""
     config = coordinator.publisher.config
     yield from gather_outcomes(
         [

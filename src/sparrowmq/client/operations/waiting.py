@@ -1,4 +1,4 @@
-"""Wait for a member: until it consumes its share, or until it is through with what there is."""
+"""Wait until a member consumes its share, or has consumed all messages of its queues."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.membership.process_queue import ProcessQueueState
 from sparrowmq.model import MessageQueue
 
-# How long users wait unless they say otherwise.
+# The default timeout of the waits.
 WAIT_MS = 30_000
-# Between two looks at the member.
+# The pause between two checks of the member.
 LOOK_MS = 20
 
 
 def wait_assigned(subscriber: Subscriber, *, timeout_ms: int) -> Operation[list[MessageQueue]]:
-    """Wait until the member has queues and consumes every one; [] if the time runs out first."""
+    """Wait until the member has queues and consumes each of them; [] if the time runs out."""
     now_ms: int = yield Now()
     deadline_ms = now_ms + timeout_ms
     while now_ms < deadline_ms:
@@ -35,10 +35,10 @@ def _is_consuming_all(subscriber: Subscriber) -> bool:
 
 
 def wait_idle(subscriber: Subscriber, *, timeout_ms: int) -> Operation[bool]:
-    """Wait until everything that the member's queues have now is consumed and committed.
+    """Wait until all messages that the member's queues have now are consumed and committed.
 
-    What is to be delivered again later counts as consumed. A queue that goes to another member
-    meanwhile is that one's matter.
+    A message that is to be delivered again later counts as consumed. A queue that goes to another
+    member meanwhile is not waited for.
 
     Returns: False if the time runs out first.
     Raises: RouteError, TransportError, BrokerError.
