@@ -1,3 +1,3 @@
-"""The broker: machines that decide what a request does, and the server that carries it out."""
+"""The broker: machines that handle requests, and the server that performs their outputs."""
 
 from __future__ import annotations

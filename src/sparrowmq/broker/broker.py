@@ -1,7 +1,7 @@
 """The broker as a machine: commands in, outputs out.
 
-It does no I/O but through the store's `Storage`, and no waiting at all. What takes time is handed
-out as work that the server runs in threads, one round at a time, and feeds back:
+The machine does I/O only through the store's `Storage`, and never waits. Slow work is returned to
+the server, which runs it in threads, one round at a time, and reports its end:
 
     flush_work()        -> flushed(work, error)      the commit log to the disk (group commit)
     journal_work()      -> journaled(work, error)    changes of the configuration
@@ -9,8 +9,8 @@ out as work that the server runs in threads, one round at a time, and feeds back
     expiry_work()       -> expired(work, error)      files of old messages
     registration_work() -> registered(work)          topics to the name servers
 
-While a round runs, requests go on; what they need is covered by the next round. Replies wait for
-the rounds they depend on in `PendingReplies`.
+Requests go on while a round runs; the next round covers their changes. Replies wait in
+`PendingReplies` for the rounds that they depend on.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from sparrowmq.store.message_store import MessageStore
 from sparrowmq.store.results import PutStatus
 from sparrowmq.store.retention import RetentionFact
 
-# How often a table of locks is cleaned, and silent clients looked for. RocketMQ looks every 10 s.
+# How often expired locks and silent clients are removed. RocketMQ looks every 10 s.
 SCAN_INTERVAL_MS = 1_000
-# A tick with more messages than this is no moment to index older ones.
+# A tick with more new messages than this does not index older ones.
 _IDLE_PUTS_MAX = 200
-# How many queues a tick looks at for files of expired messages: some 10 ms.
+# How many queues a tick checks for files of expired messages: some 10 ms.
 _QUEUES_SWEPT_MAX = 200
-# From a lost name server to the next registration. RocketMQ waits for its 30 s.
+# From a lost name server to the next registration. RocketMQ waits for its next round, every 30 s.
 REGISTRATION_RETRY_MS = 1_000
 
 PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
@@ -142,10 +142,10 @@ class Broker:
     """One broker.
 
     Args:
-        store: loaded; the broker is its only user.
-        random_below: picks a number from 0 to one less than its argument.
-        saved: what the config files say.
-        access: who may do what; None lets everybody do everything.
+        store: the loaded store; the broker is its only user.
+        random_below: returns a random number from 0 to one less than its argument.
+        saved: the contents of the config files.
+        access: the access rules; None allows everything.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Broker:
         self._saving = ConfigSaving(self.state, saved)
         self._saving.load(saved, now_ms=now_ms, timestamp_ms=timestamp_ms)
         self._flush_runs = False
-        # After a shortage: until it is over, and until the next tick.
+        # After a shortage of disk space: until the shortage ends, and until the next tick.
         self._flush_is_short = False
         self._flush_rests = False
         self._puts_seen = 0
@@ -187,7 +187,7 @@ class Broker:
     def handle(
         self, command: RemotingCommand, connection: Connection, *, now_ms: int, timestamp_ms: int
     ) -> Sequence[Output]:
-        """Take one command and return what to do."""
+        """Handle one command and return its outputs."""
         if command.header is not None and self.state.access is None:
             outputs = plain_send.send_plain(
                 self.state, command, connection, now_ms=now_ms, timestamp_ms=timestamp_ms
@@ -227,9 +227,9 @@ class Broker:
         ]
 
     def settle(self, *, now_ms: int) -> list[Output]:
-        """Write what was appended, make what can be read visible, answer who waits for either.
+        """Write appended messages, show them to readers, and answer the sends and pulls that wait.
 
-        Call it again while `is_unsettled`: a call answers a bounded number of pulls.
+        Call `settle` again while `is_unsettled`: one call answers a bounded number of pulls.
         """
         store, pending = self.state.store, self.state.pending
         written = store.write()
@@ -251,12 +251,12 @@ class Broker:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether more held pulls are to be answered than one call of `settle` does."""
+        """Whether `settle` must be called again to answer further held pulls."""
         return self.state.holds.has_ended
 
     @property
     def awaits_turn(self) -> bool:
-        """Whether what was handled needs `settle`, or work that is begun behind it."""
+        """Whether a handled command needs `settle`, or a round that begins after it."""
         state = self.state
         return (
             state.store.awaits_dispatch
@@ -268,7 +268,7 @@ class Broker:
         )
 
     def tick(self, *, now_ms: int, timestamp_ms: int) -> list[Output]:
-        """Do what is due by time; call it about every 100 ms, and `settle` behind it."""
+        """Do the work that is due by time; call it about every 100 ms, and then `settle`."""
         state = self.state
         self._flush_rests = False
         state.holds.expire(now_ms)
@@ -309,7 +309,7 @@ class Broker:
         return outputs
 
     def is_work_due(self, now_ms: int) -> bool:
-        """Return whether `flush_work` and its like may have something: most turns need none."""
+        """Return whether `flush_work` or another kind of work may be due; most turns have none."""
         state = self.state
         is_flush_due = state.config.sync_flush or now_ms >= self._flush_due_ms
         return (
@@ -320,7 +320,7 @@ class Broker:
         )
 
     def flush_work(self, *, now_ms: int) -> FlushWork | None:
-        """Return what to flush, or None if a flush runs, nothing is new, or it is not yet time."""
+        """Return what to flush; None if a flush runs, nothing is new, or no flush is due."""
         if self._flush_runs or self._flush_rests:
             return None
         config = self.state.config
@@ -333,16 +333,16 @@ class Broker:
         return work
 
     def last_flush_work(self) -> FlushWork | None:
-        """Return what is left to flush before the broker stops, whether it is time or not."""
+        """Return what is left to flush before the broker stops, due or not."""
         assert not self._flush_runs
         work = self.state.store.flush_work()
         self._flush_runs = work is not None
         return work
 
     def flushed(self, work: FlushWork, error: Exception | None, *, now_ms: int) -> list[Output]:
-        """Take the end of a flush: release the sends it covers, then wake pulls.
+        """Take in the end of a flush: release the sends that it covers, then wake pulls.
 
-        After a shortage the sends wait for the next flush, which a tick begins.
+        After a shortage of disk space the sends wait for the next flush, which a tick begins.
         """
         self._flush_runs = False
         store, pending = self.state.store, self.state.pending
@@ -363,7 +363,7 @@ class Broker:
         return self._saving.journal_work(now_ms=now_ms)
 
     def journaled(self, work: JournalWork, error: Exception | None) -> list[Output]:
-        """Take the end of a round of journalling."""
+        """Take in the end of a round of journalling."""
         return self._saving.journaled(work, error)
 
     def save_work(self, *, now_ms: int) -> SaveWork | None:
@@ -371,30 +371,30 @@ class Broker:
         return self._saving.save_work(now_ms=now_ms)
 
     def ask_last_save(self) -> None:
-        """Have everything written that changed, before the broker stops."""
+        """Ask for a last write of all changed tables, before the broker stops."""
         self._saving.ask_last()
 
     def saved(self, work: SaveWork, error: Exception | None) -> None:
-        """Take the end of a round of config writing."""
+        """Take in the end of a round of config writing."""
         self._saving.saved(work, error)
 
     def expiry_work(
         self, *, now_ms: int, timestamp_ms: int
     ) -> tuple[ExpiryWork | None, list[Output]]:
-        """Return files of old messages to remove, or None; and what is to be said."""
+        """Return the files of old messages to remove, or None, and outputs."""
         work, facts = self.state.retention.work(now_ms=now_ms, timestamp_ms=timestamp_ms)
         return work, _facts(facts)
 
     def expired(self, work: ExpiryWork, error: Exception | None) -> list[Output]:
-        """Take the end of a removal."""
+        """Take in the end of a removal of files."""
         return _facts(self.state.retention.done(work, error))
 
     def ask_registration(self, *, now_ms: int) -> None:
-        """Have the broker register soon, since a name server may not know it."""
+        """Ask for a registration soon, since a name server may not know the broker."""
         self._registration_due_ms = min(self._registration_due_ms, now_ms + REGISTRATION_RETRY_MS)
 
     def registration_work(self) -> RegistrationWork | None:
-        """Return what to register at the name servers, or None."""
+        """Return the topics to register at the name servers, or None."""
         number = self.state.registrations.begin()
         if number is None:
             return None
@@ -403,10 +403,10 @@ class Broker:
         return RegistrationWork(number, base, topics.take_unregistered(), topics.table())
 
     def registered(self, *, is_complete: bool, now_ms: int) -> list[Output]:
-        """Take the end of a registration.
+        """Take in the end of a registration.
 
         Args:
-            is_complete: whether every name server took it; if not, it is soon tried again.
+            is_complete: whether every name server accepted it; if not, the broker soon tries again.
         """
         self.state.registrations.finish()
         if not is_complete:

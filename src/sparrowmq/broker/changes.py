@@ -1,8 +1,8 @@
-"""What the broker's journal holds: changes of topics, consumer groups and queue locks.
+"""The records of the broker's journal: changes of topics, consumer groups and queue locks.
 
-A change gives a name's new value, None where there is none any more, so a change that is made once
-more changes nothing. `FiledVersions` begins each segment: the versions of the files that its
-changes are to be added to. Where a file has another version, another broker has written the file
+A change holds the new value of a name, None for a removed name. Applying a change twice therefore
+has no further effect. `FiledVersions` begins each segment: the versions of the files to which the
+segment's changes are added. If a file has another version, another broker has written the file
 since, and the journal's changes of its table are void.
 """
 
@@ -43,7 +43,7 @@ class GroupTableChange(Struct, frozen=True, tag="group", tag_field="what"):
 
 
 class LockChange(Struct, frozen=True, tag="lock", tag_field="what"):
-    """Who holds a queue for a group now, and for how long yet."""
+    """The holder of a queue for a group, and the rest of the lease."""
 
     group: str
     queue: MessageQueue
@@ -65,7 +65,7 @@ def encode_changes(changes: Sequence[Change]) -> bytes:
 def decode_changes(batch: bytes) -> list[Change]:
     """Read a batch of the journal.
 
-    Raises: StoreError if it is none of ours.
+    Raises: StoreError for bytes that are not a batch of changes.
     """
     try:
         return _decoder.decode(batch)

@@ -13,53 +13,54 @@ KEEP_ALL = RetentionConfig(reserved_hours=0, full_percent=100)
 
 
 class DuplicateClientIdPolicy(StrEnum):
-    """What happens to a member of a CLUSTERING group whose client id is in use already.
+    """The treatment of a member of a CLUSTERING group whose client id is in use already.
 
-    Members that share an id consume the same queues, and other queues are consumed by nobody.
+    Members that share an id consume the same queues and leave other queues unowned.
     """
 
     WARN = "warn"
-    """It is taken, as RocketMQ does, logged and counted."""
+    """The member is accepted, as in RocketMQ; the duplicate is logged and counted."""
     REJECT = "reject"
-    """Its heartbeats are refused until the other connection is gone or its heartbeats expire."""
+    """The member's heartbeats are refused until the other connection closes or expires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """How one broker behaves.
+    """The settings of one broker.
 
     Args:
         address: `ip:port` as clients reach the broker; message ids carry it, so it must be an ip.
-        broker_name: the name of the group of one master and its slaves; we are always the master.
+        broker_name: the name of one master and its slaves; this broker is always the master.
         cluster_name: the cluster the broker registers in.
-        sync_flush: acknowledge a message only when it is on the disk, and show it to readers then.
+        sync_flush: acknowledge a message, and show it to readers, only once it is on the disk.
         auto_create_topics: make an unknown topic at its first send, from the template the
             producer names (TBW102). BrokerConfig.autoCreateTopicEnable.
         auto_create_groups: make an unknown consumer group at its first use.
             BrokerConfig.autoCreateSubscriptionGroup.
         default_topic_queue_count: queues of the template. BrokerConfig.defaultTopicQueueNums.
-        message_bytes_max: largest body. MessageStoreConfig.maxMessageSize.
-        batch_count_max: most messages in one batch.
-        pull_count_max: most messages one pull returns, whatever it asks for.
-        pull_bytes_max: most bytes one pull returns, unless one message alone is larger.
-        topics_max: most topics.
-        registration_interval_ms: between registrations when nothing changes.
+        message_bytes_max: the largest body. MessageStoreConfig.maxMessageSize.
+        batch_count_max: the most messages in one batch.
+        pull_count_max: the most messages that one pull returns, whatever it asks for.
+        pull_bytes_max: the most bytes that one pull returns, unless one message alone is larger.
+        topics_max: the most topics.
+        registration_interval_ms: the time between registrations when nothing changes.
             BrokerConfig.registerNameServerPeriod.
-        offsets_save_interval_ms: how old a committed offset on the disk may be.
+        offsets_save_interval_ms: the time between two writes of the committed offsets.
             BrokerConfig.flushConsumerOffsetInterval is 5 s.
-        async_flush_interval_ms: between flushes when sends do not wait for them.
+        async_flush_interval_ms: the time between flushes when sends do not wait for them.
             MessageStoreConfig.flushIntervalCommitLog.
-        in_memory_bytes_max: how far behind the log's end a message counts as in memory; RocketMQ
-            takes 40 % of the machine's.
-        duplicate_client_id: what happens when two connections of a group give one client id.
+        in_memory_bytes_max: how far before the log's end a message counts as in memory; RocketMQ
+            takes 40 % of the machine's memory.
+        duplicate_client_id: the treatment of a second connection of a group with the same client
+            id.
         retention: when messages expire; by default never.
         region: the region every send answer names. BrokerConfig.regionId.
-        transaction_timeout_ms: how long a half message is left alone before its producer is asked
+        transaction_timeout_ms: the age of a half message at which its producer is first asked
             for the outcome. BrokerConfig.transactionTimeOut.
-        transaction_check_interval_ms: between rounds of asking.
+        transaction_check_interval_ms: the time between rounds of asking.
             BrokerConfig.transactionCheckInterval.
-        transaction_check_max: how often a producer is asked for one message, before it is put
-            into TRANS_CHECK_MAX_TIME_TOPIC. BrokerConfig.transactionCheckMax.
+        transaction_check_max: how often a producer is asked about one message before the message
+            goes into TRANS_CHECK_MAX_TIME_TOPIC. BrokerConfig.transactionCheckMax.
     """
 
     address: str
@@ -86,7 +87,7 @@ class BrokerConfig:
     transaction_check_max: int = 15
 
     def __post_init__(self) -> None:
-        """Check what would fail late."""
+        """Check settings whose faults would show late. Raises: ConfigError."""
         for name in ("broker_name", "cluster_name"):
             value: str = getattr(self, name)
             if not value or not value.isprintable() or set(value) & set("/\\ "):

@@ -1,4 +1,4 @@
-"""The broker's configuration on a disk: reading and writing what `config_saving` decides."""
+"""Read and write the broker's configuration on a disk, as `config_saving` decides."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ T = TypeVar("T", bound=Struct)
 
 
 class SavedConfig(NamedTuple):
-    """What was saved.
+    """The tables that were saved.
 
     Args:
-        losses: what was saved and cannot be had any more.
+        losses: texts that name saved content that can no longer be read.
     """
 
     tables: SavedTables
@@ -54,9 +54,9 @@ class SavedConfig(NamedTuple):
 
 
 def read_tables(storage: Storage) -> SavedConfig:
-    """Return what the config files and the journal say.
+    """Return the tables of the config files and the changes of the journal.
 
-    Raises: StoreError for a file that has neither content nor backup that can be understood;
+    Raises: StoreError for a file of which neither the content nor the backup can be read;
         OSError.
     """
     losses: list[str] = []
@@ -70,7 +70,7 @@ def read_tables(storage: Storage) -> SavedConfig:
     topics, groups = read(TOPICS_FILE, TopicConfigTable), read(GROUPS_FILE, SubscriptionGroupTable)
     journal = read_journal(storage, CONFIG_DIRECTORY)
     changes = [change for batch in journal.batches for change in decode_changes(batch)]
-    # A backup is older than the journal, and all the better for its changes.
+    # The journal's changes are newer than a backup, so they are applied to it as well.
     if not losses:
         changes = _drop_void(changes, topics, groups, losses)
     losses += journal.damages
@@ -92,7 +92,7 @@ def _drop_void(
     groups: SubscriptionGroupTable | None,
     losses: list[str],
 ) -> list[Change]:
-    """Leave out the changes of files that another broker has written since."""
+    """Return the changes, without those of files that another broker has written since."""
     filed = [change for change in changes if isinstance(change, FiledVersions)]
     for name, table, versions, change_type in (
         (TOPICS_FILE, topics, [each.topics for each in filed], TopicTableChange),
@@ -109,12 +109,12 @@ def _drop_void(
     return changes
 
 
-# At most so many names of lost changes are logged.
+# The most names of lost changes that are logged.
 _NAMED_MAX = 20
 
 
 def write_files(storage: Storage, work: SaveWork) -> None:
-    """Write config files, then drop what the journal need not keep for them any more.
+    """Write config files, then remove the journal's segments that the files replace.
 
     Raises: OSError.
     """

@@ -1,12 +1,13 @@
-"""When the broker's configuration is written, and what of it.
+"""Decides when the broker's configuration is written, and which tables.
 
-Topics, consumer groups and queue locks: what waits for a change waits for the journal, to which
-the change is appended. Their files, of which topics.json and subscriptionGroup.json are RocketMQ's,
-are written once no change came for an interval, when the journal has grown long, and at the end.
-Then the journal before them is obsolete; after a clean stop there is none.
+Changes of topics, consumer groups and queue locks are appended to a journal. A reply that depends
+on a change waits until the journal has the change. The tables' files (topics.json and
+subscriptionGroup.json are RocketMQ's) are written when no change came for an interval, when the
+journal has grown long, and at the end. The files replace the journal before them; after a clean
+stop there is no journal.
 
-Committed offsets and the progress of delay levels change all the time, and nobody waits for them:
-their files are written whole once in an interval, as RocketMQ does.
+Committed offsets and the progress of delay levels change constantly, and no reply waits for them.
+Their files are written whole once in an interval, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
 OFFSETS_FILE = "consumerOffset.json"
 DELAYS_FILE = "delayOffset.json"
-# Ours alone; RocketMQ forgets its locks when it stops.
+# This file is SparrowMQ's own; RocketMQ forgets its locks when it stops.
 LOCKS_FILE = "queueLock.json"
-# So many changes in the journal have the files written though more changes keep coming.
+# After this many changes in the journal the files are written even if more changes keep coming.
 JOURNAL_CHANGES_MAX = 20_000
 
 
 class SavedTables(NamedTuple):
-    """What the config files say, None for one that is not there; and the journal behind them.
+    """The tables of the config files, None for a missing file, and the journal's later changes.
 
     Args:
-        changes: those of the journal.
+        changes: the changes in the journal.
         segment: the number of the journal's last segment, 0 if there is none.
     """
 
@@ -78,14 +79,15 @@ class JournalWork(NamedTuple):
 
 
 class SaveWork(NamedTuple):
-    """Tables to write to config files, by file name; they are the work's own copies.
+    """Tables to write to config files, by file name; the tables are copies.
 
     Args:
-        locks: what queueLock.json is to hold; None to leave the file.
-        filed: the versions that the files have then; None if the journal does not go by them.
-        segment: where the journal gets these versions first, so that a start knows the files.
-        ends_journal: whether the files have all that the journal has up to that segment, so that
-            its segments are to be removed.
+        locks: the locks to write to queueLock.json; None leaves the file.
+        filed: the versions of the files after the write; None if the journal does not need them.
+        segment: the journal's segment to which these versions are written first, so that the next
+            start recognizes the files.
+        ends_journal: whether the files contain all changes of the journal up to that segment, so
+            that the segments are removed.
     """
 
     number: int
@@ -101,7 +103,7 @@ class SaveWork(NamedTuple):
         return [*self.tables, *([] if self.locks is None else [LOCKS_FILE])]
 
     def encode(self) -> Iterator[tuple[str, bytes]]:
-        """Yield each file's name and content; large tables take long, so do it in a thread."""
+        """Yield each file's name and content; call it in a thread, since large tables take long."""
         for name, table in self.tables.items():
             yield name, encode_body(table, pretty=True)
         if self.locks is not None:
@@ -109,23 +111,24 @@ class SaveWork(NamedTuple):
 
 
 class ConfigSaving:
-    """What is written, and what is yet to be written.
+    """Decides which changes go to the journal and to the files, and when.
 
     Args:
-        state: the broker's, not loaded yet.
-        saved: what the config files and the journal say.
+        state: the broker's state, before it is loaded.
+        saved: the tables of the config files and the journal's changes.
     """
 
     def __init__(self, state: BrokerState, saved: SavedTables) -> None:
         self._state = state
         self._segment = saved.segment + 1
-        # Whether the segment has a batch, which a failure behind it must not endanger.
+        # Whether the segment has a batch. After a failed append a new segment begins, so that the
+        # batch is not endangered.
         self._has_begun = False
         self._filed = FiledVersions(
             (saved.topics or TopicConfigTable()).data_version,
             (saved.groups or SubscriptionGroupTable()).data_version,
         )
-        # Files that lack changes of the journal, with the round of journalling of the last change.
+        # Files without all of the journal's changes, by the journalling round of their last change.
         self._unfiled = dict.fromkeys(_FILES.values(), 0) if saved.segment else {}
         self._change_count = 0
         self._seen_round = 0
@@ -133,7 +136,7 @@ class ConfigSaving:
         self._locks_writing = 0
 
     def load(self, saved: SavedTables, *, now_ms: int, timestamp_ms: int) -> None:
-        """Give the state what was saved."""
+        """Load the saved tables and changes into the state."""
         state = self._state
         state.topics.load(saved.topics or TopicConfigTable())
         state.groups.load(saved.groups or SubscriptionGroupTable())
@@ -158,7 +161,7 @@ class ConfigSaving:
         self._change_count += len(changes)
 
     def tick(self) -> None:
-        """Ask for what is due; call it once in an interval of saving."""
+        """Ask for the files that are due; call it once in each interval of saving."""
         state = self._state
         if state.topics.is_unwritten or state.groups.is_unwritten or state.locks.is_unwritten:
             state.journal.ask()
@@ -171,7 +174,7 @@ class ConfigSaving:
             state.saves.ask()
 
     def ask_last(self) -> None:
-        """Ask for every file that lacks something, before the broker stops."""
+        """Ask for every file that lacks a change, before the broker stops."""
         state = self._state
         self._due_files = set(self._unfiled)
         if state.topics.is_unwritten:
@@ -200,7 +203,7 @@ class ConfigSaving:
         return JournalWork(number, self._segment, self._filed, changes)
 
     def journaled(self, work: JournalWork, error: Exception | None) -> list[Output]:
-        """Take the end of a round of journalling; returns the replies that waited for it."""
+        """Take in the end of a journalling round; return the replies that waited for it."""
         state = self._state
         state.journal.finish()
         if error is None:
@@ -248,7 +251,7 @@ class ConfigSaving:
             tables[GROUPS_FILE] = state.groups.table()
             filed = FiledVersions(filed.topics, state.groups.version)
         locks = state.locks.save(now_ms=now_ms) if LOCKS_FILE in due else None
-        # Changes from now on are to be added to these files, whether or not they get written.
+        # Later changes are added to these versions, whether or not the files get written.
         self._filed = filed
         self._begin_segment()
         segment = self._segment
@@ -258,7 +261,7 @@ class ConfigSaving:
         return SaveWork(number, tables, locks, filed, segment, ends_journal=not self._unfiled)
 
     def saved(self, work: SaveWork, error: Exception | None) -> None:
-        """Take the end of a round of config writing."""
+        """Take in the end of a round of config writing."""
         state = self._state
         state.saves.finish()
         if error is None:

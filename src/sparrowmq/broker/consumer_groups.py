@@ -1,8 +1,8 @@
-"""Who is in which consumer group and producer group.
+"""The members of each consumer group and producer group.
 
-Members are keyed by their connection, as RocketMQ does it: two connections that give the same
-client id are two members, and the list shows the id twice. That is what leaves queues unread when
-two processes share a client id, so it becomes a fact for the operator's log.
+Members are keyed by their connection, as in RocketMQ. Two connections with the same client id are
+two members, and the list of members has the id twice. Some queues are then unowned, so the broker
+returns a fact for the operator's log.
 
 Source: ConsumerManager.java, ConsumerGroupInfo.java, ProducerManager.java. Differs from RocketMQ:
 a member removed because its heartbeats stopped is announced to the rest of the group, as a closed
@@ -29,27 +29,27 @@ SUBSCRIPTIONS_MAX = 256
 
 
 class ListedMember(NamedTuple):
-    """A client as its last heartbeat showed it."""
+    """A client, as described by its last heartbeat."""
 
     client_id: str
     language: LanguageCode | None
     version: int
     seen_ms: int
-    # With which the heartbeat was signed; empty where nobody checks.
+    # The access key that signed the heartbeat; empty without access control.
     access_key: str = ""
 
     @property
     def expiry_ms(self) -> int:
-        """How long it may be silent: SparrowMQ members far less than RocketMQ's."""
+        """How long the client may be silent; much shorter for SparrowMQ members than for others."""
         return MARKED_EXPIRY_MS if is_marked(self.version) else HEARTBEAT_EXPIRY_MS
 
 
 class Subscription(NamedTuple):
-    """What a group wants of a topic.
+    """A group's subscription to a topic.
 
     Args:
-        data: as the heartbeat has it.
-        wanted: the filter; None where the condition cannot be parsed, for the reason `fault`.
+        data: the subscription in the heartbeat.
+        wanted: the filter; None if the condition cannot be parsed, for the reason `fault`.
     """
 
     data: SubscriptionData
@@ -59,7 +59,7 @@ class Subscription(NamedTuple):
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """One group: its members and what the last heartbeat said of how it consumes."""
+    """One group: its members, and the way of consuming that the last heartbeat gave."""
 
     name: str
     consume_type: ConsumeType
@@ -69,7 +69,7 @@ class ConsumerGroup:
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
 
     def client_ids(self) -> list[str]:
-        """Return every member's client id, an id twice if two connections gave it."""
+        """Return every member's client id; an id of two connections is listed twice."""
         return [member.client_id for member in self.members.values()]
 
     def lists(self, client_id: str) -> bool:
@@ -78,7 +78,7 @@ class ConsumerGroup:
 
 
 class Joined(NamedTuple):
-    """What a heartbeat changed.
+    """The changes that a heartbeat made.
 
     Args:
         is_changed: members or subscribed topics changed, so the group must be notified.
@@ -95,14 +95,14 @@ class ConsumerGroups:
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
         self._of_connection: dict[Connection, set[str]] = {}
-        # Connections whose client id was found to be in use already, to report each once.
+        # Connections with a client id that was in use already; each is reported once.
         self._duplicates: set[Connection] = set()
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def find(self, group: str) -> ConsumerGroup | None:
-        """Return the group, or None if nobody is in it."""
+        """Return the group, or None if it has no member."""
         return self._groups.get(group)
 
     def groups_of_topic(self, topic: str) -> list[str]:
@@ -114,7 +114,7 @@ class ConsumerGroups:
         return sorted(self._of_connection.get(connection, ()))
 
     def heartbeat(self, data: ConsumerData, member: ListedMember, connection: Connection) -> Joined:
-        """Take one group's part of a heartbeat."""
+        """Take in one group's part of a heartbeat."""
         group = self._groups.get(data.group_name)
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(
@@ -136,9 +136,9 @@ class ConsumerGroups:
     def find_sharing(
         self, data: ConsumerData, client_id: str, connection: Connection
     ) -> tuple[str, ...]:
-        """Return the addresses of other connections whose client id a newcomer would share.
+        """Return the addresses of other connections with the same client id as a newcomer.
 
-        Nobody else matters to a member of a BROADCASTING group, where ids are alike by design.
+        A member of a BROADCASTING group gets none: members of such a group may share an id.
         """
         group = self._groups.get(data.group_name)
         is_new = group is not None and connection not in group.members
@@ -149,13 +149,13 @@ class ConsumerGroups:
         )
 
     def note_duplicate(self, connection: Connection) -> bool:
-        """Note that a connection gave a client id in use; return whether that is new."""
+        """Note that a connection uses a duplicate client id; return whether this is new."""
         is_new = connection not in self._duplicates
         self._duplicates.add(connection)
         return is_new
 
     def leave(self, group_name: str, connection: Connection) -> bool:
-        """Remove a connection from a group; return whether it was in it."""
+        """Remove a connection from a group; return whether it was a member."""
         group = self._groups.get(group_name)
         if group is None or group.members.pop(connection, None) is None:
             return False
@@ -168,7 +168,7 @@ class ConsumerGroups:
         return True
 
     def leave_all(self, connection: Connection) -> list[str]:
-        """Remove a connection from every group; returns the groups it was in, sorted."""
+        """Remove a connection from every group; return the groups that it was in, sorted."""
         self._duplicates.discard(connection)
         names = self.groups_of(connection)
         for name in names:
@@ -176,7 +176,7 @@ class ConsumerGroups:
         return names
 
     def expired(self, now_ms: int) -> list[Connection]:
-        """Return the connections with a membership whose heartbeats stopped."""
+        """Return the members' connections whose heartbeats have stopped."""
         silent = {
             connection: None
             for group in self._groups.values()
@@ -187,11 +187,11 @@ class ConsumerGroups:
 
 
 def _replace_subscriptions(group: ConsumerGroup, given: list[SubscriptionData]) -> bool:
-    """Take the subscriptions of a heartbeat; return whether a topic came or went.
+    """Take in the subscriptions of a heartbeat; return whether a topic was added or removed.
 
     A newer version of a known topic's subscription replaces the old one and is no change. Topics
-    that this member does not have are removed, even if another member has them: RocketMQ holds one
-    set for the group, and members that differ overwrite each other.
+    that this member does not subscribe to are removed, even if another member subscribes to them.
+    RocketMQ keeps one set for the group, and members with different sets overwrite each other's.
     """
     changed = False
     for data in given:
@@ -221,11 +221,11 @@ class ProducerGroups:
     def __init__(self) -> None:
         self._groups: dict[str, dict[Connection, ListedMember]] = {}
         self._chosen_count = 0
-        # By client id; of several connections that gave one id, the last.
+        # By client id; if several connections have one id, the last of them.
         self._clients: dict[str, Connection] = {}
 
     def choose(self, group: str, may: Callable[[ListedMember], bool]) -> Connection | None:
-        """Return one of a group's members that may be chosen, each in turn; None without any."""
+        """Return the next of a group's members that `may` accepts, in turn; None without any."""
         members = [at for at, member in self._groups.get(group, {}).items() if may(member)]
         if not members:
             return None
@@ -237,20 +237,20 @@ class ProducerGroups:
         return sorted(self._groups.items())
 
     def find_client(self, client_id: str) -> Connection | None:
-        """Return the connection of a client that is in some group, None if there is none."""
+        """Return a client's connection, None if the client is in no group."""
         return self._clients.get(client_id)
 
     def find(self, group: str) -> dict[Connection, ListedMember] | None:
-        """Return a group's members, or None if nobody is in it."""
+        """Return a group's members, or None for a group without members."""
         return self._groups.get(group)
 
     def heartbeat(self, group: str, member: ListedMember, connection: Connection) -> None:
-        """Take one producer group's part of a heartbeat."""
+        """Take in one producer group's part of a heartbeat."""
         self._groups.setdefault(group, {})[connection] = member
         self._clients[member.client_id] = connection
 
     def leave(self, group: str, connection: Connection) -> None:
-        """Remove a connection from a group, if it is in it."""
+        """Remove a connection from a group, if the connection is a member."""
         members = self._groups.get(group, {})
         member = members.pop(connection, None)
         if member is None:
@@ -267,7 +267,7 @@ class ProducerGroups:
             self.leave(name, connection)
 
     def expire(self, now_ms: int) -> None:
-        """Remove members whose heartbeats stopped."""
+        """Remove members whose heartbeats have stopped."""
         for name in list(self._groups):
             for connection, member in list(self._groups[name].items()):
                 if now_ms - member.seen_ms > HEARTBEAT_EXPIRY_MS:

@@ -1,6 +1,6 @@
-"""Where each consumer group stands in each queue.
+"""The committed offset of each consumer group in each queue.
 
-Source: ConsumerOffsetManager.java; `config/consumerOffset.json` has its form, with keys
+Source: ConsumerOffsetManager.java; `config/consumerOffset.json` has the same form, with keys
 `topic@group`.
 """
 
@@ -21,7 +21,7 @@ class ConsumerOffsets:
         self.is_changed = False
 
     def load(self, table: ConsumerOffsetTable) -> None:
-        """Take what a file held."""
+        """Load the table of a file."""
         self._offsets = {key: dict(queues) for key, queues in table.offset_table.items()}
 
     def table(self) -> ConsumerOffsetTable:
@@ -31,7 +31,7 @@ class ConsumerOffsets:
         )
 
     def parts(self, size: int) -> Iterator[ConsumerOffsetTable]:
-        """Return the table piece by piece, each of at most `size` keys; it may change meanwhile."""
+        """Yield the table in parts of at most `size` keys; the table may change meanwhile."""
         keys = list(self._offsets)
         for at in range(0, len(keys), size):
             part = {k: self._offsets[k] for k in keys[at : at + size] if k in self._offsets}
@@ -48,15 +48,15 @@ class ConsumerOffsets:
         return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, *, offset: int) -> None:
-        """Store an offset, even below the stored one: a reset and a seek need that."""
+        """Store an offset, even one below the stored offset, as a reset or a seek needs."""
         self._offsets.setdefault(f"{topic}{_SEPARATOR}{group}", {})[queue_id] = offset
         self.is_changed = True
 
     def raise_to(self, group: str, topic: str, queue_id: int, *, offset: int) -> None:
         """Store an offset unless a higher one is stored.
 
-        Differs from RocketMQ, for the offset that a pull carries: pulls are served late and out of
-        order, so one that was under way when its queue moved would set the group back.
+        Used for the offset that a pull carries. Differs from RocketMQ: pulls are served late and
+        out of order, so a pull that was under way in a handover would set the group back.
         """
         known = self.find(group, topic, queue_id)
         if known is None or offset > known:
@@ -76,7 +76,7 @@ class ConsumerOffsets:
         """Return the topics of which each group has committed offsets."""
         topics: dict[str, list[str]] = {}
         for key in self._offsets:
-            # A topic has no separator in its name, and neither has a group.
+            # Neither a topic's name nor a group's contains the separator.
             topic, _, group = key.partition(_SEPARATOR)
             topics.setdefault(group, []).append(topic)
         return topics

@@ -1,11 +1,12 @@
-"""Delayed messages: they wait in the schedule topic, a queue for each level, and then go on.
+"""Delayed messages: they wait in the schedule topic, then go to their real topics.
 
-Each level has the offset of its next message (`config/delayOffset.json`). A message is due when its
-consume queue entry says so. It is put into its real topic and queue, and only then the offset
-moves: a crash between the two delivers it twice.
+The schedule topic has one queue for each delay level. Each level has the offset of its next message
+(`config/delayOffset.json`). The consume queue entry of a message has its due time. A due message is
+put into its real topic and queue, and then the offset advances. A crash between the two delivers
+the message twice.
 
-Differs from RocketMQ: where the wall clock went back, a message waits its level's delay once more
-from when it is looked at, and is not delivered at once.
+Differs from RocketMQ: if the wall clock was set back, a message waits at most its level's delay
+again, counted from the next check. RocketMQ delivers it at once.
 
 Source: ScheduleMessageService.java.
 """
@@ -24,25 +25,25 @@ from sparrowmq.protocol.record import Record, decode_record
 from sparrowmq.store.message_store import MessageStore
 from sparrowmq.store.results import PutStatus
 
-# Bounds the work of one tick for one level.
+# The most messages that one tick delivers from one level.
 _DELIVERIES_MAX = 256
 
 
 class DelaySchedule:
-    """How far each delay level has been delivered."""
+    """The delay levels: the offset and the due time of each level's next message."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._offsets: dict[int, int] = {}
-        # When the level's next message is due, on the wall clock: 0 where that is not known yet,
-        # None where nothing waits.
+        # When the level's next message is due, on the wall clock; 0 if not known yet, None for an
+        # empty level.
         self._due_timestamp_ms: dict[int, int | None] = dict.fromkeys(
             range(1, len(DELAY_LEVELS_MS) + 1), 0
         )
         self.is_changed = False
 
     def load(self, table: DelayOffsetTable) -> None:
-        """Take what a file held, and correct offsets that the queue does not have."""
+        """Load the table of a file, and correct offsets that the queue does not have."""
         self._offsets = {}
         for level, offset in table.offset_table.items():
             if 1 <= level <= len(DELAY_LEVELS_MS):
@@ -55,20 +56,20 @@ class DelaySchedule:
         return DelayOffsetTable(offset_table=dict(self._offsets))
 
     def note_arrival(self, queue_id: int) -> None:
-        """Look at a level again, since a message came to its queue."""
+        """Check a level again, since a message came to its queue."""
         level = queue_id + 1
         if self._due_timestamp_ms.get(level, 0) is None:
             self._due_timestamp_ms[level] = 0
 
     def deliver_due(self, *, timestamp_ms: int, has_topic: Callable[[str], bool]) -> int:
-        """Put every due message where it belongs; returns how many were put.
+        """Put every due message into its real topic; return how many were put.
 
         Args:
-            has_topic: says whether a topic is still there; messages for others are dropped.
+            has_topic: returns whether a topic still exists; messages of other topics are dropped.
         """
         count = 0
         for level, due_ms in self._due_timestamp_ms.items():
-            # A clock that went back must not make a level wait longer than its delay.
+            # A clock that was set back must not make a level wait longer than its delay.
             if due_ms is not None and (
                 due_ms <= timestamp_ms or due_ms > timestamp_ms + DELAY_LEVELS_MS[level - 1]
             ):
@@ -106,7 +107,7 @@ class DelaySchedule:
         return count
 
     def _restore(self, data: bytes | None) -> Record | None:
-        """Return a waiting record as it was meant to be stored, or None if it is damaged."""
+        """Return a waiting record with its real topic and queue, or None if it is damaged."""
         if data is None:
             return None
         try:

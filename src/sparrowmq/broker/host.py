@@ -1,13 +1,13 @@
-"""What a broker does beside its requests, the same in production and under the simulation.
+"""Orders a broker's turns and rounds, the same in production and in the simulation.
 
-A turn of requests ends with `settle`, which makes what was appended readable, and `begin_rounds`,
-which begins what is due. A *round* is work that blocks: a flush of the log, an append to the
-journal, the config files, files of expired messages. Of each lane one round runs at a time; what
-comes up meanwhile shares the next, which is the group commit. Registration at the name servers is
-an operation.
+A turn of requests ends with `settle`, which makes appended messages readable, and `begin_rounds`,
+which begins the rounds that are due. A *round* is work that blocks: a flush of the log, an append
+to the journal, a write of config files, a removal of expired files. Each lane runs one round at a
+time. Changes that come meanwhile share the lane's next round: this is the group commit.
+Registration at the name servers is an operation.
 
-The world (`broker/server.py`, `simulation/nodes.py`) owns sockets, threads and clocks, and nothing
-of the order in which things happen.
+The world (`broker/server.py`, `simulation/nodes.py`) owns sockets, threads and clocks. The host
+alone decides the order of the work.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sparrowmq.store.storage import Storage
 
 
 class RoundLane(Enum):
-    """Kinds of rounds; those of one lane run one after the other, lanes beside each other."""
+    """Kinds of rounds; rounds of one lane run one after the other, lanes run in parallel."""
 
     FLUSH = "flush"
     JOURNAL = "journal"
@@ -44,9 +44,9 @@ class Round(NamedTuple):
     """Work that blocks.
 
     Args:
-        work: what it is about.
-        run: does it, in any thread; raises OSError or SparrowError.
-        end: takes what `run` raised, or None. On the thread of the broker.
+        work: a value that describes the work.
+        run: does the work, in any thread; raises OSError or SparrowError.
+        end: takes the error of `run`, or None; called on the broker's thread.
     """
 
     lane: RoundLane
@@ -56,7 +56,7 @@ class Round(NamedTuple):
 
 
 class World(Protocol):
-    """Where a broker runs."""
+    """The clocks, sockets and threads that a broker runs on."""
 
     def monotonic_ms(self) -> int:
         """Read the monotonic clock."""
@@ -67,19 +67,19 @@ class World(Protocol):
         ...
 
     def perform(self, outputs: Sequence[Output]) -> None:
-        """Carry out what the broker said."""
+        """Carry out the broker's outputs."""
         ...
 
     def end_turn(self) -> None:
-        """End a turn now, as behind requests."""
+        """End a turn now, as after requests."""
         ...
 
     def end_turn_soon(self) -> None:
-        """End a turn once others were served."""
+        """End a turn after the other waiting events."""
         ...
 
     def begin_round(self, round: Round) -> None:
-        """Have `round.run` done, and pass its outcome to `round.end`."""
+        """Run `round.run` in a thread, and pass its outcome to `round.end`."""
         ...
 
     def begin_operation(self, operation: Operation[None]) -> None:
@@ -88,13 +88,13 @@ class World(Protocol):
 
 
 class BrokerHost:
-    """The rounds of one broker.
+    """Runs the turns and rounds of one broker.
 
     Args:
-        broker: the machine.
-        storage: its store root.
-        world: where it runs.
-        name_servers: addresses at which it registers.
+        broker: the broker machine.
+        storage: the broker's store root.
+        world: the world that the broker runs in.
+        name_servers: the addresses at which the broker registers.
     """
 
     def __init__(
@@ -107,20 +107,20 @@ class BrokerHost:
         self._journal = Journal(storage, CONFIG_DIRECTORY)
         self._registrar = Registrar(broker.state.config)
         self._unreached: set[str] = set()
-        # What could not be written the last time, by what it was.
+        # The kinds of work whose last write failed.
         self._unwritten: set[str] = set()
-        # Whether no round begins any more but the last ones.
+        # Whether only the last rounds may still begin.
         self.is_stopping = False
 
     @property
     def is_found(self) -> bool:
-        """Whether one of the name servers, if there are any, was reached when last called."""
+        """Whether the last call reached one of the name servers; True without name servers."""
         return not self._name_servers or len(self._unreached) < len(self._name_servers)
 
     # --- turns ------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what is due by time."""
+        """Do the work that is due by time."""
         broker, world = self._broker, self._world
         now_ms, timestamp_ms = world.monotonic_ms(), world.timestamp_ms()
         world.perform(broker.tick(now_ms=now_ms, timestamp_ms=timestamp_ms))
@@ -132,7 +132,7 @@ class BrokerHost:
             world.begin_round(Round(RoundLane.EXPIRY, expiry, expiry.run, end))
 
     def settle(self) -> None:
-        """Show what was appended, and answer who waits for it."""
+        """Show appended messages to readers, and answer the requests that wait for them."""
         outputs = self._broker.settle(now_ms=self._world.monotonic_ms())
         if outputs:
             self._world.perform(outputs)
@@ -143,7 +143,7 @@ class BrokerHost:
             self._world.end_turn_soon()
 
     def begin_rounds(self) -> None:
-        """Begin what is due."""
+        """Begin the rounds that are due."""
         if self.is_stopping:
             return
         broker, now_ms = self._broker, self._world.monotonic_ms()
@@ -161,7 +161,7 @@ class BrokerHost:
             self._world.begin_operation(self._register(registration))
 
     def last_rounds(self) -> Iterator[Round]:
-        """Return, one by one, what is to be done before a stop: each taken request is answered."""
+        """Yield the rounds to run before a stop, so that every accepted request is answered."""
         broker = self._broker
         flush = self._flush_round(broker.last_flush_work())
         if flush is not None:
@@ -255,7 +255,7 @@ class BrokerHost:
     def _each_name_server(
         self, make: Callable[[str], Operation[None]], verb: str
     ) -> Operation[None]:
-        """Run an operation for each name server; notes which of them did not do it."""
+        """Run an operation for each name server, and note the name servers where it failed."""
         for address in self._name_servers:
             try:
                 yield from make(address)
@@ -271,7 +271,7 @@ class BrokerHost:
 
 
 def attempt(round: Round) -> Exception | None:
-    """Do a round's work; return what went wrong."""
+    """Do a round's work; return its error, or None."""
     try:
         round.run()
     except (OSError, SparrowError) as error:

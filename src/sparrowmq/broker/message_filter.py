@@ -1,7 +1,7 @@
-"""Which messages a subscription wants: by the codes of tags, or by a condition over properties.
+"""The messages that a subscription selects: by tag codes, or by a condition over properties.
 
-Differs from RocketMQ: conditions need no `enablePropertyFilter`, and one that cannot be parsed is
-refused at once, where RocketMQ delivers every message to a pull that carries it.
+Differs from RocketMQ: conditions need no `enablePropertyFilter`. A condition that cannot be parsed
+is refused at once; RocketMQ delivers every message to a pull that carries one.
 
 Source: ExpressionMessageFilter.java, ConsumerFilterManager.java.
 """
@@ -24,23 +24,24 @@ from sparrowmq.protocol.subscription import (
 )
 from sparrowmq.store.results import GetResult, GetStatus
 
-# GetMessageResult: how many messages one filtered pull looks at (maxFilterMessageCount / 20).
+# GetMessageResult: how many messages one filtered pull examines (maxFilterMessageCount / 20).
 EXAMINED_COUNT_MAX = 800
-# What that may cost, some 40 ms at most: a character of a message's properties counts 1, and one of
-# the condition, for each message, 4. So a condition of 4,096 characters looks at 48 messages.
+# The cost of examining, some 40 ms at most. A character of a message's properties costs 1; a
+# character of the condition costs 4 for each message. A condition of 4,096 characters therefore
+# examines 48 messages.
 EXAMINATION_COST_MAX = 800_000
 _CONDITION_CHARACTER_COST = 4
 
 
 class MessageFilter(NamedTuple):
-    """Which messages are wanted; each that is None leaves none out."""
+    """The filters of a subscription; a filter that is None leaves no message out."""
 
     tags_codes: frozenset[int] | None = None
     condition: Condition | None = None
 
 
 def make_filter(data: SubscriptionData) -> MessageFilter:
-    """Return what a subscription wants.
+    """Return the filter of a subscription.
 
     Raises: LocalProtocolError for a condition that cannot be parsed, or an unknown type of filter.
     """
@@ -59,10 +60,10 @@ def make_filter(data: SubscriptionData) -> MessageFilter:
 def keep_matching(
     result: GetResult, condition: Condition, *, count_max: int, bytes_max: int
 ) -> GetResult:
-    """Leave out the messages that a condition does not want.
+    """Return the result of a pull without the messages that a condition rejects.
 
-    The answer ends before the first wanted message that does not fit `count_max` or `bytes_max`;
-    one message always fits. It also ends where `EXAMINATION_COST_MAX` is reached.
+    The result ends before the first selected message that does not fit `count_max` or `bytes_max`;
+    one message always fits. The result also ends where `EXAMINATION_COST_MAX` is reached.
     """
     if result.status is not GetStatus.FOUND:
         return result
@@ -74,7 +75,7 @@ def keep_matching(
         try:
             record = decode_record(records, at, check_crc=False)
         except RemoteProtocolError:
-            # Whoever reads it stops there too.
+            # A reader of the records stops at this place too.
             kept.append(records[at:])
             break
         if cost > EXAMINATION_COST_MAX:

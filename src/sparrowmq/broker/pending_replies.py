@@ -1,9 +1,10 @@
-"""Replies that wait until what they confirm is safe: written, flushed, saved, or registered.
+"""Replies that wait until the confirmed change is written, flushed, saved or registered.
 
-Sends wait for a position of the commit log: until it is written, at the end of the turn, or until
-it is flushed. They come in the order of their positions, so queues serve. Changes of topics and
-groups wait for rounds of journalling and registration; there are few of them, so a list serves.
-A reply that waits for a round and a position passes through the list first.
+Replies to sends wait for a position of the commit log: until the log is written up to it, at the
+end of the turn, or until the log is flushed up to it. These replies come in the order of their
+positions, so they wait in queues. Replies to changes of topics and groups wait for rounds of
+journalling and registration. They are few, so they wait in a list. A reply that waits for a round
+and a position waits in the list first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sparrowmq.serving.connections import (
     Written,
 )
 
-# Unanswered sends of one connection; past it we stop reading from the connection.
+# Unanswered sends of one connection; above it the broker stops reading from the connection.
 IN_FLIGHT_MAX = 256
 # MessageStoreConfig.syncFlushTimeout.
 FLUSH_TIMEOUT_MS = 5_000
@@ -49,7 +50,7 @@ class PendingReplies:
     """Holds replies back until they may be sent.
 
     Args:
-        journal: the rounds of writing changes of the configuration.
+        journal: the journalling rounds, which write changes of the configuration.
         registrations: the rounds of registration at the name servers.
 
     Attributes:
@@ -100,7 +101,7 @@ class PendingReplies:
         waits_for_flush: bool = False,
         now_ms: int,
     ) -> list[Output]:
-        """Hold a reply until both rounds are over, and then as `add` does."""
+        """Hold a reply until both rounds have ended, and then as `add` does."""
         entry = _AwaitingRounds(
             journal_round, registration_round, waits_for_flush, position, now_ms, reply
         )
@@ -110,7 +111,7 @@ class PendingReplies:
         return [*self._add_entry(entry)]
 
     def note_written(self, position: int, *, now_ms: int) -> list[Output]:
-        """Release what waited for the log to be written up to `position`."""
+        """Release the replies that waited for the log to be written up to `position`."""
         self._written_position = position
         waiting = self._for_write
         if not waiting or waiting[0].position > position:
@@ -127,7 +128,7 @@ class PendingReplies:
         return released
 
     def fail_unwritten(self, position: int, reason: str, *, now_ms: int) -> list[Output]:
-        """Answer SERVICE_NOT_AVAILABLE to what waits for bytes behind `position`: they are lost."""
+        """Answer SERVICE_NOT_AVAILABLE for lost messages: all that wait beyond `position`."""
         released = self.note_written(position, now_ms=now_ms)
         for entry in self._for_write:
             released.append(_unwritten(entry.reply, reason))
@@ -141,7 +142,7 @@ class PendingReplies:
         return released
 
     def note_flushed(self, position: int, *, now_ms: int) -> list[Output]:
-        """Release what waited for the flush up to `position`."""
+        """Release the replies that waited for the flush up to `position`."""
         self._flushed_position = max(self._flushed_position, position)
         released: list[Output] = []
         waiting = self._for_flush
@@ -154,7 +155,7 @@ class PendingReplies:
         return released
 
     def fail_flush(self) -> list[Output]:
-        """Answer FLUSH_DISK_TIMEOUT to everything that waits for a flush."""
+        """Answer FLUSH_DISK_TIMEOUT to every send that waits for a flush."""
         released: list[Output] = []
         waiting, self._for_flush = self._for_flush, deque()
         for entry in waiting:
@@ -162,7 +163,7 @@ class PendingReplies:
         return released
 
     def expire_flush(self, now_ms: int) -> list[Output]:
-        """Answer FLUSH_DISK_TIMEOUT to what has waited too long; the message stays stored."""
+        """Answer FLUSH_DISK_TIMEOUT to sends that have waited too long; messages stay stored."""
         released: list[Output] = []
         waiting = self._for_flush
         while waiting and (waited_ms := now_ms - waiting[0].since_ms) > FLUSH_TIMEOUT_MS:
@@ -171,7 +172,7 @@ class PendingReplies:
         return released
 
     def note_rounds(self) -> list[Output]:
-        """Release what waited for rounds that are over now."""
+        """Release the replies whose rounds have ended."""
         released: list[Output] = []
         kept: list[_AwaitingRounds] = []
         for entry in self._for_rounds:
@@ -197,7 +198,7 @@ class PendingReplies:
         )
 
     def fail_journal(self, journal_round: int, reason: str) -> list[Output]:
-        """Answer SYSTEM_ERROR to what waited for a round of journalling that failed."""
+        """Answer SYSTEM_ERROR to the requests that waited for a failed journalling round."""
         failed = [e.reply for e in self._for_rounds if 0 < e.journal_round <= journal_round]
         self._for_rounds = [e for e in self._for_rounds if not 0 < e.journal_round <= journal_round]
         for reply in failed:

@@ -1,10 +1,10 @@
-"""Pulls that found nothing and wait for a message, or for the end of their patience.
+"""Held pulls: they found nothing and wait for a message or for their deadline.
 
-What makes many pulls end at once, as a message that all of them want, a deadline that they share or
-a connection that closes, is noted at once and carried out by `release`, some of them at a time.
+One event may end many pulls: a message that all of them want, a common deadline, or a closed
+connection. The event is noted at once; `release` returns the pulls, a bounded number at a time.
 
-Source: PullRequestHoldService.java. Differs from RocketMQ: a held pull is answered when its own
-suspend time is over, not at the next scan every 5 s after that, and it is forgotten when its
+Source: PullRequestHoldService.java. Differs from RocketMQ: a held pull is answered at the end of
+its suspend time, not at the next scan after it (every 5 s). A held pull is forgotten when its
 connection closes.
 """
 
@@ -22,11 +22,11 @@ from sparrowmq.protocol.headers import PullMessageRequestHeader
 from sparrowmq.serving.connections import Connection
 
 HELD_MAX = 100_000
-# Beyond, we stop reading from the connection. A client has one pull for each of its queues.
+# Above it the broker stops reading from the connection. A client has one pull for each queue.
 HELD_PER_CONNECTION_MAX = 8_192
 SUSPEND_MS_MAX = 30_000
-# Pulls that one call of `release` lets go, and those of closed connections that it forgets: both
-# together take less than a millisecond.
+# The pulls that one call of `release` returns, and the pulls of closed connections that it forgets.
+# Both together take less than a millisecond.
 RELEASED_MAX = 256
 FORGOTTEN_MAX = 512
 
@@ -36,9 +36,9 @@ class HeldPull:
     """A pull that waits.
 
     Args:
-        wanted: which messages.
-        deadline_ms: when it is answered with nothing.
-        group: the pulls that wait for the same message, this one among them.
+        wanted: the filter of the messages that end the wait.
+        deadline_ms: when the pull is answered without messages.
+        group: the pulls that wait for the same message, this pull included.
     """
 
     connection: Connection
@@ -49,12 +49,12 @@ class HeldPull:
     group: _Pulls = field(default_factory=dict)
 
 
-# In the order in which they came.
+# Pulls in the order in which they came.
 _Pulls: TypeAlias = dict[HeldPull, None]
 
 
 class _Wanted(NamedTuple):
-    """What the pulls of one group wait for."""
+    """The message that the pulls of one group wait for."""
 
     queue_offset: int
     tags_codes: frozenset[int] | None
@@ -71,7 +71,7 @@ class PullHold:
         self._by_queue: dict[tuple[str, int], dict[_Wanted, _Pulls]] = {}
         self._by_connection: dict[Connection, _Pulls] = {}
         self._by_deadline: dict[int, _Pulls] = {}
-        # The keys of the above, as a heap.
+        # The keys of the table above, as a heap.
         self._deadlines: list[int] = []
         self._woken: deque[_Pulls] = deque()
         self._discarded: deque[_Pulls] = deque()
@@ -85,16 +85,16 @@ class PullHold:
 
     @property
     def has_ended(self) -> bool:
-        """Whether `release` has something to do."""
+        """Whether `release` has pulls to return or to forget."""
         return bool(self._woken or self._discarded or self._first_due())
 
     @property
     def has_drained(self) -> bool:
-        """Whether `take_drained` has something to return."""
+        """Whether `take_drained` has connections to return."""
         return bool(self._drained)
 
     def hold(self, held: HeldPull) -> HeldPull | None:
-        """Hold a pull; if the table is full, returns the one to be answered early instead."""
+        """Hold a pull; if the table is full, return the pull to answer early instead."""
         evicted = self._evict() if self._count >= self._held_max else None
         header = held.header
         groups = self._by_queue.setdefault((header.topic, header.queue_id), {})
@@ -110,7 +110,7 @@ class PullHold:
         return evicted
 
     def is_now_full(self, connection: Connection) -> bool:
-        """Report, once, that a connection has as many pulls held as it may."""
+        """Return True once when a connection reaches its bound of held pulls."""
         if len(self._by_connection[connection]) < self._per_connection_max:
             return False
         if connection in self._full:
@@ -119,15 +119,14 @@ class PullHold:
         return True
 
     def take_drained(self) -> list[Connection]:
-        """Return those that were full and have half of their pulls left, each once."""
+        """Return the full connections that have drained to half their bound, each once."""
         drained, self._drained = self._drained, []
         return drained
 
     def wake(self, topic: str, queue_id: int, *, next_offset: int, tags_code: int) -> None:
-        """End the waiting of the pulls that want the message just before `next_offset`.
+        """End the wait of the pulls that want the message just before `next_offset`.
 
-        A pull whose tags do not want the message stays held; whether a condition does is for the
-        caller to find out.
+        A pull whose tags do not match the message stays held. The caller evaluates conditions.
         """
         groups = self._by_queue.get((topic, queue_id))
         if not groups:
@@ -144,11 +143,11 @@ class PullHold:
             del self._by_queue[topic, queue_id]
 
     def expire(self, now_ms: int) -> None:
-        """End the waiting of the pulls whose deadline is reached."""
+        """End the wait of the pulls whose deadline is reached."""
         self._now_ms = now_ms
 
     def is_overdue(self, held: HeldPull) -> bool:
-        """Return whether a pull must be answered, whatever there is."""
+        """Return whether a pull must be answered now, even without messages."""
         return held.deadline_ms <= self._now_ms
 
     def discard(self, connection: Connection) -> None:
@@ -160,7 +159,7 @@ class PullHold:
         self._full.discard(connection)
 
     def release(self, count_max: int = RELEASED_MAX) -> list[HeldPull]:
-        """Return pulls that no longer wait, a bounded number of them; see `has_ended`."""
+        """Return pulls that no longer wait, at most `count_max`; call again while `has_ended`."""
         released: list[HeldPull] = []
         left = count_max
         while left > 0 and (pulls := self._first_woken() or self._first_due()):
@@ -193,7 +192,7 @@ class PullHold:
         return self._deadlines[0] if self._deadlines else None
 
     def _evict(self) -> HeldPull | None:
-        """Remove a pull with the nearest deadline, to be answered whatever there is."""
+        """Remove a pull with the nearest deadline, to be answered even without messages."""
         while (first := self._first_deadline()) is not None:
             held = next(iter(self._by_deadline[first]))
             if self._remove(held):
@@ -210,7 +209,7 @@ class PullHold:
             place = (header.topic, header.queue_id)
             groups = self._by_queue.get(place, {})
             wanted = _Wanted(header.queue_offset, held.wanted.tags_codes)
-            # A woken group is not in there any more, though one of the same name may be.
+            # A woken group has left the table, where a new group may have its key.
             if groups.get(wanted) is group:
                 del groups[wanted]
                 if not groups:

@@ -1,8 +1,9 @@
-"""How long messages lately took to be stored, as RocketMQ's tools print it. Pure.
+"""The latency of recent puts, as RocketMQ's tools print it. Pure.
 
-A message takes from its request to its answer, which waits until the log is written or flushed. All
-answers of one group commit are noted at once, with the time of the group's first. So the cost does
-not grow with the messages, and what is shown is rather too long than too short.
+The latency of a message lasts from its request to its answer, which waits until the log is written
+or flushed. All answers of one group commit are noted at once, with the latency of the group's first
+message. The cost therefore does not grow with the number of messages, and the shown latency is an
+upper bound.
 
 Source: StoreStatsService.java, whose steps these are.
 """
@@ -26,22 +27,22 @@ STEPS_MS: tuple[int, ...] = (
 
 
 class PutLatency:
-    """The durations of the current minute and of the one before.
+    """The latencies of the current minute and of the minute before.
 
     Attributes:
-        max_ms: the longest since the broker started.
+        max_ms: the longest latency since the broker started.
     """
 
     __slots__ = ("_before", "_counts", "_until_ms", "max_ms")
 
     def __init__(self) -> None:
-        # Behind the last step are all that took longer.
+        # The last count is of all durations beyond the last step.
         self._counts = self._before = [0] * (len(STEPS_MS) + 1)
         self._until_ms = 0
         self.max_ms = 0
 
     def note(self, count: int, duration_ms: int, *, now_ms: int) -> None:
-        """Take note of answers that took so long at most."""
+        """Note a number of answers that each took at most `duration_ms`."""
         if now_ms >= self._until_ms:
             self._turn(now_ms)
         self._counts[bisect_left(STEPS_MS, duration_ms)] += count
@@ -56,10 +57,10 @@ class PutLatency:
         self._until_ms = now_ms + WINDOW_MS
 
     def percentile_ms(self, share: float, *, now_ms: int) -> int:
-        """Return a duration that this share of messages did not exceed; 0 without messages.
+        """Return the duration that this share of messages did not exceed; 0 without messages.
 
-        Differs from RocketMQ: the current minute counts as well, and a step is shown by its end,
-        not by a place between its ends.
+        Differs from RocketMQ: the current minute counts as well, and a step is shown by its upper
+        end, not by a value between its ends.
         """
         if now_ms >= self._until_ms:
             self._turn(now_ms)

@@ -1,7 +1,7 @@
 """The queue locks as a config file, so that a broker's restart changes no owner.
 
-A lock keeps what it had left when it was written; the time the broker was away does not count
-against it.
+A lock keeps the rest of its lease at the time of the write. The time between the broker's stop and
+start does not count against the lease.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparrowmq.model.queue import queue_order
 
 
 class SavedLease(Struct, frozen=True, kw_only=True, rename="camel"):
-    """One lock: who holds which queue for a group, and for how long yet."""
+    """One lock: a group's queue, its holder, and the rest of the lease."""
 
     group: str
     queue: MessageQueue
@@ -32,7 +32,7 @@ class LockTable(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def encode(locks: Sequence[SavedLock]) -> bytes:
-    """Return the file's content, in plain JSON: that is written faster than RocketMQ's dialect."""
+    """Return the file's content in plain JSON, which is faster to write than RocketMQ's dialect."""
     leases = [
         SavedLease(
             group=lock.group,

@@ -1,7 +1,8 @@
-"""How many messages a second came and went lately, as RocketMQ's tools print it. Pure.
+"""The recent rates of stored and pulled messages, as RocketMQ's tools print them. Pure.
 
-Totals are noted once a second for ten minutes; a rate is the difference between now and the oldest
-note of its window. Before a window is full, the rate is that of the time there was.
+Totals are noted once a second for ten minutes. A rate is the difference between the current total
+and the oldest note in its window, per second. Until a window is full, its rate covers the time
+since the first note.
 
 Source: StoreStatsService.java.
 """
@@ -33,16 +34,16 @@ class Rates:
         self._samples: deque[_Sample] = deque(maxlen=_SAMPLES_MAX)
 
     def note(self, now_ms: int, *, puts: int, gets: int) -> None:
-        """Take the totals since the start, if a second has passed since the last time."""
+        """Note the totals since the start, if a second has passed since the last note."""
         if not self._samples or now_ms >= self._samples[-1].at_ms + SAMPLE_INTERVAL_MS:
             self._samples.append(_Sample(now_ms, puts, gets))
 
     def puts_per_second(self, now_ms: int, *, puts: int) -> str:
-        """Return three rates, each with one blank before the next: `12.5 8.25 3.0`."""
+        """Return the three rates of stored messages, separated by blanks: `12.5 8.25 3.0`."""
         return self._text(now_ms, [(s.at_ms, puts - s.puts) for s in self._samples])
 
     def gets_per_second(self, now_ms: int, *, gets: int) -> str:
-        """Return the same of messages that were pulled."""
+        """Return the three rates of pulled messages, in the same form."""
         return self._text(now_ms, [(s.at_ms, gets - s.gets) for s in self._samples])
 
     def _text(self, now_ms: int, since: list[tuple[int, int]]) -> str:
@@ -57,7 +58,7 @@ def _rate(now_ms: int, since: list[tuple[int, int]], window_ms: int) -> float:
 
 
 class RateWindow(NamedTuple):
-    """A window of RocketMQ's statistics, and how often totals are noted for it."""
+    """A window of RocketMQ's statistics, and the interval at which totals are noted for it."""
 
     window_ms: int
     step_ms: int
@@ -72,17 +73,17 @@ SPANS = (
 
 
 class Added(NamedTuple):
-    """How much was added within a window, or in the time there was."""
+    """The count added within a window, or since the first note if the window is not full."""
 
     amount: int
     per_second: float
 
 
 class TotalsByKey:
-    """Totals of many things, such as the messages of each topic, over a minute, an hour and a day.
+    """Totals by key, such as the messages of each topic, over a minute, an hour and a day.
 
-    Source: StatsItem.java, BrokerStatsManager.java. Differs from RocketMQ: nothing is counted; the
-    totals are what offsets say, so a restart loses the past but no count.
+    Source: StatsItem.java, BrokerStatsManager.java. Differs from RocketMQ: nothing is counted. The
+    totals come from offsets, so a restart loses the earlier notes but no count.
     """
 
     __slots__ = ("_noted",)
@@ -93,7 +94,7 @@ class TotalsByKey:
         )
 
     def note(self, now_ms: int, totals: Callable[[], Mapping[str, int]]) -> None:
-        """Take the totals if the time for it has come."""
+        """Note the totals if a note is due."""
         due = [
             noted
             for span, noted in zip(SPANS, self._noted, strict=True)
@@ -105,11 +106,11 @@ class TotalsByKey:
                 noted.append((now_ms, now))
 
     def added(self, now_ms: int, key: str, total: int) -> tuple[Added, ...]:
-        """Return what was added to a key's total within each of `SPANS`."""
+        """Return the count added to a key's total within each of `SPANS`."""
         found = []
         for span, noted in zip(SPANS, self._noted, strict=True):
             since = next((n for n in noted if now_ms - span.window_ms <= n[0] < now_ms), None)
-            # A key that was not there began at nothing; a total that fell was reset.
+            # A key that is missing in the note began at 0. A total that fell was reset.
             count = 0 if since is None else max(0, total - since[1].get(key, 0))
             seconds = 0.0 if since is None else (now_ms - since[0]) / 1000
             found.append(Added(count, round(count / seconds, 3) if seconds else 0.0))

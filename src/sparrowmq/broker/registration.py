@@ -1,10 +1,10 @@
-"""How a broker registers at the name servers: operations.
+"""The operations by which a broker registers at the name servers.
 
-All topics of a broker are a large body, and each new topic is registered at once. So a name server
-is asked first for the version of the topics that it has of this broker: where that is the version
-before, it gets what has changed since, as Apache's brokers do it, and where it is the newest, the
-question alone shows that the broker lives. A name server that has forgotten the broker, or never
-answered, gets everything.
+All topics of a broker make a large body, and each new topic is registered at once. The broker
+therefore first asks a name server for its version of this broker's topics. A name server with the
+version of the round before gets the changes since, as from Apache's brokers. For a name server with
+the newest version, the question alone shows that the broker lives. A name server that has forgotten
+the broker or never answered gets all topics.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ UNREGISTER_TIMEOUT_MS = 1_000
 
 
 class RegistrationWork(NamedTuple):
-    """What to register at the name servers.
+    """The topics to register at the name servers.
 
     Args:
         base: the version of the topics that the round before has registered.
-        changed: the topics that were made or changed since then, with the version of all.
+        changed: the topics made or changed since `base`, with the version of the whole table.
         table: all topics.
     """
 
@@ -54,7 +54,7 @@ class RegistrationWork(NamedTuple):
 
 
 class Registrar:
-    """Registers one broker, and knows which version each name server has taken last."""
+    """Registers one broker, and keeps the last version that each name server accepted."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -102,7 +102,7 @@ class Registrar:
             broker_name=config.broker_name,
             broker_addr=config.address,
             cluster_name=config.cluster_name,
-            # Nobody listens there: we have no replication, but peers want the field.
+            # Nothing listens there: this broker has no replication, but peers need the field.
             ha_server_addr=f"{ip}:{int(port) + 1}",
             broker_id=MASTER_ID,
             compressed=False,

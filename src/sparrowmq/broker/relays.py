@@ -1,7 +1,7 @@
-"""Questions to clients on behalf of others, over the broker to which they are connected. Pure.
+"""Questions that the broker passes on to its clients on behalf of other clients. Pure.
 
-Every question has an end: the client's answer, or an error if the answer does not come in time or
-the client goes away. So whoever asked is never left waiting.
+Every question ends: with the client's answer, or with an error if the answer is late or the client
+disconnects. The asking client therefore always gets an answer.
 
 Source: AdminBrokerProcessor.callConsumer, Broker2Client.callClient.
 """
@@ -16,17 +16,17 @@ from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.serving.connections import Connection, Output, Push, Reply
 from sparrowmq.serving.requests import Refusal, Request
 
-# callClient's time-out.
+# The time-out of callClient.
 RELAY_TIMEOUT_MS = 10_000
-# Under way at once.
+# The most questions under way at once.
 RELAYS_MAX = 1_024
 
-# Makes outputs of a client's answer, or of the error in its place.
+# Makes outputs from a client's answer, or from the error that replaces it.
 Finish: TypeAlias = Callable[[Request, RemotingCommand], Sequence[Output]]
 
 
 def pass_back(request: Request, response: RemotingCommand) -> Sequence[Output]:
-    """Answer a request with what the client answered."""
+    """Answer a request with the client's answer."""
     back = response_to(
         request.command,
         response.code,
@@ -50,7 +50,7 @@ class Relays:
     __slots__ = ("_relays", "_sent_count")
 
     def __init__(self) -> None:
-        # By our own number, oldest first.
+        # By the number that the broker gave the question, oldest first.
         self._relays: dict[int, _Relay] = {}
         self._sent_count = 0
 
@@ -71,9 +71,9 @@ class Relays:
         """Ask a client. Raises: Refusal if too many questions are under way.
 
         Args:
-            request: on whose behalf.
-            code: of the question; its header is `fields`.
-            timeout_ms: after which the answer is an error.
+            request: the request on whose behalf the client is asked.
+            code: the question's code; its header is `fields`.
+            timeout_ms: the time after which the answer is an error.
             finish: called with the answer.
         """
         self.check_room(1)
@@ -83,14 +83,14 @@ class Relays:
         return (Push(client, question),)
 
     def check_room(self, count: int) -> None:
-        """Raise a Refusal unless so many more questions may be asked."""
+        """Raise a Refusal unless `count` more questions may be asked."""
         if len(self._relays) + count > RELAYS_MAX:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY, f"{RELAYS_MAX} questions to clients are under way"
             )
 
     def answered(self, response: RemotingCommand, client: Connection) -> Sequence[Output]:
-        """Take a client's answer; one that nobody waits for leads to nothing."""
+        """Take in a client's answer; an answer without a question has no effect."""
         relay = self._relays.get(response.opaque)
         if relay is None or relay.client is not client:
             return ()
@@ -98,7 +98,7 @@ class Relays:
         return relay.finish(relay.request, response)
 
     def expire(self, now_ms: int) -> list[Output]:
-        """Answer for the clients that took too long."""
+        """Answer with an error for clients that took too long."""
         outputs: list[Output] = []
         for number, relay in list(self._relays.items()):
             if now_ms - relay.request.now_ms >= relay.timeout_ms:
@@ -107,7 +107,7 @@ class Relays:
         return outputs
 
     def forget(self, connection: Connection) -> list[Output]:
-        """Take note that a connection closed: of one who asked, or of one who was asked."""
+        """Note that a connection closed: of an asking client or of a client that was asked."""
         outputs: list[Output] = []
         for number, relay in list(self._relays.items()):
             if relay.request.connection is connection:

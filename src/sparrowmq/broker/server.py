@@ -1,6 +1,7 @@
-"""The broker on sockets and disks.
+"""The broker with real sockets and disks.
 
-The world of a `BrokerHost`: requests on an event loop, each lane of rounds in a thread of its own.
+`BrokerServer` is the world of a `BrokerHost`: requests run on an event loop, and each lane of
+rounds has its own thread.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ class BrokerServer:
 
     Args:
         root: RocketMQ's store root.
-        config: settings; its address is where clients reach the broker.
-        name_servers: addresses at which to register.
-        limits: bounds on peers.
-        tls: the context of a server that speaks TLS; None for none.
-        takes_plain: whether a server that speaks TLS also serves peers that do not.
-        name_server_tls: the context of a client of name servers that speak TLS; None for none.
-        salvage: whether a log that is damaged in the middle is cut there, rather than refused.
+        config: the broker's settings; clients reach the broker at their address.
+        name_servers: the addresses of the name servers to register at.
+        limits: the bounds on peers.
+        tls: the TLS context for clients; None for no TLS.
+        takes_plain: whether a server with TLS also serves peers without TLS.
+        name_server_tls: the TLS context for connections to name servers; None for no TLS.
+        salvage: whether a log that is damaged in the middle is cut there instead of refused.
         log_file_size: bytes of each file of the commit log.
-        access: who may do what; None lets everybody do everything.
-        credentials: by which the broker signs what it asks name servers; None for no signatures.
-        wall_clock: gives the time of messages and delays, in milliseconds.
+        access: the access rules; None allows everything.
+        credentials: the credentials that sign requests to name servers; None for no signatures.
+        wall_clock: returns the time of messages and delays, in milliseconds.
     """
 
     def __init__(
@@ -127,24 +128,24 @@ class BrokerServer:
 
     @property
     def broker(self) -> Broker:
-        """The machine."""
+        """The broker machine."""
         return self._broker
 
     def use_tls(self, tls: ssl.SSLContext) -> None:
-        """Speak TLS by another context with peers to come."""
+        """Use another TLS context for new connections of clients."""
         self._server.use_tls(tls)
 
     def use_name_server_tls(self, tls: ssl.SSLContext) -> None:
-        """Connect to name servers by another context from now on."""
+        """Use another TLS context for new connections to name servers."""
         self._driver.use_tls(tls)
 
     def failures(self) -> list[str]:
-        """Say what only a restart mends."""
+        """Return the failures that only a restart mends, as texts."""
         failure = self._store.failure
         return [] if failure is None else [f"the store takes no messages: {failure}"]
 
     def obstacles(self) -> list[str]:
-        """Say why clients are not served now, or cannot find the broker."""
+        """Return why clients are not served now or cannot find the broker, as texts."""
         found = self.failures()
         if self._store.refusal is not None:
             found.append(f"the store takes no messages: {self._store.refusal}")
@@ -170,9 +171,9 @@ class BrokerServer:
         return saved
 
     async def start(self, listening: socket.socket) -> None:
-        """Serve on a bound socket and register; returns when clients can find the broker.
+        """Serve on a bound socket and register; return when clients can find the broker.
 
-        A name server that does not answer delays nothing: the broker keeps trying.
+        A name server that does not answer does not delay the start: the broker keeps trying.
         """
         await self._server.start(listening)
         self._tick()
@@ -180,9 +181,9 @@ class BrokerServer:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
 
     async def stop(self) -> None:
-        """Answer what was taken, leave the name servers, write everything, release the files.
+        """Answer accepted requests, unregister, write all changes, and release the files.
 
-        Raises: StoreError if the disk fails; the files are released all the same.
+        Raises: StoreError if the disk fails; the files are released in any case.
         """
         self._host.is_stopping = True
         if self._ticker is not None:
@@ -203,7 +204,7 @@ class BrokerServer:
                 thread.shutdown()
 
     def catch_up(self) -> None:
-        """Do all that is due by the wall clock now, not a part of it at the next tick."""
+        """Do all work that is due by the wall clock now, without the bound of a tick."""
         counters, before = self._broker.state.counters, -1
         while counters.puts != before:
             before = counters.puts
@@ -227,20 +228,20 @@ class BrokerServer:
         return self._wall_clock()
 
     def perform(self, outputs: Sequence[Output]) -> None:
-        """Carry out what the broker said."""
+        """Carry out the broker's outputs."""
         self._server.perform(outputs)
 
     def end_turn(self) -> None:
-        """End a turn of the loop: show what is readable, begin what is due."""
+        """End a turn of the loop: show appended messages, begin the rounds that are due."""
         self._host.settle()
         self._host.begin_rounds()
 
     def end_turn_soon(self) -> None:
-        """End a turn once others were served."""
+        """End a turn after the other waiting events."""
         self._server.end_turn_soon()
 
     def begin_round(self, round: Round) -> None:
-        """Have a round done in the thread of its lane."""
+        """Run a round in the thread of its lane."""
         self._start(self._run(round))
 
     def begin_operation(self, operation: Operation[None]) -> None:

@@ -1,7 +1,7 @@
-"""Everything a broker knows, as one record that its processors share.
+"""The whole state of a broker, as one record that its processors share.
 
-Processors are functions of this state and a request. What several of them do to the state
-together, such as making a topic and asking for it to be written and registered, is here.
+Processors are functions of this state and a request. This file has the changes of the state that
+several processors need, such as making a topic and asking for its write and registration.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from sparrowmq.serving.requests import DENIED, Refusal, Request
 from sparrowmq.store.message_store import MessageStore
 from sparrowmq.store.retention import Retention
 
-# How far beyond a queue's end a group may commit: a power cut may take messages that were not
-# flushed, and members commit what they have had.
+# How far beyond a queue's end a group may commit. A power cut may lose messages that were not
+# flushed, and members commit the offsets of messages that they have consumed.
 COMMIT_AHEAD_MAX = 1_000
 
 
 class BrokerRefusal(Enum):
-    """What is refused since it contradicts what the broker knows, by its name in its statistics."""
+    """Kinds of refusals, of requests that contradict the broker's state, by counter name."""
 
     CLOSED_TOPIC = "sendsToClosedTopicsRefused"
     GROUP_NAME = "groupNamesRefused"
@@ -55,12 +55,12 @@ class BrokerRefusal(Enum):
 
 @dataclass(slots=True)
 class Counters:
-    """What the broker has done since it started, for GET_BROKER_RUNTIME_INFO."""
+    """Counts since the broker's start, for GET_BROKER_RUNTIME_INFO."""
 
     puts: int = 0
     put_bytes: int = 0
     gets: int = 0
-    # Members that came with a client id that another connection of their group had.
+    # Members with a client id that another connection of the group already had.
     duplicate_client_ids: int = 0
 
 
@@ -69,13 +69,13 @@ class BrokerState:
     """The parts of a broker.
 
     Args:
-        random_below: picks a number from 0 to one less than its argument, for queue -1.
-        store_host: the broker's address as records carry it.
+        random_below: returns a random number from 0 to one less than its argument, for queue -1.
+        store_host: the broker's address, as in records.
 
-    Attributes:
-        origin_properties: what each message gets besides its own properties.
-        sent_answer: the header of the answer to a plain send, for position, queue id, queue offset
-            and opaque.
+        Attributes:
+            origin_properties: the properties that the broker adds to each message.
+            sent_answer: the header of the answer to a plain send, with places for position, queue
+                id, queue offset and opaque.
     """
 
     config: BrokerConfig
@@ -102,9 +102,9 @@ class BrokerState:
     stored_totals: TotalsByKey = field(default_factory=TotalsByKey)
     consumed_totals: TotalsByKey = field(default_factory=TotalsByKey)
     relays: Relays = field(default_factory=Relays)
-    # The round of journalling that covers every topic made so far.
+    # The journalling round that covers every topic made so far.
     topics_journal_round: int = 0
-    # The journal has every lock up to this one of `locks.changes`.
+    # The value of `locks.changes` up to which the journal has every lock.
     locks_written: int = 0
     pending: PendingReplies = field(init=False)
     retention: Retention = field(init=False)
@@ -122,7 +122,7 @@ class BrokerState:
         )
 
     def change_config(self, config: BrokerConfig) -> None:
-        """Take other settings, of which those change something that may be changed."""
+        """Take other settings; only settings that may change at run time have an effect."""
         self.config = config
         self.retention.config = config.retention
         self.transactions.config = config
@@ -134,7 +134,7 @@ class BrokerState:
         self.note_topics_changed()
 
     def note_topics_changed(self) -> None:
-        """Have what changed of the topics written and registered."""
+        """Ask for a write and a registration of the changed topics."""
         self.topics_journal_round = self.journal.ask()
         self.registrations.ask()
 
@@ -144,11 +144,11 @@ class BrokerState:
         self.note_groups_changed()
 
     def note_groups_changed(self) -> None:
-        """Have what changed of the groups written."""
+        """Ask for a write of the changed groups."""
         self.journal.ask()
 
     def find_group(self, group: str, *, timestamp_ms: int) -> SubscriptionGroupConfig | None:
-        """Return a group's settings, making them at the first use where that is allowed."""
+        """Return a group's settings; make them at the first use if the broker may."""
         found = self.groups.find(group)
         if found is None and self.groups.may_create(group):
             found = SubscriptionGroupConfig(group_name=group)
@@ -156,13 +156,13 @@ class BrokerState:
         return found
 
     def refusal(self, kind: BrokerRefusal, request: Request, code: int, remark: str) -> Refusal:
-        """Count a refusal of a kind; returns it, to be raised."""
+        """Count a refusal of a kind; return the refusal, to be raised."""
         text = f"refused {request.connection.address}: {remark}"
         facts = self.refusals.note(kind, text, now_ms=request.now_ms)
         return Refusal(code, remark, ext_fields={}, facts=facts)
 
     def check_access(self, request: Request, topic: str, permission: Permission) -> None:
-        """Refuse a request whose account has no permission for a topic that no field names.
+        """Refuse a request whose account lacks permission for a topic that no header field names.
 
         Raises: Refusal.
         """
@@ -173,13 +173,13 @@ class BrokerState:
             raise self.refusal(BrokerRefusal.ACCESS, request, ResponseCode.SYSTEM_ERROR, remark)
 
     def find_denial(self, access_key: str, topic: str, permission: Permission) -> str | None:
-        """Return why an account has no permission for a topic; None if it has, or nobody checks."""
+        """Return why an account lacks a permission for a topic; None if the access is allowed."""
         if self.access is None:
             return None
         return self.access.find_denial(access_key, topic, permission)
 
     def may_commit(self, topic: str, queue_id: int, *, offset: int) -> bool:
-        """Return whether an offset is one that a queue has, or is about to have."""
+        """Return whether an offset lies at most `COMMIT_AHEAD_MAX` beyond the queue's end."""
         return offset <= self.store.queues.max_offset(topic, queue_id) + COMMIT_AHEAD_MAX
 
     def has_queue(self, queue: MessageQueue) -> bool:
@@ -192,13 +192,13 @@ class BrokerState:
         )
 
     def count_stored(self, topic: TopicConfig) -> int:
-        """Return how many messages a topic has taken in all."""
+        """Return how many messages a topic has stored in all."""
         queues = range(max(topic.read_queue_nums, topic.write_queue_nums))
         name = topic.topic_name
         return sum(max(0, self.store.queues.max_offset(name, queue_id)) for queue_id in queues)
 
     def note_totals(self, now_ms: int) -> None:
-        """Take note of what was stored and consumed so far, if the time for it has come."""
+        """Note the totals of stored and consumed messages, if a note is due."""
         self.stored_totals.note(now_ms, self.store.queues.totals)
         self.consumed_totals.note(now_ms, self.offsets.totals)
 
@@ -230,7 +230,7 @@ class BrokerState:
 
 
 def _sent_answer(region: str, store_host: bytes) -> bytes:
-    """Return what `framing.encode_head` writes, with places for what differs."""
+    """Return the head that `framing.encode_head` writes, with places for the fields that differ."""
     quoted = msgspec.json.encode(region).decode().replace("%", "%%")
     msg_id = f"{store_host.hex().upper()}%016X"
     return (

@@ -1,4 +1,4 @@
-"""What each consumer group may do: the table of group settings.
+"""The table of consumer groups' settings.
 
 Source: SubscriptionGroupManager.java. `config/subscriptionGroup.json` has its form.
 """
@@ -23,7 +23,7 @@ PREDEFINED_GROUPS = (
 
 
 def find_group_fault(group: str) -> str | None:
-    """Return what is wrong with the name of a group that consumes, or None."""
+    """Return the fault of a consumer group's name, as text, or None."""
     if not is_legal_name(group):
         return f"the group name {group[:40]!r} is illegal, allowing only ^[%|a-zA-Z0-9_-]+$"
     if len(group) > CONSUMER_GROUP_LENGTH_MAX:
@@ -38,28 +38,28 @@ class SubscriptionGroups:
     """The table of consumer groups' settings.
 
     Args:
-        auto_create: whether a group is made at its first use; may change.
+        auto_create: whether a group is made at its first use; the value may change.
     """
 
     def __init__(self, *, auto_create: bool) -> None:
         self._groups: dict[str, SubscriptionGroupConfig] = {}
         self._version = DataVersion()
         self.auto_create = auto_create
-        # Groups whose changes the journal has not.
+        # Groups with changes that are not in the journal yet.
         self._unwritten: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def load(self, table: SubscriptionGroupTable) -> None:
-        """Take what a file held, and add the system's groups."""
+        """Load the table of a file, and add the system's groups."""
         self._groups = dict(table.subscription_group_table)
         self._version = table.data_version
         for name in PREDEFINED_GROUPS:
             self._groups.setdefault(name, SubscriptionGroupConfig(group_name=name))
 
     def replay(self, change: GroupTableChange) -> None:
-        """Make a change that the journal has."""
+        """Apply a change from the journal."""
         if change.config is None:
             self._groups.pop(change.name, None)
         else:
@@ -68,7 +68,7 @@ class SubscriptionGroups:
 
     @property
     def version(self) -> DataVersion:
-        """Changes with every change of the table."""
+        """The version of the table, which changes with every change of the table."""
         return self._version
 
     def table(self) -> SubscriptionGroupTable:
@@ -105,14 +105,14 @@ class SubscriptionGroups:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether there are changes that the journal has not."""
+        """Whether there are changes that are not in the journal yet."""
         return bool(self._unwritten)
 
     def take_changes(self) -> list[GroupTableChange]:
-        """Return the changes since the last call, to be written."""
+        """Return the changes since the last call, for the journal."""
         names, self._unwritten = self._unwritten, {}
         return [GroupTableChange(name, self._groups.get(name), self._version) for name in names]
 
     def note_unwritten(self, name: str) -> None:
-        """Have a group written again, since the journal did not take it."""
+        """Let `take_changes` return a group again, since its write to the journal failed."""
         self._unwritten[name] = None

@@ -1,4 +1,4 @@
-"""Which topics there are, how many queues each has, and who may do what with them.
+"""The table of topics: their queues and their permissions.
 
 Source: TopicConfigManager.java, PermName.java. `config/topics.json` has its form.
 """
@@ -50,7 +50,7 @@ def perm_text(perm: int) -> str:
 
 
 def describe(topic: TopicConfig) -> str:
-    """Return TopicConfig.toString(), which error remarks hold."""
+    """Return the text of TopicConfig.toString(), which error remarks contain."""
     return (
         f"TopicConfig [topicName={topic.topic_name}, readQueueNums={topic.read_queue_nums}, "
         f"writeQueueNums={topic.write_queue_nums}, perm={perm_text(topic.perm)}, "
@@ -60,7 +60,7 @@ def describe(topic: TopicConfig) -> str:
 
 
 def find_name_fault(topic: str) -> str | None:
-    """Return RocketMQ's words for what is wrong with a topic's name, or None."""
+    """Return the fault of a topic's name, in RocketMQ's words, or None."""
     if not topic.strip():
         return "The specified topic is blank."
     if not is_legal_name(topic):
@@ -76,10 +76,10 @@ class TopicConfigs:
     def __init__(self, config: BrokerConfig) -> None:
         self._topics: dict[str, TopicConfig] = {}
         self._version = DataVersion()
-        # Topics to which nothing special applies, as they are looked for.
+        # Plain topics that `find_plain` has found.
         self._plain: dict[str, TopicConfig] = {}
         self._system = _system_topics(config)
-        # Topics whose changes the journal has not, and those that name servers have not.
+        # Topics with changes that are not in the journal yet, or not registered yet.
         self._unwritten: dict[str, None] = {}
         self._unregistered: dict[str, None] = {}
 
@@ -91,17 +91,17 @@ class TopicConfigs:
 
     @property
     def version(self) -> DataVersion:
-        """Changes with every change of the table."""
+        """The version of the table, which changes with every change of the table."""
         return self._version
 
     def load(self, table: TopicConfigTable) -> None:
-        """Take what a file held; what is added or changed later is a change."""
+        """Load the table of a file; later additions count as changes."""
         self._topics = {name: _named(name, t) for name, t in table.topic_config_table.items()}
         self._version = table.data_version
         self._plain.clear()
 
     def replay(self, change: TopicTableChange) -> None:
-        """Make a change that the journal has."""
+        """Apply a change from the journal."""
         if change.config is None:
             self._topics.pop(change.name, None)
         else:
@@ -110,7 +110,7 @@ class TopicConfigs:
         self._plain.clear()
 
     def add_missing(self, *, timestamp_ms: int) -> bool:
-        """Add the system's topics that are not there; return whether there were any."""
+        """Add the system's topics that are missing; return whether any was."""
         missing = [topic for topic in self._system if topic.topic_name not in self._topics]
         for topic in missing:
             self.put(topic, timestamp_ms=timestamp_ms)
@@ -125,10 +125,10 @@ class TopicConfigs:
         return self._topics.get(topic)
 
     def find_plain(self, topic: str) -> TopicConfig | None:
-        """Return a topic's settings if its messages need no look at more than them.
+        """Return a topic's settings if the topic is plain: sends to it need no further checks.
 
-        It may be written to, is none of the topics that a broker itself writes to, neither of
-        retries nor of dead letters, and its messages have one tag each.
+        A plain topic is writable. It is neither a topic that the broker itself writes to nor a
+        topic of retries or dead letters. Its messages have one tag each.
         """
         found = self._plain.get(topic)
         if found is None and (known := self._topics.get(topic)) is not None and _is_plain(known):
@@ -148,11 +148,11 @@ class TopicConfigs:
         return True
 
     def is_system(self, topic: str) -> bool:
-        """Return whether the topic is kept for RocketMQ itself on this broker."""
+        """Return whether the topic is reserved for RocketMQ itself on this broker."""
         return is_system_topic(topic) or any(topic == t.topic_name for t in self._system)
 
     def system_names(self) -> list[str]:
-        """Return the names kept for RocketMQ itself on this broker, sorted."""
+        """Return the names reserved for RocketMQ itself on this broker, sorted."""
         return sorted(t.topic_name for t in self._system)
 
     def _changed(self, topic: str, timestamp_ms: int) -> None:
@@ -162,16 +162,16 @@ class TopicConfigs:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether there are changes that the journal has not."""
+        """Whether there are changes that are not in the journal yet."""
         return bool(self._unwritten)
 
     def take_changes(self) -> list[TopicTableChange]:
-        """Return the changes since the last call, to be written."""
+        """Return the changes since the last call, for the journal."""
         names, self._unwritten = self._unwritten, {}
         return [TopicTableChange(name, self._topics.get(name), self._version) for name in names]
 
     def note_unwritten(self, name: str) -> None:
-        """Have a topic written again, since the journal did not take it."""
+        """Let `take_changes` return a topic again, since its write to the journal failed."""
         self._unwritten[name] = None
 
     def take_unregistered(self) -> TopicConfigTable:
@@ -191,7 +191,7 @@ def _is_plain(topic: TopicConfig) -> bool:
 
 
 def inherit(template: TopicConfig, topic: str, *, queue_count: int) -> TopicConfig | None:
-    """Make a topic's settings from its template, or None if the template gives none."""
+    """Return a new topic's settings from its template, None if the template forbids it."""
     if not template.perm & PERM_INHERIT:
         return None
     count = max(min(queue_count, template.write_queue_nums), 0)
@@ -208,7 +208,7 @@ def inherit(template: TopicConfig, topic: str, *, queue_count: int) -> TopicConf
 def plain(
     topic: str, *, queue_count: int, perm: int = PERM_READ | PERM_WRITE, sys_flag: int = 0
 ) -> TopicConfig:
-    """Make the settings of a topic with as many queues to read as to write."""
+    """Return the settings of a topic with as many readable as writable queues."""
     return TopicConfig(
         topic_name=topic,
         read_queue_nums=queue_count,

@@ -1,26 +1,26 @@
-"""Half messages that nobody ends: their producers are asked, and in the end they are put away.
+"""Half messages without an end: their producers are asked, and at last the messages are put away.
 
-The first half of a transaction waits in the half topic. END_TRANSACTION puts its offset there into
-the op topic; nothing is ever changed in place. Two offsets of the group CID_RMQ_SYS_TRANS say how
-far both topics are done. From time to time a round goes on from there: it reads the op topic to
-its end, and then decides on each half message:
+The half message of a transaction waits in the half topic. END_TRANSACTION appends the message's
+offset to the op topic; nothing is changed in place. Two offsets of the group CID_RMQ_SYS_TRANS are
+the progress in both topics. From time to time a round goes on from there. The round reads the op
+topic to its end, and then decides on each half message:
 
-- one that was ended is done;
-- one that is fresh ends the round; one whose producer asked for more time stands in line again;
-- of any other its producer is asked: it stands in line again, with its times of asking, and
-  CHECK_TRANSACTION_STATE names this new place;
-- one that was asked often enough, or is too old, goes into TRANS_CHECK_MAX_TIME_TOPIC.
+- A message that was ended is done.
+- A fresh message ends the round. A message whose producer asked for more time is appended again.
+- The producer of any other message is asked. The message is appended again, with its number of
+  checks, and CHECK_TRANSACTION_STATE names the new copy.
+- A message that was checked often enough, or is too old, goes into TRANS_CHECK_MAX_TIME_TOPIC.
 
-A message in line again names the offset that it had at first. The end of any of its places is the
-end of the first, so no later place is asked for.
+An appended copy names the first offset of its message. The end of any copy is the end of the
+message, so no later copy is asked for.
 
 The round commits its two offsets once all that it wrote is on the disk, so a crash repeats a round
-and loses nothing. A commit that comes twice is delivered twice, as in RocketMQ: from the producer,
-and as its answer to a question that was on its way.
+and loses nothing. A message that is committed twice is delivered twice, as in RocketMQ. Two commits
+come if the producer commits while its answer to a question is under way.
 
 Source: TransactionalMessageServiceImpl.java of 4.9.7. Differs from RocketMQ: a message that waits
-for its producer's own time does not count as asked; and where a message is in line again, the end
-of its first place counts: there it is asked for all the same, and delivered twice.
+for its producer's own time does not count as checked. The end of a first copy counts for the later
+copies too. RocketMQ asks about such copies again, and delivers the message twice.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ from sparrowmq.store.retention import HOUR_MS, RESERVED_HOURS
 
 # MixAll.CID_SYS_RMQ_TRANS.
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
-# Bounds of one step. Half messages that were ended cost next to nothing.
+# The bounds of one step. Half messages that were ended cost next to nothing.
 OPS_PER_STEP = 1_024
 ENDED_PER_STEP = 8_192
 UNENDED_PER_STEP = 128
-# Ended half messages that a round remembers, and those in line again: some 30 MB each. A half
-# message whose end stands behind so many others is asked for.
+# The ended half messages that a round remembers, and the messages appended again: some 30 MB each.
+# If more ends than this precede the end of a half message, its producer is asked.
 ENDED_MAX = AGAIN_MAX = 200_000
-# A round waits while so many producers are still to be asked.
+# A round waits while this many messages still wait for the question to their producers.
 TO_ASK_MAX = 1_024
 _OPS_BYTES_MAX = 1 << 20
 
 
 class CheckStep(NamedTuple):
-    """What a step found.
+    """The result of a step.
 
     Args:
         asked: offsets in the half topic of messages whose producers are to be asked.
@@ -78,25 +78,25 @@ class CheckStep(NamedTuple):
 
 @dataclass(slots=True)
 class _Round:
-    """How far a round is: `half_offset` is decided up to there, `op_offset` read up to there."""
+    """A round's progress: decided up to `half_offset`, the op topic read up to `op_offset`."""
 
     half_offset: int
     half_end: int
     op_begin: int
     op_offset: int
-    # Of each half message that was ended, its first entry in the op topic; in that topic's order.
+    # For each ended half message the offset of its first op, in the op topic's order.
     ended: dict[int, int] = field(default_factory=dict)
-    # All that the round wrote lies before this position of the log; None while it goes on.
+    # The log's position after the round's last write; None while the round goes on.
     end_position: int | None = None
     put_away: int = 0
 
 
 class TransactionChecks:
-    """Which half messages are to be asked for.
+    """Decides about which half messages producers are asked.
 
     Args:
-        store: its half messages and ops.
-        config: how long a message is left alone, how often it is asked for, and when; may change.
+        store: the store with the half topic and the op topic.
+        config: the first wait, the number of checks and their interval; the value may change.
     """
 
     def __init__(self, store: MessageStore, config: BrokerConfig) -> None:
@@ -104,16 +104,16 @@ class TransactionChecks:
         self.config = config
         self._due_ms: int | None = None
         self._round: _Round | None = None
-        # By the first offset of a message: where, at the latest, it stands in line again.
+        # By the first offset of a message: the offset of its latest copy.
         self._again: dict[int, int] = {}
-        # Where the line ended at first. Before that offset a message may be in line again, and
-        # after a crash even twice, which `_again` does not know.
+        # The end of the half topic at the start. Before this offset a message may have a copy, and
+        # after a crash even two, which `_again` does not have.
         self._first_end: int | None = None
-        # To be asked for once they can be read: their places, by their first offsets.
+        # The copies to ask about once they can be read, by their first offsets.
         self._to_ask: dict[int, int] = {}
 
     def step(self, offsets: ConsumerOffsets, *, now_ms: int, timestamp_ms: int) -> CheckStep:
-        """Go on with the round, or begin one if it is time; to be called with every tick."""
+        """Go on with the round, or begin a round if one is due; call it at every tick."""
         if self._due_ms is None:
             self._due_ms = now_ms + self.config.transaction_check_interval_ms
         if self._round is None and now_ms >= self._due_ms:
@@ -130,11 +130,11 @@ class TransactionChecks:
         return CheckStep(self._take_readable(), put_away)
 
     def note_end(self, first: int) -> None:
-        """Take note that a message, by its first offset, is ended: it is not asked for now."""
+        """Note that a message, by its first offset, has ended: its producer is not asked now."""
         self._to_ask.pop(first, None)
 
     def read(self, half_offset: int) -> Record | None:
-        """Return the half message at an offset, None if there is none that can be read."""
+        """Return the half message at an offset, None if no message can be read there."""
         entry = self._store.queues.entry(TRANS_HALF_TOPIC, 0, half_offset)
         data = None if entry is None else self._store.read_record(entry[0], entry[1])
         try:
@@ -150,7 +150,7 @@ class TransactionChecks:
         return _Round(self._begin_of(offsets, TRANS_HALF_TOPIC), half_end, op_offset, op_offset)
 
     def _begin_of(self, offsets: ConsumerOffsets, topic: str) -> int:
-        """Return the committed offset, or the nearest one that the topic has."""
+        """Return the committed offset, or the nearest offset that the topic has."""
         queues = self._store.queues
         low, high = queues.min_offset(topic, 0), queues.max_offset(topic, 0)
         return min(max(offsets.find(TRANSACTION_GROUP, topic, 0) or 0, low), high)
@@ -175,7 +175,7 @@ class TransactionChecks:
             current.half_offset += 1
 
     def _read_ops(self, current: _Round) -> bool:
-        """Read on in the op topic; return whether as much is read as there is, or may be."""
+        """Read on in the op topic; return whether its end or the round's bound is reached."""
         if len(current.ended) >= ENDED_MAX:
             return True
         found = self._store.queues.get(
@@ -192,7 +192,7 @@ class TransactionChecks:
             except ProtocolError:
                 break
             at += record.size
-            # 5.x writes the ends of several messages as one op: `12,13,`.
+            # 5.x brokers write the ends of several messages as one op: `12,13,`.
             for text in record.body.decode(errors="replace").split(","):
                 ended = _number(text)
                 if ended is not None:
@@ -228,7 +228,7 @@ class TransactionChecks:
         if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
             return False
         if result.status is not PutStatus.PUT_OK:
-            # Its properties leave no room for these two.
+            # The message's properties leave no room for the two further ones.
             return self._put_away(current, record, timestamp_ms)
         if len(self._again) < AGAIN_MAX:
             self._again[first] = result.queue_offset
@@ -237,14 +237,14 @@ class TransactionChecks:
         return True
 
     def _put_away(self, current: _Round, record: Record, timestamp_ms: int) -> bool:
-        """Put a half message where it is asked for no more; return whether the store takes any."""
+        """Put a half message into TRANS_CHECK_MAX_TIME_TOPIC; return whether the store could."""
         record.topic = TRANS_CHECK_MAX_TIME_TOPIC
         result = self._store.put(record, timestamp_ms=timestamp_ms)
         current.put_away += 1
         return result.status is not PutStatus.SERVICE_NOT_AVAILABLE
 
     def _is_too_old(self, age_ms: int) -> bool:
-        """Whether a half message may expire, as any other, before its producer answers.
+        """Return whether a half message may expire before its producer answers.
 
         Source: fileReservedTime in TransactionalMessageServiceImpl.needSkip.
         """
@@ -254,12 +254,12 @@ class TransactionChecks:
         return 0 < hours * HOUR_MS < age_ms
 
     def _immunity_ms(self, properties: dict[str, str]) -> int:
-        """Return how long a message is left alone."""
+        """Return how old a message must be before its producer is asked."""
         seconds = _number(properties.get(PROPERTY_CHECK_IMMUNITY_TIME))
         return self.config.transaction_timeout_ms if seconds is None else seconds * 1_000
 
     def _commit(self, current: _Round, offsets: ConsumerOffsets) -> None:
-        """Commit how far both topics are done: the op topic up to the first end still needed."""
+        """Commit the progress in both topics; in the op topic up to the first end still needed."""
         half_offset = current.half_offset
         self._again = {first: at for first, at in self._again.items() if at >= half_offset}
         op_offset = current.op_offset
@@ -274,14 +274,14 @@ class TransactionChecks:
                 offsets.commit(TRANSACTION_GROUP, topic, 0, offset=offset)
 
     def _take_readable(self) -> list[int]:
-        """Take those to be asked that can be read by now: an outcome refers to what is stored."""
+        """Take the copies to ask about that can be read: an outcome refers to a stored copy."""
         end = self._store.queues.max_offset(TRANS_HALF_TOPIC, 0)
         ready = [first for first, offset in self._to_ask.items() if offset < end]
         return [self._to_ask.pop(first) for first in ready[:UNENDED_PER_STEP]]
 
 
 def first_offset(half_offset: int, properties: Mapping[str, str]) -> int:
-    """Return the offset that a half message had before it stood in line again."""
+    """Return the first offset of a half message, which its later copies name."""
     first = _number(properties.get(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET))
     return half_offset if first is None else first
 

@@ -1,9 +1,8 @@
 """The broker's queue locks: which member may consume a queue in order.
 
 A lock is a lease. The holder renews the lock every 20 s and believes in it for 30 s from the
-sending
-of its last granted request. The broker gives a silent holder's queue away after 60 s. The old owner
-has therefore stopped before a new owner begins.
+sending of its last granted request. The broker gives a silent holder's queue away after 60 s. The
+old owner has therefore stopped before a new owner begins.
 
 Differs from RocketMQ:
 - The broker may decide which member can take a queue (`may_take`).
@@ -198,8 +197,7 @@ class QueueLockTable:
         for group in list(self._leases):
             leases = self._leases[group]
             # A member that waits for a lock asks again within this. Until then the expired lease is
-            # kept,
-            # because it names the asker.
+            # kept, because it names the asker.
             limit_ms = now_ms - ASKED_AGAIN_MS
             expired = [queue for queue, lease in leases.items() if lease.expires_ms < limit_ms]
             if expired:

@@ -1,9 +1,8 @@
 """A group member's actions, which an operation carries out, and its facts, which the host logs.
 
 `GroupMember.due` returns actions. An operation carries out each action and reports the result by
-the
-method that the action names. An action on a queue carries the queue's *epoch*, a number that grows
-each time the member is given the queue. A result of an earlier epoch changes nothing.
+the method that the action names. An action on a queue carries the queue's *epoch*, a number that
+grows each time the member is given the queue. A result of an earlier epoch changes nothing.
 """
 
 from __future__ import annotations
@@ -154,8 +153,7 @@ class DuplicateClientId(NamedTuple):
     """The broker lists our client id several times: some queues are unowned.
 
     `addresses` are the addresses of the connections that use the client id, our own included; ()
-    where
-    the broker does not list addresses.
+    where the broker does not list addresses.
     """
 
     group: str

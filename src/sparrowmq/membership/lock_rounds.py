@@ -1,8 +1,8 @@
 """A member's requests about the locks of all its queues at once. Pure.
 
 - The member renews the locks that it holds, with one request to each broker.
-- When a lock stays refused, the member asks the other members which queues they have in hand.
-  A member that drains keeps its lock, and the drain is worth waiting for. A member that was killed
+- When a lock stays refused, the member asks the other members which queues they have in hand. A
+  member that drains keeps its lock, and the drain is worth waiting for. A member that was killed
   keeps its lock too, until the broker lets the lock expire. Only the members' answers distinguish
   the two. A queue that no listed member has in hand is taken at once: with the lock if the lock is
   free by now, else without the lock, as RocketMQ does. A member has a queue in hand also while it

@@ -65,9 +65,8 @@ ROUTE_RETRY_FIRST_MS = 250
 # register one after the other, so that more changes may follow. The first routes count as changed.
 ROUTE_AGAIN_FIRST_MS = 1_000
 # The longest interval. A route does not show that a broker is missing. A broker that registers
-# again
-# has queues with no owner or two owners until all members have the new route. RocketMQ's clients
-# ask every 30 s.
+# again has queues with no owner or two owners until all members have the new route. RocketMQ's
+# clients ask every 30 s.
 ROUTE_WAIT_MAX_MS = 10_000
 # How long a member that leaves waits until the brokers have taken its locks back.
 LEAVE_WAIT_MS = 3_000
@@ -82,9 +81,8 @@ class TopicShare(NamedTuple):
     """The result of a rebalance for one topic.
 
     `queues` is our share, or None if the share could not be worked out; None changes nothing. A
-    topic
-    without a route has no `TopicShare`, and nothing changes either. `cid_all` is the broker's list
-    of members, () for none. `is_settled` is False while queues are known to be in a handover.
+    topic without a route has no `TopicShare`, and nothing changes either. `cid_all` is the broker's
+    list of members, () for none. `is_settled` is False while queues are known to be in a handover.
     """
 
     topic: str

@@ -9,8 +9,7 @@ given ──> STARTING ──acquired──> CONSUMING ──revoke──> DRAIN
 
 Deliveries, commits and messages sent back depend on the queue's lock, so each asks the `QueueLease`
 first. While the lease is fenced none of them begins, and the lock is asked for again. If the
-group's
-committed offset has not changed meanwhile, consumption goes on where it stopped.
+group's committed offset has not changed meanwhile, consumption goes on where it stopped.
 
 `collect` works out the next actions from the state each time. Nothing has to be scheduled, so no
 queue stops because a timer was forgotten. A request under way counts as lost after a bound, so an
@@ -457,9 +456,8 @@ class OwnedQueue:
         """Go on at the corrected offset: the broker does not have `offset`.
 
         Returns: False if the corrected offset lies before the pulled messages; nothing has changed
-        then.
-        The cached messages stand at offsets that other messages will get, so the queue must begin
-        anew.
+        then. The cached messages stand at offsets that other messages will get, so the queue must
+        begin anew.
         """
         if self._pull.started_ms is None or offset != self.process_queue.pull_offset:
             return True
@@ -570,8 +568,7 @@ class OwnedQueue:
         """Take in the result of a listener's call: the first `acked_count` messages are done.
 
         The other messages are sent back, unless they had timed out and were sent back already.
-        Where
-        nothing is sent back (BROADCASTING), the other messages are done too.
+        Where nothing is sent back (BROADCASTING), the other messages are done too.
 
         Args:
             decided: by offset, the results of single messages, which override `acked_count`.

@@ -360,9 +360,8 @@ class ProcessQueue:
         """Return the lowest unfinished messages, up to the first that is not overdue.
 
         A message is overdue when its listener has had it longer than `timeout_ms`. An overdue
-        message
-        holds up the commit. It is sent back and then completed; the listener's later result has no
-        effect.
+        message holds up the commit. It is sent back and then completed; the listener's later result
+        has no effect.
         """
         expired: list[MessageExt] = []
         self._first_unfinished()

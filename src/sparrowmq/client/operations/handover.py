@@ -1,10 +1,9 @@
 """Acquire queues and give them back: their locks and their start positions.
 
 The start position is read once the lock is held, so that it includes the former owner's last
-commit.
-If the former owner is no longer listed, its last commit was answered before it left, and lock and
-start position are asked for at once. If no master answers, no member can hold the lock, and the
-queue is consumed without it.
+commit. If the former owner is no longer listed, its last commit was answered before it left, and
+lock and start position are asked for at once. If no master answers, no member can hold the lock,
+and the queue is consumed without it.
 Source: RebalanceImpl.lock, RebalancePushImpl.computePullFromWhere.
 """
 

@@ -44,10 +44,8 @@ def query_offset(
     """Return the offset that a group has committed for a queue; None if there is none.
 
     Brokers answer 0 instead of "none" while the queue's first message is in memory. Brokers from
-    5.0
-    on answer "none" if `set_zero_if_not_found` is false. Brokers of 4.x answer 0 even then, and
-    only
-    `all_offsets` distinguishes 0 from "none".
+    5.0 on answer "none" if `set_zero_if_not_found` is false. Brokers of 4.x answer 0 even then, and
+    only `all_offsets` distinguishes 0 from "none".
     Differs from RocketMQ: up to 4.9 Java takes any error for "none" and then skips messages.
     """
     header = QueryConsumerOffsetRequestHeader(
@@ -118,8 +116,7 @@ def topic_bounds(
     """Return the min offset and the max offset of each queue of a topic, with one request.
 
     A broker answers for its writable queues. For a queue that can only be read, ask `min_offset`
-    and
-    `max_offset`.
+    and `max_offset`.
     """
     header = GetTopicStatsInfoRequestHeader(topic=topic)
     code = RequestCode.GET_TOPIC_STATS_INFO

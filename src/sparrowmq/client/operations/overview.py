@@ -65,8 +65,7 @@ class TopicProgress(NamedTuple):
         lag: the number of messages not consumed yet.
         queue_lag_max: the lag of the queue that is furthest behind.
         last_timestamp_ms: when the last consumed message was stored, in the lagging queue where
-            this
-            is longest ago; None if no queue lags or no broker returned a time.
+            this is longest ago; None if no queue lags or no broker returned a time.
     """
 
     topic: str

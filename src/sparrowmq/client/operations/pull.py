@@ -167,8 +167,7 @@ def check_records(queue: MessageQueue, result: PullReply, *, offset: int) -> Non
     """Check that all records of an answer belong to the queue and stand in order.
 
     Raises: RemoteProtocolError for a record of another topic or queue, and for a record whose
-    offset
-    does not lie between the record before it and the next pull's offset.
+    offset does not lie between the record before it and the next pull's offset.
     """
     previous = offset - 1
     for topic, queue_id, queue_offset in scan_records(result.records):

@@ -2,16 +2,14 @@
 
 Rules of this file:
 - No message is returned or passed over unless the whole answer belongs to the queue and is in
-  order.
-  An answer is usually read at once, and then its messages are checked.
+  order. An answer is usually read at once, and then its messages are checked.
 - No message is passed over silently. A message that is not returned is pulled again or was
   reported.
 - Bodies are inflated only as far as the queue has room, and in turns. The driver does other work
   between the turns, so that leases are renewed while a large answer is read.
 
 Differs from RocketMQ: Java's clients drop a message that they cannot read, and all later messages
-of
-the same answer.
+of the same answer.
 """
 
 from __future__ import annotations
@@ -57,8 +55,8 @@ def read_answer(
         policy: what to do with a message that cannot be read.
 
         Raises: RemoteProtocolError as `check_records`; UnreadableMessage if the first message
-        cannot be
-        read and the policy is to stop. A later unreadable message ends the answer before itself.
+        cannot be read and the policy is to stop. A later unreadable message ends the answer before
+        itself.
     """
     records, end = result.records, len(result.records)
     part = decode_messages(records, broker_name=queue.broker_name, room_bytes=room_bytes())

@@ -154,8 +154,7 @@ def plan_reset(
 def apply_reset(directory: Directory, plan: ResetPlan) -> Operation[None]:
     """Apply the plan of `plan_reset`. Raises: TransportError; BrokerError if a broker refuses."""
     # Brokers of 4.x refuse to notify members while the group has a queue without a committed
-    # offset,
-    # and answer 0 for such a queue.
+    # offset, and answer 0 for such a queue.
     silent = [each for each in plan.queues if not (plan.members and each.before)]
     yield from gather(
         [

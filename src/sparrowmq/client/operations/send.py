@@ -2,9 +2,8 @@
 
 A send that fails for a passing reason is tried again, each time at another broker if there is one.
 A message whose queue the user or the sharding key has fixed stays with its queue. An attempt
-without
-an answer may have stored the message, and a retry can then store it twice. Consumers must bear
-duplicates, as with RocketMQ.
+without an answer may have stored the message, and a retry can then store it twice. Consumers must
+bear duplicates, as with RocketMQ.
 
 Hot path, benchmark: benchmarks/against_apache.py. The header is therefore made by hand, and the
 usual send does not run this operation: if the route is known, a face prepares the request
@@ -108,8 +107,7 @@ def send(
         queue: the queue, or a function that chooses one; None for the sharding key's queue, or else
             the next queue in turn.
         is_half: whether the message waits for the end of its transaction; `queue_offset` is then
-            the
-            offset in the half topic.
+            the offset in the half topic.
         marks: properties that users must not set.
         code: the request code.
 

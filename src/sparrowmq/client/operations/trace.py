@@ -1,7 +1,7 @@
 """Trace the messages sent and consumed. Tracing never fails or delays a message.
 
-Entries gather while the last trace message is under way. Surplus entries are dropped.
-One-way sends and failed ones are not traced, as with RocketMQ.
+Entries gather while the last trace message is under way. Surplus entries are dropped. One-way sends
+and failed ones are not traced, as with RocketMQ.
 Source: SendMessageTraceHookImpl.java, ConsumeMessageTraceHookImpl.java, AsyncTraceDispatcher.java.
 """
 

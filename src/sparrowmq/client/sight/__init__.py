@@ -1,3 +1,3 @@
-"""What others see of a client: spans, series for Prometheus, and what makes them of its calls."""
+"""Observability of clients: OpenTelemetry spans, series for Prometheus, and their observers."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Series of the clients of a process, for Prometheus.
 
-What is counted anyway is read when somebody scrapes; calls are timed only of clients that have a
-registry, which are the only ones that import this module.
+Counters that consumers keep anyway are read at each scrape. Calls are timed only for clients with a
+registry, and only these clients import this module.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FAILED = (ConsumeStatus.RECONSUME_LATER, ConsumeOrderlyStatus.SUSPEND_CURRENT_Q
 
 
 class ClientSeries:
-    """The series of one registry; the clients of a process that name it share them."""
+    """The series of one registry, shared by the process's clients with that registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def count(series: MetricSeries) -> Counter:
@@ -49,12 +49,12 @@ class ClientSeries:
         self.sent, self.events = count(SENT), count(EVENTS)
         self.send_seconds, self.process_seconds = measure(SEND_SECONDS), measure(PROCESS_SECONDS)
         self._subscribers: WeakSet[Subscriber] = WeakSet()
-        # Of consumers that are gone, by group and name: a counter never falls.
+        # Totals of closed consumers, by group and name: a counter must never fall.
         self._gone: dict[tuple[str, str], int] = {}
         registry.register(self)
 
     def add(self, subscriber: Subscriber) -> None:
-        """Show a consumer from now on."""
+        """Collect a consumer's counters from now on."""
         self._subscribers.add(subscriber)
         weakref.finalize(subscriber, self._keep, subscriber.user_group, subscriber.counters)
 
@@ -63,11 +63,11 @@ class ClientSeries:
             self._gone[group, name] = self._gone.get((group, name), 0) + getattr(counters, name)
 
     def describe(self) -> Iterable[Metric]:
-        """Return what is collected, without samples."""
+        """Return the metrics without samples."""
         return _consumer_families({}, ())
 
     def collect(self) -> Iterable[Metric]:
-        """Read what consumers count anyway."""
+        """Return the metrics, with samples from the consumers' counters."""
         subscribers, totals = list(self._subscribers), dict(self._gone)
         for subscriber in subscribers:
             for name in _COUNTS:
@@ -97,7 +97,7 @@ _LOCK = threading.Lock()
 
 
 def series_of(registry: CollectorRegistry) -> ClientSeries:
-    """Return the series of a registry, made at the first call. Raises: ConfigError."""
+    """Return the series of a registry; the first call makes them. Raises: ConfigError."""
     if not isinstance(registry, CollectorRegistry):
         raise ConfigError(
             f"metrics_registry is {registry!r}; it must be a CollectorRegistry, such as "
@@ -120,7 +120,7 @@ class SendMetrics:
     def begin(
         self, messages: Sequence[Message], *, is_half: bool
     ) -> tuple[Sequence[Message], Ended]:
-        """Note the time; the messages stay as they are."""
+        """Note the start of a send; return the messages unchanged."""
         del is_half
         end = partial(self._end, messages[0].topic, len(messages), time.perf_counter())
         return messages, end
@@ -140,7 +140,7 @@ class SendMetrics:
 
 
 class ConsumeMetrics:
-    """Counts and times what a consumer does."""
+    """Counts and times the calls of a consumer's listener."""
 
     def __init__(self, registry: CollectorRegistry, subscriber: Subscriber) -> None:
         self._series = series_of(registry)
@@ -155,7 +155,7 @@ class ConsumeMetrics:
 
     @contextmanager
     def watch(self, messages: Sequence[MessageExt]) -> Generator[Callable[[object], None]]:
-        """Time a call of the listener; what it returned is reported inside."""
+        """Time a call of the listener; the caller reports its result inside the context."""
         outcomes = ["failed"]
 
         def report(returned: object) -> None:

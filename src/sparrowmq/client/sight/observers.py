@@ -1,4 +1,4 @@
-"""Who sees what a client does, as its settings say. Libraries are imported where one is set."""
+"""Attach the observers that a client's settings name; only their libraries are imported."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sparrowmq.client.subscriber import AsyncListener, AsyncOrderlyListener, Sub
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageExt
 
-# Around one call of a listener with these messages; what it returned is reported inside.
+# A context around one call of a listener; the caller reports the call's result inside.
 Watch: TypeAlias = Callable[
     [Sequence[MessageExt]], AbstractContextManager[Callable[[object], None]]
 ]
 
 
 def observe_sends(publisher: Publisher, sight: SightConfig) -> None:
-    """Have the sends of a new producer seen. Raises: ConfigError."""
+    """Attach the observers of sends to a new producer. Raises: ConfigError."""
     observers: list[SendObserver] = []
     if sight.tracer_provider is not None:
         make = _import("spans", "tracer_provider", "opentelemetry").SendSpans
@@ -35,7 +35,7 @@ def observe_sends(publisher: Publisher, sight: SightConfig) -> None:
 
 
 def observe_consumer(subscriber: Subscriber, sight: SightConfig) -> None:
-    """Have the calls of a new push consumer's listener seen. Raises: ConfigError."""
+    """Attach the observers of listener calls to a new push consumer. Raises: ConfigError."""
     if sight.tracer_provider is not None:
         make = _import("spans", "tracer_provider", "opentelemetry").ConsumeSpans
         spans = make(sight.tracer_provider, subscriber.config)
@@ -47,7 +47,7 @@ def observe_consumer(subscriber: Subscriber, sight: SightConfig) -> None:
 
 
 def observe_polls(state: LitePull, sight: SightConfig) -> None:
-    """Have what a new lite pull consumer's polls return seen. Raises: ConfigError."""
+    """Attach the observers of polls to a new lite pull consumer. Raises: ConfigError."""
     subscriber = state.subscriber
     if sight.tracer_provider is not None:
         make = _import("spans", "tracer_provider", "opentelemetry").ConsumeSpans

@@ -1,4 +1,4 @@
-"""The series of clients: what each is called and means."""
+"""The series of clients: their names, kinds, labels and meanings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class MetricSeries(NamedTuple):
-    """A series: its name (of a counter without `_total`), kind, labels, and what it means."""
+    """A series: its name (a counter's without `_total`), its kind, labels and meaning."""
 
     name: str
     kind: str
@@ -15,7 +15,7 @@ class MetricSeries(NamedTuple):
 
     @property
     def sample_name(self) -> str:
-        """What queries call it."""
+        """The name of the series in queries."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 

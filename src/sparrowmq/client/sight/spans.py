@@ -1,9 +1,9 @@
 """OpenTelemetry spans of producers and consumers, by the semantic conventions of messaging.
 
-A producer's span is the creation context of its messages: its context goes with each message, in
-properties (`traceparent` with the W3C propagator), as Java's instrumentation of RocketMQ has it. A
-consumer's span has that context as its parent if the listener gets one message, and as a link in
-any case: a call with several messages belongs to several traces.
+A producer's span is the creation context of its messages. Each message carries the span's context
+in its properties (`traceparent` with the W3C propagator), as in Java's instrumentation of RocketMQ.
+A consumer's span links to the context of each of its messages, since a call with several messages
+belongs to several traces. If the listener gets one message, its context is also the span's parent.
 
 Only clients with a tracer provider import this module.
 Source: OpenTelemetry semantic conventions 1.28, messaging spans and RocketMQ.
@@ -45,9 +45,10 @@ class SendSpans:
     """Makes a producer's spans.
 
     Args:
-        address_of: gives the `host:port` of the master of a broker's name, if it is known.
+        address_of: returns the `host:port` of a broker's master by the broker's name, if it is
+            known.
 
-    Raises: ConfigError for what is no tracer provider.
+        Raises: ConfigError for an object that is not a tracer provider.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class SendSpans:
     def begin(
         self, messages: Sequence[Message], *, is_half: bool
     ) -> tuple[Sequence[Message], Ended]:
-        """Begin the span of a send; return the messages with its context."""
+        """Begin the span of a send; return the messages with the span's context."""
         topic, config = messages[0].topic, self._config
         attributes = _attributes_of("send", "send", topic, config)
         if len(messages) == 1:
@@ -84,7 +85,7 @@ class SendSpans:
         if error is not None:
             _fail(span, error)
         elif result is not None:
-            # Those of a batch are a comma list.
+            # A batch has a comma list of ids.
             if "," not in result.msg_id:
                 span.set_attribute("messaging.message.id", result.msg_id)
             span.set_attribute("messaging.destination.partition.id", str(result.queue.queue_id))
@@ -94,7 +95,7 @@ class SendSpans:
 
 
 class ConsumeSpans:
-    """Makes a consumer's spans. Raises: ConfigError for what is no tracer provider."""
+    """Makes a consumer's spans. Raises: ConfigError without a tracer provider."""
 
     def __init__(self, provider: TracerProvider, config: ConsumerConfig) -> None:
         self._tracer = _tracer_of(provider)
@@ -106,7 +107,7 @@ class ConsumeSpans:
 
     @contextmanager
     def watch(self, messages: Sequence[MessageExt]) -> Generator[Callable[[object], None]]:
-        """Make the span of a call of the listener; it is the current one inside."""
+        """Make the span of a listener call; the span is the current one inside the context."""
         first = messages[0]
         contexts = [propagate.extract(message.properties) for message in messages]
         parent = contexts[0] if len(messages) == 1 else None
