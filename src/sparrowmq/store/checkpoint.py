@@ -1,6 +1,6 @@
-"""The checkpoint: up to where everything is known to be on the disk.
+"""The checkpoint: the position up to which log, queues and index are known to be on the disk.
 
-File `checkpoint`, 4096 bytes, big-endian, zero where nothing is said:
+File `checkpoint`, 4096 bytes, big-endian; a field that is not set is zero:
 
 | at  | bytes | field                                                                    |
 |-----|-------|--------------------------------------------------------------------------|
@@ -19,8 +19,8 @@ File `checkpoint`, 4096 bytes, big-endian, zero where nothing is said:
 | 340 | 40    | header of that file                                                      |
 | 380 | 4     | CRC-32 of the bytes 256-379                                              |
 
-All of it stands in one 512-byte sector, so it is torn by no power cut. If the timestamps disagree
-with their copies, another broker has written to the directory since, and our mark is void.
+All fields stand in one 512-byte sector, so a power cut cannot tear them. If the timestamps differ
+from their copies, another broker has written to the directory since, and our mark is void.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _MARGIN_MS = 3000
 
 
 class Mark(NamedTuple):
-    """Up to where log and consume queues are synced.
+    """The position up to which log and consume queues are synced.
 
-    `is_dispatch_synced`: whether consume queue entries were written only for synced messages, so
-    that an entry proves that its record, and all before it, were once on the disk.
+    `is_dispatch_synced`: whether consume queue entries were written only for synced messages. An
+    entry then proves that its record, and all records before it, were once on the disk.
     `checksummed_position`: records from here on end with a checksum of the whole record.
     """
 
@@ -62,10 +62,10 @@ class Mark(NamedTuple):
 
 
 class IndexMark(NamedTuple):
-    """What of the index is synced.
+    """The synced part of the index.
 
-    `position`: the log is indexed up to here. `name` is the last file's, 0 if there is none, and
-    `header` is that file's.
+    `position`: the log is indexed up to here. `name` and `header` are those of the last index file;
+    `name` is 0 without any file.
     """
 
     position: int
@@ -75,7 +75,7 @@ class IndexMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What the file says; wall-clock times of messages, 0 if never."""
+    """The fields of the file; the times are wall-clock store times of messages, 0 if not set."""
 
     physic_timestamp_ms: int = 0
     logics_timestamp_ms: int = 0
@@ -84,14 +84,14 @@ class Checkpoint:
     index: IndexMark | None = None
 
     def with_index(self, index: IndexMark | None) -> Checkpoint:
-        """Return the checkpoint of another state of the index."""
+        """Return a copy of the checkpoint with another index mark."""
         if index is None:
             return replace(self, index=None)
         return replace(self, index=index, index_timestamp_ms=index.header.end_timestamp_ms)
 
     @property
     def min_timestamp_ms(self) -> int:
-        """Messages stored up to this time are surely on the disk, and so are their entries."""
+        """The store time up to which messages and their entries are surely on the disk."""
         return max(0, min(self.physic_timestamp_ms, self.logics_timestamp_ms) - _MARGIN_MS)
 
 
@@ -123,7 +123,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
-    """Return what the file says; a file that is too short says nothing."""
+    """Return the fields of the file; a file that is too short gives an empty checkpoint."""
     if len(data) < _WRITTEN_SIZE:
         return Checkpoint()
     timestamps = _TIMESTAMPS.unpack_from(data)
@@ -163,7 +163,7 @@ def _decode_index_mark(data: bytes) -> IndexMark | None:
 
 
 def read_checkpoint(storage: Storage) -> Checkpoint:
-    """Return what the file says; nothing if there is no file."""
+    """Read the file; a missing file gives an empty checkpoint."""
     if not storage.has(CHECKPOINT_PATH):
         return Checkpoint()
     file = storage.open(CHECKPOINT_PATH, pinned=True)
@@ -174,7 +174,7 @@ def read_checkpoint(storage: Storage) -> Checkpoint:
 
 
 def write_checkpoint(storage: Storage, checkpoint: Checkpoint) -> None:
-    """Write the file and sync it; its name becomes durable with its directory."""
+    """Write the file and sync it. The file's name becomes durable when its directory is synced."""
     if storage.has(CHECKPOINT_PATH):
         file = storage.open(CHECKPOINT_PATH, pinned=True)
         if file.size != CHECKPOINT_SIZE:

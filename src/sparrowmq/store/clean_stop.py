@@ -1,15 +1,15 @@
-"""What a clean stop leaves, so that the next start walks no record.
+"""The file that a clean stop leaves, so that the next start need not walk the log's records.
 
-The file `stopped`, ours alone: a CRC-32 of the rest as eight hex digits, a line feed, and a
-`CleanStop` as JSON. It is on the disk before the file `abort` goes, and counts only while there is
-no `abort`: whatever ends a store without a clean stop makes it void.
+The file `stopped` is SparrowMQ's own: a CRC-32 of the rest as eight hex digits, a line feed, and a
+`CleanStop` as JSON. The file is on the disk before the file `abort` is removed, and counts only
+without the file `abort`. An end of the store without a clean stop therefore makes the file void.
 
-*When it is believed.* The checkpoint must be the one of that stop, to the bit; so it is void, too,
-once another broker has stored a message. The log and every consume queue must have the very files
-they had, the log's last bytes (`StoreConfig.verify_bytes`) and all entries of all queues their
-checksums, and nothing may stand behind the ends. Otherwise recovery finds out what is there, as
-after a crash. Checksums cost a start some 3 % of what looking at the same bytes record by record
-and entry by entry does.
+*When the file is believed.* The checkpoint must be exactly the checkpoint of that stop; a message
+stored by another broker therefore makes the file void. The log and every consume queue must have
+exactly the same files. The checksums of the log's last bytes (`StoreConfig.verify_bytes`) and of
+all entries of all queues must match, and no data may follow the ends. Otherwise recovery runs as
+after a crash. The checksums take a start some 3 % of the time of checking the same bytes record by
+record and entry by entry.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CleanStop(msgspec.Struct, frozen=True):
-    """A store at its clean stop.
+    """The state of a store at its clean stop.
 
     Args:
-        checkpoint_crc: of the checkpoint's sector.
-        log_begin: where the log began.
-        log_crc_from: the log's bytes from here to the checkpoint's mark have `log_crc`.
-        log_crc: their checksum.
-        queues: all queues.
+        checkpoint_crc: the checksum of the checkpoint's sector.
+        log_begin: the position at which the log began.
+        log_crc_from: the position from which `log_crc` covers the log, up to the checkpoint's mark.
+        log_crc: the checksum of these bytes.
+        queues: the ends of all queues.
     """
 
     checkpoint_crc: int
@@ -69,13 +69,13 @@ def write_stop(
     *,
     verify_bytes: int,
 ) -> None:
-    """Write the file and sync it; its name becomes durable with its directory.
+    """Write the file and sync it. The file's name becomes durable when its directory is synced.
 
     Args:
-        storage: where.
-        checkpoint: what the disk has; its mark covers the whole log and all entries.
-        log_files: the log.
-        queues: its queues, all entries of which are in their files.
+        storage: the storage of the file.
+        checkpoint: the checkpoint on the disk; its mark covers the whole log and all entries.
+        log_files: the log's files.
+        queues: the log's queues, with all entries in their files.
         verify_bytes: how much of the log's end the next start checks.
 
     Raises: OSError.
@@ -116,15 +116,15 @@ def resume(
     log_files: FileSeries,
     queues: dict[tuple[str, int], ConsumeQueue],
 ) -> bool:
-    """Give all queues the ends they had at the last stop, a clean one, if it can be believed.
+    """Restore the ends of all queues from the last clean stop, if its file can be believed.
 
     Args:
-        storage: where the file is.
-        checkpoint: what the disk has.
-        log_files: the log, whose files are loaded.
-        queues: its queues, whose files are loaded.
+        storage: the storage of the file.
+        checkpoint: the checkpoint on the disk.
+        log_files: the log's files, loaded.
+        queues: the log's queues, with their files loaded.
 
-    Returns: whether it can; nothing has changed otherwise.
+    Returns: whether the file was believed; otherwise nothing has changed.
     """
     stop = _read_stop(storage)
     mark = checkpoint.mark
@@ -152,7 +152,7 @@ def resume(
 
 
 def _read_stop(storage: Storage) -> CleanStop | None:
-    """Return what the file says, None if there is none or it is damaged."""
+    """Read the file; None for a missing or damaged file."""
     if not storage.has(STOP_PATH):
         return None
     file = storage.open(STOP_PATH, pinned=True)
@@ -166,12 +166,12 @@ def _read_stop(storage: Storage) -> CleanStop | None:
     try:
         return _DECODER.decode(content)
     except msgspec.DecodeError:
-        # Of a later version.
+        # A later version wrote the file.
         return None
 
 
 def _has(files: FileSeries, begin: int, end: int) -> bool:
-    """Return whether a series has files from `begin` to `end`, and nothing behind that."""
+    """Return whether a series has files from `begin` to `end`, and no data after `end`."""
     return files.begin == begin and begin <= end <= files.end and files.next_data(end) is None
 
 

@@ -1,13 +1,14 @@
 """The commit log: every message of the broker, one after the other, in files of one size.
 
-A record never crosses from one file into the next: where it does not fit with 8 bytes to spare, the
-rest of the file becomes a BLANK (its size and a magic number) and the record begins the next file.
+A record never crosses from one file into the next. If a record does not fit with 8 bytes to spare,
+the rest of the file becomes a BLANK (its size and a magic number), and the record begins the next
+file.
 
-`end` is where the next record goes, `written` where the file ends: the records between them are
-gathered, and one call writes all of them. Whatever stands behind, such as the beginning of a record
-that a full disk cut short, belongs to nobody and will be overwritten.
+The next record goes to `end`; the files are written up to `written`. The records between the two
+positions are gathered, and one call writes all of them. Bytes after `end`, such as the beginning of
+a record that a full disk cut short, are not part of the log and will be overwritten.
 
-Speed matters here: a write for each record costs more than all else of a small one, so the owner
+Speed matters here: a separate write costs more than all other steps of a small record, so the owner
 writes once a turn (benchmarks/broker.py, benchmarks/against_apache.py).
 """
 
@@ -24,7 +25,7 @@ from sparrowmq.store.storage import Storage, StorageFile
 
 COMMIT_LOG_DIRECTORY = "commitlog"
 _BLANK = Struct(">II")
-# Records are written once so many bytes of them are gathered, whoever asks.
+# Gathered records are written at the latest when they have this many bytes.
 UNWRITTEN_BYTES_MAX = 1 << 20
 
 
@@ -32,7 +33,7 @@ class CommitLog:
     """The log's writing end.
 
     Args:
-        storage: where it is kept.
+        storage: the storage of the log's files.
         config: the store's settings.
     """
 
@@ -62,7 +63,7 @@ class CommitLog:
         self._file_end = 0
 
     def set_end(self, position: int) -> None:
-        """Go on appending at `position`, which recovery found to be the end."""
+        """Set the end that recovery found; `append` goes on there."""
         self.end = self.written = position
         self._use_file_of(position)
 
@@ -73,11 +74,11 @@ class CommitLog:
         self._file_end = self._file_base + (0 if base is None else self.files.file_size)
 
     def reserve(self, size: int) -> int:
-        """Return where a record, or a batch that stays together, of `size` bytes begins.
+        """Return the position for a record, or for a batch that stays together, of `size` bytes.
 
-        Closes the current file with a BLANK and begins the next one if need be.
+        If the current file has no room, close it with a BLANK and begin the next file.
 
-        Raises: OSError if that fails; what was not written yet is not part of the log any more.
+        Raises: OSError if that fails; records not written yet are no longer part of the log.
         """
         if self.fits(size):
             return self.end
@@ -94,7 +95,7 @@ class CommitLog:
         return next_base
 
     def has_room(self, size: int) -> bool:
-        """Return whether `append` takes a record at `end` without any work on files."""
+        """Return whether `append` takes a record of `size` bytes at `end` without work on files."""
         return self.fits(size) and self.end + size - self.written < UNWRITTEN_BYTES_MAX
 
     def fits(self, size: int) -> bool:
@@ -102,7 +103,7 @@ class CommitLog:
         return self.end + size + BLANK_SIZE <= self._file_end
 
     def append(self, data: bytes) -> None:
-        """Take whole records for `end`, for which `reserve` has made room.
+        """Gather whole records at `end`, for which `reserve` has made room.
 
         Raises: OSError, as `write`.
         """
@@ -112,10 +113,10 @@ class CommitLog:
             self.write()
 
     def write(self) -> None:
-        """Write what was appended.
+        """Write the gathered records.
 
-        Raises: OSError; what was written of it is zeroed if possible, and none of it is part of
-            the log.
+        Raises: OSError; the bytes already written are zeroed if possible, and none of the records
+            is part of the log.
         """
         if not self._unwritten:
             return

@@ -1,7 +1,7 @@
 """The store's settings and the table of delay levels.
 
-The sizes are those of Apache's MessageStoreConfig: a directory written with them moves to an Apache
-broker and back. Tests use small ones.
+The sizes are those of Apache's MessageStoreConfig: a directory written with them can be moved to an
+Apache broker and back. Tests use small sizes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MESSAGE_BYTES_MAX = 4 << 20
 INDEX_SLOT_COUNT = 5_000_000
 INDEX_ENTRY_COUNT = 4 * INDEX_SLOT_COUNT
 _CHECKPOINT_INTERVAL_MS = 10_000
-# How much of the log's end is checked at every start, whatever the checkpoint says: after a crash
-# some seconds' work, after a clean stop hundredths of one.
+# How much of the log's end is checked at every start, whatever the checkpoint says. The check takes
+# some seconds after a crash, and hundredths of a second after a clean stop.
 _VERIFY_BYTES = 64 << 20
 
 
@@ -42,15 +42,16 @@ class StoreConfig:
         commit_log_file_size: bytes of each commit log file.
         consume_queue_file_size: bytes of each consume queue file; rounded up to whole entries.
         index_slot_count: slots of each index file.
-        index_entry_count: the number at which an index file is full; its first key is number 1.
+        index_entry_count: the entry number at which an index file is full; the first entry is
+            number 1.
         message_bytes_max: the longest body.
         delay_levels_ms: the delay of level 1, 2 and so on.
-        queue_tail_bytes_max: of each consume queue, so many bytes of entries at most are in memory
-            alone until the next checkpoint.
+        queue_tail_bytes_max: the most bytes of each consume queue's entries that are only in memory
+            until the next checkpoint.
         append_crc: whether records carry 5.x's property `__CRC32#`, a checksum of the whole record.
         checkpoint_interval_ms: how often the checkpoint is written, in store time.
         verify_bytes: how much of the log's end is checked at every start.
-        salvage: whether a log that is damaged in the middle is cut there, rather than refused.
+        salvage: whether a log that is damaged in the middle is cut there instead of refused.
     """
 
     flush: FlushMode = FlushMode.SYNC

@@ -1,8 +1,8 @@
-"""Configuration files of the broker that survive a crash at any moment: old or new, never empty.
+"""The broker's configuration files: after a crash a file has its old or new content, never none.
 
 Writing: the content goes to `X.tmp` and is synced; `X` becomes `X.bak`; `X.tmp` becomes `X`; the
-directory is synced. Reading: `X`, or `X.bak` if `X` is missing, empty or not understood. If both
-are there and neither is understood, the reader refuses rather than begin with nothing.
+directory is synced. Reading: `X`, or `X.bak` if `X` is missing, empty or unreadable. If both files
+exist and neither is readable, the reader raises an error and does not begin with empty content.
 
 Differs from RocketMQ 4.9, which does not sync and so may find an empty file after a power cut.
 """
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 def write_config(storage: Storage, path: str, data: bytes) -> None:
-    """Replace a file's content, durably; may be called in any thread, for one path at a time.
+    """Replace a file's content durably, in any thread, but one call per path at a time.
 
-    Raises: OSError; the old content is still there then.
+    Raises: OSError; the file then still has its old content.
     """
     temporary, backup = f"{path}.tmp", f"{path}.bak"
     file = storage.create(temporary, size=len(data), pinned=True)
@@ -37,11 +37,11 @@ def write_config(storage: Storage, path: str, data: bytes) -> None:
 
 
 class ConfigContent(NamedTuple, Generic[T]):
-    """What was read of a config file.
+    """The content of a config file.
 
     Args:
-        value: what the file says, or its backup; None if there is neither.
-        damage: why the backup stands in for the file, None if the file is whole.
+        value: the decoded content of the file or of its backup; None if neither exists.
+        damage: why the backup replaces the file, None if the file is whole.
     """
 
     value: T | None
@@ -49,14 +49,14 @@ class ConfigContent(NamedTuple, Generic[T]):
 
 
 def read_config(storage: Storage, path: str, decode: Callable[[bytes], T]) -> ConfigContent[T]:
-    """Read a file, or its backup where the file cannot be understood.
+    """Read a file, or its backup if the file cannot be decoded.
 
     Args:
-        storage: where the file is.
-        path: the file.
-        decode: gives the content its meaning; raises ValueError or SparrowError if it has none.
+        storage: the storage of the file.
+        path: the file's path.
+        decode: decodes the content; raises ValueError or SparrowError for wrong content.
 
-    Raises: StoreError if there is a file, but no content that `decode` understands.
+    Raises: StoreError if a file exists, but neither it nor its backup can be decoded.
     """
     problems: list[str] = []
     for candidate in (path, f"{path}.bak"):

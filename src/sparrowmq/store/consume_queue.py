@@ -1,4 +1,4 @@
-"""The consume queue: for each message of one queue, in order, where the commit log has it.
+"""The consume queue: the commit log positions of one queue's messages, in queue order.
 
 Entry (20 bytes, big-endian); the entry of queue offset q stands at byte 20·q:
 
@@ -8,13 +8,13 @@ Entry (20 bytes, big-endian); the entry of queue offset q stands at byte 20·q:
 | 8  | 4     | size of the record                                                           |
 | 12 | 8     | tags code: hash of the tag; for delayed messages the wall-clock delivery time |
 
-The queue is derived from the log, which alone is the truth: whatever is missing here can be written
-again from there. A queue that does not begin at 0 begins in its first file with filler entries.
+The log is the truth, and the queue is derived from it: missing entries can be written again from
+the log. The first file of a queue that does not begin at 0 begins with filler entries.
 
-Speed matters here: a write for each message, or for each of the queues that a turn's messages went
-to, is a large part of what a send costs. So new entries are gathered in memory, where readers find
-them, and written some kilobytes at a time or with the next checkpoint; a crash takes them, and
-recovery writes them again (benchmarks/broker.py).
+Speed matters here: a write for each message, or for each queue of a turn's messages, is a large
+part of the cost of a send. New entries are therefore gathered in memory, where readers find them.
+They are written some kilobytes at a time or with the next checkpoint. A crash loses gathered
+entries, and recovery writes them again (benchmarks/broker.py).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 
 
 def filler_entries(count: int) -> bytes:
-    """Return entries that stand for no message."""
+    """Return entries without messages, to fill the place before a queue's first offset."""
     return _FILLER * count
 
 
 def take_readable(pending: deque[Dispatched], limit: int) -> list[Dispatched]:
-    """Take from the front what stands in the log before a position."""
+    """Take from the front the messages that begin in the log before a position."""
     if not pending or pending[0].position >= limit:
         return []
     if pending[-1].position < limit:
@@ -57,9 +57,9 @@ def take_readable(pending: deque[Dispatched], limit: int) -> list[Dispatched]:
 class ConsumeQueue:
     """One queue of one topic.
 
-    `next_offset` is what the next message put gets; `max_offset` counts the entries there are, so
-    it is what readers see; `min_offset` is the first entry whose record the log still has, if the
-    log still begins at `log_begin`.
+    `next_offset` is the offset of the next message put. `max_offset` is the offset after the last
+    entry, which readers see. `min_offset` is the offset of the first entry whose record the log
+    still has, if the log still begins at `log_begin`.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         name = topic.encode()
-        # As the record has it: one byte of length, then the name.
+        # The topic's field in a record: one byte of length, then the name.
         self.topic_field = bytes([len(name)]) + name if len(name) <= 0x7F else b""
         self.files = FileSeries(
             storage,
@@ -102,14 +102,14 @@ class ConsumeQueue:
         """Add entries from `max_offset` on.
 
         Args:
-            gathers: whether they may be in memory alone for a while.
+            gathers: whether the entries may be only in memory for a while.
 
-        Raises: OSError; `max_offset` has not moved then.
+            Raises: OSError; `max_offset` is unchanged then.
         """
         bytes_max = self._tail_bytes_max if gathers else 0
         if len(self._tail) + len(entries) > bytes_max:
             self.write_tail()
-        # A queue that has entries has a file.
+        # A queue with entries must have a file.
         if len(entries) > bytes_max or not self.files.bases:
             self.write(self.max_offset, entries)
         else:
@@ -119,14 +119,14 @@ class ConsumeQueue:
     def write_tail(self) -> None:
         """Write the entries that are not in the files yet.
 
-        Raises: OSError; they are kept then.
+        Raises: OSError; the entries stay in memory then.
         """
         if self._tail:
             self.write(self.max_offset - len(self._tail) // ENTRY_SIZE, self._tail)
             self._tail = bytearray()
 
     def write(self, offset: int, entries: bytes | bytearray) -> None:
-        """Write entries from queue offset `offset` on; those before it must exist or be fillers."""
+        """Write entries from queue offset `offset` on; earlier ones must exist or be fillers."""
         position = offset * ENTRY_SIZE
         count = len(self.files.bases)
         if count == 0 and position:
@@ -145,7 +145,7 @@ class ConsumeQueue:
             self.files.write(base, filler_entries((position - base) // ENTRY_SIZE))
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return at most `count` entries from queue offset `offset` on, as they are stored."""
+        """Return at most `count` entries from queue offset `offset` on, in their stored form."""
         end = min(offset + count, self.max_offset)
         if end <= offset:
             return b""
@@ -159,14 +159,14 @@ class ConsumeQueue:
         return self.files.read(offset * ENTRY_SIZE, (begin - offset) * ENTRY_SIZE) + tail
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
-        """Return (position, size, tags code) of one message, None if it is not there."""
+        """Return (position, size, tags code) of one message, None for a missing entry."""
         if not self.min_offset <= offset < self.max_offset:
             return None
         position, size, tags_code = ENTRY.unpack(self.read(offset, 1))
         return position, size, tags_code
 
     def expire(self, log_begin: int) -> None:
-        """Move `min_offset` behind the entries of records before `log_begin`.
+        """Move `min_offset` past the entries of records before `log_begin`.
 
         Raises: OSError.
         """
@@ -184,7 +184,7 @@ class ConsumeQueue:
         self.log_begin = log_begin
 
     def _position_from(self, offset: int, low: int) -> tuple[int, int]:
-        """Return the last entry up to an offset that is no filler, and its position; or the low."""
+        """Return the last non-filler entry up to an offset, and its position; or the low bound."""
         while True:
             position, size, _ = ENTRY.unpack(self.read(offset, 1))
             if size != FILLER_SIZE or offset == low:
@@ -193,14 +193,14 @@ class ConsumeQueue:
 
     @property
     def has_expired_files(self) -> bool:
-        """Whether the first file has entries of expired messages alone, and is not the last."""
-        # The last entry stays: it says which offset comes next.
+        """Whether the first file has only entries of expired messages, and is not the last."""
+        # The last entry stays: it determines the next offset.
         kept = min(self.min_offset, self.max_offset - 1) * ENTRY_SIZE
         bases = self.files.bases
         return len(bases) > 1 and bases[0] + self.files.file_size <= kept
 
     def remove_expired_files(self) -> None:
-        """Remove the files of expired messages from the front; their names go with a later sync.
+        """Remove the files of expired messages from the front; a later sync removes their names.
 
         Raises: OSError.
         """
@@ -209,9 +209,9 @@ class ConsumeQueue:
             self.is_directory_dirty = True
 
     def cut(self, offset: int) -> bool:
-        """Zero all entries from `offset` on, and let readers see those before it.
+        """Zero all entries from `offset` on, and show readers the entries before it.
 
-        Returns whether anything had to change.
+        Returns: whether anything had to change.
         """
         assert not self._tail
         count = len(self.files.bases)
@@ -225,7 +225,7 @@ class ConsumeQueue:
         return file is not None or self.is_directory_dirty
 
     def touch(self, begin: int, end: int) -> None:
-        """Have the files that hold the entries from `begin` to `end` synced, though unchanged."""
+        """Mark the files of the entries from `begin` to `end` to be synced, though unchanged."""
         position = begin * ENTRY_SIZE
         while position < end * ENTRY_SIZE and (base := self.files.base_of(position)) is not None:
             file = self.files.file_at(base)

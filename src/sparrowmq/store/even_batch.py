@@ -1,9 +1,10 @@
-"""A batch whose messages all have one size, as a matrix: a row for each message, in NumPy.
+"""A batch of messages of one size, as a NumPy matrix with a row for each message.
 
-Rows of one shape make such batches, as Spark's sink sends them, and what is a step for each message
-in message_batch.py becomes one for all: a batch of 512 takes half the time (benchmarks/broker.py).
-NumPy is no dependency of the broker: without it, such a batch is one like others. It is imported
-for the first that is long enough, since it would cost an idle broker 25 MB.
+Table rows of one shape make such batches, for example in Spark's sink. One step for all messages
+replaces one step for each message in message_batch.py: a batch of 512 takes half the time
+(benchmarks/broker.py). The broker does not depend on NumPy; without NumPy, message_batch.py encodes
+these batches. NumPy is imported at the first batch that is long enough, since it would cost an idle
+broker 25 MB.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from zlib import crc32
 from sparrowmq.protocol.record import MAGIC_V1
 from sparrowmq.store.record_check import CRC_PROPERTY, CRC_PROPERTY_SIZE
 
-# Fewer are as fast one by one.
+# Fewer messages are as fast one by one.
 EVEN_COUNT_MIN = 64
-# Of an entry of the request: size, magic, checksum, flag, length of the body. Behind the body
-# stands the properties' length.
+# The head of an entry of the request: size, magic, checksum, flag, length of the body. The
+# properties' length follows the body.
 _HEAD = Struct(">iiiii")
 _SHORT = Struct(">H")
 _SEPARATOR = 2
 _CRC_START = f"{CRC_PROPERTY}\x01".encode()
 _CRC_START_SIZE = len(_CRC_START)
-# A checksum's ten digits are written as two times five.
+# A checksum's ten digits are written as two groups of five.
 _HALF = 100_000
-# What begins a record, and what a consume queue holds of it.
+# The beginning of a record, and its consume queue entry.
 _START_TYPE = [
     ("size", ">i4"),
     ("magic", ">u4"),
@@ -48,8 +49,8 @@ class EvenMessages(NamedTuple):
     """The messages of a SEND_BATCH_MESSAGE.
 
     Args:
-        matrix: of bytes, a row for each entry as it is in the request.
-        body_size: of each.
+        matrix: bytes; each row is one entry of the request.
+        body_size: the size of each body.
     """
 
     matrix: Any
@@ -57,7 +58,7 @@ class EvenMessages(NamedTuple):
 
     @property
     def message_count(self) -> int:
-        """How many there are."""
+        """The number of messages."""
         return len(self.matrix)
 
     @property
@@ -70,27 +71,27 @@ class EvenMessages(NamedTuple):
 
     @property
     def properties(self) -> list[bytes]:
-        """Those of each message."""
+        """The properties of each message."""
         text, width = self.properties_text, self.properties_size + 1
         return [text[at + 1 : at + width] for at in range(0, len(text), width)]
 
     @property
     def properties_at(self) -> int:
-        """Where in a row the properties begin."""
+        """The column at which the properties begin."""
         return _HEAD.size + self.body_size + _SHORT.size
 
     @property
     def properties_size(self) -> int:
-        """How long they are."""
+        """The size of each message's properties."""
         return int(self.matrix.shape[1]) - self.properties_at
 
 
 class EvenRecords(NamedTuple):
-    """Records that lack only what their place decides.
+    """Records without the fields that depend on their place in the log.
 
     Args:
-        middle: what stands in each between its position and its body's length.
-        joined: what follows a message's own properties, ended by a separator.
+        middle: the bytes of each record between its position and its body's length.
+        joined: the bytes after a message's own properties, ended by a separator.
     """
 
     messages: EvenMessages
@@ -106,7 +107,7 @@ class EvenRecords(NamedTuple):
 
     @property
     def record_size(self) -> int:
-        """Bytes of one."""
+        """Bytes of one record."""
         sizes = _START_SIZE + len(self.middle) + 4 + self.messages.body_size
         return sizes + len(self.topic_field) + _SHORT.size + self.properties_size
 
@@ -116,7 +117,7 @@ class EvenRecords(NamedTuple):
         return self.record_size * self.messages.message_count
 
     def place(self, position: int, queue_offset: int) -> bytes:
-        """Return the records, back to back, for the place that the log has for them."""
+        """Return the records, back to back, for their place in the log."""
         np, size = _numpy(), self.record_size
         assert np is not None
         matrix, body_size = self.messages.matrix, self.messages.body_size
@@ -130,7 +131,7 @@ class EvenRecords(NamedTuple):
         columns = [
             start.view(np.uint8).reshape(count, _START_SIZE),
             self.middle,
-            # In a record as in the request, the body's length stands before it.
+            # The body's length precedes the body, in a record as in the request.
             matrix[:, _HEAD.size - 4 : _HEAD.size + body_size],
             self.topic_field,
             _SHORT.pack(self.properties_size),
@@ -154,7 +155,7 @@ class EvenRecords(NamedTuple):
         return data
 
     def queue_entries(self, position: int, tags_codes: list[int]) -> bytes:
-        """Return what the consume queue holds of records from this position on."""
+        """Return the consume queue entries of records from this position on."""
         np = _numpy()
         assert np is not None
         entries = np.empty(self.messages.message_count, dtype=_ENTRY_TYPE)
@@ -166,9 +167,9 @@ class EvenRecords(NamedTuple):
 
 
 def find_even(body: bytes) -> EvenMessages | None:
-    """Return the messages of a request, None if they are few, differ in size, or NumPy is not here.
+    """Return the messages of a request, None if they are few or differ in size, or without NumPy.
 
-    Malformed ones, and properties that are not ASCII, are left to `scan_batch`.
+    Malformed messages, and properties that are not ASCII, are left to `scan_batch`.
     """
     if len(body) < EVEN_COUNT_MIN * (_HEAD.size + _SHORT.size):
         return None

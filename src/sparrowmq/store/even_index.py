@@ -1,9 +1,9 @@
 """The keys of neighbouring records of one shape, all at once, in NumPy.
 
-A log that took even batches (even_batch.py) is full of records whose topic, properties and all
-lengths are the same; only what their keys say differs. Such a run is a matrix, and what
-message_index.py does for each record is done for columns, at a tenth of the cost
-(benchmarks/broker.py). Nothing is done without NumPy, which only even batches have imported.
+A log with even batches (even_batch.py) has runs of records with equal topics, properties and
+lengths, in which only the values of the keys differ. Such a run is a matrix. The steps that
+message_index.py takes for each record are taken for columns, at a tenth of the cost
+(benchmarks/broker.py). Without NumPy nothing is done; only even batches import NumPy.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sparrowmq.protocol.record import MAGIC_V1
 from sparrowmq.store.even_batch import EVEN_COUNT_MIN
 from sparrowmq.store.key_hash import KEY_BYTES_MAX, POWERS
 
-# Of a record with IPv4 hosts: size, magic, sys flag, length of the body.
+# The head of a record with IPv4 hosts: size, magic, sys flag, length of the body.
 _HEAD = Struct(">II28xI44xI")
 assert _HEAD.size == 88
-# By byte, whether it is one of these.
+# A mask of the head: 0xff for each byte that belongs to one of these fields.
 _ALIKE = b"\xff" * 8 + bytes(28) + b"\xff" * 4 + bytes(44) + b"\xff" * 4
 _STORED_AT = 56
 _SHORT = Struct(">H")
-# A host of IPv6, or a transaction's end.
+# The sys flag's bits of an IPv6 host or a transaction's end.
 _SPECIAL = 0x3C
 _SPACE = 32
 _NAME_END = 1
@@ -35,9 +35,9 @@ class KeyRun(NamedTuple):
     """The keys of some records, each an element of three arrays.
 
     Args:
-        hashes: `slot_hash` of `topic#key`.
-        positions: of the records in the log.
-        timestamps_ms: their store times.
+        hashes: the `slot_hash` of each `topic#key`.
+        positions: the records' positions in the log.
+        timestamps_ms: the records' store times.
         size: bytes of all records.
     """
 
@@ -64,13 +64,13 @@ def may_begin_run(chunk: bytes, at: int) -> bool:
 def find_run(
     chunk: bytes, position: int, *, names: tuple[bytes, ...], of_topic: Callable[[bytes], list[int]]
 ) -> KeyRun | None:
-    """Return the keys of the records that begin a chunk, None if they are not of one shape.
+    """Return the keys of the records that begin a chunk, None if the records differ in shape.
 
     Args:
-        chunk: of the log; it begins with a record, for which `may_begin_run` holds.
-        position: where it stands.
-        names: of the properties that hold keys, each with the character that ends a name.
-        of_topic: gives what a topic adds to the hash of a key, by the key's length.
+        chunk: a chunk of the log that begins with a record for which `may_begin_run` holds.
+        position: the chunk's position in the log.
+        names: the names of the properties with keys, each with the character that ends a name.
+        of_topic: returns the addend of a topic to the hash of a key, by the key's length.
     """
     np = sys.modules["numpy"]
     size, magic, sys_flag, body_size = _HEAD.unpack_from(chunk)
@@ -81,7 +81,7 @@ def find_run(
     values = _find_values(chunk, properties_at, size)
     if values is None:
         return None
-    # Values may differ, but end where those of the first record end; all else is alike.
+    # Values may differ but end at the same places as in the first record; all else is equal.
     may_differ = np.zeros(size - topic_at, dtype=np.uint8)
     for begin, end in values.values():
         may_differ[begin - topic_at : end - topic_at] = 0xFF
@@ -115,7 +115,7 @@ def find_run(
 
 
 def _find_values(record: bytes, at: int, end: int) -> dict[bytes, tuple[int, int]] | None:
-    """Return where the values of properties begin and end, None if a name comes twice."""
+    """Return the begin and end of each property's value, None if a name comes twice."""
     values: dict[bytes, tuple[int, int]] = {}
     while at < end:
         value_end = record.find(_SEPARATOR, at, end)

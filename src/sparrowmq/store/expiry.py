@@ -1,21 +1,21 @@
-"""Letting go of old messages: files of the log from its front, and what points there.
+"""Remove expired messages: the log's oldest files, and the entries that point into them.
 
-The log loses whole files, the oldest first, never the one it is written to. That is what makes
-messages expire; everything else follows. Only files go whose messages have their entries on the
-disk: from these a queue knows which offset comes next. The order makes a power cut harmless at any
-point:
+Messages expire when the log loses a file. The log loses whole files, the oldest first, never the
+file that is written to. A file is removed only if the entries of its messages are on the disk,
+because a queue's last entry determines its next offset. The order of the steps makes a power cut
+harmless at any point:
 
-1. The store forgets a file; from then on nobody reads it, and each queue that is asked for moves
-   its `min_offset` before it answers.
-2. `ExpiryWork` removes the file, and syncs the directory before it removes the next one, so that
-   the log never has a gap. The files of the index that lead nowhere else go with it.
+1. The store forgets a file. From then on no reader reads the file, and each queue moves its
+   `min_offset` before it answers.
+2. `ExpiryWork` removes the file, and syncs the directory before it removes the next file, so that
+   the log never has a gap. Index files that point only into removed files are removed as well.
 3. A sweep over the queues, some of them in each call, removes the files of entries of expired
-   messages. A queue keeps its last entry, which says which offset comes next. A queue whose topic
-   was deleted goes as a whole once all its messages have expired; not before, as offsets that begin
-   anew would contradict records that the log still has.
+   messages. A queue keeps its last entry, which determines its next offset. A queue of a deleted
+   topic is removed as a whole once all its messages have expired. An earlier removal would let its
+   offsets begin anew, and they would contradict records that the log still has.
 
-After a crash between these steps recovery finds entries of records before the log's beginning,
-which stand for nothing.
+After a crash between these steps recovery finds entries of records before the log's beginning, and
+ignores them.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class ExpiryWork:
     """Files to remove, in this order. `run` may be called in another thread.
 
     Args:
-        storage: where they are.
-        paths: the files.
-        position: where the log begins without them.
-        reason: why they go, for the log of the server.
+        storage: the storage of the files.
+        paths: the files' paths.
+        position: the log's beginning without the files.
+        reason: why the files are removed, for the server's log.
     """
 
     storage: Storage
@@ -48,9 +48,9 @@ class ExpiryWork:
     reason: str
 
     def run(self) -> None:
-        """Remove the files; blocks until the disk has forgotten them.
+        """Remove the files; block until the removals are on the disk.
 
-        Raises: OSError; it may be run again.
+        Raises: OSError; `run` may be called again.
         """
         for path in self.paths:
             self.storage.remove(path)
@@ -58,12 +58,12 @@ class ExpiryWork:
 
 
 class Expiry:
-    """What of one store has expired.
+    """Finds the expired files of one store.
 
     Args:
-        storage: where it is kept.
-        log: the log.
-        index: the index.
+        storage: the store's storage.
+        log: the store's log.
+        index: the store's index.
     """
 
     def __init__(self, storage: Storage, log: CommitLog, index: MessageIndex) -> None:
@@ -75,21 +75,22 @@ class Expiry:
     def take(
         self, *, limit: int, before_timestamp_ms: int | None, files_max: int, reason: str
     ) -> ExpiryWork | None:
-        """Forget the oldest files; returns the work that removes them, None without any.
+        """Forget the oldest files; return the work that removes them, None without any.
 
         Args:
-            limit: files that end behind this position stay.
-            before_timestamp_ms: files go whose messages were all stored before this wall-clock
-                time; None for whatever time.
+            limit: files that end after this position stay.
+            before_timestamp_ms: only files with all messages stored before this wall-clock time are
+                removed; None removes files of any age.
             files_max: the most files of the log.
-            reason: for the work.
+            reason: the reason that the work names.
 
         Raises: OSError if the disk fails.
         """
         files = self._log.files
         paths: list[str] = []
         while len(paths) < files_max and len(files.bases) > 1 and files.bases[1] <= limit:
-            # Messages are stored in the order of time: the next file's first is younger than all.
+            # Messages are stored in the order of time: the first message of the next file is
+            # younger than all messages of this one.
             next_timestamp_ms = read_store_timestamp(self._log, files.bases[1])
             if not next_timestamp_ms:
                 break
@@ -104,7 +105,7 @@ class Expiry:
         )
 
     def ask_sweep(self, keys: Collection[QueueKey]) -> None:
-        """Have these queues swept."""
+        """Note these queues for the next sweeps."""
         self._unswept = list(keys)
 
     @property
@@ -119,14 +120,14 @@ class Expiry:
         count_max: int,
         has_topic: Callable[[str], bool],
     ) -> list[QueueKey]:
-        """Remove what has expired of some queues; returns those of which files went.
+        """Remove expired files of some queues; return the queues that lost files.
 
         A file that the disk does not remove stays until the next sweep.
 
         Args:
-            queues: all queues; those are removed whose topic is gone.
-            count_max: how many to look at.
-            has_topic: says whether a topic's queues stay though they have no message.
+            queues: all queues; a queue of a deleted topic is removed from them.
+            count_max: the number of queues to sweep.
+            has_topic: returns whether a topic's queues stay even without messages.
         """
         changed: list[QueueKey] = []
         for _ in range(min(count_max, len(self._unswept))):

@@ -13,7 +13,7 @@ from sparrowmq.errors import StoreError
 from sparrowmq.store.storage import Bytes, Storage, StorageFile
 
 _NAME_DIGITS = 20
-# A crash loses the names of files made since the last sync. More missing than that is no crash.
+# A crash loses the names of files made since the last sync. More missing files mean other damage.
 _MISSING_FILES_MAX = 64
 
 
@@ -25,8 +25,8 @@ class FileSeries:
     """A series of files.
 
     Args:
-        storage: where the files are.
-        directory: their directory.
+        storage: the storage of the files.
+        directory: the files' directory.
         file_size: bytes of each file.
         pinned: whether the files' descriptors stay open.
     """
@@ -44,16 +44,16 @@ class FileSeries:
         self._files: dict[int, StorageFile] = {}
 
     def load(self, *, repair: bool = False) -> None:
-        """Open the files that are there.
+        """Open the existing files.
 
-        Files at the end may be shorter, cut by a crash; they are extended with zeros.
+        A crash may have cut files at the end; these files are extended with zeros.
 
         Args:
             repair: whether missing and cut files within the series are replaced by zeros, for a
-                reader that will find out what is lost.
+                reader that finds out which data is lost.
 
-        Raises: DamagedSeries if there are such files and `repair` is False; StoreError if the files
-            cannot be of the configured size.
+        Raises: DamagedSeries if files are missing or cut and `repair` is False; StoreError if the
+            files cannot have the configured size.
         """
         for name in self._storage.list_names(self._directory):
             if len(name) != _NAME_DIGITS or not name.isascii() or not name.isdigit():
@@ -89,7 +89,7 @@ class FileSeries:
         self._bases = sorted(self._files)
 
     def _check_sizes(self, *, repair: bool) -> None:
-        # Behind the files looked at yet is no data. Most series need no look: all are whole.
+        # The files after `tail` have no data. Most series need no check, since all files are whole.
         tail = len(self._bases)
         for at in reversed(range(len(self._bases))):
             file = self._files[self._bases[at]]
@@ -111,7 +111,7 @@ class FileSeries:
 
     @property
     def begin(self) -> int:
-        """The position of the first byte there is; 0 without any file."""
+        """The position of the first file; 0 without any file."""
         return self._bases[0] if self._bases else 0
 
     @property
@@ -120,18 +120,18 @@ class FileSeries:
         return self._bases[-1] + self.file_size if self._bases else 0
 
     def base_of(self, position: int) -> int | None:
-        """Return where the file begins that holds a position, None if no file does."""
+        """Return the beginning of the file that contains a position, None if no file does."""
         at = bisect_right(self._bases, position) - 1
         if at < 0 or position >= self._bases[at] + self.file_size:
             return None
         return self._bases[at]
 
     def file_at(self, base: int) -> StorageFile:
-        """Return the file that begins at a position; there must be one."""
+        """Return the file that begins at a position; the file must exist."""
         return self._files[base]
 
     def add_file(self, base: int) -> StorageFile:
-        """Create the file that begins at `base`, after the last one or as the first."""
+        """Create the file that begins at `base`, after the last file or as the first."""
         assert not self._bases or base == self.end
         file = self._storage.create(self._path(base), size=self.file_size, pinned=self._pinned)
         self._bases.append(base)
@@ -139,7 +139,7 @@ class FileSeries:
         return file
 
     def read(self, position: int, size: int) -> bytes:
-        """Return the bytes from `position` on, fewer where the files end."""
+        """Return the bytes from `position` on, fewer at the end of the files."""
         base = self.base_of(position)
         if base is None:
             return b""
@@ -172,8 +172,8 @@ class FileSeries:
     def cut(self, position: int) -> StorageFile | None:
         """Zero everything from `position` on and remove the files that begin after it.
 
-        The file that begins at `position` is kept. Returns the file that had something to zero.
-        Callers sync it and, as files may be gone, the directory.
+        The file that begins at `position` is kept. Returns the file with bytes that were zeroed.
+        Callers sync the file and, since files may have been removed, the directory.
         """
         while self._bases and self._bases[-1] > position:
             self._remove_last()
@@ -184,14 +184,14 @@ class FileSeries:
         return self._files[base]
 
     def discard(self) -> None:
-        """Remove all files, also those with names that are none."""
+        """Remove all files, also files whose names are not positions."""
         while self._bases:
             self._remove_last()
         for name in self._storage.list_names(self._directory):
             self._storage.remove(f"{self._directory}/{name}")
 
     def remove_first(self) -> str:
-        """Remove the first file; returns its path."""
+        """Remove the first file; return its path."""
         self._storage.remove(self._path(self._bases[0]))
         return self.pop_first()
 
@@ -203,14 +203,14 @@ class FileSeries:
         self._storage.remove(self._path(base))
 
     def pop_first(self) -> str:
-        """Forget the first file; returns its path, for the caller to remove it there."""
+        """Forget the first file; return its path, so that the caller can remove the file."""
         base = self._bases.pop(0)
         path = self._path(base)
         self._files.pop(base).close()
         return path
 
     def next_data(self, position: int) -> int | None:
-        """Return the first position from `position` on that may hold a byte other than zero."""
+        """Return the first position from `position` on that may have a byte other than zero."""
         for base in self._bases:
             if base + self.file_size > position:
                 found = self._files[base].next_data(max(position - base, 0))
@@ -231,7 +231,7 @@ class FileSeries:
         return self._directory
 
     def path_of(self, position: int) -> str:
-        """Return the path of the file that holds a position, for messages."""
+        """Return the path of the file that contains a position, for messages."""
         base = self.base_of(position)
         return self._directory if base is None else self._path(base)
 

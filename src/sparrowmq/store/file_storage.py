@@ -1,12 +1,12 @@
 """Files on a disk, without mmap: positioned reads and writes on sparse files.
 
-A full or failing disk is then an `OSError` of the call at hand. With mmap it would be a SIGBUS,
-which ends a Python process (docs/decisions/store-files-without-mmap.md).
+A full or failing disk then raises an `OSError` in the current call. With mmap the process would get
+a SIGBUS, which ends a Python process (docs/decisions/store-files-without-mmap.md).
 
-Two locks guard the directory: an `flock` on the directory itself, which also refuses a second store
-in this process, and RocketMQ's own, a record lock on byte 0 of the file `lock`. The order matters:
-a process that closes any descriptor of `lock` loses its record locks on it, so `lock` is opened
-only after the directory was won.
+Two locks guard the directory. The first is an `flock` on the directory itself, which also refuses a
+second store in this process. The second is RocketMQ's own, a record lock on byte 0 of the file
+`lock`. The order matters: a process that closes any descriptor of `lock` loses its record locks on
+the file. `lock` is therefore opened only once the `flock` is held.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from sparrowmq.store.storage import Bytes, DiskSpace, StorageFile
 
 # Descriptors of unpinned files that stay open; a broker with 100,000 queues must not run out.
 _OPEN_FILES_MAX = 512
-# Where the process may open few files, only this share of them.
+# The share of the process's descriptors that is used if the process may open few files.
 _OPEN_FILES_SHARE = 4
-# So many are synced one after the other; more by so many threads.
+# This many files are synced one after the other; more files by this many threads.
 _SYNCS_ALONE_MAX = 32
 _SYNC_THREADS = 16
 _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
 _ZERO_CHUNK_SIZE = 1 << 20
-# Zeros mostly end with their page, or never.
+# A run of zeros usually ends with its page, or lasts to the file's end.
 _FIRST_ZERO_CHUNK_SIZE = 4096
 
 
@@ -84,7 +84,7 @@ class FileStorageFile:
             written += count
 
     def zero_from(self, position: int) -> None:
-        """Make every byte from `position` on zero, giving its blocks back to the disk."""
+        """Make every byte from `position` on zero, and return the blocks to the disk."""
         fd = self._fd if self._fd >= 0 else self._reopen()
         os.ftruncate(fd, position)
         os.ftruncate(fd, self.size)
@@ -101,10 +101,10 @@ class FileStorageFile:
         return _find_data(fd, position, self.size)
 
     def sync(self) -> None:
-        """Make what was written durable.
+        """Make written bytes durable.
 
-        An unpinned file is synced through a descriptor of its own, because this may run in another
-        thread while the owner's thread closes the shared one.
+        An unpinned file is synced through a separate descriptor, because `sync` may run in another
+        thread while the owner's thread closes the shared descriptor.
         """
         if self._pinned:
             _sync_data(self._fd)
@@ -131,9 +131,9 @@ class FileStorage:
     """A directory on a local disk.
 
     Args:
-        root: the directory, made with mode 0700 if it is missing.
+        root: the directory; a missing one is made with mode 0700.
         open_files_max: descriptors of unpinned files that may be open at once; None takes 512, or
-            a quarter of those the process may have, if that is less.
+            a quarter of the process's descriptors if that is less.
     """
 
     def __init__(self, root: str | Path, *, open_files_max: int | None = None) -> None:
@@ -147,7 +147,7 @@ class FileStorage:
     def full_path(self, path: str) -> str:
         """Return the absolute path of a relative one.
 
-        Raises: StoreError if it would leave the root.
+        Raises: StoreError for a path outside the root.
         """
         full_path = os.path.normpath(os.path.join(self._root, path))
         if full_path != self._root and not full_path.startswith(self._root + os.sep):
@@ -155,7 +155,7 @@ class FileStorage:
         return full_path
 
     def lock(self) -> None:
-        """Take the directory; see the module's docstring for the two locks."""
+        """Take both locks of the directory. Raises: StoreError if another store has one."""
         directory_fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(directory_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -179,7 +179,7 @@ class FileStorage:
         )
 
     def unlock(self) -> None:
-        """Release the directory."""
+        """Release both locks of the directory."""
         for fd in (self._lock_fd, self._directory_fd):
             if fd >= 0:
                 os.close(fd)
@@ -224,7 +224,7 @@ class FileStorage:
         return file
 
     def count_open(self, file: FileStorageFile) -> None:
-        """Note that an unpinned file was opened, and close the one opened first if too many are."""
+        """Note that an unpinned file was opened; if too many are open, close the oldest."""
         self._open_files.append(file)
         while len(self._open_files) > self._open_files_max:
             self._open_files.popleft().close()
@@ -245,7 +245,7 @@ class FileStorage:
                 raise
 
     def disk_space(self) -> DiskSpace:
-        """Return how much room the disk has, and how much of that is used."""
+        """Return the disk's size and its used part."""
         found = os.statvfs(self._root)
         return DiskSpace(
             found.f_blocks * found.f_frsize,
@@ -258,14 +258,15 @@ class FileStorage:
         os.replace(self.full_path(old_path), self.full_path(new_path))
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in this directory, and its own in its parents up to the root, durable."""
+        """Make the names in a directory durable, and its own name in its parents up to the root."""
         for each in self._with_parents([path]):
             sync_names(each)
 
     def sync_all(self, files: Sequence[StorageFile], directories: Sequence[str]) -> None:
-        """Sync files and directories, several at once, which a journal takes together.
+        """Sync files and directories, several at once: the file system's journal combines them.
 
-        A checkpoint after the first messages of 80,000 queues takes seconds so, and else minutes.
+        A checkpoint after the first messages of 80,000 queues then takes seconds instead of
+        minutes.
         """
         names = self._with_parents(directories)
         if len(files) + len(names) <= _SYNCS_ALONE_MAX:
@@ -275,12 +276,12 @@ class FileStorage:
                 sync_names(each)
             return
         with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sparrowmq-sync") as threads:
-            # Taking the results raises what went wrong.
+            # Taking the results raises the first error.
             deque(threads.map(lambda file: file.sync(), files), maxlen=0)
             deque(threads.map(sync_names, names), maxlen=0)
 
     def _with_parents(self, directories: Sequence[str]) -> list[str]:
-        """Return the full paths of directories and of all above them, the lowest first."""
+        """Return the full paths of directories and of all their parents, the lowest first."""
         found: set[str] = set()
         for directory in directories:
             full_path = self.full_path(directory)
@@ -297,8 +298,8 @@ class ReadOnlyFile:
 
     Args:
         path: the path under the root.
-        full_path: the absolute one, None for a file that is not there.
-        size: the size that it seems to have.
+        full_path: the absolute path, None for a file that does not exist.
+        size: the apparent size.
     """
 
     def __init__(self, path: str, *, full_path: str | None, size: int) -> None:
@@ -316,7 +317,7 @@ class ReadOnlyFile:
             os.close(fd)
 
     def read(self, position: int, size: int) -> bytes:
-        """Return the bytes from `position` on; zeros behind the file's real end."""
+        """Return the bytes from `position` on; zeros after the file's real end."""
         wanted = max(0, min(size, self.size - position))
         if self._full_path is None:
             return bytes(wanted)
@@ -332,7 +333,7 @@ class ReadOnlyFile:
         raise OSError(errno.EROFS, "the store is only read", self.path)
 
     def resize(self, size: int) -> None:
-        """Seem to be of another size."""
+        """Change the apparent size."""
         self.size = size
 
     def next_data(self, position: int) -> int | None:
@@ -350,14 +351,14 @@ class ReadOnlyFile:
 
 
 class ReadOnlyStorage:
-    """A directory whose files are only read: what would change it seems to, or is refused.
+    """A directory whose files are only read: a change is simulated or refused.
 
-    Files that are made, or made longer, seem to hold zeros; nothing is removed.
+    Created and extended files appear as zeros; removals have no effect.
 
     Args:
         root: the directory.
 
-    Raises: StoreError if there is none.
+    Raises: StoreError if the directory does not exist.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -367,7 +368,7 @@ class ReadOnlyStorage:
         self._fds: list[int] = []
 
     def lock(self) -> None:
-        """Keep other processes from writing here. Raises: StoreError if one does."""
+        """Lock out processes that write here. Raises: StoreError if one is writing."""
         self._fds.append(os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         try:
             fcntl.flock(self._fds[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -383,7 +384,7 @@ class ReadOnlyStorage:
             ) from error
 
     def unlock(self) -> None:
-        """Let others in again."""
+        """Release the lock."""
         while self._fds:
             os.close(self._fds.pop())
 
@@ -399,7 +400,7 @@ class ReadOnlyStorage:
         return os.path.lexists(os.path.join(self._root, path))
 
     def create(self, path: str, *, size: int, pinned: bool = False) -> ReadOnlyFile:
-        """Return a file of zeros that is not there."""
+        """Return a file of zeros that exists only in memory."""
         return ReadOnlyFile(path, full_path=None, size=size)
 
     def open(self, path: str, *, pinned: bool = False) -> ReadOnlyFile:
@@ -414,7 +415,7 @@ class ReadOnlyStorage:
         """Do nothing."""
 
     def disk_space(self) -> DiskSpace:
-        """Return nothing used: nothing is written."""
+        """Return an unused disk, since nothing is written."""
         return DiskSpace(0, 0, 0)
 
     def rename(self, old_path: str, new_path: str) -> None:
@@ -429,7 +430,7 @@ class ReadOnlyStorage:
 
 def _open_files_max() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # No limit is -1 on Linux.
+    # On Linux, -1 means no limit.
     return min(_OPEN_FILES_MAX, limit // _OPEN_FILES_SHARE) if limit > 0 else _OPEN_FILES_MAX
 
 
@@ -445,7 +446,7 @@ def sync_names(full_path: str | Path) -> None:
 def _sync_data(fd: int) -> None:
     """Make a file's bytes durable."""
     if sys.platform == "darwin":
-        # fsync leaves the bytes in the drive's cache there; some file systems know nothing better.
+        # On macOS fsync leaves the bytes in the drive's cache; some file systems offer only fsync.
         try:
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         except OSError as error:
@@ -460,7 +461,7 @@ def _sync_data(fd: int) -> None:
 
 
 def _find_data(fd: int, position: int, size: int) -> int | None:
-    """Return where a byte other than zero may be, None if there is none before `size`."""
+    """Return the next position of a byte that may not be zero, None if none precedes `size`."""
     at, chunk_size = position, _FIRST_ZERO_CHUNK_SIZE
     while at < size:
         data_at = _seek_data(fd, at)
@@ -477,9 +478,9 @@ def _find_data(fd: int, position: int, size: int) -> int | None:
 
 
 def _seek_data(fd: int, position: int) -> int | None:
-    """Return where data begins from `position` on, None if only a hole follows.
+    """Return the position of the next data from `position` on, None if only a hole follows.
 
-    Where the file system shows no holes, data begins at `position`.
+    If the file system shows no holes, data begins at `position`.
     """
     if not hasattr(os, "SEEK_DATA"):
         return position
@@ -494,7 +495,7 @@ def _seek_data(fd: int, position: int) -> int | None:
 
 
 def _make_directories(path: str) -> None:
-    # os.makedirs would give its mode to the last directory only.
+    # os.makedirs would apply the mode to the last directory only.
     missing = []
     while not os.path.isdir(path):
         missing.append(path)

@@ -1,4 +1,4 @@
-"""The store's only blocking work, as a value: what must reach the disk, and up to where."""
+"""The store's only blocking work, as a value: the files to sync, and the position reached."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sparrowmq.store.storage import Storage, StorageFile
 class FlushWork:
     """One group of writes to sync.
 
-    `run` may be called in another thread while the store goes on; its outcome is then given to
-    `MessageStore.flush_done` in the store's own thread.
+    `run` may be called in another thread while the store goes on. The caller then passes its
+    outcome to `MessageStore.flush_done` in the store's own thread.
 
     Args:
-        storage: where to sync.
-        end_position: the log is on the disk up to here afterwards.
-        log_files: files of the log that were written to.
-        queue_files: files of consume queues that were written to.
-        directories: directories in which files have come or gone.
-        index: what of the index to sync before the checkpoint, None for nothing.
-        checkpoint: what to write to the checkpoint once all that is done, None for nothing.
+        storage: the storage of the files.
+        end_position: the position up to which the log is on the disk afterwards.
+        log_files: the log's files that were written to.
+        queue_files: the consume queues' files that were written to.
+        directories: directories in which files were created or removed.
+        index: the part of the index to sync before the checkpoint, None for none.
+        checkpoint: the checkpoint to write after all syncs, None for none.
     """
 
     storage: Storage
@@ -35,11 +35,11 @@ class FlushWork:
     checkpoint: Checkpoint | None = None
 
     def run(self) -> None:
-        """Sync; blocks until the disk has everything.
+        """Sync; block until the disk has all files.
 
-        Raises: OSError if a sync fails. Unless `is_shortage`, what the disk has is unknown then,
-            now and after any further sync, so the store takes no more messages. An index that
-            cannot be synced is no failure: messages do without it.
+        Raises: OSError if a sync fails. Unless `is_shortage`, the content of the disk is then
+            unknown, even after a further sync, so the store takes no more messages. An index that
+            cannot be synced is no failure, since messages do not depend on it.
         """
         for file in self.log_files:
             file.sync()

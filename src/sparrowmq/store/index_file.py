@@ -1,4 +1,4 @@
-"""One file of the index: from the hash of a key to the places in the commit log.
+"""One file of the index: from a key's hash to the positions of its records in the commit log.
 
 Layout (big-endian), with RocketMQ's default numbers of slots and entries:
 
@@ -14,11 +14,11 @@ Layout (big-endian), with RocketMQ's default numbers of slots and entries:
 | 20,000,040      | 20 x 20,000,000 | entries; entry 0 is unused                                 |
 
 An entry: 4 bytes hash of the key, 8 position in the log, 4 seconds from beginTimestamp to the
-record's store time, 4 number of the slot's entry before it. A key's slot is its hash modulo the
+record's store time, 4 number of the slot's previous entry. A key's slot is its hash modulo the
 number of slots. The hash is the absolute value of Java's `hashCode` of `topic#key`.
 
-Slots are changed in memory, and written behind the entries that they name are on the disk: a slot
-in the file, whatever a crash interrupts, leads to whole entries (`IndexFlush`).
+Slots are changed in memory. They are written only once the entries that they name are on the disk,
+so that after a crash every slot in the file leads to whole entries (`IndexFlush`).
 
 Source: IndexFile.java, IndexHeader.java, 4.9.
 """
@@ -45,15 +45,15 @@ assert _ENTRY.size == _ENTRY_SIZE
 _ENTRY_TYPE = [("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 _SLOT = Struct(">i")
 _INT_MAX = 0x7FFFFFFF
-# So many entries are read within 5 ms.
+# The number of entries that are read within 5 ms.
 ENTRIES_PER_STEP = 2_048
-# Slots are written in pieces of so many, which are 4 KiB.
+# Slots are written in pieces of this many, which are 4 KiB.
 _PAGE_SLOTS = 1024
 assert array("i").itemsize == _SLOT_SIZE
 
 
 class IndexHeader(NamedTuple):
-    """What the header says; `next_number` is the number that the next entry gets."""
+    """The fields of the header; `next_number` is the number of the next entry."""
 
     begin_timestamp_ms: int = 0
     end_timestamp_ms: int = 0
@@ -68,7 +68,7 @@ class IndexHeader(NamedTuple):
 
 
 def decode_index_header(data: bytes) -> IndexHeader:
-    """Return what a header says; a file that was never written to has no entry."""
+    """Decode a header; a file that was never written to has no entry."""
     header = IndexHeader(*_HEADER.unpack(data))
     return header if header.next_number > 0 else header._replace(next_number=1)
 
@@ -79,20 +79,20 @@ def index_file_size(slot_count: int, entry_count: int) -> int:
 
 
 def slot_hash(java_hash: int) -> int:
-    """Return what the index takes as a key's hash, of Java's as 32 bits without a sign."""
+    """Return the index's hash of a key, from Java's hash as an unsigned number of 32 bits."""
     return java_hash if java_hash < 0x80000000 else -java_hash & _INT_MAX
 
 
 class SlotWrites(NamedTuple):
-    """Slots and header to write to a file, as they are at one moment."""
+    """The slots and the header to write to a file, copied at one moment."""
 
     file: StorageFile
     header: bytes
-    # Where each run of slots begins, counted in slots, and the slots, in this machine's order.
+    # The begin of each run of slots, counted in slots, and the slots, in this machine's byte order.
     runs: tuple[tuple[int, bytes], ...]
 
     def write(self) -> None:
-        """Write them; raises OSError."""
+        """Write the slots and the header. Raises: OSError."""
         for first, data in self.runs:
             self.file.write(HEADER_SIZE + _SLOT_SIZE * first, _swap(data))
         self.file.write(0, self.header)
@@ -103,10 +103,10 @@ class IndexFile:
 
     Args:
         file: the file, of the right size.
-        name: its name as a number.
-        header: what its header says, or shall say.
-        slot_count: how many slots it has.
-        entry_count: how many entries, the unused one included.
+        name: the file's name as a number.
+        header: the file's header, or the header to write.
+        slot_count: the number of slots.
+        entry_count: the number of entries, the unused one included.
     """
 
     __slots__ = (
@@ -135,18 +135,18 @@ class IndexFile:
         self._slot_count = slot_count
         self._entry_count = entry_count
         self._entries_at = HEADER_SIZE + _SLOT_SIZE * slot_count
-        # All slots, while the file is added to.
+        # All slots, as long as entries are added to the file.
         self._slots: array[int] | None = None
         self._dirty_pages: set[int] = set()
 
     @property
     def room(self) -> int:
-        """How many entries fit in yet."""
+        """The number of entries that still fit."""
         return self._entry_count - self.header.next_number
 
     @property
     def is_dirty(self) -> bool:
-        """Whether entries were added that the slots in the file do not know."""
+        """Whether entries were added that the slots in the file do not name yet."""
         return bool(self._dirty_pages)
 
     # -- adding --------------------------------------------------------------------------------
@@ -155,9 +155,9 @@ class IndexFile:
         """Add entries, at least one and at most `room`.
 
         Args:
-            hashes: `slot_hash` of the keys.
-            positions: of their records in the log, ascending.
-            timestamps_ms: their store times.
+            hashes: the `slot_hash` of each key.
+            positions: the records' positions in the log, ascending.
+            timestamps_ms: the records' store times.
 
         Raises: OSError; nothing has changed then.
         """
@@ -175,7 +175,7 @@ class IndexFile:
         slots = np.frombuffer(self._load_slots(), dtype=np.int32)
         used = run.hashes % self._slot_count
         numbers = self.header.next_number + np.arange(len(used), dtype=np.int32)
-        # Of keys of one slot each names the one before it.
+        # Each entry names the previous entry of its slot.
         previous, order = slots[used], used.argsort(kind="stable")
         is_again = used[order[1:]] == used[order[:-1]]
         previous[order[1:][is_again]] = numbers[order[:-1][is_again]]
@@ -196,7 +196,7 @@ class IndexFile:
         self._extend(run.positions, run.timestamps_ms, used_slots=int((previous == 0).sum()))
 
     def _write(self, data: bytes, used: Sequence[int], previous: Sequence[int]) -> None:
-        """Write entries; the slots that they use get back what they had, if that fails."""
+        """Write entries; if the write fails, restore the slots that the entries use."""
         try:
             self._file.write(self._entries_at + _ENTRY_SIZE * self.header.next_number, data)
         except OSError:
@@ -208,7 +208,7 @@ class IndexFile:
     def _extend(
         self, positions: Sequence[int], timestamps_ms: Sequence[int], *, used_slots: int
     ) -> None:
-        """Have the header count entries that were written."""
+        """Count written entries in the header."""
         header = self.header
         is_first = header.next_number == 1
         self.header = IndexHeader(
@@ -221,9 +221,9 @@ class IndexFile:
         )
 
     def _seconds(self, timestamps_ms: Sequence[int]) -> list[int]:
-        """Return what stands for the store times.
+        """Return the store times as the seconds that entries have.
 
-        The first entry of a file counts from the end of the file before, as in RocketMQ.
+        The first entry of a file counts from the end of the previous file, as in RocketMQ.
         """
         begin_ms = self.header.begin_timestamp_ms
         if self.header.next_number == 1:
@@ -257,7 +257,7 @@ class IndexFile:
         return SlotWrites(self._file, self.header.encode(), tuple(runs))
 
     def put_back(self, writes: SlotWrites) -> None:
-        """Have slots that could not be written taken again."""
+        """Let `take_dirty` return slots again that could not be written."""
         for first, data in writes.runs:
             count = len(data) // _SLOT_SIZE
             self._dirty_pages.update(
@@ -265,12 +265,12 @@ class IndexFile:
             )
 
     def let_go(self) -> None:
-        """Forget the slots in memory, which are in the file, as nothing more is added."""
+        """Forget the slots in memory: the file has them, and no more entries are added."""
         assert not self._dirty_pages
         self._slots = None
 
     def close(self) -> None:
-        """Release the file; nothing is found in it any more."""
+        """Release the file; later searches find nothing in it."""
         self.header = IndexHeader()
         self._file.close()
 
@@ -288,10 +288,10 @@ class IndexFile:
         return low
 
     def restore(self, header: IndexHeader) -> None:
-        """Take the file back to a header it once had: later entries are as if never added.
+        """Return the file to an earlier header, as if later entries had never been added.
 
-        Every slot in the file leads to whole entries, so the slot's entry of that time is found.
-        The slots must be on the disk before entries are added again.
+        Every slot in the file leads to whole entries, so the slot's earlier entry is found. The
+        slots must be on the disk before entries are added again.
         """
         slots, next_number = self._load_slots(), header.next_number
         if max(slots) >= next_number or min(slots) < 0:
@@ -310,10 +310,10 @@ class IndexFile:
         return max(0, number)
 
     def header_before(self, position: int, timestamp_ms: int) -> IndexHeader:
-        """Return the header as it was when entries of records before `position` were there.
+        """Return the header of the time when only records before `position` had entries.
 
         Args:
-            timestamp_ms: the store time of the last of them.
+            timestamp_ms: the store time of the last of these records.
         """
         next_number = self.count_before(position)
         if next_number == 1:
@@ -327,7 +327,7 @@ class IndexFile:
     # -- finding -------------------------------------------------------------------------------
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Return whether records of this time may be in the file."""
+        """Return whether the file may have records of this time."""
         return begin_ms <= self.header.end_timestamp_ms and end_ms >= self.header.begin_timestamp_ms
 
     def find(
@@ -335,16 +335,16 @@ class IndexFile:
     ) -> Generator[None, None, list[int]]:
         """Return positions of records whose key has this hash, the latest first.
 
-        Many records may share a slot, so it yields after every `ENTRIES_PER_STEP` of them. The file
-        may be added to or closed meanwhile.
+        Many records may share a slot, so the search yields after every `ENTRIES_PER_STEP` of them.
+        Entries may be added, or the file closed, meanwhile.
 
         Args:
             key_hash: the key's `slot_hash`.
             count_max: the most positions.
             begin_ms: the earliest store time, in wall-clock milliseconds; entries have whole
                 seconds.
-            end_ms: the latest.
-        """
+            end_ms: the latest store time.
+            """
         found: list[int] = []
         number = self._slot(key_hash % self._slot_count)
         read = 0
@@ -376,7 +376,7 @@ class IndexFile:
 def _add_entries(
     slots: array[int], hashes: list[int], positions: list[int], seconds: list[int], number: int
 ) -> tuple[bytes, list[int], list[int]]:
-    """Do what `Speedups.add_entries` does."""
+    """Do in Python what `Speedups.add_entries` does in C."""
     slot_count = len(slots)
     used = [key_hash % slot_count for key_hash in hashes]
     previous: list[int] = []
@@ -403,5 +403,5 @@ def _to_array(data: bytes) -> array[int]:
 
 
 def _swap(data: bytes) -> bytes:
-    """Return slots in the file's order of bytes, or back."""
+    """Swap the byte order of slots, between this machine's and the file's."""
     return _to_array(data).tobytes()

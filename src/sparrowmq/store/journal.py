@@ -1,9 +1,10 @@
-"""Changes of configuration, appended and synced: the cost of a change is that of the change alone.
+"""The journal: changes of configuration, each appended and synced.
 
-A config file that is rewritten for each change costs what all of it costs, and several syncs. So a
-change goes into a journal first, and what waits for the change waits for that; files are rewritten
-later, and then the journal before them is dropped. A start reads the files, then the journal: its
-changes may be in the files already, and are the same once more.
+Rewriting a config file for each change costs a write of the whole file and several syncs. A change
+therefore goes into the journal first, and its reply waits for the journal only. The files are
+rewritten later, and then the journal before them is removed. A start reads the files and then the
+journal. The files may have the journal's changes already; a change that is applied twice has no
+further effect.
 
 The journal is a series of segments, `config/journal.00000001` and so on. A segment grows by
 batches, each written and synced at once:
@@ -15,8 +16,8 @@ batches, each written and synced at once:
 | 4 | int | CRC-32 of the batch |
 | n | bytes | the batch |
 
-Zeros follow the last batch, or the torn end of one that was not acknowledged. A segment in which a
-write or a sync has failed takes no more: the next batch begins another one.
+Zeros, or the torn end of a batch that was not acknowledged, follow the last batch. A segment in
+which a write or a sync has failed takes no more batches: the next batch begins another segment.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from zlib import crc32
 
 from sparrowmq.store.storage import Storage, StorageFile
 
-# By how much a segment's file grows.
+# The step by which a segment's file grows.
 GROWTH_BYTES = 65_536
 _MAGIC = b"SMQJ"
 _HEAD = Struct(">4sII")
@@ -36,12 +37,12 @@ _PREFIX = "journal."
 
 
 class JournalContent(NamedTuple):
-    """What a journal holds.
+    """The content of a journal.
 
     Args:
-        batches: in the order in which they were written.
-        last_segment: its number, 0 if there is none.
-        damages: what could not be read although it had been synced.
+        batches: the batches in the order of writing.
+        last_segment: the number of the last segment, 0 without any.
+        damages: texts about synced data that could not be read.
     """
 
     batches: list[bytes]
@@ -53,8 +54,8 @@ class Journal:
     """The writing end of a journal; one thread uses it.
 
     Args:
-        storage: where it is.
-        directory: in which directory.
+        storage: the storage of the journal.
+        directory: the journal's directory.
     """
 
     def __init__(self, storage: Storage, directory: str) -> None:
@@ -65,9 +66,9 @@ class Journal:
         self._end = 0
 
     def append(self, segment: int, batch: bytes) -> None:
-        """Append a batch to a segment, durably; another segment than the last one is begun.
+        """Append a batch to a segment durably; a number other than the last one begins a segment.
 
-        Raises: OSError; the segment takes no more then.
+        Raises: OSError; the segment then takes no more batches.
         """
         frame = _HEAD.pack(_MAGIC, len(batch), crc32(batch)) + batch
         file = self._file
@@ -97,7 +98,7 @@ class Journal:
 
 
 def read_journal(storage: Storage, directory: str) -> JournalContent:
-    """Return what all segments hold, and make sure that the disk has it.
+    """Return the content of all segments, and make sure that the disk has it.
 
     Raises: OSError.
     """
@@ -109,7 +110,7 @@ def read_journal(storage: Storage, directory: str) -> JournalContent:
         file = storage.open(path, pinned=True)
         try:
             data = file.read(0, file.size)
-            # A killed process leaves batches that only the page cache has; they count from now on.
+            # A killed process leaves batches that only the page cache has. From now on they count.
             file.sync()
         finally:
             file.close()
@@ -125,7 +126,7 @@ def read_journal(storage: Storage, directory: str) -> JournalContent:
 
 
 def list_segments(storage: Storage, directory: str) -> list[int]:
-    """Return the numbers of the segments that are there, rising."""
+    """Return the numbers of the existing segments, ascending."""
     suffixes = (
         name.removeprefix(_PREFIX)
         for name in storage.list_names(directory)
@@ -135,10 +136,10 @@ def list_segments(storage: Storage, directory: str) -> list[int]:
 
 
 def drop_segments(storage: Storage, directory: str, *, up_to: int) -> None:
-    """Remove the segments up to one, whose changes are in the files now.
+    """Remove the segments up to `up_to`, whose changes are in the files now.
 
-    The oldest goes first, and is gone for good before the next goes: an older change that a power
-    cut brought back without the newer ones would undo what the files have.
+    The oldest segment is removed first, and its removal is synced before the next removal.
+    Otherwise a power cut could bring back an older change without the newer ones, and undo them.
 
     Raises: OSError.
     """
@@ -153,7 +154,7 @@ def _path(directory: str, segment: int) -> str:
 
 
 def find_batches(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield where each whole batch of a segment begins, and the batch; also those behind damage."""
+    """Yield each whole batch of a segment with its begin, also batches after damage."""
     at = data.find(_MAGIC)
     while at >= 0:
         batch = _batch_at(data, at)
@@ -170,5 +171,5 @@ def _batch_at(data: bytes, at: int) -> bytes | None:
         return None
     _, size, checksum = _HEAD.unpack_from(data, at)
     batch = data[begin : begin + size]
-    # Of a torn head the zeros behind it would make an empty batch.
+    # The zeros after a torn head would make an empty batch.
     return batch if batch and len(batch) == size and crc32(batch) == checksum else None

@@ -1,10 +1,10 @@
-"""Java's `String.hashCode` of many texts at once, by which an index file finds its slots.
+"""Java's `String.hashCode` of many texts at once; an index file finds its slots by these hashes.
 
 A text's hash is the value of its characters as digits of base 31, modulo 2^32. In pure Python
 each character costs a step. Here a block of keys becomes one large integer, in which every key has
-a field of equal width, and neighbouring parts of all fields are combined by one multiplication: 8
-characters take three steps, 64 take six, however many keys there are. A key of 32 characters
-costs about a quarter of what a step for each character costs (benchmarks/broker.py).
+a field of equal width. One multiplication combines neighbouring parts of all fields: 8 characters
+take three steps, 64 take six, for any number of keys. A key of 32 characters costs about a quarter
+of a step for each character (benchmarks/broker.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from struct import Struct
 
 _BLOCK_KEYS = 512
-# Fewer keys are hashed one by one: a block costs as much when it is nearly empty.
+# Fewer keys are hashed one by one: a nearly empty block costs as much as a full one.
 _BLOCK_KEYS_MIN = 64
 # Longer keys are hashed one by one.
 KEY_BYTES_MAX = 128
@@ -65,7 +65,7 @@ def hash_keys(keys: Sequence[bytes]) -> list[int]:
 
 
 def _hash_block(keys: list[bytes], width: int) -> tuple[int, ...]:
-    """Return the hashes of at most a block of ASCII keys, none of them longer than `width`."""
+    """Return the hashes of at most one block of ASCII keys, none longer than `width`."""
     # Zeros before a text do not change its hash.
     data = b"".join([key.rjust(width, b"\0") for key in keys])
     steps, layout = _plan(width)
@@ -80,10 +80,10 @@ _PLANS: dict[int, _Plan] = {}
 
 
 def _plan(width: int) -> _Plan:
-    """Return the steps for fields of a width: by how much to shift, the factor, what to keep.
+    """Return the steps for fields of a width: each step's shift, its factor and its mask.
 
-    A part of 1, 2 or 4 bytes holds the hash of as many characters without overflow: 127 times the
-    sum of 31's first four powers has 22 bits. Of longer parts the lowest 4 bytes are kept.
+    A part of 1, 2 or 4 bytes has room for the hash of as many characters: 127 times the sum of 31's
+    first four powers has 22 bits. Of longer parts the lowest 4 bytes are kept.
     """
     found = _PLANS.get(width)
     if found is None:

@@ -1,4 +1,4 @@
-"""Walking the commit log's bytes: record after record, and the search for records behind damage."""
+"""Walk the commit log record by record, and search for records after damage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparrowmq.store.file_series import FileSeries
 from sparrowmq.store.record_check import BLANK_SIZE, RECORD_SIZE_MIN, CheckedRecord, RecordChecker
 
 _CHUNK_SIZE = 4 << 20
-# No broker is configured for longer records; what claims to be longer is damage.
+# No broker is configured for longer records; a record that claims to be longer is damaged.
 _RECORD_SIZE_MAX = 256 << 20
 _SIZE_AND_MAGIC = Struct(">II")
 _MAGICS = (MAGIC_V1, MAGIC_V2)
@@ -21,8 +21,8 @@ _MAGIC_AT = 4
 class LogScan:
     """A walk over the records of a log.
 
-    After `run` is exhausted, `position` is where the first byte stands that belongs to no valid
-    record, and `is_file_end` says that this is where the last file ends.
+    After `run` is exhausted, `position` is the first position that belongs to no valid record, and
+    `is_file_end` is True if the last file ends there.
     """
 
     __slots__ = ("_checker", "_files", "position")
@@ -33,7 +33,7 @@ class LogScan:
         self.position = 0
 
     def run(self, start: int) -> Iterator[CheckedRecord]:
-        """Yield the valid records from `start` on until something else comes."""
+        """Yield the valid records from `start` on, up to the first bytes that are no record."""
         check = self._checker.check
         self.position = start
         chunk_size = _CHUNK_SIZE
@@ -72,14 +72,14 @@ class LogScan:
         return self._checker.check(self._files.read(position, size), 0, position)
 
     def find_after(self, position: int) -> Iterator[CheckedRecord]:
-        """Yield every valid record that begins after `position`, which itself begins none."""
+        """Yield every valid record that begins after `position`; none begins at `position`."""
         at = position + 1 + _MAGIC_AT
         while (found := self._files.next_data(at)) is not None:
             at = found
             chunk = self._files.read(at, min(_CHUNK_SIZE, self._left(at)))
             hit = chunk.find(_MAGIC_PREFIX)
             if hit < 0:
-                # The magic may be cut by the chunk's end, unless that is the file's end too.
+                # The chunk's end may cut the magic, unless the file ends there too.
                 at += max(len(chunk) - len(_MAGIC_PREFIX) + 1, 1)
                 continue
             record = self.record_at(at + hit - _MAGIC_AT)

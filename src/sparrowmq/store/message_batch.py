@@ -1,9 +1,9 @@
-"""The messages of one SEND_BATCH_MESSAGE as the log's records, without an object for each.
+"""Encode the messages of one SEND_BATCH_MESSAGE as records, without an object for each message.
 
-What the messages of a batch share is packed once, and what differs goes straight from the request's
-body into the records, field by field of all messages rather than message by message. The bytes are
-those of `encode_stored` and `place_stored` (tests/store/test_message_batch.py), for a third of the
-time (benchmarks/broker.py). Many messages of one size go through even_batch.py.
+Fields that all messages of a batch share are packed once. Other fields are copied from the
+request's body into the records, field by field of all messages instead of message by message. The
+bytes equal those of `encode_stored` and `place_stored` (tests/store/test_message_batch.py), in a
+third of the time (benchmarks/broker.py). Many messages of one size are encoded by even_batch.py.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ _START = Struct(">iIiiiqq")
 _pack_short = Struct(">H").pack
 _SEPARATOR = b"\x02"
 _CRC_START = f"{CRC_PROPERTY}\x01".encode()
-# Of properties that a whole batch has, these are for `encode_batch_records`, or to be refused.
+# A whole batch with one of these properties is left to `encode_batch_records`, or refused.
 _NOT_PLAIN = (
     *(f"{name}\x01".encode() for name in (PROPERTY_TAGS, PROPERTY_DELAY_LEVEL, CRC_PROPERTY)),
     b"TIMER_D",
 )
-# A letter of a name that is rare in properties: Python finds one byte ten times as fast as more.
+# A letter of each name that is rare in properties: Python finds one byte ten times faster than
+# more.
 _RARE = {PROPERTY_TAGS: b"G", PROPERTY_DELAY_LEVEL: b"L", CRC_PROPERTY: b"#"}
 
 
 def holds_property(text: bytes, name: str) -> bool:
-    """Return whether a property is there, maybe empty: TAGS, DELAY or __CRC32#.
+    """Return whether properties contain TAGS, DELAY or __CRC32#, perhaps with an empty value.
 
     Args:
-        text: properties of one or several messages, a separator before each one's.
+        text: the properties of one or several messages, a separator before each message's.
     """
     return _RARE[name] in text and b"\x02%s\x01" % name.encode() in text
 
@@ -57,7 +58,8 @@ class ListedMessages(NamedTuple):
     """The messages of a SEND_BATCH_MESSAGE, one by one.
 
     Args:
-        body: of the request; `spans` say where its messages stand, `properties` are theirs.
+        body: the request's body; `spans` are the places of its messages, `properties` those of
+            each.
     """
 
     body: bytes
@@ -66,7 +68,7 @@ class ListedMessages(NamedTuple):
 
     @property
     def message_count(self) -> int:
-        """How many there are."""
+        """The number of messages."""
         return len(self.spans)
 
     @property
@@ -80,7 +82,7 @@ def read_messages(body: bytes) -> EvenMessages | ListedMessages:
 
     Raises: RemoteProtocolError if it is malformed.
     """
-    # The extension in C takes what NumPy would: what is left then is not worth NumPy's 25 MB.
+    # The extension in C encodes the batches that NumPy would, without NumPy's 25 MB.
     even = find_even(body) if speedups.functions is None else None
     return even or _list_messages(body)
 
@@ -94,7 +96,7 @@ class MessageBatch(NamedTuple):
     """Messages of one queue.
 
     Args:
-        added: properties that each message gets besides its own; at least one.
+        added: properties that the broker adds to each message; at least one.
     """
 
     topic: str
@@ -110,14 +112,14 @@ class MessageBatch(NamedTuple):
 
 
 class EncodedBatch(NamedTuple):
-    """Records that lack only what their place decides; each list has an element for each.
+    """Records without the fields that depend on their place; a list has an element per record.
 
     Args:
-        flags: of the messages.
-        body_crcs: checksums of the bodies.
-        ends: all from the sys flag on, without the checksum of the whole.
-        has_crc: whether that checksum follows.
-        sizes: of the whole records.
+        flags: the messages' flags.
+        body_crcs: the checksums of the bodies.
+        ends: each record from the sys flag on, without the checksum of the whole record.
+        has_crc: whether the checksum of the whole record follows.
+        sizes: the sizes of the whole records.
     """
 
     flags: list[int]
@@ -133,7 +135,7 @@ class EncodedBatch(NamedTuple):
 
 
 class PlacedBatch(NamedTuple):
-    """Records at their place, back to back, with their queue's entries."""
+    """Complete records, back to back, with their consume queue entries."""
 
     data: bytes
     positions: tuple[int, ...]
@@ -144,7 +146,7 @@ class PlacedBatch(NamedTuple):
 def encode_batch_records(
     batch: MessageBatch, *, topic_field: bytes, append_crc: bool
 ) -> EncodedBatch | EvenRecords:
-    """Encode the records but for what their place in the log decides.
+    """Encode the records without the fields that depend on their place in the log.
 
     Raises: LocalProtocolError if a message does not fit into a record.
     """
@@ -183,7 +185,7 @@ def encode_batch_records(
         ]
     crc_sizes = [CRC_PROPERTY_SIZE if is_checked else 0 for is_checked in has_crc]
     lengths = map(_pack_short, map(add, map(len, texts), crc_sizes))
-    # In a record as in the request, the body's length stands before it.
+    # The body's length precedes the body, in a record as in the request.
     bodies = [body[begin - 4 : end - 2] for _, begin, end, _ in spans]
     ends = list(
         map(b"".join, zip(repeat(_middle(batch)), bodies, repeat(topic_field), lengths, texts))
@@ -205,14 +207,14 @@ def encode_plain_batch(
     queue_offset: int,
     count_max: int,
 ) -> PlacedBatch | None:
-    """Do what `encode_batch_records` and `place_batch` do, if the extension in C can.
+    """Do what `encode_batch_records` and `place_batch` do, by the extension in C.
 
     Args:
-        batch: its messages are not looked at, but those in `body`, the request's.
+        batch: the batch; its messages are ignored, and the messages in `body` are used.
         count_max: the most messages.
 
-    Returns: None if there is no extension; if a batch has a delay or time, a checksum, a tag of its
-        own or text that is not ASCII, or is to be refused.
+    Returns: None without the extension, and for a batch that the extension leaves alone: with a
+    delay or time, a checksum, a tag of the batch, text that is not ASCII, or a fault.
     """
     functions = speedups.functions
     added = batch.added.encode()
@@ -241,7 +243,7 @@ def encode_plain_batch(
 
 
 def _head(batch: MessageBatch) -> bytes:
-    """Return the head of each record, with zeros for what differs."""
+    """Return the head of each record, with zeros for the fields that differ."""
     head, v6_bits = head_of(batch.born_host, batch.store_host)
     try:
         return head.pack(
@@ -259,7 +261,7 @@ def _head(batch: MessageBatch) -> bytes:
 
 
 def _middle(batch: MessageBatch) -> bytes:
-    """Return what stands in each record between its position and its body."""
+    """Return the bytes of each record between its position and its body."""
     return _head(batch)[_START.size : -4]
 
 
@@ -271,10 +273,10 @@ def place_batch(
     queue_offset: int,
     tags_code: Callable[[str], int],
 ) -> PlacedBatch:
-    """Complete the records for the place that the log has for them.
+    """Complete the records for their place in the log.
 
     Args:
-        tags_code: gives the code of a message from its properties.
+        tags_code: returns the tags code of a message from its properties.
     """
     codes = _tags_codes(batch, tags_code)
     if isinstance(encoded, EvenRecords):
@@ -309,7 +311,7 @@ def place_batch(
 def _tags_codes(batch: MessageBatch, tags_code: Callable[[str], int]) -> list[int]:
     messages = batch.messages
     if holds_property(_SEPARATOR + batch.added.encode(), PROPERTY_TAGS):
-        # Of equal names the last counts, so the batch's own tag does.
+        # The last of equal names counts, so the batch's own tag overrides the messages'.
         ending = f"\x02{batch.added}"
         return [tags_code(each.decode(errors="replace") + ending) for each in messages.properties]
     if holds_property(messages.properties_text, PROPERTY_TAGS):

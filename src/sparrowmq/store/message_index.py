@@ -1,20 +1,20 @@
-"""The index: which messages have a key, by files of hashes (`index_file`).
+"""The index: finds messages by their keys, through files of hashes (`index_file`).
 
-Like a consume queue the index is derived from the log, and only from what is readable. It is built
-in the background: `build` walks on from `built_position`, so that a send costs nothing, and up to
-`LAG_BYTES_MAX` of the log may wait for it. A query first has the rest built.
+Like a consume queue, the index is derived from the log, and only from readable messages. The index
+is built in the background, so that a send costs nothing: `build` goes on from `built_position`. Up
+to `LAG_BYTES_MAX` of the log may wait to be indexed. A query first builds the rest.
 
-*Crashes.* The checkpoint's `IndexMark` says what was synced: the name and header of the last file,
-and up to where the log is indexed. After a crash everything later is taken back and built again.
-Where there is no mark, since another broker wrote the files or the mark, RocketMQ's rule holds:
-after a clean stop the files are right, otherwise those with an end behind the checkpoint's
-`indexMsgTimestamp` are removed.
+*Crashes.* The checkpoint's `IndexMark` records what was synced: the name and header of the last
+file, and the position up to which the log is indexed. After a crash all later entries are discarded
+and built again. Without a mark, because another broker wrote the files or the checkpoint,
+RocketMQ's rule applies: after a clean stop the files are right; otherwise files that end after the
+checkpoint's `indexMsgTimestamp` are removed.
 
-*Keys.* A record is found by UNIQ_KEY, the id that its producer gave, and by each blank-separated
-part of KEYS. A key counts within its topic.
+*Keys.* A record is found by UNIQ_KEY, the id that its producer set, and by each blank-separated
+part of KEYS. A key is looked for within its topic.
 
-Names of files only order them. RocketMQ takes its local time; ours lie 12 hours behind UTC, so that
-a file that RocketMQ makes later sorts behind ours in any zone.
+The names of files only order them. RocketMQ takes its local time as the name. Our names lie 12
+hours behind UTC, so that a file that RocketMQ makes later sorts after ours in any time zone.
 
 Source: IndexService.java, DefaultMessageStore.queryMessage, 4.9.
 """
@@ -46,16 +46,16 @@ from sparrowmq.store.key_hash import KEY_BYTES_MAX, POWERS, hash_keys, hash_text
 from sparrowmq.store.storage import Storage, is_shortage
 
 INDEX_DIRECTORY = "index"
-# How much of the log may wait to be indexed before sends pay for it: below a second's work.
+# How much of the log may wait before sends index it themselves: below a second's work.
 LAG_BYTES_MAX = 32 << 20
-# What one step takes in: some milliseconds' work.
+# How much of the log one step indexes: some milliseconds' work.
 _CHUNK_BYTES = 256 << 10
 _NAME_FORMAT = "%Y%m%d%H%M%S"
 _NAME_DIGITS = 17
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMES_BEHIND = timedelta(hours=12)
 
-# Size, magic, sys flag, store timestamp, length of the body; with IPv4 hosts.
+# The head of a record with IPv4 hosts: size, magic, sys flag, store timestamp, length of the body.
 _HEAD = Struct(">II28xI16xq20xI")
 _HEAD_SIZE = _HEAD.size
 assert _HEAD_SIZE == 88
@@ -75,18 +75,18 @@ _TOPICS_MAX = 10_000
 
 
 class IndexFlush:
-    """What must reach the disk for a new mark. `run` may be called in another thread.
+    """The writes and syncs for a new mark. `run` may be called in another thread.
 
     Args:
-        mark: what holds afterwards.
-        before: what holds if it fails.
+        mark: the mark after a success.
+        before: the mark after a failure.
         writes: slots and headers, by file.
         has_new_file: whether a file's name is new.
-        storage: where the files are.
+        storage: the storage of the files.
 
     Attributes:
-        error: why it failed, None if it did not.
-        has_lost: whether what was written before may be lost as well: a sync has failed.
+        error: the error of a failure, None after a success.
+        has_lost: whether a sync has failed, so that earlier writes may be lost as well.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class IndexFlush:
         self.has_lost = False
 
     def run(self) -> IndexMark | None:
-        """Sync entries, write the slots that name them, sync these; return the mark that holds."""
+        """Sync entries, write the slots that name them, sync the slots; return the valid mark."""
         self.error, self.has_lost = None, False
         is_written = True
         try:
@@ -121,7 +121,7 @@ class IndexFlush:
                 self._storage.sync_directory(INDEX_DIRECTORY)
         except OSError as error:
             self.error = error
-            # Slots that a full disk does not take can be written later.
+            # Slots that do not fit on a full disk can be written later.
             self.has_lost = is_written and not is_shortage(error)
             return self._before
         return self.mark
@@ -132,7 +132,7 @@ class IndexFlush:
 
 
 class Found(NamedTuple):
-    """What a query has found: positions of records, the latest first."""
+    """The result of a query: positions of records, the latest first."""
 
     positions: list[int]
     last_timestamp_ms: int
@@ -143,14 +143,14 @@ class MessageIndex:
     """The index of one store.
 
     Args:
-        storage: where it is kept.
+        storage: the storage of the index.
         config: the store's settings.
         log_files: the log's files.
 
-    Attributes:
-        built_position: the log is indexed up to here.
-        mark: what the disk has.
-        failure: why nothing more is indexed until the store is loaded again, None if it is.
+        Attributes:
+            built_position: the position up to which the log is indexed.
+            mark: the mark of the index on the disk.
+            failure: why nothing is indexed until the store is loaded again, None without a failure.
     """
 
     def __init__(self, storage: Storage, config: StoreConfig, log_files: FileSeries) -> None:
@@ -158,12 +158,12 @@ class MessageIndex:
         self._config = config
         self._log_files = log_files
         self._files: list[IndexFile] = []
-        # The record here, at the end of what RocketMQ has indexed, is indexed already.
+        # The position of the last record that RocketMQ has indexed; it is not indexed again.
         self._skip_position = -1
         self.mark: IndexMark | None = None
         self._has_new_file = False
         self._flush: IndexFlush | None = None
-        # By topic: what the hash of `topic#` adds to that of a key, by the key's length.
+        # By topic: the addend of `topic#` to the hash of a key, by the key's length.
         self._topics: dict[bytes, list[int]] = {}
         self.built_position = 0
         self.failure: OSError | None = None
@@ -179,14 +179,14 @@ class MessageIndex:
         log_end: int,
         end_timestamp_ms: int,
     ) -> None:
-        """Open the files, and take back what a crash has left unfinished.
+        """Open the files, and discard entries that a crash has left unfinished.
 
         Args:
-            mark: what the checkpoint says, if it can be believed.
+            mark: the checkpoint's mark, if the checkpoint can be believed.
             is_clean: whether the last stop was clean.
             index_timestamp_ms: the checkpoint's indexMsgTimestamp.
-            log_end: where the log ends.
-            end_timestamp_ms: store time of the log's last record, 0 if that is unknown.
+            log_end: the end of the log.
+            end_timestamp_ms: the store time of the log's last record, 0 if unknown.
         """
         self._open_files()
         if mark is not None and (mark.name == 0 or mark.name in {f.name for f in self._files}):
@@ -216,7 +216,7 @@ class MessageIndex:
                 continue
             file = self._storage.open(f"{INDEX_DIRECTORY}/{name}")
             if file.size != size:
-                # Written with other settings, or cut by a crash: the log has it all.
+                # The file has other settings or was cut by a crash; it is built again from the log.
                 file.close()
                 self._storage.remove(f"{INDEX_DIRECTORY}/{name}")
                 self._has_new_file = True
@@ -248,7 +248,7 @@ class MessageIndex:
         return self._files[-1].header.end_position
 
     def _cut(self, log_end: int, end_timestamp_ms: int) -> None:
-        """Forget the records behind the log's end, which it has lost."""
+        """Forget records after the log's end, which the log has lost."""
         while self._files and self._files[-1].count_before(log_end) == 1:
             self._remove(self._files.pop())
         if self._files:
@@ -265,9 +265,9 @@ class MessageIndex:
     # -- building ------------------------------------------------------------------------------
 
     def build(self, limit: int, bytes_max: int) -> None:
-        """Index at least `bytes_max` more of the log, or all up to `limit`.
+        """Index at least `bytes_max` more of the log, or all of it up to `limit`.
 
-        Nothing more is indexed while the disk takes no more; the next call tries again.
+        On a full disk nothing is indexed; the next call tries again.
         """
         end = min(limit, self.built_position + bytes_max)
         while self.built_position < end and self.failure is None:
@@ -296,7 +296,7 @@ class MessageIndex:
             if magic in (MAGIC_V1, MAGIC_V2) and len(chunk) < size <= file_end - position:
                 at, found = self._collect(self._log_files.read(position, size), position)
         if at == 0:
-            # A BLANK, or nothing that was ever a record: on with the next file.
+            # A BLANK, or bytes that were never a record: go on with the next file.
             self.built_position = min(file_end, limit)
             return
         self._add(found)
@@ -309,7 +309,7 @@ class MessageIndex:
         return None if has_skipped else run
 
     def _collect(self, chunk: bytes, position: int) -> tuple[int, _Found]:
-        """Return where in a chunk of the log the last whole record ends, and the keys before."""
+        """Return the end of the last whole record in a chunk of the log, and the keys before it."""
         if (functions := speedups.functions) is not None:
             collected = functions.collect_keys(chunk, position, self._skip_position)
             if collected is not None:
@@ -367,7 +367,7 @@ class MessageIndex:
     # -- the disk ------------------------------------------------------------------------------
 
     def take_flush(self) -> IndexFlush | None:
-        """Return what must be synced so that all that is indexed stays so; None for nothing."""
+        """Return the syncs that make all entries durable; None if all are durable."""
         mark = self._next_mark()
         if self.failure is not None or (mark == self.mark and not self._has_new_file):
             return None
@@ -390,21 +390,21 @@ class MessageIndex:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether there is something to sync."""
+        """Whether entries are not synced yet."""
         return self.failure is None and self._next_mark() != self.mark
 
     def loaded(self, flush: IndexFlush) -> None:
-        """Take the outcome of the first `flush.run()`.
+        """Take in the outcome of the first `flush.run()`.
 
-        Without it slots may name entries that were taken back: nothing may be added then.
+        If this flush failed, slots may name discarded entries, and no entries may be added.
         """
         self.failure = flush.error
         self.flush_done(flush)
 
     def flush_done(self, flush: IndexFlush) -> None:
-        """Take the outcome of `flush.run()`.
+        """Take in the outcome of `flush.run()`.
 
-        After a sync that failed nobody knows what the disk has: the index waits for the next start.
+        After a failed sync the content of the disk is unknown: the index waits for the next start.
         """
         self._flush = None
         self._has_new_file |= flush.error is not None and flush.has_new_file
@@ -421,12 +421,12 @@ class MessageIndex:
                     file.let_go()
 
     def take_before(self, position: int) -> list[str]:
-        """Forget the files that have no record at `position` or behind; the last one stays.
+        """Forget the files without a record at or after `position`; the last file stays.
 
-        Returns: their paths, for the caller to remove them there.
+        Returns: the files' paths, so that the caller can remove the files.
         """
         if self._flush is not None:
-            # It may be about to sync one of them.
+            # The flush may be about to sync one of the files.
             return []
         expired = [f for f in self._files[:-1] if f.header.end_position < position]
         del self._files[: len(expired)]
@@ -440,16 +440,16 @@ class MessageIndex:
     def find(
         self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
     ) -> Generator[None, None, Found]:
-        """Return where records of a topic and key are, or of others with the same hash.
+        """Return the positions of records with a topic and key, or with the same hash.
 
-        It yields where others may go first.
+        The search yields at points where other work may run.
 
         Args:
             topic: the topic.
             key: UNIQ_KEY, or one of KEYS.
             count_max: the most positions.
             begin_ms: the earliest store time, in wall-clock milliseconds.
-            end_ms: the latest.
+            end_ms: the latest store time.
 
         Raises: OSError if the disk fails.
         """
@@ -472,7 +472,7 @@ class MessageIndex:
 
 
 class _Found(NamedTuple):
-    """Keys with where they lead, in the log's order: of each its `slot_hash`."""
+    """The `slot_hash` of keys and the positions of their records, in the log's order."""
 
     hashes: list[int]
     positions: list[int]
@@ -480,10 +480,10 @@ class _Found(NamedTuple):
 
 
 class LogKeys:
-    """The keys of a piece of the log, with where they lead.
+    """The keys of a piece of the log, with the positions of their records.
 
     Args:
-        topics: by topic, what its name adds to a key's hash; it is added to.
+        topics: by topic, the addend of its name to a key's hash; new topics are added.
     """
 
     __slots__ = ("_added", "_keys", "_topics", "positions", "timestamps_ms")
@@ -503,16 +503,16 @@ class LogKeys:
         ]
 
     def collect(self, chunk: bytes, position: int, skip_position: int) -> int:
-        """Take the keys of records; return where in the chunk the last of them ends.
+        """Collect the keys of a chunk's records; return the end of the last record read.
 
-        It is the last whole one, or the last before a run that `find_run` may take.
+        This is the last whole record, or the last record before a run that `find_run` may take.
 
         Args:
-            position: where the chunk stands in the log.
-            skip_position: of a record whose keys are not taken.
+            position: the chunk's position in the log.
+            skip_position: the position of a record whose keys are left out.
         """
         at, last_at, unpack = 0, len(chunk) - _HEAD_SIZE, _HEAD.unpack_from
-        # What looks like a run and is none may be full of others.
+        # A chunk that looks like a run but is none may have many false runs: do not stop there.
         begins_run = may_begin_run(chunk, 0)
         while at <= last_at:
             size, magic, sys_flag, store_ms, body_size = unpack(chunk, at)
@@ -555,7 +555,7 @@ class LogKeys:
         self.timestamps_ms.append(timestamp_ms)
 
     def powers(self, topic: bytes) -> list[int]:
-        """Return what a topic adds to the hash of a key, by the key's length."""
+        """Return the addend of a topic to the hash of a key, by the key's length."""
         powers = self._topics.get(topic)
         if powers is None:
             if len(self._topics) >= _TOPICS_MAX:
@@ -566,9 +566,9 @@ class LogKeys:
 
 
 def _value_at(chunk: bytes, begin: int, end: int, name: bytes, found: int) -> bytes:
-    """Return the value of a property whose last occurrence is at `found`, b"" if it has none.
+    """Return the value of a property whose last occurrence is at `found`, b"" without a value.
 
-    Of several of one name the last counts, as in Java's map; empty values do not count.
+    The last of several properties of one name counts, as in Java's map; empty values do not count.
     """
     while found >= 0:
         if found == begin or chunk[found - 1] == _SEPARATOR_CODE:
@@ -581,7 +581,7 @@ def _value_at(chunk: bytes, begin: int, end: int, name: bytes, found: int) -> by
 
 
 def _look_past_hosts(chunk: bytes, at: int, sys_flag: int) -> tuple[int, int]:
-    """Return where the topic's field is and the store time, of a record with IPv6 hosts."""
+    """Return the place of the topic's field, and the store time, of a record with IPv6 hosts."""
     born_size = 20 if sys_flag & _V6_BORN else 8
     store_size = 20 if sys_flag & _V6_STORE else 8
     (store_ms,) = _STORE_TIMESTAMP.unpack_from(chunk, at + 48 + born_size)

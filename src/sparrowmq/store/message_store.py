@@ -2,22 +2,23 @@
 
 A message goes through three steps, each by a call of the owner:
 
-1. `append` takes it, and `write` brings it into the log, many messages at a time; `put` does both;
-2. `flush_work`, `FlushWork.run` (in a thread, if the owner likes) and `flush_done` bring the log to
-   the disk, many messages at a time;
-3. `dispatch` adds the consume queue entries of what is readable, and only then a reader sees it;
-   they go to their files some kilobytes at a time, or with the next checkpoint.
+1. `append` gathers the message, and `write` writes many gathered messages into the log; `put` does
+   both.
+2. `flush_work`, `FlushWork.run` (in any thread) and `flush_done` sync the log, many messages at a
+   time.
+3. `dispatch` adds the consume queue entries of readable messages; only then readers see them. The
+   entries are written to their files some kilobytes at a time, or with the next checkpoint.
 
-Whoever reads a queue asks `queues`; records by position or by key are read here.
+Readers of a queue call `queues`; records by position or by key are read here.
 
-Readable is, under SYNC, what is on the disk; under ASYNC, all that was written. So under SYNC no
-reader ever sees a message that a power cut could take back. The index follows behind: in calls of
-`build_index`, or with the next query.
+Under SYNC a message is readable once it is on the disk; under ASYNC, once it is written. Under SYNC
+no reader therefore sees a message that a power cut could take back. The index is built later: in
+calls of `build_index`, or with the next query.
 
-A write that fails leaves the store as it was, and the next may succeed. A *sync* that fails makes
-the store read-only until it is loaded again: the kernel may have dropped the pages, and a later
-sync would call them written. A sync that could not be made for want of descriptors or memory is
-made again instead.
+A failed write leaves the store unchanged, and the next write may succeed. A failed *sync* makes the
+store read-only until it is loaded again: the kernel may have dropped the pages, and a later sync
+would report them as written. A sync that failed for want of descriptors or memory is repeated
+instead.
 """
 
 from __future__ import annotations
@@ -72,16 +73,16 @@ from sparrowmq.store.stored_record import (
 )
 
 ABORT_PATH = "abort"
-# In every directory whose first message was stored by a version under which messages expire.
+# This file is in every directory whose first message was stored by a version with expiry.
 EXPIRING_PATH = "expiring"
 # A checkpoint that finds no idle moment is written with the next flush after this many intervals.
 _CHECKPOINT_OVERDUE_INTERVALS = 3
-# How much of the log one call of `build_index` takes: some 10 ms.
+# How much of the log one call of `build_index` indexes: some 10 ms.
 _INDEX_STEP_BYTES = 1 << 20
-# How much a query, or the last moment of a store, takes: more than may wait to be indexed.
+# How much of the log a query, or the close of a store, indexes: more than may wait.
 _INDEX_REST_BYTES_MAX = 2 * LAG_BYTES_MAX
 _OK = PutResult(PutStatus.PUT_OK)
-# The others are in no queue: half messages and what became of them.
+# Records of other types are in no queue: half messages and rollbacks.
 _QUEUED_TYPES = (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
 
@@ -94,9 +95,9 @@ class MessageStore:
 
     Attributes:
         queues: the consume queues, which hold what readers see.
-        flushed_position: the log is on the disk up to here.
-        dispatched_record_position: of the record that was made visible last, None before the first;
-            another one after each `dispatch` that made something visible.
+        flushed_position: the position up to which the log is on the disk.
+        dispatched_record_position: the position of the record that was made visible last, None
+            before the first; each `dispatch` that makes a record visible changes it.
     """
 
     def __init__(self, storage: Storage, config: StoreConfig) -> None:
@@ -108,26 +109,27 @@ class MessageStore:
         self.queues = QueueTable(storage, config, self._log)
         self._index = MessageIndex(storage, config, self._log.files)
         self._expiry = Expiry(storage, self._log, self._index)
-        # Appended, but not yet in a consume queue; in the log's order.
+        # Messages that were appended but are not in a consume queue yet, in the log's order.
         self._pending: deque[Dispatched] = deque()
-        # Handed out and not done; it may be handed out again.
+        # The work that was returned and is not done; it may be returned again.
         self._work: FlushWork | None = None
         self._is_flushing = False
         self._failure: Exception | None = None
-        # Why no message is taken for now; to be set by the owner.
+        # Why no message is accepted for now; the owner sets it.
         self.refusal: str | None = None
-        # A write failed, and `write` has not returned the error yet.
+        # The error of a failed write that `write` has not returned yet.
         self._unreported: OSError | None = None
-        # Why the last write to the log failed, None if it did not.
+        # The error of the last write to the log, None after a success.
         self.write_error: OSError | None = None
-        # Up to where `dispatch` has seen the log.
+        # The end of the log at the last `dispatch`.
         self._seen_end = 0
         self._is_open = False
         self.flushed_position = 0
         self._checkpoint = Checkpoint()
-        # Up to where the queues' entries are synced.
+        # The position up to which the queues' entries are synced.
         self._checkpointed_position = 0
-        # Whether the oldest file waits for a checkpoint to expire, so that one is due at once.
+        # Whether the oldest file cannot expire before a checkpoint; a checkpoint is then due at
+        # once.
         self.expiry_waits = False
         self._put_timestamp_ms = 0
         self._dispatched_timestamp_ms = 0
@@ -137,13 +139,13 @@ class MessageStore:
     # -- opening and closing -------------------------------------------------------------------
 
     def load(self, *, timestamp_ms: int) -> RecoveryReport:
-        """Lock the directory, recover, and be ready.
+        """Lock the directory, recover, and make the store ready.
 
         Args:
-            timestamp_ms: wall-clock time, from which the next checkpoint is counted.
+            timestamp_ms: the wall-clock time from which the next checkpoint is counted.
 
         Raises: StoreError if the directory is in use, its files do not fit the settings, or the
-            disk fails; CorruptRecord if the log is damaged where it must not be.
+            disk fails; CorruptRecord if the log has lost synced data in the middle.
         """
         if self._is_open:
             raise UsageError("the store is loaded already")
@@ -205,8 +207,8 @@ class MessageStore:
         if not self._log.files.bases:
             self._storage.create(EXPIRING_PATH, size=0, pinned=True).close()
         self._expiry.ask_sweep(self.queues.by_key if self._log.files.begin > 0 else ())
-        # All this, and the mark that says under which flush mode entries are written from now on,
-        # must be on the disk before the first message is taken.
+        # The recovered state, and the mark with the flush mode of later entries, must be on the
+        # disk before the first message is accepted.
         work = self._take_work(with_checkpoint=True)
         work.run()
         self._note_checkpoint(work)
@@ -216,7 +218,7 @@ class MessageStore:
         return report
 
     def _resumed(self) -> RecoveryReport:
-        """Go on where a clean stop ended."""
+        """Return the report of a start after a clean stop, and go on at its end."""
         mark = self._checkpoint.mark
         assert mark is not None
         self._log.set_end(mark.end_position)
@@ -230,12 +232,12 @@ class MessageStore:
         )
 
     def close(self) -> None:
-        """Bring everything to the disk and release the directory.
+        """Sync all files and release the directory.
 
-        The store counts as cleanly stopped unless a sync has failed, or messages remain without
-        consume queue entries.
+        The stop counts as clean unless a sync has failed, or messages remain without consume queue
+        entries.
 
-        Raises: StoreError if the disk fails; the directory is released all the same.
+        Raises: StoreError if the disk fails; the directory is released in any case.
         """
         if not self._is_open:
             return
@@ -275,18 +277,18 @@ class MessageStore:
 
     @property
     def is_writable(self) -> bool:
-        """Whether messages are taken."""
+        """Whether messages are accepted."""
         return self._is_open and self._failure is None
 
     @property
     def failure(self) -> Exception | None:
-        """The failed sync that made the store read-only, None if none did."""
+        """The error of the sync that made the store read-only, None if no sync failed."""
         return self._failure
 
     # -- writing -------------------------------------------------------------------------------
 
     def put(self, record: Record, *, timestamp_ms: int) -> PutResult:
-        """Append one record and write it: it is in the log when this returns."""
+        """Append one record and write it to the log."""
         if (error := self._write()) is not None:
             self._unreported = error
         result = self.append(record, timestamp_ms=timestamp_ms)
@@ -295,14 +297,14 @@ class MessageStore:
         return result
 
     def append(self, record: Record, *, timestamp_ms: int) -> PutResult:
-        """Take one record; the next `write` brings it into the log with others.
+        """Gather one record; the next `write` writes it into the log with others.
 
-        Fills in the record's queue offset, position, store timestamp and size.
+        The record's queue offset, position, store timestamp and size are filled in.
 
         Args:
             timestamp_ms: wall-clock time, the store timestamp.
 
-        Returns: PUT_OK, or why the record was not taken.
+        Returns: PUT_OK, or why the record was not accepted.
         """
         queue, refusal = self._queue_for(record.topic, record.queue_id)
         if queue is None:
@@ -350,11 +352,11 @@ class MessageStore:
         store_host: bytes,
         timestamp_ms: int,
     ) -> tuple[int, int, int] | None:
-        """Take a message as `append` does, with fewer steps, its properties as they are stored.
+        """Gather a message as `append` does, with fewer steps and properties in stored form.
 
-        Returns: where the record begins and ends, and its queue offset. None if the message is one
-            for `append`: it begins a queue or a file, it has a checksum or nearly too long
-            properties, or it cannot be taken; nothing has changed then.
+        Returns: the record's begin, its end and its queue offset. None if the message needs
+            `append`: if it begins a queue or a file, has a checksum or nearly too long properties,
+            or cannot be accepted; nothing has changed then.
         """
         topic, queue_id, log = header.topic, header.queue_id, self._log
         queue = self.queues.by_key.get((topic, queue_id))
@@ -398,9 +400,9 @@ class MessageStore:
     def append_plain_batch(
         self, batch: MessageBatch, body: bytes, *, count_max: int
     ) -> PutResult | None:
-        """Take a batch as `append_batch` does, by the extension in C (`encode_plain_batch`).
+        """Gather a batch as `append_batch` does, by the extension in C (`encode_plain_batch`).
 
-        Returns: None if the batch is one for `append_batch`; nothing has changed then.
+        Returns: None if the batch needs `append_batch`; nothing has changed then.
         """
         queue, _ = self._queue_for(batch.topic, batch.queue_id)
         if queue is None or not self._config.append_crc:
@@ -438,7 +440,7 @@ class MessageStore:
         return self._placed(queue, placed, found.positions, timestamp_ms)
 
     def append_batch(self, batch: MessageBatch) -> PutResult:
-        """Take the messages of a batch, which stay together, as `append` does."""
+        """Gather the messages of a batch as `append` does; the messages stay together."""
         timestamp_ms = batch.store_timestamp_ms
         queue, refusal = self._queue_for(batch.topic, batch.queue_id)
         if queue is None:
@@ -465,14 +467,15 @@ class MessageStore:
         return self._append_placed(queue, found, timestamp_ms)
 
     def _queue_for(self, topic: str, queue_id: int) -> tuple[ConsumeQueue | None, PutResult]:
-        """Return the queue, which may be new, or why nothing can be put into it."""
+        """Return the queue, perhaps a new one, or why no message can be put into it."""
         queue = self.queues.by_key.get((topic, queue_id))
         if not self._is_open or self._failure is not None or self.refusal is not None:
             reason = self._failure or self.refusal or "it is closed"
             remark = f"the store takes no messages: {reason}"
             return None, PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
         if self._unreported is not None:
-            # Whoever sent what was lost must hear of it first: positions are used again.
+            # The senders of lost messages must get the error first, since their positions are
+            # reused.
             return None, unwritten(self._unreported)
         if queue is None:
             if (fault := find_name_fault(topic, queue_id)) is not None:
@@ -487,7 +490,7 @@ class MessageStore:
         positions: tuple[int, ...],
         timestamp_ms: int,
     ) -> PutResult:
-        """Note what stands in the log now; nothing fails here."""
+        """Note records that are in the log now; this step cannot fail."""
         self._put_timestamp_ms = timestamp_ms
         queue_offset = 0
         if placed is not None:
@@ -498,14 +501,14 @@ class MessageStore:
 
     @property
     def written_position(self) -> int:
-        """The log is written up to here."""
+        """The position up to which the log is written."""
         return self._log.written
 
     def write(self) -> PutResult:
-        """Write what was appended.
+        """Write the gathered messages.
 
-        Returns: PUT_OK, or why not, also of an earlier write that failed on its way. All that was
-        appended behind `written_position` is gone then.
+        Returns: PUT_OK, or the reason of a failure, also of an earlier write during `append`. After
+        a failure all messages appended after `written_position` are lost.
         """
         error = self._write() or self._unreported
         self._unreported = None
@@ -524,7 +527,7 @@ class MessageStore:
         return None
 
     def _failed_to_write(self, error: OSError, end: int) -> PutResult:
-        """Refuse a message; those before it, up to `end`, may be lost with it."""
+        """Refuse a message; gathered messages before it, up to `end`, may be lost as well."""
         self.write_error = error
         if self._log.end < end:
             self._unreported = error
@@ -532,7 +535,7 @@ class MessageStore:
         return unwritten(error)
 
     def _take_back(self) -> None:
-        """Forget the queue entries of what is not part of the log."""
+        """Forget the queue entries of records that are not part of the log."""
         pending = self._pending
         while pending and pending[-1].position >= self._log.end:
             item = pending.pop()
@@ -545,14 +548,14 @@ class MessageStore:
 
     @property
     def appended_position(self) -> int:
-        """Where the log ends."""
+        """The end of the log, gathered messages included."""
         return self._log.end
 
     def flush_work(self) -> FlushWork | None:
-        """Return what must be synced, None if there is nothing or the last work is under way.
+        """Return the files to sync, None if nothing is new or the last work is under way.
 
-        Now and then the work is, or includes, the checkpoint; it prefers a moment in which no
-        message waits.
+        At intervals the work is, or includes, a checkpoint, if possible at a moment without waiting
+        messages.
         """
         if self._is_flushing or not self.is_writable:
             return None
@@ -579,10 +582,10 @@ class MessageStore:
         return self._take_work(with_checkpoint=is_due) if has_log or is_due else None
 
     def flush_done(self, work: FlushWork, error: Exception | None) -> None:
-        """Take the outcome of `work.run()`.
+        """Take in the outcome of `work.run()`.
 
-        After a shortage the next `flush_work` is the same work; any other error makes the store
-        read-only.
+        After a shortage of descriptors or memory, the next `flush_work` returns the same work. Any
+        other error makes the store read-only.
         """
         if work is not self._work or not self._is_flushing:
             raise UsageError("this flush is not the one under way")
@@ -627,7 +630,7 @@ class MessageStore:
         )
 
     def _next_checkpoint(self) -> Checkpoint:
-        """Return what may be said once all that was written up to now is synced."""
+        """Return the checkpoint that is true once all bytes written so far are synced."""
         end = self._pending[0].position if self._pending else self._readable_position
         return Checkpoint(
             physic_timestamp_ms=self._put_timestamp_ms,
@@ -649,13 +652,13 @@ class MessageStore:
 
     @property
     def awaits_dispatch(self) -> bool:
-        """Whether something was appended, or failed, since the last `dispatch`."""
+        """Whether messages were appended, or a write failed, since the last `dispatch`."""
         return self._log.end != self._seen_end or self._unreported is not None
 
     def dispatch(self) -> list[Dispatched]:
-        """Make all that is readable visible in the consume queues; return it in the log's order.
+        """Show all readable messages in the consume queues; return them in the log's order.
 
-        A queue whose entries cannot be written, as on a full disk, is left for the next call.
+        A queue whose entries cannot be written, as on a full disk, is left to the next call.
         """
         self._seen_end = self._log.end
         pending = self._pending
@@ -671,20 +674,20 @@ class MessageStore:
             self.dispatched_record_position = ready[-1].last_position
             end = self._indexable_position
             if end - self._index.built_position > LAG_BYTES_MAX:
-                # Twice what has come, so that an index that lags far behind comes nearer.
+                # Twice the size of the new messages, so that a lagging index catches up.
                 self._index.build(end, 2 * (end - ready[0].position))
         return ready
 
     # -- records by key and by position --------------------------------------------------------
 
     def build_index(self) -> None:
-        """Index a little more of the log, if there is more; to be called in idle moments."""
+        """Index a little more of the log; call it in idle moments."""
         if self.is_writable:
             self._index.build(self._indexable_position, _INDEX_STEP_BYTES)
 
     @property
     def _indexable_position(self) -> int:
-        """Up to where all records have their consume queue entries."""
+        """The position up to which all records have their consume queue entries."""
         return self._pending[0].position if self._pending else self._readable_position
 
     def query(
@@ -697,14 +700,14 @@ class MessageStore:
         begin_timestamp_ms: int,
         end_timestamp_ms: int,
     ) -> Generator[None, None, QueryResult]:
-        """Return messages of a topic that have a key: the latest, in the log's order.
+        """Return the latest messages of a topic with a key, in the log's order.
 
-        Messages of the topic whose key has the same hash may be among them; who asks compares. It
-        yields where others may go first.
+        The result may include messages with other keys of the same hash; the caller compares keys.
+        The search yields at points where other work may run.
 
         Args:
             topic: the topic.
-            key: the id that its producer gave (UNIQ_KEY), or one of KEYS.
+            key: the id that the producer set (UNIQ_KEY), or one of KEYS.
             count_max: the most messages.
             bytes_max: the most bytes, unless the latest message alone has more.
             begin_timestamp_ms: the earliest store time.
@@ -729,7 +732,7 @@ class MessageStore:
         size = 0
         for position in sorted(set(found.positions), reverse=True):
             record = self.read_record(position)
-            # Messages of other topics have the same hash too, and are not for everybody to see.
+            # Other topics may have messages with the same hash, which the caller may not see.
             if record is not None and any(place[0] == topic for place in scan_records(record)):
                 size += len(record)
                 if records and size > bytes_max:
@@ -742,8 +745,8 @@ class MessageStore:
         """Return the record at a position as stored, None if no readable record begins there.
 
         Args:
-            position: where the record stands in the log.
-            size: its size, where the caller knows it; another one means None.
+            position: the record's position in the log.
+            size: the record's size, if the caller knows it; a record of another size gives None.
         """
         if not self._log.files.begin <= position < self._readable_position:
             return None
@@ -756,27 +759,28 @@ class MessageStore:
 
     @property
     def is_expiring(self) -> bool:
-        """Whether the directory had no message before messages began to expire by themselves."""
+        """Whether a version with expiry stored the directory's first message."""
         return self._storage.has(EXPIRING_PATH)
 
     def disk_space(self) -> DiskSpace:
-        """Return how much room the disk has. Raises: OSError."""
+        """Return the disk's size and its used part. Raises: OSError."""
         return self._storage.disk_space()
 
     def expire(
         self, *, before_timestamp_ms: int | None, files_max: int, reason: str
     ) -> ExpiryWork | None:
-        """Forget the oldest files of the log; returns the work that removes them, None for none.
+        """Forget the oldest files of the log; return the work that removes them, None for none.
 
-        What they held cannot be read from now on. See `Expiry.take` for the arguments.
+        The messages of these files cannot be read from now on. The arguments are those of
+        `Expiry.take`.
 
         Raises: OSError if the disk fails.
         """
         if not self.is_writable:
             return None
         work = self._expiry.take(
-            # An entry that is lost is made anew of its record, and a queue's last entry says which
-            # offset comes next: no record may go before its entry is on the disk.
+            # A lost entry is made again from its record, and a queue's last entry determines its
+            # next offset. No record may therefore be removed before its entry is on the disk.
             limit=min(self._indexable_position, self._checkpointed_position),
             before_timestamp_ms=before_timestamp_ms,
             files_max=files_max,
@@ -791,14 +795,14 @@ class MessageStore:
         return work
 
     def ask_sweep(self) -> None:
-        """Have calls of `sweep` look at all queues."""
+        """Note all queues for the next calls of `sweep`."""
         self._expiry.ask_sweep(self.queues.by_key)
 
     def sweep(self, count_max: int, *, has_topic: Callable[[str], bool]) -> None:
-        """Remove what has expired of at most `count_max` queues; nothing while they are synced.
+        """Remove expired files of at most `count_max` queues; none while queues are synced.
 
         Args:
-            has_topic: says whether a topic's queues stay though they have no message.
+            has_topic: returns whether a topic's queues stay even without messages.
         """
         if self._expiry.is_swept or not self.is_writable:
             return
@@ -810,15 +814,15 @@ class MessageStore:
 
     @property
     def begin_position(self) -> int:
-        """Where the log begins."""
+        """The position at which the log begins."""
         return self._log.files.begin
 
     @property
     def begin_timestamp_ms(self) -> int | None:
-        """When the first message that is kept was stored, None without any. Raises: OSError."""
+        """The store time of the first message in the log, None without any. Raises: OSError."""
         return read_store_timestamp(self._log, self._log.files.begin) or None
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """How much of the log no reader sees yet."""
+        """The bytes of the log that readers do not see yet."""
         return self._log.end - self._indexable_position

@@ -1,9 +1,9 @@
-"""Whether a consume queue's entries can be what the log implies, without reading the log.
+"""Checks whether consume queue entries can match the log, without reading the log.
 
-Entries carry no checksum, so a queue file is believed only as far as it is *sound*: positions rise,
-records do not overlap, and none lies beyond the log. Then the sizes of all queues' entries are
-added up for each file of the log: together they must fill it exactly, up to the BLANK at its end.
-A queue that lost an entry, or holds one that is not its own, breaks that sum.
+Entries have no checksum, so a queue file is believed only as far as it is *sound*: positions
+ascend, records do not overlap, and no record lies beyond the log. Then the sizes in all queues'
+entries are added up for each file of the log. The sum must fill the file exactly, up to the BLANK
+at its end. A queue that lost an entry, or has an entry of another queue, breaks the sum.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _FIRST_CHUNK_ENTRIES = 2048
 
 @dataclass(slots=True)
 class QueueCheck:
-    """What the files of one queue hold.
+    """The sound entries in the files of one queue.
 
-    `first_offset` is that of the first entry that is no filler, `sound_end` the one after the last
-    sound entry.
+    `first_offset` is the offset of the first entry that is no filler. `sound_end` is the offset
+    after the last sound entry.
     """
 
     queue: ConsumeQueue
@@ -50,7 +50,7 @@ class QueueCheck:
         return low
 
     def spans_from(self, position: int) -> list[tuple[int, int]]:
-        """Return log position and size in each sound entry from `position` on."""
+        """Return log position and size from each sound entry from `position` on."""
         offset = self.count_before(position)
         count = self.sound_end - offset
         data = self.queue.files.read(offset * ENTRY_SIZE, count * ENTRY_SIZE)
@@ -60,14 +60,14 @@ class QueueCheck:
 def check_queue(
     queue: ConsumeQueue, *, log_end: int, sum_before: int, log_file_size: int, log_begin: int
 ) -> QueueCheck:
-    """Find out how far a queue's entries are sound, and add up those that lie before `sum_before`.
+    """Find the sound entries of a queue, and add up the sizes of records before `sum_before`.
 
     Args:
-        queue: the queue, whose files are loaded.
-        log_end: where the log's last file ends.
-        sum_before: entries of records from this position on are not added up.
+        queue: the queue, with its files loaded.
+        log_end: the end of the log's last file.
+        sum_before: the position from which records are not added up.
         log_file_size: bytes of each file of the log.
-        log_begin: where the log begins; records before it were removed.
+        log_begin: the beginning of the log; records before it were removed.
     """
     check = QueueCheck(queue)
     if not queue.files.bases:

@@ -1,7 +1,7 @@
-"""Reading messages of one queue: by offset, and the search for a time.
+"""Read messages of one queue by offset, and find an offset by time.
 
-Speed matters here: pulls are all that a drain costs a broker. So the usual one, of records that
-stand back to back, takes no step for each of them (benchmarks/against_apache.py).
+Speed matters here: pulls are a broker's whole cost of a drain. The usual pull, of records that
+stand back to back, therefore takes no step per record (benchmarks/against_apache.py).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sparrowmq.store.config import ENTRY_SIZE
 from sparrowmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from sparrowmq.store.results import GetResult, GetStatus
 
-# GetMessageResult: how many entries one filtered pull looks at (maxFilterMessageCount / 20).
+# GetMessageResult: how many entries one filtered pull examines (maxFilterMessageCount / 20).
 _FILTERED_ENTRIES_MAX = 800
-# Records this close together are read at once: a read costs as much as copying some 10 KB.
+# Records this close together are read at once, since a read costs as much as copying some 10 KB.
 _GAP_BYTES_MAX = 16 << 10
 _READ_BYTES_MAX = 4 << 20
 _SYS_FLAG_AND_TIMES = Struct(">36xi8x8xq4xq")
@@ -42,10 +42,10 @@ def read_messages(
     Args:
         queue: the queue.
         log: the log.
-        queue_offset: where to begin.
+        queue_offset: the first offset to return.
         count_max: the most messages.
         bytes_max: the most bytes of records.
-        tags_codes: only messages with one of these codes; None for all.
+        tags_codes: the codes of the messages to return; None for all messages.
     """
     low, high = queue.min_offset, queue.max_offset
     if not low <= queue_offset < high:
@@ -61,17 +61,17 @@ def read_messages(
 
 
 def _read_all(log: CommitLog, entries: bytes, bytes_max: int) -> tuple[bytes, int]:
-    """Return the records of the first entries, and how many; none if one of them is gone.
+    """Return the records of the first entries, and their number; none if a record is missing.
 
-    Nothing here takes a step in Python per message: records that lie back to back, as those of a
-    producer's batch do, are one run, and are read as one.
+    No Python step is taken per message. Records that lie back to back, as in a producer's batch,
+    are one run and are read with one read.
     """
     count = len(entries) // ENTRY_SIZE
     found = _run(count).unpack(entries)
     first, last, last_size = found[0], found[-2], found[-1]
     total = sum(found[1:-2]) + last_size
-    # Records do not overlap, so those between the first and the last have no gaps if their sizes
-    # fill it. A filler's size is beyond these limits.
+    # Records do not overlap. If their sizes fill the space between the first and the last, there
+    # are no gaps. A filler's size is beyond these limits.
     if (
         last + last_size - first == total
         and total <= bytes_max
@@ -100,13 +100,13 @@ def _read_all(log: CommitLog, entries: bytes, bytes_max: int) -> tuple[bytes, in
 
 @lru_cache(maxsize=256)
 def _run(count: int) -> Struct:
-    """Return the layout of entries of which the sizes are read, and the outer two's positions."""
+    """Return the layout of entries for their sizes and for the first and last positions."""
     return Struct(">qi8x" if count == 1 else ">qi8x" + "8xi8x" * (count - 2) + "qi8x")
 
 
 @lru_cache(maxsize=256)
 def _places(count: int) -> Struct:
-    """Return the layout of entries of which only the records' positions and sizes are read."""
+    """Return the layout of entries for the records' positions and sizes only."""
     return Struct(">" + "qi8x" * count)
 
 
@@ -117,8 +117,8 @@ def _answer_outside(queue_offset: int, low: int, high: int) -> GetResult:
         return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
     if queue_offset == high:
         return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
-    # Differs from RocketMQ 4.9, which sends a consumer back to 0 if the queue begins there: after
-    # a broker has lost messages that would deliver the whole queue again.
+    # Differs from RocketMQ 4.9, which returns 0 if the queue begins there. After a broker has lost
+    # messages, that would deliver the whole queue again.
     return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
 
 
@@ -151,7 +151,7 @@ def _read_chosen(
 
 
 def _read_runs(log: CommitLog, chosen: list[tuple[int, int]]) -> list[bytes | memoryview]:
-    """Read records, or runs of them, those close together with one read."""
+    """Read records or runs of records; read neighbours that are close together at once."""
     parts: list[bytes | memoryview] = []
     at = 0
     while at < len(chosen):
@@ -186,12 +186,13 @@ def read_store_timestamp(log: CommitLog, position: int) -> int | None:
 def find_offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp_ms: int) -> int:
     """Return the offset of the message stored at a time, or nearest to it.
 
-    Past the end that is the last message, before the beginning the first; between two messages
-    the nearer one, at equal distance the earlier; 0 for an empty queue. Within one file of the
-    queue this is RocketMQ's search step for step.
+    A time after the end gives the last message, a time before the beginning the first. Between two
+    messages the nearer one counts, at equal distance the earlier one. An empty queue gives 0.
+    Within one file of the queue the search equals RocketMQ's step for step.
 
     Differs from RocketMQ: Apache chooses the file by its modification time, which a copied
-    directory does not keep; here it is the first whose last message is not older.
+    directory does not keep. This search takes the first file whose last message is not older than
+    the time.
     Source: DefaultMessageStore.getOffsetInQueueByTime, 4.9.
     """
     low, high = queue.min_offset, queue.max_offset - 1
@@ -222,7 +223,7 @@ def find_offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp_ms: int) 
 def _choose_file(
     queue: ConsumeQueue, log: CommitLog, timestamp_ms: int, low: int, high: int
 ) -> tuple[int, int]:
-    """Return the first and last offset of the file in which to search."""
+    """Return the first and last offset of the file to search."""
     per_file = queue.files.file_size // ENTRY_SIZE
     for base in queue.files.bases:
         begin = base // ENTRY_SIZE

@@ -1,8 +1,8 @@
-"""The consume queues of one store: what readers find, and what of it is not on the disk yet.
+"""The consume queues of one store, which readers see.
 
-The store adds entries in the log's order, a turn's at a time, and takes the files to sync with each
-checkpoint. Readers ask by topic and queue id. A queue begins with its first message; before that it
-is answered for as an empty one.
+The store adds the entries of each turn in the log's order, and takes the changed files to sync with
+each checkpoint. Readers ask by topic and queue id. A queue begins with its first message; before
+that, readers see an empty queue.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sparrowmq.store.recovery import QueueKey
 from sparrowmq.store.results import Dispatched, GetResult, GetStatus
 from sparrowmq.store.storage import Storage, StorageFile
 
-# With more queues in use each entry is written at once: the checkpoint writes what all of them
-# have gathered in one go, which takes a few milliseconds with so many.
+# With more queues in use each entry is written at once. The checkpoint writes the gathered entries
+# of all queues in one go, which takes a few milliseconds with this many.
 _GATHERING_QUEUES_MAX = 256
 
 
@@ -28,12 +28,12 @@ class QueueTable:
     """All queues of all topics.
 
     Args:
-        storage: where they are kept.
+        storage: the storage of the queues.
         config: the store's settings.
-        log: the log that they point into.
+        log: the log that the entries point into.
 
-    Attributes:
-        by_key: the queues by topic and queue id, for those who write: the store, recovery, expiry.
+        Attributes:
+            by_key: the queues by topic and queue id, for the writers: the store, recovery, expiry.
     """
 
     def __init__(self, storage: Storage, config: StoreConfig, log: CommitLog) -> None:
@@ -44,9 +44,9 @@ class QueueTable:
         self._dirty: set[QueueKey] = set()
 
     def load(self) -> None:
-        """Open all queues that are there.
+        """Open all existing queues.
 
-        A queue with a missing or cut file is emptied; recovery writes it anew from the log.
+        A queue with a missing or cut file is emptied; recovery writes it again from the log.
 
         Raises: StoreError if the files do not have the configured size.
         """
@@ -73,10 +73,10 @@ class QueueTable:
     # -- writing -------------------------------------------------------------------------------
 
     def append(self, items: Iterable[Dispatched]) -> set[QueueKey]:
-        """Add the entries of messages, so that readers see them.
+        """Add the entries of messages, so that readers see the messages.
 
-        Returns: the queues whose entries could not be written, as on a full disk; they have none of
-            theirs.
+        Returns: the queues whose entries could not be written, as on a full disk; none of their
+            entries were added.
         """
         entries: dict[QueueKey, bytearray] = {}
         for item in items:
@@ -96,25 +96,25 @@ class QueueTable:
         return left_out
 
     def note_changed(self, keys: Iterable[QueueKey]) -> None:
-        """Have queues synced of which files were written or removed; some may be gone by now."""
+        """Mark queues with written or removed files to be synced; a queue may be gone by now."""
         self._dirty.update(keys)
         self._dirty.intersection_update(self.by_key)
 
     @property
     def is_dirty(self) -> bool:
-        """Whether a queue has something that is not on the disk."""
+        """Whether a queue has a change that is not on the disk."""
         return bool(self._dirty)
 
     def write_tails(self) -> None:
         """Write the entries that are gathered in memory.
 
-        Raises: OSError; those of some queues are written then, the others are kept.
+        Raises: OSError; some queues' entries are written then, the others stay in memory.
         """
         for key in sorted(self._dirty):
             self.by_key[key].write_tail()
 
     def take_dirty(self) -> tuple[list[StorageFile], list[str]]:
-        """Return the files and the directories to sync; `write_tails` must have gone before."""
+        """Return the files and the directories to sync; call `write_tails` before."""
         found: list[StorageFile] = []
         directories: list[str] = []
         for key in sorted(self._dirty):
@@ -149,13 +149,13 @@ class QueueTable:
 
         Args:
             topic: the topic.
-            queue_id: its queue.
-            queue_offset: where to begin.
+            queue_id: the queue id.
+            queue_offset: the first offset to return.
             count_max: the most messages.
             bytes_max: the most bytes, unless the first message alone has more.
-            tags_codes: only messages with one of these codes; None for all.
+            tags_codes: the codes of the messages to return; None for all messages.
 
-        Raises: OSError if the disk fails.
+            Raises: OSError if the disk fails.
         """
         queue = self._find(topic, queue_id)
         if queue is None:
@@ -174,14 +174,14 @@ class QueueTable:
         return iter(sorted(self.by_key))
 
     def totals(self) -> dict[str, int]:
-        """Return how many messages each topic that has held any has taken in all."""
+        """Return how many messages each topic has stored in all, for topics with messages."""
         totals: dict[str, int] = {}
         for (topic, _), queue in self.by_key.items():
             totals[topic] = totals.get(topic, 0) + queue.max_offset
         return totals
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset of the first message there is; 0 for an unknown queue."""
+        """Return the offset of the first message that is left; 0 for an unknown queue."""
         queue = self._find(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
@@ -201,10 +201,10 @@ class QueueTable:
         return 0 if queue is None else find_offset_by_time(queue, self._log, timestamp_ms)
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Return when a message was stored, None if there is no such message."""
+        """Return the store time of a message, None if the message does not exist."""
         entry = self.entry(topic, queue_id, offset)
         return None if entry is None else read_store_timestamp(self._log, entry[0])
 
     def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
-        """Return when the first message of a queue was stored, None if it is empty."""
+        """Return the store time of a queue's first message, None for an empty queue."""
         return self.store_timestamp(topic, queue_id, self.min_offset(topic, queue_id))

@@ -1,8 +1,8 @@
-"""Whether the bytes at a place in the commit log are a whole record, and what it says of itself.
+"""Checks whether bytes in the commit log are a whole record, and reads the record's fields.
 
-A record counts only if everything holds that can be known of it: magic, lengths that add up, its
-own position, the body's checksum, the whole record's checksum where it is there, and a legal topic
-and queue. That is stricter than Apache's recovery, which serves records with torn properties.
+A record is valid only if every check succeeds: the magic, lengths that add up, the record's own
+position, the body's checksum, the whole record's checksum if present, and a legal topic and queue.
+These checks are stricter than Apache's recovery, which serves records with torn properties.
 
 Layout (big-endian; hosts have 8 bytes, or 20 if SYSFLAG says that they are IPv6):
 
@@ -26,10 +26,11 @@ Layout (big-endian; hosts have 8 bytes, or 20 if SYSFLAG says that they are IPv6
 |    | 1 + n | TOPIC (2 + n in version 2)   |
 |    | 2 + n | PROPERTIES                   |
 
-5.x's checksum of the whole record is a property that ends it: `__CRC32#`, 0x01, ten decimal digits
-with the lowest first, 0x02; it covers everything before these 20 bytes. Where this store has
-written, a record that ends without it has lost its end, or an Apache broker has come by since: its
-properties show, as a torn end leaves zeros or bytes that are no text.
+5.x's checksum of the whole record is a property at the record's end: `__CRC32#`, 0x01, ten decimal
+digits with the lowest first, 0x02. The checksum covers all bytes before these 20 bytes. In the part
+of the log that this store has written, a record without the checksum either has lost its end or was
+written by an Apache broker since. The properties distinguish the two: a torn end leaves zeros or
+bytes that are no text.
 Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.createCrc32 (5.x).
 """
 
@@ -53,7 +54,7 @@ from sparrowmq.protocol.subscription import tags_code
 
 # The end of a file that no record fits into begins with its size and MAGIC_BLANK.
 BLANK_SIZE = 8
-# With IPv4 hosts, one byte of topic, and neither body nor properties.
+# The size with IPv4 hosts, one byte of topic, and neither body nor properties.
 RECORD_SIZE_MIN = 92
 
 _HEAD = Struct(">IIIiiqqiq8xq8xiqi")
@@ -68,11 +69,11 @@ _V6 = _BORN_V6 | _STORE_V6
 _TRANSACTION = 0xC
 _TRANSACTION_COMMIT = 0x8
 
-# Controls but for the two separators, tab and the ends of lines.
+# Control characters except the two separators, tab and line breaks.
 _NO_TEXT = bytes(code for code in range(32) if code not in (1, 2, 9, 10, 13))
 
 _CRC_NAME = b"__CRC32#\x01"
-# The lowest digit comes first, so it is written from its end.
+# The lowest digit comes first, so the property is formatted backwards.
 _CRC_BACKWARDS = b"\x02%010d" + _CRC_NAME[::-1]
 CRC_PROPERTY_SIZE = len(_CRC_NAME) + 11
 CRC_PROPERTY = "__CRC32#"
@@ -83,9 +84,9 @@ _CACHE_MAX = 100_000
 
 
 class CheckedRecord(NamedTuple):
-    """What a valid record says that the store must know.
+    """The fields of a valid record that the store needs.
 
-    `tags_code` is what its consume queue entry holds; `is_queued` says whether it has an entry.
+    `tags_code` is the code in the consume queue entry; `is_queued` is whether there is an entry.
     """
 
     position: int
@@ -99,24 +100,24 @@ class CheckedRecord(NamedTuple):
 
 
 def encode_crc_property(crc: int) -> bytes:
-    """Return the property that ends a record, for the checksum of all before it."""
+    """Return the checksum property that ends a record."""
     return (_CRC_BACKWARDS % (crc & 0x7FFFFFFF))[::-1]
 
 
 def encode_crc_properties(crcs: Iterable[int]) -> list[bytes]:
-    """Return the properties that end several records."""
+    """Return the checksum properties that end several records."""
     backwards = _CRC_BACKWARDS
     return [(backwards % (crc & 0x7FFFFFFF))[::-1] for crc in crcs]
 
 
 class RecordChecker:
-    """Checks records; remembers topics and tags it has seen.
+    """Checks records, and caches the topics and tags that it has seen.
 
     Args:
         delay_levels_ms: the delay of level 1, 2 and so on.
 
     Attributes:
-        checksummed_position: this store writes a checksum of the whole into records from here on.
+        checksummed_position: the position from which records have a checksum of the whole record.
     """
 
     __slots__ = ("_delay_levels_ms", "_tags_codes", "_topics", "checksummed_position")
@@ -128,10 +129,10 @@ class RecordChecker:
         self._tags_codes: dict[str, int] = {}
 
     def check(self, buffer: bytes, at: int, position: int) -> CheckedRecord | None:
-        """Return what the record at `at` in `buffer` says, None if there is no valid record.
+        """Return the fields of the record at `at` in `buffer`, None if there is no valid record.
 
         Args:
-            position: where in the log the record stands, which it must say too.
+            position: the record's position in the log, which the record must name too.
         """
         if at + RECORD_SIZE_MIN > len(buffer):
             return None
@@ -155,7 +156,7 @@ class RecordChecker:
             (body_size,) = _INT.unpack_from(buffer, body_at - 4)
         topic_at = topic_field_at = body_at + body_size
         topic_length_size = 1 if magic == MAGIC_V1 else 2
-        # Recovery writes an entry for every offset before this one: so many records must fit there.
+        # Recovery writes an entry for every earlier offset, so as many records must fit before.
         can_be = queue_id >= 0 and 0 <= queue_offset <= position // RECORD_SIZE_MIN
         if body_size < 0 or topic_at + topic_length_size > end or not can_be:
             return None
@@ -172,7 +173,7 @@ class RecordChecker:
             return None
         # The view spares a copy of the body.
         view = memoryview(buffer)
-        # As in Java, the checksum of an empty body is not looked at.
+        # As in Java, the checksum of an empty body is ignored.
         if body_size and crc32(view[body_at:topic_field_at]) & 0x7FFFFFFF != body_crc:
             return None
         crc_at = end - CRC_PROPERTY_SIZE
@@ -222,10 +223,10 @@ class RecordChecker:
         )
 
     def tags_code(self, topic: str, properties: str, store_timestamp_ms: int) -> int:
-        """Return what a consume queue entry holds as tags code.
+        """Return the tags code of a consume queue entry.
 
-        That is the hash of the tag, 0 without one, and for a delayed message the wall-clock time
-        of its delivery.
+        The code is the hash of the tag, 0 without a tag; for a delayed message it is the wall-clock
+        time of the delivery.
         """
         if topic == SCHEDULE_TOPIC:
             levels = self._delay_levels_ms
@@ -274,6 +275,6 @@ def _is_text(properties: bytes) -> bool:
 def parse_delay_level(text: str, *, level_max: int) -> int:
     """Return the delay level that a property's value names, 0 for none.
 
-    Raises: ValueError for a text that is no number.
+    Raises: ValueError for a text that is not a number.
     """
     return max(0, min(int(parse_like(0, text)), level_max)) if text else 0

@@ -1,26 +1,30 @@
-"""Bringing log and consume queues into one state after a stop, clean or not.
+"""Recovery: make log and consume queues agree after a stop, clean or not.
 
-The log is the truth. Recovery walks it from a safe place to the first bytes that are no record,
-ends it there, and gives every consume queue exactly the entries that the log implies.
+The log is the truth. Recovery walks the log from a safe place to the first bytes that are no
+record, and ends the log there. Then every consume queue gets exactly the entries that the log
+implies.
 
-After a clean stop of ours there is nothing to find out (`clean_stop`), and none of this is done.
+After a clean stop of a SparrowMQ store (`clean_stop`) no recovery is needed.
 
-*Where the walk begins.* The checkpoint's mark says up to where log and queues were synced; some of
-that is walked again all the same. Without our mark Apache's rule holds: after a clean stop the last
-three files, otherwise from the last file whose first record is older than the checkpoint. What lies
-before is not walked; there the queues' entries must be sound and add up (`queue_check`), or the
-walk begins where they do not.
+*Where the walk begins.* The checkpoint's mark is the position up to which log and queues were
+synced; a part before the mark is still walked again. Without a mark of ours Apache's rule applies:
+after a clean stop the last three files are walked, otherwise all from the last file whose first
+record is older than the checkpoint. Records before the walk are not read. The queues' entries of
+these records must be sound and add up (`queue_check`); if they do not, the walk begins there.
 
-*What a bad record means.* Nothing valid behind it: the torn end of what was written last; it is cut
-off, zeroed and synced before anything is served, so that it can never come back as a record.
-Valid records behind it: if the bad one had surely been synced, then the disk has lost data that was
-acknowledged, and the store refuses to start rather than drop what follows. If not, a power cut
-kept a later sector and lost an earlier one; none of these records was acknowledged, and they are
-cut off. What was surely synced: all before the checkpoint's mark, and, where the mark says so, all
-before a record that has a consume queue entry. Of a log that Apache wrote we assume all of it.
+*What a bad record means.* If no valid record follows, the bad record is the torn end of the last
+write. Its bytes are cut off, zeroed and synced before any message is served, so that they can never
+come back as a record. If valid records follow and the bad record had surely been synced, the disk
+has lost acknowledged data, and the store refuses to start: it does not drop the records that
+follow. If valid records follow and the bad record was not surely synced, a power cut kept a later
+sector and lost an earlier one. None of these records was acknowledged, and they are cut off.
+
+*What was surely synced.* All records before the checkpoint's mark were surely synced. If the mark
+has `is_dispatch_synced`, all records before a record with a consume queue entry were synced too. Of
+a log that Apache wrote, all records count as synced.
 
 Differs from RocketMQ: Apache cuts at the first bad record whatever follows it, moves pointers in
-memory only, and believes what stands in consume queues.
+memory only, and believes the entries of consume queues.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ from sparrowmq.store.storage import Storage
 QueueKey = tuple[str, int]
 # CommitLog.recoverNormally begins at the third-last file.
 _FILES_WALKED = 3
-# A report of lost messages names so many queues at most.
+# The most queues that a report of lost messages names.
 _QUEUES_NAMED_MAX = 20
 _MAGIC_AND_TIMESTAMP = Struct(">4xI28xi16xq")
 _BLANK = Struct(">II")
@@ -56,23 +60,23 @@ _BLANK = Struct(">II")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What a start found and did.
+    """The findings and the changes of a start.
 
     Args:
         is_clean: whether the last stop was clean.
-        min_position: where the log begins.
-        max_position: where the log ends.
-        walked_from: where checking the log began.
+        min_position: the log's beginning.
+        max_position: the log's end.
+        walked_from: the position at which the walk of the log began.
         record_count: how many records were checked.
-        last_timestamp_ms: store time of the last record checked, 0 without any; after a clean stop
-            that of the last record.
-        last_record_position: where that record stands, None without any.
-        is_torn: whether something was cut off behind the last whole record.
-        lost_synced_bytes: how much of it had surely been synced. Not 0 means that the disk has
-            lost acknowledged data at the log's end.
-        lost_messages: how many messages of which queues that was, as far as their entries say.
-        rewritten_queues: the consume queues whose entries were not what the log implies.
-        conflict_count: records whose queue offset another record has; the earlier one counts.
+        last_timestamp_ms: the store time of the last checked record, 0 without any; after a clean
+            stop the store time of the last record.
+        last_record_position: the position of that record, None without any.
+        is_torn: whether bytes were cut off after the last whole record.
+        lost_synced_bytes: how many of these bytes had surely been synced. Not 0 means that the disk
+            has lost acknowledged data at the log's end.
+        lost_messages: the number of lost messages of each queue, as far as entries show it.
+        rewritten_queues: the consume queues whose entries differed from what the log implies.
+        conflict_count: records whose queue offset an earlier record has; the earlier one counts.
     """
 
     is_clean: bool
@@ -89,7 +93,7 @@ class RecoveryReport:
     conflict_count: int = 0
 
     def describe(self) -> str:
-        """Say what was found and done, in one line."""
+        """Return the findings and the changes as one line."""
         parts = [
             f"log from {self.min_position} to {self.max_position}",
             "stopped cleanly" if self.is_clean else "not stopped cleanly",
@@ -102,7 +106,7 @@ class RecoveryReport:
         return ", ".join(parts)
 
     def describe_loss(self) -> str | None:
-        """Say what readers will not find any more, None if nothing was lost."""
+        """Return the lost messages as text, None if no message was lost."""
         losses: list[str] = []
         if self.lost_synced_bytes:
             queues = [f"{topic}:{queue} {count}" for (topic, queue), count in self.lost_messages]
@@ -144,12 +148,12 @@ class Recovery:
     """One recovery, of a log and its queues.
 
     Args:
-        storage: where they are.
+        storage: the storage of the log and the queues.
         config: the store's settings.
         checker: the checker of records.
-        log: the log, whose files are loaded.
-        queues: the consume queues, whose files are loaded; queues are added and changed.
-        checkpoint: what the checkpoint says.
+        log: the log, with its files loaded.
+        queues: the consume queues, with their files loaded; queues are added and changed.
+        checkpoint: the checkpoint on the disk.
         is_clean: whether the last stop was clean.
     """
 
@@ -179,7 +183,7 @@ class Recovery:
         self._conflict_count = 0
 
     def run(self) -> RecoveryReport:
-        """Recover; afterwards log and queues agree, and may be served once they are synced.
+        """Recover: make log and queues agree; they may be served once they are synced.
 
         Raises: CorruptRecord; OSError.
         """
@@ -216,7 +220,7 @@ class Recovery:
     # -- where to begin ------------------------------------------------------------------------
 
     def _choose_bound(self) -> int:
-        """Return the position from which the log must be walked at the latest."""
+        """Return the latest position at which the walk of the log may begin."""
         bases = self._files.bases
         begin = self._files.begin
         mark = self._checkpoint.mark
@@ -257,7 +261,7 @@ class Recovery:
             )
 
     def _choose_start(self, bound: int) -> int:
-        """Return the beginning of a record, at or before `bound`, before which queues are whole."""
+        """Return the walk's start: a record at or before `bound`, with whole queues before it."""
         begin = self._files.begin
         if bound <= begin:
             return begin
@@ -318,23 +322,23 @@ class Recovery:
         self._last = record
 
     def _kept_end(self, key: QueueKey, start: int, queue_offset: int) -> int:
-        """Return the offset after the entries that a queue keeps, those of records before it."""
+        """Return the offset after a queue's kept entries, those of records before `start`."""
         check = self._checks.get(key)
         first_offset = 0 if check is None else check.first_offset
         kept_end = 0 if check is None else check.count_before(start)
         if check is not None and kept_end > first_offset:
             if queue_offset < kept_end and check.count_before(self._files.begin) == kept_end:
-                # All that the queue had has expired, and its topic was deleted and made again.
+                # All messages of the queue have expired, and its topic was deleted and made again.
                 return queue_offset
             return kept_end
         if start == self._files.begin:
-            # Nothing is known of the queue's past: believe its first record.
+            # No earlier entry of the queue is known: believe its first record.
             return queue_offset
         # The queue's first files may be missing.
         return min(first_offset, queue_offset)
 
     def _synced_end(self, end: int) -> int:
-        """Return up to where the log had surely been synced, as far as that is known."""
+        """Return the position up to which the log had surely been synced, as far as known."""
         mark = self._checkpoint.mark
         if mark is None:
             return end
@@ -346,16 +350,16 @@ class Recovery:
         return max(mark.end_position, *(position + size for position, size in spans))
 
     def _count_messages(self, end: int) -> tuple[tuple[QueueKey, int], ...]:
-        """Return how many messages from the log's end on each queue has an entry of."""
+        """Return the number of each queue's entries for records from the log's end on."""
         counts = {
             key: check.sound_end - check.count_before(end) for key, check in self._checks.items()
         }
         return tuple(sorted((key, count) for key, count in counts.items() if count > 0))
 
     def _check_followers(self, end: int) -> int:
-        """Look for valid records behind the log's end, and refuse if they had been synced.
+        """Look for valid records after the log's end, and refuse if they had been synced.
 
-        Returns: where the last of them ends if the log is cut in spite of them, else `end`.
+        Returns: the end of the last such record if the log is cut in spite of them, else `end`.
         """
         followers = self._find_followers(end)
         first = next(followers, None)
@@ -366,12 +370,12 @@ class Recovery:
         return max(record.position + record.size for record in self._find_followers(end))
 
     def _cut_log(self, start: int, end: int) -> bool:
-        """End the log at `end`, sync it; return whether there was anything behind the end."""
+        """End the log at `end` and sync it; return whether bytes after the end were cut off."""
         is_torn = self._files.next_data(end) is not None
         self._files.cut(end)
         self._log.set_end(end)
-        # A killed process leaves records that only the page cache has. They are about to be served,
-        # so they must be on the disk first; an entry of theirs in a queue will say so.
+        # A killed process leaves records that only the page cache has. They are about to be served
+        # and to get queue entries, which prove a sync, so they must be on the disk first.
         for base in self._files.bases:
             if base + self._files.file_size >= start and not (self._is_clean and not is_torn):
                 self._files.file_at(base).sync()
@@ -380,9 +384,9 @@ class Recovery:
         return is_torn
 
     def _find_followers(self, end: int) -> Iterator[CheckedRecord]:
-        """Yield the valid records behind the log's end that are not older than its last one.
+        """Yield the valid records after the log's end that are not older than its last record.
 
-        Older ones are what an Apache broker left behind when it cut the log in memory alone.
+        Older ones remain from an Apache broker that cut the log in memory only.
         """
         floor_ms = 0 if self._last is None else self._last.store_timestamp_ms
         for record in self._scan.find_after(end):
@@ -390,7 +394,7 @@ class Recovery:
                 yield record
 
     def _were_synced(self, end: int, first: CheckedRecord, others: Iterator[CheckedRecord]) -> bool:
-        """Return whether the bad record, or valid ones behind it, had surely been synced."""
+        """Return whether the bad record, or valid records after it, had surely been synced."""
         mark = self._checkpoint.mark
         if mark is None or end < mark.end_position:
             return True
@@ -419,7 +423,7 @@ class Recovery:
     # -- the queues ----------------------------------------------------------------------------
 
     def _write_queues(self, start: int) -> list[QueueKey]:
-        """Give every queue the entries it must have; return those that had others."""
+        """Write the entries that each queue must have; return the queues with other entries."""
         rewritten: list[QueueKey] = []
         for key in sorted(self._queues.keys() | self._rebuilt.keys()):
             queue = self._queues.get(key)

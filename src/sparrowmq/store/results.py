@@ -1,6 +1,6 @@
-"""What the store answers, by RocketMQ's names.
+"""The results of the store's calls, by RocketMQ's names.
 
-These are made for each message, so they are left out of garbage collection: none holds a cycle.
+Results are made for each message, so they are exempt from garbage collection: none has a cycle.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 
 class PutStatus(Enum):
-    """Source: PutMessageStatus.java; only those that this store gives."""
+    """The statuses of a put that this store returns. Source: PutMessageStatus.java."""
 
     PUT_OK = "PUT_OK"
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
@@ -21,11 +21,11 @@ class PutStatus(Enum):
 
 
 class PutResult(msgspec.Struct, frozen=True, gc=False):
-    """Where messages were stored.
+    """The result of a put.
 
-    `end_position` is where the last one ends: it is on the disk once the store's `flushed_position`
-    reaches it. `queue_offset` is the first one's, `positions` are those of all. `remark` says why
-    nothing was stored.
+    `end_position` is the end of the last message; the messages are on the disk once the store's
+    `flushed_position` reaches it. `queue_offset` is the offset of the first message, `positions`
+    has the position of each message. `remark` is the reason if nothing was stored.
     """
 
     status: PutStatus
@@ -37,18 +37,18 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
 
 
 def illegal(remark: str) -> PutResult:
-    """Say that nothing was stored for what a message is."""
+    """Return the result for an illegal message: nothing was stored."""
     return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
 
 
 def unwritten(error: OSError) -> PutResult:
-    """Say that nothing was stored since the disk does not take it."""
+    """Return the result for a disk error: nothing was stored."""
     remark = f"the message cannot be written: {error}"
     return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
 
 
 class GetStatus(Enum):
-    """Source: GetMessageStatus.java."""
+    """The statuses of a get. Source: GetMessageStatus.java."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -63,7 +63,7 @@ class GetStatus(Enum):
 class GetResult(msgspec.Struct, frozen=True, gc=False):
     """Messages of a queue.
 
-    `records` are `count` records back to back, as they are stored; `next_offset` is where to go on.
+    `records` are `count` records back to back, as stored; `next_offset` is the offset to go on at.
     """
 
     status: GetStatus
@@ -77,8 +77,8 @@ class GetResult(msgspec.Struct, frozen=True, gc=False):
 class Dispatched(msgspec.Struct, frozen=True, gc=False):
     """A message, or a batch of one queue, that has become readable.
 
-    `next_offset` is the queue's offset after it, `entries` are its consume queue entries, with
-    `tags_codes` in them; its first record is at `position`, its last at `last_position`.
+    `next_offset` is the queue's next offset, `entries` are the consume queue entries, and
+    `tags_codes` the codes in them. The first record is at `position`, the last at `last_position`.
     """
 
     topic: str
@@ -92,11 +92,11 @@ class Dispatched(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueryResult(msgspec.Struct, frozen=True, gc=False):
-    """Messages that have a key.
+    """The messages with a key.
 
-    `records` stand back to back, in the log's order, as they are stored. `last_timestamp_ms` and
-    `last_position` are of the last message that has a key and is indexed. As long as the log has
-    `unindexed_bytes`, nothing is looked for; `failure` says why they stay.
+    `records` stand back to back, in the log's order, as stored. `last_timestamp_ms` and
+    `last_position` are those of the last indexed message with a key. While the log has
+    `unindexed_bytes`, nothing is searched; `failure` is the reason why these bytes are not indexed.
     """
 
     records: bytes = b""

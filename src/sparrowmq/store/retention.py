@@ -1,15 +1,14 @@
-"""When messages expire: after a time, at an hour of the day, or when the disk gets full.
+"""Decides when messages expire: after a time, at an hour of the day, or when the disk is full.
 
-By RocketMQ's rules, every 10 s: files of the log whose messages are all older than the time to
-keep are removed within the hours for it, and at any hour while the disk is fuller than a first
-limit. Beyond a second limit the oldest file goes whatever its age, beyond a third no message is
-taken until there is room.
+RocketMQ's rules apply every 10 s. Files whose messages are all older than the time to keep are
+removed within the configured hours, and at any hour while the disk is fuller than a first limit.
+Above a second limit the oldest file is removed whatever its age. Above a third limit no message is
+accepted until there is room.
 
-Differs from RocketMQ: a file's age is that of the first message of the next file, which is younger
-than all of its own; RocketMQ takes when the file was last written to, which a copied directory does
-not keep. Beyond the second limit one file goes at a time, and
-the disk is looked at again, where RocketMQ removes ten. Source: CleanCommitLogService,
-DefaultMessageStore.java, 4.9.
+Differs from RocketMQ: a file's age is the age of the next file's first message, which is younger
+than all messages of the file. RocketMQ takes the file's last modification time, which a copied
+directory does not keep. Above the second limit one file is removed at a time before the disk is
+checked again; RocketMQ removes ten. Source: CleanCommitLogService, DefaultMessageStore.java, 4.9.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from sparrowmq.store.message_store import MessageStore
 
 # MessageStoreConfig.cleanResourceInterval.
 CHECK_INTERVAL_MS = 10_000
-# The same where files wait for a checkpoint.
+# The interval while files wait for a checkpoint.
 CHECKPOINT_WAIT_MS = 500
 # MappedFileQueue.DELETE_FILES_BATCH_MAX.
 FILES_MAX = 10
@@ -39,15 +38,15 @@ class RetentionConfig:
 
     Args:
         reserved_hours: how long messages are kept at least; 0 keeps all, however full the disk is.
-            None is `RESERVED_HOURS`, but all in a directory with messages from before messages
-            expired. MessageStoreConfig.fileReservedTime.
+            None means `RESERVED_HOURS`, but keeps all in a directory whose first messages come from
+            a version without expiry. MessageStoreConfig.fileReservedTime.
         delete_when: the hours of the day, in local time, as `04` or `04;16`.
             MessageStoreConfig.deleteWhen.
-        expire_percent: of a disk that is fuller, expired messages go at any hour.
+        expire_percent: on a fuller disk, expired messages are removed at any hour.
             MessageStoreConfig.diskMaxUsedSpaceRatio.
-        force_percent: of one that is fuller, the oldest messages go.
+        force_percent: on a fuller disk, the oldest messages are removed whatever their age.
             rocketmq.broker.diskSpaceCleanForciblyRatio.
-        full_percent: on one that is fuller, no message is stored.
+        full_percent: on a fuller disk, no message is stored.
             rocketmq.broker.diskSpaceWarningLevelRatio.
     """
 
@@ -71,7 +70,7 @@ class RetentionConfig:
 
 
 def parse_hours(text: str) -> frozenset[int]:
-    """Return the hours of a list as `04;16`.
+    """Parse a list of hours such as `04;16`.
 
     Raises: ConfigError.
     """
@@ -84,18 +83,18 @@ def parse_hours(text: str) -> frozenset[int]:
 
 
 class RetentionFact(NamedTuple):
-    """What an operator may want to know; `warning` where they may have to act."""
+    """A fact for the operator; `warning` if the operator may have to act."""
 
     text: str
     warning: bool = False
 
 
 class Retention:
-    """Has a store's messages expire.
+    """Removes a store's expired messages.
 
     Args:
-        config: when.
-        store: loaded.
+        config: the settings of expiry.
+        store: the loaded store.
     """
 
     def __init__(self, config: RetentionConfig, store: MessageStore) -> None:
@@ -103,28 +102,28 @@ class Retention:
         self._store = store
         self._keeps_unasked = config.reserved_hours is None and not store.is_expiring
         self._check_due_ms = 0
-        # Whether an operator wants what has expired to go now.
+        # Whether an operator has asked for the removal of expired messages now.
         self._is_asked = False
         self._runs = False
         self._failed: ExpiryWork | None = None
 
     @property
     def reserved_hours(self) -> int:
-        """How long messages are kept at least; 0 for ever."""
+        """How many hours messages are kept at least; 0 for ever."""
         hours = self.config.reserved_hours
         if hours is None:
             return 0 if self._keeps_unasked else RESERVED_HOURS
         return hours
 
     def ask(self) -> None:
-        """Remove what has expired, whatever hour it is."""
+        """Ask for the removal of expired messages at any hour."""
         self._is_asked = True
         self._check_due_ms = 0
 
     def work(
         self, *, now_ms: int, timestamp_ms: int
     ) -> tuple[ExpiryWork | None, list[RetentionFact]]:
-        """Return files to remove, if it is time to look for any."""
+        """Return the files to remove, if a check is due."""
         if self._runs or now_ms < self._check_due_ms:
             return None, []
         self._check_due_ms = now_ms + CHECK_INTERVAL_MS
@@ -140,12 +139,12 @@ class Retention:
         return work, facts
 
     def done(self, work: ExpiryWork, error: Exception | None) -> list[RetentionFact]:
-        """Take the end of the work; what has failed is tried again at the next look."""
+        """Take in the end of the work; a failed removal is tried again at the next check."""
         self._runs = False
         self._failed = None if error is None else work
         if error is not None:
             return [RetentionFact(f"old messages cannot be removed: {error}", True)]
-        # There may be more to do.
+        # More files may have expired.
         self._check_due_ms = 0
         text = f"messages up to log position {work.position} were removed: {work.reason}"
         return [RetentionFact(text)]
@@ -179,7 +178,7 @@ class Retention:
                 files_max=FILES_MAX,
                 reason=f"they are older than {hours} h",
             )
-            # There may be more than one time's files.
+            # More files may have expired than one check removes.
             self._is_asked = is_asked and (work is not None or self._store.expiry_waits)
         if work is None and percent > config.force_percent:
             work = self._store.expire(

@@ -1,14 +1,14 @@
 """The seam between the store and a disk.
 
-The store is a machine: it decides what to write, and a `Storage` does it. `FileStorage`
-(`store/file_storage.py`) is the one of production; tests and simulations bring storages that tear,
-fail and forget.
+The store is a machine: it decides what to write, and a `Storage` writes it. Production uses
+`FileStorage` (`store/file_storage.py`). Tests and simulations use storages that tear writes, fail,
+and lose unsynced data.
 
 Rules that the store relies on:
 
-- Nothing is durable before `StorageFile.sync` has returned, and no file's name before
+- A file's bytes are durable once `StorageFile.sync` has returned. A file's name is durable once
   `Storage.sync_directory` of its directory has returned.
-- Every method raises `OSError` where the disk fails. A failed write may have written a part.
+- Every method raises `OSError` if the disk fails. A failed write may have written a part.
 - `sync` and `sync_directory` may be called from another thread while the owner goes on writing.
 
 Paths are relative to the store's root, with `/` between names.
@@ -22,17 +22,17 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
-# What a process lacks for a while. It says nothing of the disk, and what failed can be tried again.
+# Temporary shortages of the process. They say nothing about the disk, and the call can be repeated.
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
 
 
 def is_shortage(error: Exception) -> bool:
-    """Return whether a sync failed for want of descriptors or memory, and not by its disk."""
+    """Return whether a sync failed for want of descriptors or memory, not because of the disk."""
     return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
 class DiskSpace(NamedTuple):
-    """How much room a disk has. What is free for the super-user alone is neither used nor free."""
+    """A disk's space. Space reserved for the super-user counts neither as used nor as free."""
 
     total_bytes: int
     used_bytes: int
@@ -40,7 +40,7 @@ class DiskSpace(NamedTuple):
 
     @property
     def used_percent(self) -> int:
-        """How much of the disk is used, rounded up, as `df` counts.
+        """The used part of the disk in percent, rounded up, as `df` counts.
 
         Source: UtilAll.getDiskPartitionSpaceUsedPercent, 4.9.
         """
@@ -78,14 +78,14 @@ class StorageFile(Protocol):
         ...
 
     def next_data(self, position: int) -> int | None:
-        """Return the first position, not before `position`, that may hold a byte other than zero.
+        """Return the first position, not before `position`, that may have a byte other than zero.
 
-        None if all bytes from `position` on are zero. Sparse files need not be read for it.
+        None if all bytes from `position` on are zero. The holes of a sparse file are not read.
         """
         ...
 
     def sync(self) -> None:
-        """Make what was written durable."""
+        """Make written bytes durable."""
         ...
 
     def close(self) -> None:
@@ -97,9 +97,9 @@ class Storage(Protocol):
     """A directory tree on a disk."""
 
     def lock(self) -> None:
-        """Take the tree for this store alone.
+        """Lock the tree for this store.
 
-        Raises: StoreError if another store has it, in this process or another.
+        Raises: StoreError if another store has locked the tree, in this process or another.
         """
         ...
 
@@ -118,7 +118,8 @@ class Storage(Protocol):
     def create(self, path: str, *, size: int, pinned: bool = False) -> StorageFile:
         """Create a file of `size` zero bytes, replacing any, and the directories it needs.
 
-        A pinned file keeps its descriptor; others may be closed and opened again behind the scenes.
+        A pinned file keeps its descriptor open. Other files may be closed and opened again as
+        needed.
         """
         ...
 
@@ -138,7 +139,7 @@ class Storage(Protocol):
         ...
 
     def disk_space(self) -> DiskSpace:
-        """Return how much room the disk has, and how much of that is used."""
+        """Return the disk's size and its used part."""
         ...
 
     def rename(self, old_path: str, new_path: str) -> None:
@@ -152,7 +153,7 @@ class Storage(Protocol):
     def sync_all(self, files: Sequence[StorageFile], directories: Sequence[str]) -> None:
         """Do `sync` for all files and `sync_directory` for all directories, in any order.
 
-        Raises: OSError if one of them fails; others may not have been tried then.
+        Raises: OSError if a sync fails; other syncs may not have been tried then.
         """
         ...
 

@@ -1,9 +1,9 @@
-"""Whether a store that nobody uses is sound: every record, every entry, every file.
+"""Checks whether a store that is not in use is sound: every record, every entry, every file.
 
-Nothing is changed. The log is walked from its first record to its last, and on behind a damaged
-one. Each consume queue must have exactly the entries that the records imply, and each entry of the
-index must be one of a key of its record. What a start mends by itself, as after a crash, is
-*unfinished* and no damage.
+The check changes nothing. The log is walked from its first record to its last, and the walk goes on
+after a damaged record. Each consume queue must have exactly the entries that the records imply.
+Each entry of the index must belong to a key of its record. A fault that the next start mends, as
+after a crash, is *unfinished* and no damage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sparrowmq.store.record_check import RECORD_SIZE_MIN, RecordChecker
 from sparrowmq.store.storage import Storage
 
 ABORT_PATH = "abort"
-# Entries that wait to be compared with those of their queues, over all queues.
+# The bytes of expected entries that wait to be compared with their queues' files, in all queues.
 _WAITING_BYTES_MAX = 32 << 20
 _CHUNK_BYTES = 1 << 20
 _INDEX_ENTRY = Struct(">iqii")
@@ -42,7 +42,7 @@ QueueKey = tuple[str, int]
 
 
 class Soundness(StrEnum):
-    """How a file is. UNFINISHED: the next start mends it, and nothing is lost."""
+    """The state of a file. UNFINISHED: the next start mends the file, and nothing is lost."""
 
     SOUND = "sound"
     UNFINISHED = "unfinished"
@@ -50,7 +50,7 @@ class Soundness(StrEnum):
 
 
 class FileFinding(NamedTuple):
-    """What a file, or the files of one queue, are like."""
+    """The state of one file, or of the files of one queue."""
 
     path: str
     state: Soundness
@@ -59,7 +59,7 @@ class FileFinding(NamedTuple):
 
 @dataclass(slots=True)
 class _LogFile:
-    """What was found in one file of the log."""
+    """The findings in one file of the log."""
 
     records: int = 0
     problems: list[str] = field(default_factory=list)
@@ -68,10 +68,10 @@ class _LogFile:
 
 @dataclass(slots=True)
 class _Queue:
-    """What a queue must hold, and how it differs."""
+    """The entries that a queue must have, and the differences found."""
 
     files: FileSeries | None
-    # Of the entries that are compared already, and of those that wait.
+    # The offset after the compared entries, and the entries that wait to be compared.
     end: int
     waiting: bytearray = field(default_factory=bytearray)
     entries: int = 0
@@ -79,7 +79,7 @@ class _Queue:
     missing: int = 0
 
     def compare(self) -> None:
-        """Compare what waits."""
+        """Compare the waiting entries with the queue's files."""
         begin, expected = self.end, bytes(self.waiting)
         self.end += len(expected) // ENTRY_SIZE
         self.entries += len(expected) // ENTRY_SIZE
@@ -109,8 +109,8 @@ class StoreCheck:
     """The check of one store.
 
     Args:
-        storage: where it is, only to read: what it makes and makes longer must not stay.
-        config: settings; the sizes of files are those of the files there are.
+        storage: the storage of the store; created and extended files must not persist.
+        config: the store's settings; the files' own sizes override the sizes in the settings.
     """
 
     def __init__(self, storage: Storage, config: StoreConfig) -> None:
@@ -126,7 +126,7 @@ class StoreCheck:
         self._queues: dict[QueueKey, _Queue] = {}
 
     def run(self) -> Iterator[FileFinding]:
-        """Yield a finding for each file of the log, queue and file of the index, and others.
+        """Yield a finding for each log file, each queue, each index file, and the other files.
 
         Raises: OSError if the disk fails.
         """
@@ -204,7 +204,7 @@ class StoreCheck:
             each.compare()
 
     def _find_next(self, scan: LogScan, log: FileSeries, files: dict[int, _LogFile]) -> int | None:
-        """Look behind the place where the walk ended; return where it goes on."""
+        """Search after the position where the walk ended; return the position to go on at."""
         end = scan.position
         base = log.base_of(end)
         if base is None or log.next_data(end) is None:
@@ -273,13 +273,13 @@ class StoreCheck:
         )
 
     def _count_stray(self, queue: _Queue) -> int:
-        """Return how many entries a queue has that stand for no record of the log."""
+        """Return how many entries of a queue have no record in the log."""
         files, log = queue.files, self._log
         if files is None or not files.bases or log is None:
             return 0
         if queue.end >= 0:
             return 0 if files.next_data(queue.end * ENTRY_SIZE) is None else 1
-        # The log has nothing of this queue: what is left of it has expired.
+        # The log has no message of this queue: the remaining entries have expired.
         count, position = 0, files.begin
         while data := files.read(position, _CHUNK_BYTES - _CHUNK_BYTES % ENTRY_SIZE):
             count += sum(
@@ -353,7 +353,7 @@ class StoreCheck:
 
 
 class _KeysOfLog:
-    """The keys of the log's records, for questions whose positions mostly rise."""
+    """The keys of the log's records, for lookups with mostly ascending positions."""
 
     def __init__(self, log: FileSeries, end: int) -> None:
         self._log = log
@@ -363,7 +363,7 @@ class _KeysOfLog:
         self._topics: dict[bytes, list[int]] = {}
 
     def has(self, key_hash: int, position: int) -> bool:
-        """Return whether the record at a position has a key of this hash; expired ones have all."""
+        """Return whether the record at a position has a key with this hash; True once expired."""
         if position < self._log.begin:
             return True
         if not self._begin <= position < self._stop:
@@ -380,7 +380,7 @@ class _KeysOfLog:
         keys = LogKeys(self._topics)
         at = keys.collect(chunk, position, -1)
         if at == 0 and len(chunk) == _CHUNK_BYTES:
-            # A record that is longer than a piece.
+            # The record is longer than a piece.
             size = int.from_bytes(chunk[:4], "big")
             at = keys.collect(self._log.read(position, min(size, file_end)), position, -1)
         self._found = set(zip(keys.hashes(), keys.positions, strict=True))

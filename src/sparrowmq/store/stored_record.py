@@ -1,6 +1,6 @@
-"""Turning a record into the bytes that go into the log: each byte is laid out once.
+"""Encode a record as the bytes of the log, each byte once.
 
-This is part of the broker's hottest path (benchmarks/broker.py): the sizes are added up first, so
+This is part of the broker's hottest path (benchmarks/broker.py). The sizes are added up first, so
 that head, body, topic, properties and both checksums are joined without a second pass.
 """
 
@@ -34,10 +34,10 @@ _CRC_NAME = f"{CRC_PROPERTY}\x01"
 
 
 def stored_properties(record: Record, *, append_crc: bool) -> tuple[bytes, bool]:
-    """Return a record's properties as they are stored, and whether a checksum follows them.
+    """Return a record's properties in stored form, and whether a checksum follows them.
 
-    A checksum property that the record brings along, read from another place, is taken out of it.
-    The new one is left out where the properties would become too long.
+    A checksum property from the record's former place is removed. The new checksum is left out if
+    the properties would become too long.
 
     Raises: LocalProtocolError if the properties do not fit into a record.
     """
@@ -67,8 +67,8 @@ def encode_stored(record: Record, topic_field: bytes, properties: bytes, *, has_
     """Encode a record that has its place: size, queue offset, position and store timestamp.
 
     Args:
-        topic_field: the topic as records have it.
-        properties: as `stored_properties` returned them.
+        topic_field: the topic in the form of records.
+        properties: the properties that `stored_properties` returned.
 
     Raises: LocalProtocolError if a field does not fit.
     """
@@ -91,12 +91,12 @@ def encode_plain(
     position: int,
     queue_offset: int,
 ) -> bytes | None:
-    """Encode the record of a message straight from its request's header, with its checksum.
+    """Encode the record of a message directly from its request's header, with its checksum.
 
     Args:
-        properties: at least one.
+        properties: the properties; at least one.
 
-    Returns: the bytes of `encode_stored`; None if only that can do it, or refuse it.
+    Returns: the bytes that `encode_stored` would return; None if the record needs `encode_stored`.
     """
     try:
         raw = properties.encode()
