@@ -1,3 +1,3 @@
-"""Running operations: the effects they yield, and the drivers that carry the effects out."""
+"""The effects that operations yield, and the drivers that carry out the effects."""
 
 from __future__ import annotations

@@ -66,15 +66,15 @@ class AsyncDriver:
     """Runs operations on an event loop.
 
     Args:
-        on_request: answers requests that servers send; None from it means no answer. Without it
-            they are answered as not supported.
-        on_connection_lost: called with the address of each connection that was open and is not.
-        pool_size: threads for `Call` of plain functions, at most. Coroutine functions run on the
+        on_request: answers the requests that servers send; if it returns None, no answer is sent.
+            Without `on_request` such requests are answered as not supported.
+        on_connection_lost: called with the address of each open connection that ends.
+        pool_size: the most threads for `Call` of plain functions. Coroutine functions run on the
             loop.
-        tls: makes every connection one over TLS.
-        credentials: sign every request; None for no signatures.
+        tls: the TLS context of every connection; None for no TLS.
+        credentials: the credentials that sign every request; None for no signatures.
 
-    Raises: ConfigError if `tls` is something else.
+        Raises: ConfigError if `tls` is not a TLS context.
     """
 
     def __init__(
@@ -104,13 +104,13 @@ class AsyncDriver:
             is_tls=self._tls is not None,
             credentials=credentials,
         )
-        # True while a turn is under way or the loop is going to begin one.
+        # True while a turn is under way or scheduled on the loop.
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER_MS
         self._asks = _Asks()
         self._dials: dict[Channel, asyncio.Future[None]] = {}
-        # What `aclose` waits for: dials, coroutine calls, and connections not yet closed.
+        # The futures that `aclose` waits for: dials, coroutine calls, open connections.
         self._awaited: set[asyncio.Future[Any]] = set()
         self._is_closing = False
 
@@ -122,17 +122,17 @@ class AsyncDriver:
         await self.aclose()
 
     def use_tls(self, tls: ssl.SSLContext) -> None:
-        """Connect by another context from now on; the driver must have had one."""
+        """Use another TLS context for new connections; the driver must have had a context."""
         assert self._tls is not None
         self._tls = tls
 
     async def run(self, operation: Operation[T], *, name: str = "run") -> T:
         """Run an operation and return its result.
 
-        When the awaiting asyncio task is cancelled, so is the operation.
+        If the awaiting asyncio task is cancelled, the operation is cancelled as well.
 
-        Raises: what the operation raises; UsageError if the driver is closed (now or meanwhile)
-            or belongs to another loop or process.
+        Raises: the operation's errors; UsageError if the driver is closed (now or meanwhile) or
+            belongs to another loop or process.
         """
         loop = self._bind()
         task = OperationTask(operation, name)
@@ -154,9 +154,9 @@ class AsyncDriver:
         return result
 
     async def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> SendAnswer:
-        """Send a request and return its answer, as an operation that does nothing else.
+        """Send a request and return its answer, as an operation with one `Invoke` would.
 
-        On a connection that is open this takes no task: the answer goes straight to one future.
+        On an open connection `ask` needs no task: the answer directly resolves one future.
 
         Raises: as `Invoke`; UsageError as `run`.
         """
@@ -188,7 +188,7 @@ class AsyncDriver:
         self._scheduler.cancel(task)
 
     def grow_pool(self, count: int) -> None:
-        """Allow so many threads more for `Call`. From any thread."""
+        """Allow `count` more threads for `Call`. From any thread."""
         self._pool_size += count
         if self._pool is not None:
             self._pool.grow(count)
@@ -197,8 +197,8 @@ class AsyncDriver:
         """Cancel all tasks, close all connections and end the pool. A second call does nothing.
 
         Args:
-            timeout_ms: how long to wait for functions in `Call`. What has not ended then is
-                logged and left.
+            timeout_ms: how long to wait for functions in `Call`. Functions that have not ended
+                then are logged and left running.
         """
         if self._is_closing:
             return
@@ -245,13 +245,13 @@ class AsyncDriver:
             self._loop.call_soon(self._end_turn)
 
     def _begin_turn(self) -> None:
-        """Have `_end_turn`, which the caller will call, step what becomes ready until then."""
+        """Leave tasks that become ready to `_end_turn`, which the caller will call."""
         self._turn_due = True
 
     def _step_new(self, task: OperationTask) -> None:
-        """Step a new task; what it wrote goes out at the loop's next step.
+        """Step a new task; its writes go out at the loop's next step.
 
-        Callers that run side by side, such as the sends of one `gather`, share one write then
+        Concurrent callers, such as the sends of one `gather`, then share one write
         (benchmarks/client.py).
         """
         is_turn_due, self._turn_due = self._turn_due, True
@@ -265,7 +265,7 @@ class AsyncDriver:
             self._update_timer()
 
     def _end_turn(self) -> None:
-        """Step tasks and send what they wrote, until there is nothing of either."""
+        """Step tasks and send their writes, until no task is ready and no bytes wait."""
         if self._is_closing:
             return
         scheduler, channels = self._scheduler, self._channels
@@ -378,7 +378,7 @@ class AsyncDriver:
             self._channels.lose(channel, describe(error) or str(error), error)
         except TimeoutError as error:
             self._channels.lose(channel, f"no answer within {timeout_ms} ms", error)
-        # What event loops make of a handshake that takes too long, or that the peer breaks off.
+        # Event loops raise this for a handshake that times out or that the peer breaks off.
         except ConnectionAbortedError as error:
             self._channels.lose(channel, HANDSHAKE_TIMED_OUT, error)
         except ConnectionResetError as error:
@@ -390,7 +390,7 @@ class AsyncDriver:
             del self._dials[channel]
 
     def opened(self, channel: Channel, connection: _Connection) -> None:
-        """Take an open connection. For `_Connection`."""
+        """Take over an open connection. For `_Connection`."""
         LOG.info("connected to %s", channel.address)
         self._awaited.add(connection.closed)
         connection.closed.add_done_callback(self._awaited.discard)
@@ -400,20 +400,20 @@ class AsyncDriver:
         self._end_turn()
 
     def received(self, channel: Channel, data: bytes) -> None:
-        """Take bytes and step the operations that waited for them. For `_Connection`."""
+        """Take in bytes and step the operations that waited for them. For `_Connection`."""
         self._begin_turn()
         self._scheduler.read_clock()
         self._channels.received(channel, data)
         self._end_turn()
 
     def drained(self, channel: Channel) -> None:
-        """Write what waited for room. For `_Connection`."""
+        """Write the requests that waited for room. For `_Connection`."""
         self._begin_turn()
         channel.drained(self._scheduler)
         self._end_turn()
 
     def lost(self, channel: Channel, error: Exception | None) -> None:
-        """Fail what waits for a connection that is gone. For `_Connection`."""
+        """Fail the tasks that wait for a connection that has ended. For `_Connection`."""
         said = _reason_of(error) if isinstance(error, OSError) else "closed by the peer"
         self._channels.lose(channel, channel.ended_by_peer(said), error)
 
@@ -430,7 +430,7 @@ class AsyncDriver:
 
 
 class _FutureAsk(Ask):
-    """A wait that ends by a future."""
+    """A wait whose end resolves a future."""
 
     __slots__ = ("future",)
 
@@ -439,7 +439,7 @@ class _FutureAsk(Ask):
         self.future = future
 
     def end(self, answer: SendAnswer | None, error: TransportError | None) -> None:
-        """End the wait; nothing if it was cancelled."""
+        """End the wait; do nothing if the wait was cancelled."""
         if self.future.done():
             return
         if answer is not None:
@@ -451,8 +451,8 @@ class _FutureAsk(Ask):
 class _Asks:
     """The waits of `ask`, in the order of their deadlines, and one timer for all.
 
-    Waits of one time-out end in the order in which they began. So one queue for each time-out, of
-    which the first that still waits is looked at, stands for a timer for each of them.
+    Waits with the same time-out end in the order in which they began. One queue per time-out, whose
+    first entry is checked, therefore replaces a timer per wait.
     """
 
     def __init__(self) -> None:
@@ -462,7 +462,7 @@ class _Asks:
     def add(
         self, loop: asyncio.AbstractEventLoop, channel: Channel, ask: _FutureAsk, timeout_ms: int
     ) -> None:
-        """Have a wait end when its time is up."""
+        """Add a wait, which ends when its time is up."""
         waits = self._by_timeout.get(timeout_ms)
         if waits is None:
             waits = self._by_timeout[timeout_ms] = deque()
@@ -473,7 +473,7 @@ class _Asks:
             self._set_timer(loop, timeout_ms, timeout_ms)
 
     def close(self) -> None:
-        """End no wait any more."""
+        """Stop ending waits."""
         for timer in self._timers.values():
             timer.cancel()
 
@@ -513,12 +513,12 @@ class _Connection(asyncio.Protocol):
         return self._is_paused or self._size >= WRITE_BUFFER_BYTES_MAX
 
     def write(self, data: bytes) -> None:
-        """Take bytes to be sent."""
+        """Gather bytes to send."""
         self._unsent.append(data)
         self._size += len(data)
 
     def flush(self) -> bool:
-        """Give the bytes to the transport; return whether it may be given more."""
+        """Pass the bytes to the transport; return whether the transport may take more."""
         if self._transport is None or not self._unsent:
             return not self._is_paused
         # Frames of tasks that ran together go out in one call.
@@ -527,7 +527,7 @@ class _Connection(asyncio.Protocol):
         return not self._is_paused
 
     def close(self) -> None:
-        """Close the transport without a further word."""
+        """Close the transport without a further callback."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -569,7 +569,7 @@ class _Connection(asyncio.Protocol):
 def _reason_of(error: OSError) -> str:
     if (words := describe(error)) is not None:
         return words
-    # asyncio puts its own words in place of the system's; a failed look-up has no system error.
+    # asyncio replaces the system's text by its own; a failed look-up has no system error.
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)

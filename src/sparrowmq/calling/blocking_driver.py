@@ -1,21 +1,23 @@
 """The driver without an event loop of its own: the thread that calls `run` does the I/O.
 
-One selector, the scheduler's timers, one channel per address, and a pool of threads for `Call`
-that exists only once a `Call` was made. Two ways to use it:
+The driver has one selector, the scheduler's timers, one channel per address, and a pool of threads
+that starts with the first `Call`. There are two ways to use the driver:
 
-- *One-shot*: a producer, a Spark executor or a command calls `run(operation)`, and the calling
-  thread runs everything (this operation and all spawned ones) until that operation is done.
-  Between two calls nothing runs; what came meanwhile is read when the next call begins.
-- *Served*: a push consumer gives the driver a thread that calls `serve_until(event)`, and then
-  spawned tasks run all the time.
+- *One-shot*: a producer, a Spark executor or a command calls `run(operation)`. The calling thread
+  runs this operation and all spawned ones until the operation is done. Between two calls nothing
+  runs; bytes that came meanwhile are read when the next call begins.
+- *Served*: a push consumer gives the driver a thread that calls `serve_until(event)`. Spawned tasks
+  then run all the time.
 
-Threads may share a driver. The first to call `run` leads: it runs the scheduler for everybody.
-Others hand their operation over and wait; when the leader's own operation is done, it passes the
-lead to one that still waits. So concurrent calls share one connection and overlap, which a lock
-around `run` would not allow, and nobody needs a thread in the background.
+Threads may share a driver. The first thread that calls `run` leads: it runs the scheduler for all
+threads. The other threads hand over their operations and wait. When the leader's own operation is
+done, the leader passes the lead to a thread that still waits. Concurrent calls therefore share one
+connection and overlap, which a lock around `run` would not allow, and no background thread is
+needed.
 
-Everything but `run`, `serve_until`, `spawn`, `cancel`, `call_soon_threadsafe` and `close` belongs
-to the leading thread; so do `Event.set`, `on_request` and `on_connection_lost`.
+Only the leading thread may use the driver, except for `run`, `serve_until`, `spawn`, `cancel`,
+`call_soon_threadsafe` and `close`. `Event.set`, `on_request` and `on_connection_lost` belong to the
+leading thread too.
 """
 
 from __future__ import annotations
@@ -53,13 +55,13 @@ LOG = logging.getLogger("sparrowmq.calling")
 
 T = TypeVar("T")
 
-# After this long without a look at the sockets, `run` looks before it writes: the peer may have
-# closed a connection meanwhile, and a request written into it would be lost.
+# If the sockets were not checked for this long, `run` checks them before it writes. The peer may
+# have closed a connection meanwhile, and a request written into it would be lost.
 UNATTENDED_MS = 20
 
 
 class _Follower:
-    """A thread that waits in `run` while another leads."""
+    """A thread that waits in `run` while another thread leads."""
 
     __slots__ = ("ident", "leads", "signal", "task")
 
@@ -71,7 +73,7 @@ class _Follower:
 
 
 class _ThreadAsk(Ask):
-    """A wait of the leading thread, which looks whether it has ended."""
+    """A wait of the leading thread, which polls the wait for its end."""
 
     __slots__ = ("answer", "error")
 
@@ -86,7 +88,7 @@ class _ThreadAsk(Ask):
         return self.answer is not None or self.error is not None
 
     def end(self, answer: SendAnswer | None, error: TransportError | None) -> None:
-        """Keep what came of it."""
+        """Keep the answer or the error."""
         self.answer, self.error = answer, error
 
 
@@ -94,14 +96,15 @@ class BlockingDriver:
     """Runs operations on the threads that call it.
 
     Args:
-        on_request: answers requests that servers send, on the leading thread; None from it means
-            no answer. Without it they are answered as not supported.
-        on_connection_lost: called with the address of each connection that was open and is not.
-        pool_size: threads for `Call` at most.
-        tls: makes every connection one over TLS.
-        credentials: sign every request; None for no signatures.
+        on_request: answers the requests that servers send, on the leading thread; if it returns
+            None, no answer is sent. Without `on_request` such requests are answered as not
+            supported.
+        on_connection_lost: called with the address of each open connection that ends.
+        pool_size: the most threads for `Call`.
+        tls: the TLS context of every connection; None for no TLS.
+        credentials: the credentials that sign every request; None for no signatures.
 
-    Raises: ConfigError if `tls` is something else.
+        Raises: ConfigError if `tls` is not a TLS context.
     """
 
     def __init__(
@@ -127,15 +130,15 @@ class BlockingDriver:
             tls=tls,
             credentials=credentials,
         )
-        # Other threads' functions for the leading thread.
+        # Functions that other threads hand to the leading thread.
         self._incoming: deque[Callable[[], Any]] = deque()
-        # Who leads; guarded by the mutex, and so are the followers and the end.
+        # The mutex guards the leader, the followers and the end of the driver.
         self._mutex = threading.Lock()
         self._lead_left = threading.Condition(self._mutex)
         self._leader: int | None = None
         self._followers: dict[_Follower, None] = {}
         self._is_closing = False
-        # Set by a `close` that waited in vain: the leading thread closes then, when it returns.
+        # Set by a `close` whose wait timed out: the leading thread then closes when it returns.
         self._is_left_to_leader = False
 
     def __enter__(self) -> Self:
@@ -148,12 +151,13 @@ class BlockingDriver:
         """Run an operation and return its result.
 
         Args:
-            operation: started by this call.
-            name: for logs.
+            operation: the operation, not started yet.
+            name: the operation's name in logs.
 
-        Raises: what the operation raises; UsageError if the driver is closed (now or meanwhile),
-            was made by another process, or if this is the leading thread already (yield from the
-            operation instead).
+            Raises: the operation's errors; UsageError if the driver is closed (now or meanwhile),
+            was
+                made by another process, or if this is the leading thread already (yield from the
+                operation instead).
         """
         task = OperationTask(operation, name)
         task.joined = True  # Its error is raised here.
@@ -179,10 +183,10 @@ class BlockingDriver:
         return result
 
     def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> SendAnswer:
-        """Send a request and return its answer, as an operation that does nothing else.
+        """Send a request and return its answer, as an operation with one `Invoke` would.
 
-        Where no other thread leads and the connection is open, this takes no task: after a wait a
-        thread's code is cold, and each step less counts (benchmarks/against_apache.py: sync).
+        If no other thread leads and the connection is open, `ask` needs no task. After a wait a
+        thread's code is cold, and every saved step counts (benchmarks/against_apache.py: sync).
 
         Raises: as `Invoke`; UsageError as `run`.
         """
@@ -201,14 +205,14 @@ class BlockingDriver:
         return self.run(effects.invoke(address, request.command(), timeout_ms=timeout_ms))
 
     def serve_until(self, event: Event) -> None:
-        """Run all tasks until the event is set: by one of them, or by `call_soon_threadsafe`.
+        """Run all tasks until the event is set, by a task or through `call_soon_threadsafe`.
 
         Raises: UsageError if the driver is closed meanwhile.
         """
         self.run(effects.wait(event), name="serve")
 
     def spawn(self, operation: Operation[Any], *, name: str) -> OperationTask:
-        """Start an operation beside others; it runs while some thread leads. From any thread."""
+        """Start an operation beside others; it runs while a thread leads. From any thread."""
         task = OperationTask(operation, name)
         with self._mutex:
             self._check_usable()
@@ -220,27 +224,27 @@ class BlockingDriver:
         self.call_soon_threadsafe(partial(self._scheduler.cancel, task))
 
     def grow_pool(self, count: int) -> None:
-        """Allow so many threads more for `Call`. From any thread."""
+        """Allow `count` more threads for `Call`. From any thread."""
         self._pool_size += count
         if self._pool is not None:
             self._pool.grow(count)
 
     def call_soon_threadsafe(self, function: Callable[[], Any]) -> None:
-        """Have the leading thread call a function soon. From any thread.
+        """Let the leading thread call a function soon. From any thread.
 
-        Without a leading thread it waits for the next; after `close` it is dropped.
+        Without a leading thread the function waits for the next one; after `close` it is dropped.
         """
         self._incoming.append(function)
-        # Also on the leading thread: a signal handler runs there, between a look at what came in
-        # and the wait.
+        # The leading thread is woken even by itself: a signal handler may run there between the
+        # check of `_incoming` and the wait.
         self._network.wake()
 
     def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Cancel all tasks, close all connections and end the pool. A second call does nothing.
 
         Args:
-            timeout_ms: how long to wait for threads in `run` and in `Call` functions. What has
-                not ended then is logged and left.
+            timeout_ms: how long to wait for threads in `run` and in `Call` functions. Threads
+                that have not ended then are logged and left running.
         """
         if os.getpid() != self._pid:
             self._is_closing = True
@@ -284,7 +288,7 @@ class BlockingDriver:
             self._pass_lead()
 
     def _lead_ask(self, address: str, request: SendRequest, timeout_ms: int) -> SendAnswer | None:
-        """Do what `_loop` does, until a request is answered; None if it cannot be written now."""
+        """Run `_loop`'s steps until a request is answered; None if it cannot be written now."""
         scheduler, network = self._scheduler, self._network
         now_ms = clock.monotonic_ms()
         if now_ms - network.attended_ms > UNATTENDED_MS:
@@ -361,9 +365,9 @@ class BlockingDriver:
     # The loop.
 
     def _loop(self, main: OperationTask) -> None:
-        """Run everything until the task is done."""
+        """Run all tasks until the main task is done."""
         scheduler, network = self._scheduler, self._network
-        # This loop looks at its own task's deadline itself and keeps it out of the heap.
+        # This loop checks the main task's deadline itself and keeps it out of the heap.
         main.timer_ms = min(main.timer_ms, 0)
         if clock.monotonic_ms() - network.attended_ms > UNATTENDED_MS:
             self._expire(scheduler.expire(network.attend(0)))
@@ -386,7 +390,7 @@ class BlockingDriver:
                 scheduler.set_deadline(main, main.deadline_ms)
 
     def _run_ready(self) -> None:
-        """Step tasks and send what they wrote, until there is nothing of either."""
+        """Step tasks and send their writes, until no task is ready and no bytes wait."""
         scheduler = self._scheduler
         while True:
             while self._incoming:

@@ -1,15 +1,15 @@
 """A bounded pool of threads that run the user's plain functions.
 
-Threads start as calls come, up to the bound, and then wait for more calls. They are daemons: a
-listener that never returns delays `join` by the caller's bound and no interpreter's exit. (The
-standard library's pool waits for its threads at exit without any bound.)
+Threads start as calls come, up to the bound, and then wait for more calls. The threads are daemons:
+a listener that never returns delays `join` by the caller's bound, and does not delay the exit of
+the interpreter. (The standard library's pool waits for its threads at exit without any bound.)
 
-Calls beyond the number of threads wait in a queue. It has no bound of its own: each entry belongs
-to one waiting task of the driver.
+Calls beyond the number of threads wait in a queue. The queue needs no bound: each entry belongs to
+one waiting task of the driver.
 
-Waking a thread costs more than many a call. So one thread is woken at a time, and each that takes
-a call wakes the next one if calls are left: calls that are over at once are run by few threads, and
-calls that wait for something by as many as there are (benchmarks/client.py).
+Waking a thread costs more than many calls. Therefore one thread is woken at a time, and a thread
+that takes a call wakes the next thread if calls are left. Few threads run calls that return at
+once, and all threads run calls that wait (benchmarks/client.py).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LOG = logging.getLogger("sparrowmq.calling")
 
 # DefaultMQPushConsumer.consumeThreadMax.
 POOL_SIZE = 20
-# How long a driver that closes waits for its connections, and for functions that are called.
+# How long a closing driver waits for its connections, and for the functions in `Call`.
 CLOSE_TIMEOUT_MS = 5_000
 
-# Takes a call's result and error from the thread that ran it; must not raise.
+# Called with a call's result and error on the thread that ran the call; must not raise.
 OnReturned: TypeAlias = Callable[[Any, BaseException | None], None]
 
 _Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], OnReturned]
@@ -40,19 +40,19 @@ class CallPool:
     """Runs functions in threads.
 
     Args:
-        size: how many threads at most.
-        name: begins the names of the threads.
+        size: the most threads.
+        name: the prefix of the threads' names.
     """
 
     def __init__(self, *, size: int, name: str) -> None:
         self._size = size
         self._name = name
         self._calls: deque[_Call] = deque()
-        # Guards all that follows; threads sleep in `_wakes.get`.
+        # Guards all fields below; threads sleep in `_wakes.get`.
         self._lock = threading.Lock()
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._sleeping_count = 0
-        # Threads awake, or as good as, that have not yet looked for a call.
+        # Threads that are awake or being woken and have not yet looked for a call.
         self._looking_count = 0
         self._is_closed = False
         self._on_ended: Callable[[], None] | None = None
@@ -62,13 +62,13 @@ class CallPool:
     def submit(
         self, function: Callable[..., Any], args: tuple[Any, ...], on_returned: OnReturned
     ) -> None:
-        """Have a thread call the function and then, on the same thread, `on_returned`."""
+        """Let a thread call the function and then, on the same thread, `on_returned`."""
         with self._lock:
             self._calls.append((function, args, on_returned))
             self._wake_one()
 
     def _wake_one(self) -> None:
-        """Have one thread more look for calls, unless one is about to; the lock is held."""
+        """Wake one more thread, unless a woken one has yet to look; the lock is held."""
         if self._looking_count:
             return
         if self._sleeping_count:
@@ -85,16 +85,16 @@ class CallPool:
             thread.start()
 
     def grow(self, count: int) -> None:
-        """Allow so many threads more."""
+        """Allow `count` more threads."""
         with self._lock:
             self._size += count
 
     def close(self, *, on_ended: Callable[[], None] | None = None) -> None:
-        """Let every thread end after its present call; calls not begun are never made.
+        """Let every thread end after its current call; waiting calls are never made.
 
         Args:
-            on_ended: called once when the last thread ends, on that thread; at once if there is
-                none.
+            on_ended: called once when the last thread ends, on that thread; called at once if there
+                is no thread.
         """
         with self._lock:
             if self._is_closed:
@@ -143,7 +143,7 @@ class CallPool:
                 self._wakes.get()
             else:
                 self._run(*call)
-            # The result may refer to much; do not hold it until the next call comes.
+            # The result may refer to much memory; do not keep it until the next call comes.
             del call
 
     def _run(
@@ -154,7 +154,7 @@ class CallPool:
             result = function(*args)
         except BaseException as raised:
             error = raised
-        # Before the result is handed over: what follows from it may be the next call.
+        # Before the result is handed over, since the result may lead to the next call.
         with self._lock:
             self._looking_count += 1
         try:

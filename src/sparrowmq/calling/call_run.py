@@ -1,4 +1,4 @@
-"""Carries out one `CallEach`: in a thread, or as a coroutine."""
+"""Carry out one `CallEach`, in a thread or as a coroutine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class CallRun:
     """The calls of one `CallEach`.
 
     Attributes:
-        is_cancelled: set it to have no further call begin.
+        is_cancelled: set it to True to stop before the next call.
     """
 
     __slots__ = ("_effect", "is_cancelled")
@@ -28,7 +28,7 @@ class CallRun:
         first_ms = begun_ms = clock.monotonic_ms()
         while not self.is_cancelled and begun_ms - first_ms < CALLS_MS:
             try:
-                # Other threads may take the last one at any time.
+                # Other threads may take the last call at any time.
                 args, call = waiting.popleft()
             except IndexError:
                 break

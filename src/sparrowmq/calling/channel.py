@@ -1,10 +1,10 @@
-"""One connection to one address above its bytes: who waits for it, and for what.
+"""One connection to one address above its bytes: the tasks that wait, and their requests.
 
 A driver keeps one channel per address and gives it the tasks that yielded `Invoke` and `Oneway`.
-The channel decides what is written and when, ends the tasks' waits, and answers requests that
-come from the peer. The driver owns the socket and reports to the channel what happens to it.
+The channel decides what is written and when, ends the tasks' waits, and answers requests of the
+peer. The driver owns the socket and reports the socket's events to the channel.
 
-What a waiting task gets when things go wrong says whether the peer may have acted:
+The error of a waiting task shows whether the peer may have acted:
 
 | The task's request is              | time-out          | connection lost  |
 |------------------------------------|-------------------|------------------|
@@ -42,13 +42,13 @@ LOG = logging.getLogger("sparrowmq.calling")
 # NettyClientConfig.connectTimeoutMillis.
 CONNECT_TIMEOUT_MS = 3_000
 
-# NettyClientConfig.clientChannelMaxIdleTimeSeconds: without a byte in either direction.
+# NettyClientConfig.clientChannelMaxIdleTimeSeconds: the time without a byte in either direction.
 IDLE_MS = 120_000
 
-# Bytes written and not yet taken by the kernel, per connection. Beyond, requests wait for room.
+# Bytes per connection that the kernel has not taken yet. Beyond it, requests wait for room.
 WRITE_BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
-# What an `Ask` ends with if all goes well.
+# The answer that ends an `Ask`.
 SendAnswer: TypeAlias = RemotingCommand | SendAnswered
 OnRequest: TypeAlias = Callable[[str, RemotingCommand], Answer]
 OnConnectionLost: TypeAlias = Callable[[str], None]
@@ -63,11 +63,11 @@ class Wire(Protocol):
         ...
 
     def write(self, data: bytes) -> None:
-        """Take bytes to be sent by the next `flush`."""
+        """Gather bytes for the next `flush`."""
         ...
 
     def flush(self) -> bool:
-        """Send what can be sent; return whether that was all.
+        """Send as many bytes as the kernel takes; return whether all were sent.
 
         Raises: OSError, if the connection is broken.
         """
@@ -79,10 +79,10 @@ class Wire(Protocol):
 
 
 class Ask:
-    """Somebody who waits for the answer to one request, without a task; drivers say how.
+    """A wait for the answer to one request, without a task; each driver has its own kind.
 
     Args:
-        deadline_ms: when its time is up.
+        deadline_ms: when the wait ends with a time-out.
     """
 
     __slots__ = ("deadline_ms",)
@@ -91,7 +91,7 @@ class Ask:
         self.deadline_ms = deadline_ms
 
     def end(self, answer: SendAnswer | None, error: TransportError | None) -> None:
-        """End the wait by one of them."""
+        """End the wait by an answer or an error."""
         raise NotImplementedError
 
 
@@ -102,8 +102,8 @@ class Channel:
         address: the peer as `host:port`.
         unflushed: the driver's list of channels whose wire must be flushed soon.
         on_request: answers the peer's requests.
-        is_tls: whether the connection is one over TLS.
-        credentials: sign every request; None for no signatures.
+        is_tls: whether the connection uses TLS.
+        credentials: the credentials that sign every request; None for no signatures.
     """
 
     __slots__ = (
@@ -136,7 +136,7 @@ class Channel:
         self.wire: Wire | None = None
         self.is_closed = False
         self.has_received = False
-        # While connecting: when to give up. While open: when it has been idle for too long.
+        # While connecting, when to give up. While open, when the idle time is too long.
         self.deadline_ms = NEVER_MS
         self.timer_ms = NEVER_MS
         self._session = RemotingSession()
@@ -163,7 +163,7 @@ class Channel:
             self._write(task, effect, wire, scheduler)
 
     def ask(self, request: SendRequest, ask: Ask, scheduler: Scheduler) -> bool:
-        """Write a request for which no task waits; False if it cannot be written now.
+        """Write a request that an `Ask` waits for; False if it cannot be written now.
 
         Raises: TooManyInFlight, LocalProtocolError; nothing is written then.
         """
@@ -176,7 +176,7 @@ class Channel:
         return True
 
     def forget(self, task: OperationTask | Ask) -> None:
-        """Drop a task's request; if it was written, drop its answer too when it comes."""
+        """Drop a task's request; if the request was written, drop its answer when it comes."""
         if task in self._unwritten:
             del self._unwritten[task]
         elif task in self._flushing:
@@ -194,7 +194,7 @@ class Channel:
         return InvokeTimeout(message, address=self.address)
 
     def time_out(self, task: OperationTask) -> TransportError:
-        """Forget a task whose time is up and return the error it gets."""
+        """Forget a task whose time is up and return the task's error."""
         effect = task.effect
         assert isinstance(effect, Invoke | Oneway)
         within = f"within {effect.timeout_ms} ms"
@@ -210,28 +210,28 @@ class Channel:
         return self._unanswered(effect.request.code, within, verb)
 
     def opened(self, wire: Wire, scheduler: Scheduler) -> None:
-        """Take the wire of the connection just made, and write what waited for it."""
+        """Take the wire of the new connection, and write the requests that waited for it."""
         self.wire = wire
         scheduler.set_deadline(self, scheduler.now_ms + IDLE_MS)
         self._write_waiting(scheduler)
 
     def flush(self, scheduler: Scheduler) -> None:
-        """Send what was written. Raises: OSError, if the connection is broken."""
+        """Send the written bytes. Raises: OSError, if the connection is broken."""
         self._is_unflushed = False
         if self.wire is not None and self.wire.flush():
             self.drained(scheduler)
 
     def drained(self, scheduler: Scheduler) -> None:
-        """Everything written was sent: end the waits for that, and write what waited for room."""
+        """Note that all bytes were sent: end the waits for it, write the requests without room."""
         flushing, self._flushing = self._flushing, {}
         for task in flushing:
             scheduler.resume(task, None)
         self._write_waiting(scheduler)
 
     def received(self, data: bytes | memoryview, scheduler: Scheduler) -> None:
-        """Take bytes that came.
+        """Take in received bytes.
 
-        Raises: RemoteProtocolError; the driver must then call `close` with it.
+        Raises: RemoteProtocolError; the driver must then call `close` with the error.
         """
         self.deadline_ms = scheduler.now_ms + IDLE_MS
         self.has_received = True
@@ -246,7 +246,7 @@ class Channel:
                 scheduler.resume(event.token, event.command)  # type: ignore[arg-type]
 
     def ended_by_peer(self, reason: str) -> str:
-        """Return why the peer ended the connection, with what to try if it never answered."""
+        """Return why the peer ended the connection, with advice if the peer never answered."""
         if self.has_received or "; " in reason:
             return reason
         wanted = "a client certificate (TLS)" if self._is_tls else "TLS"
@@ -255,7 +255,7 @@ class Channel:
     def close(self, reason: str, cause: BaseException | None, scheduler: Scheduler) -> bool:
         """Close the wire and throw an error into every task that waits for this connection.
 
-        Returns: whether it was open.
+        Returns: whether the connection was open.
         """
         if self.is_closed:
             return False
@@ -305,7 +305,7 @@ class Channel:
                     request = signed(request, self._credentials)
                 frame = self._session.write_oneway(request)
                 self._flushing[task] = None
-        # Whatever is wrong with a request is its operation's matter, not the connection's.
+        # A faulty request fails its operation, not the connection.
         except Exception as error:
             scheduler.throw(task, error)
             return
@@ -363,7 +363,7 @@ class Channel:
 
 
 def connect_failed(address: str, reason: str) -> ConnectFailed:
-    """Make the error for an address that cannot be reached, with what to try."""
+    """Make the error for an address that cannot be reached, with advice."""
     if "; " not in reason:
         reason += "; check the address, that the server runs, and that no firewall stands between"
     return ConnectFailed(f"cannot connect to {address}: {reason}", address=address)

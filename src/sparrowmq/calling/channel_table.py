@@ -1,8 +1,8 @@
-"""The connections of one driver: a channel per address, whatever its bytes travel on.
+"""The connections of one driver: a channel per address, over any kind of network.
 
-A driver gives the table a function that begins a connection, and reports to the table what happens
-to each: bytes, a deadline, an end. The sockets, the event loop and the simulated network are the
-drivers'.
+A driver gives the table a function that begins a connection, and reports each connection's events
+to the table: bytes, a deadline, an end. The sockets, the event loop and the simulated network
+belong to the drivers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OnFailure: TypeAlias = Callable[[str, BaseException], None]
 
 
 def log_failure(what: str, error: BaseException) -> None:
-    """Log an error that nobody takes; without its traceback where the peer is at fault."""
+    """Log an error that no caller gets; without a traceback if the peer is at fault."""
     if isinstance(error, RemoteProtocolError):
         LOG.warning("%s: %s", what, error)
     else:
@@ -34,14 +34,14 @@ class ChannelTable:
     """One driver's channels by address.
 
     Args:
-        scheduler: of the driver; its tasks' waits end here.
+        scheduler: the driver's scheduler; the table ends its tasks' waits.
         dial: begins the connection of a new channel.
-        hang_up: ends what the driver itself has of a connection, before its channel closes.
+        hang_up: ends the driver's part of a connection, before the channel closes.
         on_request: answers the peers' requests.
-        on_connection_lost: called with the address of each connection that was open and is not.
-        on_failure: called with what failed and its error where nobody takes it.
-        is_tls: whether connections are made over TLS.
-        credentials: sign every request.
+        on_connection_lost: called with the address of each open connection that ends.
+        on_failure: called with a text and an error that no caller gets.
+        is_tls: whether connections use TLS.
+        credentials: the credentials that sign every request; None for no signatures.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ChannelTable:
         self.unflushed: list[Channel] = []
 
     def submit(self, task: OperationTask, effect: Invoke | Oneway) -> None:
-        """Send a task's request on the connection to its address, made if need be."""
+        """Send a task's request on the connection to its address; make a missing connection."""
         channel = self._by_address.get(effect.address)
         if channel is not None:
             channel.submit(task, effect, self._scheduler)
@@ -87,7 +87,7 @@ class ChannelTable:
         self._dial(channel)
 
     def find(self, address: str) -> Channel | None:
-        """Return the channel to an address, made or being made, None if there is none."""
+        """Return the channel to an address, open or being opened, None without any."""
         return self._by_address.get(address)
 
     def take_unflushed(self) -> list[Channel]:
@@ -97,7 +97,7 @@ class ChannelTable:
         return channels
 
     def received(self, channel: Channel, data: bytes) -> None:
-        """Take a connection's bytes; it is closed if they cannot be read."""
+        """Take in a connection's bytes; close the connection if the bytes cannot be read."""
         try:
             channel.received(data, self._scheduler)
         except Exception as error:
@@ -105,7 +105,7 @@ class ChannelTable:
             self.lose(channel, str(error) or repr(error), error)
 
     def expire(self, timed: Timed) -> None:
-        """See to what `Scheduler.expire` returned: a connection, or a task."""
+        """Handle one result of `Scheduler.expire`: a connection or a task."""
         if isinstance(timed, Channel):
             if timed.wire is not None and timed.is_idle:
                 self.lose(timed, "idle", None)
@@ -118,7 +118,7 @@ class ChannelTable:
                 self._scheduler.throw(timed, timed.place.time_out(timed))
 
     def lose(self, channel: Channel, reason: str, cause: BaseException | None) -> None:
-        """Close a connection, made or being made, and forget it."""
+        """Close a connection, open or being opened, and forget it."""
         if self._by_address.get(channel.address) is channel:
             del self._by_address[channel.address]
         if self._hang_up is not None:
@@ -133,20 +133,20 @@ class ChannelTable:
                     self._on_failure("on_connection_lost failed", error)
 
     def close(self) -> None:
-        """Close all connections; `on_connection_lost` is not called any more."""
+        """Close all connections without calling `on_connection_lost`."""
         self._is_closed = True
         for channel in tuple(self._by_address.values()):
             self.lose(channel, "the driver is closed", None)
 
     def close_copies(self) -> None:
-        """Close what a fork copied into this process, without a word to the peers."""
+        """Close the connections that a fork copied, without sending bytes to the peers."""
         self._is_closed = True
         for channel in self._by_address.values():
             if channel.wire is not None:
                 channel.wire.close()
 
     def report_unjoined(self) -> None:
-        """Report the failed tasks that nobody has joined."""
+        """Report the failed tasks whose errors no caller has taken."""
         for task in self._scheduler.unjoined():
             self._report_unjoined(task)
 

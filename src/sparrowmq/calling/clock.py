@@ -1,4 +1,4 @@
-"""The time: the only module of the client's side that reads it.
+"""The clocks; no other module of the client's side reads the time.
 
 Monotonic instants (`*_ms`) measure durations and deadlines; wall-clock instants
 (`*_timestamp_ms`) go into messages and never decide how long anything lasts.
@@ -10,7 +10,7 @@ import time
 
 
 def monotonic_ms() -> int:
-    """Return milliseconds since an arbitrary start; never goes back."""
+    """Return milliseconds since an arbitrary start; the value never decreases."""
     return time.monotonic_ns() // 1_000_000
 
 

@@ -7,10 +7,10 @@ Operations yield through the typed helpers at the end of this file:
     reply = yield from invoke(address, request, timeout_ms=3000)
 
 Rules of this file:
-- An effect is a value. Its result, or the error it may raise inside the operation, is in its
-  docstring.
-- Cancelling a task throws `Cancelled` into its operation at the effect it waits for. Clean-up
-  that needs effects of its own is a separate operation, never a `yield` while closing.
+- An effect is a value. Its docstring names its result and the errors that it may raise inside the
+  operation.
+- Cancelling a task throws `Cancelled` into its operation at the effect that the task waits for.
+  Clean-up that needs effects is a separate operation, never a `yield` while closing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sparrowmq.protocol.command import RemotingCommand
 
 T = TypeVar("T")
 
-# How long the calls of one `CallEach` go on: handing calls to a thread and results back costs more
-# than many a call, and its result may be reported so much later (benchmarks/against_apache.py).
+# How long the calls of one `CallEach` go on. Handing calls to a thread and results back costs more
+# than many calls. A result is reported at most this much later (benchmarks/against_apache.py).
 CALLS_MS = 2
 
 
@@ -63,15 +63,15 @@ class Event:
             wake()
 
     def clear(self) -> None:
-        """Lower the flag."""
+        """Clear the flag."""
         self.is_set = False
 
     def add_waker(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called once at the next `set`. For drivers."""
+        """Call `wake` once at the next `set`. For drivers."""
         self._wakers.append(wake)
 
     def discard_waker(self, wake: Callable[[], None]) -> None:
-        """Forget a waker, if it is still there. For drivers."""
+        """Forget a waker, if it was not called yet. For drivers."""
         if wake in self._wakers:
             self._wakers.remove(wake)
 
@@ -88,7 +88,7 @@ class Invoke(NamedTuple):
 
 
 class Oneway(NamedTuple):
-    """Write a one-way request; the result is None once it is handed to the connection.
+    """Write a one-way request; the result is None once the connection has the request.
 
     Raises: ConnectFailed, ConnectionLost, InvokeTimeout.
     """
@@ -115,7 +115,7 @@ class Timestamp(NamedTuple):
 class Spawn(NamedTuple):
     """Start an operation beside this one; the result is its `Task`.
 
-    An error that nobody joins is logged by the driver.
+    The driver logs the error of a task that is never joined.
     """
 
     operation: Operation[Any]
@@ -123,7 +123,7 @@ class Spawn(NamedTuple):
 
 
 class Join(NamedTuple):
-    """Wait for a task's end; the result is its result, or its error is raised.
+    """Wait for a task's end; the result is the task's result, or the task's error is raised.
 
     Raises: InvokeTimeout if `timeout_ms` passes first; UsageError if the task was cancelled.
     """
@@ -133,7 +133,7 @@ class Join(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Throw `Cancelled` into a task, unless it is done; the result is None, at once."""
+    """Throw `Cancelled` into a task unless the task is done; the result is None, at once."""
 
     task: Task
 
@@ -146,10 +146,10 @@ class Wait(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Call the user's code; the result is what it returns, and what it raises is raised.
+    """Call the user's code; its return value is the result, and its errors are raised.
 
-    The blocking driver runs it in its pool of threads. The async driver awaits a coroutine
-    function on its loop and runs a plain function in a thread.
+    The blocking driver calls the function in its pool of threads. The async driver awaits a
+    coroutine function on its loop and calls a plain function in a thread.
     """
 
     function: Callable[..., Any]
@@ -157,13 +157,13 @@ class Call(NamedTuple):
 
 
 class Returned(msgspec.Struct, frozen=True):
-    """How a call of `CallEach` ended; a struct, made in half a named tuple's time.
+    """The end of a call of `CallEach`; a struct, made in half a named tuple's time.
 
     Args:
-        call: what stood beside its arguments.
-        value: what the function returned; None if it raised.
-        error: what it raised.
-        duration_ms: how long it took.
+        call: the value beside the call's arguments in `waiting`.
+        value: the function's return value; None if it raised.
+        error: the function's error; None if it returned.
+        duration_ms: the duration of the call.
     """
 
     call: Any
@@ -173,13 +173,13 @@ class Returned(msgspec.Struct, frozen=True):
 
 
 class CallEach(NamedTuple):
-    """Call the user's code, as `Call` does, with one after the other of several arguments.
+    """Call the user's code several times in turn, each time as `Call` does.
 
-    A call and its arguments are taken from the left of `waiting`, and how it ended is put to the
-    right of `returned` at once; several tasks may share both. It goes on until nothing waits or
-    the calls have taken `CALLS_MS` together. The result is None.
+    Each call and its arguments are taken from the left of `waiting`. The call's end is put to the
+    right of `returned` at once. Several tasks may share both. The calls go on until none waits or
+    they have taken `CALLS_MS` together. The result is None.
 
-    When the task is cancelled, the call under way goes on, and none begins after it.
+    If the task is cancelled, the call under way goes on, and no further call begins.
     """
 
     function: Callable[..., Any]
@@ -191,7 +191,7 @@ Effect: TypeAlias = (
     Invoke | Oneway | Sleep | Now | Timestamp | Spawn | Join | Cancel | Wait | Call | CallEach
 )
 Operation: TypeAlias = Generator[Effect, Any, T]
-# How a request of a server is answered: not at all, at once, or with what an operation returns.
+# The answer to a server's request: none, a command, or the result of an operation.
 Answer: TypeAlias = RemotingCommand | Operation[RemotingCommand] | None
 
 
@@ -242,9 +242,9 @@ def cancel(task: Task) -> Operation[None]:
 
 
 def bounded(operation: Operation[T], *, timeout_ms: int, name: str) -> Operation[T]:
-    """Run an operation as a task of its own and cancel it when its time is up.
+    """Run an operation as a separate task and cancel the task when its time is up.
 
-    Raises: what the operation raises; InvokeTimeout after `timeout_ms`.
+    Raises: the operation's errors; InvokeTimeout after `timeout_ms`.
     """
     task = yield from spawn(operation, name=name)
     try:

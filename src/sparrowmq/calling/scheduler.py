@@ -1,4 +1,4 @@
-"""Steps operations: which run, what each waits for, and until when. No I/O of its own.
+"""Steps operations, and keeps what each operation waits for and until when. No I/O of its own.
 
 A driver owns one scheduler. The scheduler carries out the effects that concern tasks and time
 (`Sleep, Now, Timestamp, Spawn, Join, Cancel, Wait`) and hands those that concern the world
@@ -6,15 +6,14 @@ A driver owns one scheduler. The scheduler carries out the effects that concern 
 task.
 
 Rules of this file:
-- A task is in one of four situations: ready (in `ready`, once), running, waiting (`effect` is what
-  it waits for), or done. Whoever ends a wait clears it and makes the task ready; nothing is
-  stepped from within a step, however deep the calls.
-- Everything that can run out of time (`Timed`) has one deadline and at most one entry in the heap.
-  A deadline that moves later leaves the entry where it is; when the entry comes up it is put
-  back. So a task that invokes thousands of times with a time-out of seconds touches the heap
-  about once in that time.
-- One thread at a time. Errors of operations never leave a step, but for those that are not
-  `Exception`s (`KeyboardInterrupt`): they end the task and go on to the driver's caller.
+- A task has one of four states: ready (once in `ready`), running, waiting (for `effect`), or done.
+  The code that ends a wait clears `effect` and makes the task ready. No task is stepped from within
+  a step, however deep the calls.
+- Everything with a deadline (`Timed`) has at most one entry in the heap. A deadline that moves
+  later leaves the entry in its place; when the entry comes up, it is put back. A task that invokes
+  thousands of times with a time-out of seconds therefore touches the heap about once in that time.
+- One thread at a time. Errors of operations do not leave a step, except those that are not
+  `Exception`s (`KeyboardInterrupt`): they end the task and reach the driver's caller.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _PENDING: Any = object()
 
 
 class Timed(Protocol):
-    """Something with a deadline: a task, or a connection."""
+    """An object with a deadline: a task or a connection."""
 
     deadline_ms: int
     timer_ms: int  # When its entry in the heap comes up; NEVER_MS if it has none.
@@ -67,7 +66,7 @@ class OperationTask:
 
     Args:
         operation: the generator, not yet started.
-        name: for logs.
+        name: the task's name in logs.
     """
 
     __slots__ = (
@@ -93,7 +92,7 @@ class OperationTask:
         self.name = name
         self.done = False
         self.effect: Effect | None = None
-        # What the driver needs to find the wait again: a connection, a call.
+        # The driver's place of the wait: a connection or a call.
         self.place: Any = None
         self.value: Any = None
         self.thrown: BaseException | None = None
@@ -111,12 +110,12 @@ class OperationTask:
 
     @property
     def error(self) -> BaseException | None:
-        """What the operation raised, once it is done."""
+        """The error of a done operation, None for a result."""
         return self._error
 
     @property
     def is_unjoined(self) -> bool:
-        """Whether the operation failed and nobody has taken its error."""
+        """Whether the operation failed and its error was not taken."""
         return isinstance(self._error, Exception) and not self.joined
 
     def outcome(self) -> Any:
@@ -129,7 +128,7 @@ class OperationTask:
         raise self._error
 
     def end(self, result: Any, error: BaseException | None) -> None:
-        """Record how the operation ended."""
+        """Record the result or the error of the operation."""
         self.done = True
         self._result = result
         self._error = error
@@ -164,28 +163,28 @@ class Scheduler:
 
     @property
     def tasks(self) -> tuple[OperationTask, ...]:
-        """The tasks that are not done, oldest first."""
+        """The tasks that are not done, the oldest first."""
         return tuple(self._tasks)
 
     def add(self, task: OperationTask) -> None:
-        """Take a new task; it is ready."""
+        """Add a new task, which is ready."""
         self._tasks[task] = None
         self._make_ready(task)
 
     def resume(self, task: OperationTask, value: Any) -> None:
-        """End a task's wait with a result; nothing if it was ended already."""
+        """End a task's wait with a result; do nothing if the wait has ended already."""
         if task.effect is not None:
             task.value = value
             self._end_wait(task)
 
     def throw(self, task: OperationTask, error: BaseException) -> None:
-        """End a task's wait with an error; nothing if it was ended already."""
+        """End a task's wait with an error; do nothing if the wait has ended already."""
         if task.effect is not None:
             task.thrown = error
             self._end_wait(task)
 
     def cancel(self, task: OperationTask) -> None:
-        """Throw `Cancelled` into a task at what it waits for; nothing if it is done."""
+        """Throw `Cancelled` into a task at its wait; do nothing if the task is done."""
         if task.done:
             return
         task.value = None
@@ -197,7 +196,7 @@ class Scheduler:
         self._end_wait(task)
 
     def abort(self, task: OperationTask) -> None:
-        """End a task without asking: for one that goes on after `Cancelled` when all must end."""
+        """End a task by force, if it goes on after `Cancelled` although all tasks must end."""
         if task.done:
             return
         if task.effect is not None:
@@ -213,7 +212,7 @@ class Scheduler:
     def end_call(
         self, task: OperationTask, ticket: object, result: Any, error: BaseException | None
     ) -> None:
-        """End a task's `Call`, known by the `place` it was given; nothing if it was cancelled."""
+        """End the `Call` of a task with this `place`; do nothing if the call was cancelled."""
         if task.place is not ticket:
             return
         if error is None:
@@ -222,10 +221,10 @@ class Scheduler:
             self.throw(task, error)
 
     def stop(self, drop: Callable[[OperationTask, Any], None]) -> None:
-        """End every task: cancel it, and abort it where it goes on after that.
+        """End every task: cancel it, and abort it if it goes on after that.
 
         Args:
-            drop: as in `run_ready`.
+            drop: the function of `run_ready`.
         """
         for task in self.tasks:
             self.cancel(task)
@@ -241,9 +240,9 @@ class Scheduler:
         """Step ready tasks until none is ready.
 
         Args:
-            carry: starts carrying out an `Invoke`, `Oneway`, `Call` or `CallEach` that a task waits
-                for from now on.
-            drop: forgets one whose task was cancelled; takes the task and the `place` it had.
+            carry: begins to carry out an `Invoke`, `Oneway`, `Call` or `CallEach` of a task, which
+                waits from now on.
+            drop: forgets the effect of a cancelled task; takes the task and its former `place`.
         """
         ready = self.ready
         dropped = self._dropped
@@ -259,25 +258,26 @@ class Scheduler:
                     carry(task, effect)
 
     def read_clock(self) -> int:
-        """Read the monotonic clock and remember what it said as `now_ms`."""
+        """Read the monotonic clock and keep the time as `now_ms`."""
         self.now_ms = now_ms = self._monotonic_ms()
         return now_ms
 
     def set_deadline(self, timed: Timed, deadline_ms: int) -> None:
-        """Give something a deadline in place of the one it had."""
+        """Replace the deadline of a task or a connection."""
         timed.deadline_ms = deadline_ms
         if deadline_ms < timed.timer_ms:
             self._push(timed, deadline_ms)
 
     def next_deadline_ms(self) -> int:
-        """Return when `expire` must be called next, or a little earlier; maybe `NEVER_MS`."""
+        """Return when `expire` must be called next, or a little earlier; perhaps `NEVER_MS`."""
         return self._heap[0][0] if self._heap else NEVER_MS
 
     def expire(self, now_ms: int) -> list[Timed]:
         """End the waits whose deadline has come.
 
-        Returns: what the driver must see to: tasks that wait for an `Invoke` or `Oneway` and must
-            be thrown an error, tasks that failed and that nobody joined, and connections.
+        Returns: the tasks and connections for the driver to handle. A task that waits for an
+            `Invoke` or `Oneway` must get an error; a failed task that was not joined must be
+            reported; a connection's deadline has come.
         """
         self.now_ms = now_ms
         due: list[Timed] = []
@@ -315,7 +315,7 @@ class Scheduler:
         return ()
 
     def unjoined(self) -> list[OperationTask]:
-        """Return the failed tasks that nobody has joined and that were not yet reported."""
+        """Return the failed tasks that were neither joined nor reported yet."""
         found = (entry[2] for entry in self._heap)
         return [task for task in found if isinstance(task, OperationTask) and task.is_unjoined]
 
@@ -331,7 +331,7 @@ class Scheduler:
         self._make_ready(task)
 
     def _release(self, task: OperationTask, effect: Effect) -> None:
-        """Take back what a wait left behind elsewhere."""
+        """Remove the traces of an ended wait: its waker, its joiner, or its place at the driver."""
         if isinstance(effect, Wait):
             if task.waker is not None:
                 effect.event.discard_waker(task.waker)
@@ -360,7 +360,8 @@ class Scheduler:
                 kind = type(effect)
                 if kind is Invoke or kind is Oneway:
                     task.effect = effect
-                    # `isinstance` would show it to the checker, and cost as much as the rest here.
+                    # `isinstance` would convince the type checker, but cost as much as all other
+                    # steps.
                     timeout_ms: int = effect.timeout_ms  # type: ignore[union-attr, assignment]
                     self.set_deadline(task, self.read_clock() + timeout_ms)
                     return effect
@@ -378,7 +379,7 @@ class Scheduler:
         except StopIteration as stop:
             self._finish(task, stop.value, None)
         except BaseException as error:
-            # The frame of this method would tie the error, the task and its operation in a knot.
+            # The frame of this method would make a cycle of the error, the task and its operation.
             error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
             self._finish(task, None, error)
             if not isinstance(error, Exception | Cancelled):
@@ -386,7 +387,7 @@ class Scheduler:
         return None
 
     def _begin(self, task: OperationTask, effect: Effect) -> Any:
-        """Return an effect's result, or `_PENDING` once the task waits for it."""
+        """Return an effect's result, or `_PENDING` if the task waits for the effect."""
         if isinstance(effect, Now):
             return self.read_clock()
         if isinstance(effect, Timestamp):
@@ -468,7 +469,7 @@ class Scheduler:
         heappush(self._heap, (deadline_ms, self._entry_count, timed))
 
     def _rebuild_heap(self) -> None:
-        """Forget the entries that would have nothing to do."""
+        """Rebuild the heap without entries that are out of date."""
         kept = []
         for entry in self._heap:
             timer_ms, _, timed = entry

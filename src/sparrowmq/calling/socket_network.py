@@ -1,7 +1,7 @@
-"""The blocking driver's connections: one selector, the sockets, and the bytes that wake it.
+"""The blocking driver's connections: one selector, the sockets, and the wake-up bytes.
 
-A `SocketNetwork` carries requests of tasks to their channels, makes the connections they need, and
-is where the leading thread waits. All but `wake` belongs to that thread.
+A `SocketNetwork` passes requests of tasks to their channels and makes the connections. The leading
+thread waits in it. Only the leading thread may call its methods, except `wake`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from sparrowmq.protocol.acl import Credentials
 
 LOG = logging.getLogger("sparrowmq.calling")
 
-# Threads that look names up, apart from the pool for `Call`: its threads may all be in slow
-# listeners.
+# The threads that look names up. They are not in the pool for `Call`, whose threads may all be busy
+# with slow listeners.
 LOOK_UP_THREADS = 2
 
 # The longest wait in the selector: epoll takes 32 bit milliseconds.
@@ -55,7 +55,7 @@ WRITE = selectors.EVENT_WRITE
 
 
 class _Dial:
-    """A connection being made: addresses not yet tried, and the one that is, up to its TLS."""
+    """A connection being made: the addresses to try, and the socket until its TLS handshake."""
 
     __slots__ = ("candidates", "channel", "error", "host", "sock", "wire")
 
@@ -71,17 +71,17 @@ class _Dial:
 class SocketNetwork:
     """The blocking driver's channels, over non-blocking sockets.
 
-    `channels` is their table: what a task submits and what has written since it was flushed.
+    `channels` is the table of the channels.
 
     Args:
-        scheduler: of the driver; its tasks' waits end here.
+        scheduler: the driver's scheduler; the network ends its tasks' waits.
         on_request: answers the peers' requests.
-        on_connection_lost: called with the address of each connection that was open and is not.
-        call_soon_threadsafe: brings the results of look-ups back to the leading thread.
-        tls: makes every connection one over TLS.
-        credentials: sign every request.
+        on_connection_lost: called with the address of each open connection that ends.
+        call_soon_threadsafe: passes the results of look-ups to the leading thread.
+        tls: the TLS context of every connection; None for no TLS.
+        credentials: the credentials that sign every request; None for no signatures.
 
-    Raises: ConfigError if `tls` is something else.
+    Raises: ConfigError if `tls` is not a TLS context.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class SocketNetwork:
         self._write_watched: set[Channel] = set()
         self._is_closed = False
         self._selector = selectors.DefaultSelector()
-        # When somebody last looked at the sockets.
+        # When the sockets were last checked.
         self.attended_ms = clock.monotonic_ms()
         self._wake_sent = False
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -120,7 +120,7 @@ class SocketNetwork:
         self._selector.register(self._wake_reader, READ, self._woken)
 
     def flush(self) -> bool:
-        """Send what channels have written since the last call; return whether any had."""
+        """Send the bytes that channels have written; return whether any channel had bytes."""
         if not self.channels.unflushed:
             return False
         for channel in self.channels.take_unflushed():
@@ -128,7 +128,7 @@ class SocketNetwork:
         return True
 
     def attend(self, deadline_ms: int) -> int:
-        """Wait for the sockets until the deadline, see to those that are ready, return the time."""
+        """Wait for the sockets until the deadline, handle those that are ready, return the time."""
         timeout_s = None
         if deadline_ms != NEVER_MS:
             wait_ms = deadline_ms - clock.monotonic_ms()
@@ -140,7 +140,7 @@ class SocketNetwork:
         return now_ms
 
     def wake(self) -> None:
-        """End the present or next wait at once. From any thread, and from signal handlers."""
+        """End the current or next wait at once. From any thread, and from signal handlers."""
         if self._wake_sent:
             return
         self._wake_sent = True
@@ -153,7 +153,7 @@ class SocketNetwork:
                 raise
 
     def expire(self, timed: Timed) -> None:
-        """See to what `Scheduler.expire` returned."""
+        """Handle one result of `Scheduler.expire`."""
         dial = self._dials.get(timed) if isinstance(timed, Channel) else None
         if dial is None:
             self.channels.expire(timed)
@@ -164,7 +164,7 @@ class SocketNetwork:
             self._try_next(dial)
 
     def close(self, *, timeout_ms: int) -> None:
-        """Close all connections, and wait for look-ups under way."""
+        """Close all connections, and wait for the look-ups under way."""
         self._is_closed = True
         self.channels.close()
         if self._look_ups is not None:
@@ -173,7 +173,7 @@ class SocketNetwork:
         self._close_own()
 
     def close_copy(self) -> None:
-        """Close what a fork copied into this process, without touching what the parent shares."""
+        """Close the sockets that a fork copied, without touching the parent's connections."""
         self._is_closed = True
         self.channels.close_copies()
         for dial in self._dials.values():
@@ -189,8 +189,8 @@ class SocketNetwork:
     def _woken(self, _: int) -> None:
         with suppress(BlockingIOError, InterruptedError):
             self._wake_reader.recv(4096)
-        # Lowered after its byte is gone and before functions are taken: whoever appended one
-        # before is served by the coming look, whoever does so after sends a byte.
+        # The flag is cleared after its byte is read and before functions are taken. A function
+        # appended before is found by the next check; one appended afterwards sends a byte.
         self._wake_sent = False
 
     def _open(self, channel: Channel) -> None:
@@ -229,7 +229,7 @@ class SocketNetwork:
         self._try_next(dial)
 
     def _try_next(self, dial: _Dial) -> None:
-        """Begin a connection to the next address that the name stands for."""
+        """Begin a connection to the next address of the name."""
         channel = dial.channel
         while dial.candidates:
             share_ms = CONNECT_TIMEOUT_MS // len(dial.candidates)
@@ -336,7 +336,7 @@ class SocketNetwork:
                 self._selector.modify(wire.sock, READ, data)
 
     def _leave(self, channel: Channel) -> None:
-        """Forget the socket of a channel that is about to close."""
+        """Forget the socket of a channel that is about to close; the channel closes the socket."""
         dial = self._dials.pop(channel, None)
         if dial is not None:
             self._hang_up(dial)

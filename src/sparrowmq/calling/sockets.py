@@ -1,7 +1,7 @@
 """Non-blocking TCP for the blocking driver: finding addresses, connecting, and the two wires.
 
-A name that is no IP address is looked up with `getaddrinfo`, which may block for seconds; the
-driver calls `look_up` in a thread unless `is_quick` says that no name server is asked.
+A name that is not an IP address is looked up with `getaddrinfo`, which may block for seconds. The
+driver calls `look_up` in a thread unless `is_quick` returns that no name server is asked.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from sparrowmq.calling.channel import WRITE_BUFFER_BYTES_MAX
 from sparrowmq.calling.tls import TlsSession
 
 # How long sent bytes may stay unacknowledged by the peer's kernel before ours ends the connection.
-# A time-out of a request does not, and the kernel's own patience is a quarter of an hour.
+# A request's time-out does not end the connection, and the kernel's default is a quarter of an
+# hour.
 UNACKNOWLEDGED_MS_MAX = 30_000
 
-# Bytes asked from the kernel at once.
+# Bytes asked from the kernel in one call.
 RECEIVE_BYTES = 64 * 1024
 
 # Frames given to the kernel in one call; Linux takes 1,024.
 BUFFERS_PER_CALL = 64
 HAS_SENDMSG = hasattr(socket.socket, "sendmsg")
 
-# What `connect_ex` answers while a connection is being made (Windows says WSAEWOULDBLOCK).
+# The results of `connect_ex` while a connection is being made (on Windows WSAEWOULDBLOCK).
 _IN_PROGRESS = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR})
 
 
 class Candidate(NamedTuple):
-    """One socket address that a name stands for."""
+    """One socket address of a name."""
 
     family: int
     sockaddr: tuple[Any, ...]
@@ -54,7 +55,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_quick(host: str) -> bool:
-    """Whether looking the host up asks no name server."""
+    """Return whether a look-up of the host needs no name server."""
     if host == "localhost":
         return True
     try:
@@ -71,7 +72,7 @@ def look_up(host: str, port: int) -> list[Candidate]:
 
 
 def tune(sock: socket.socket) -> None:
-    """Send small frames at once, and notice a peer that is gone without a word."""
+    """Set the socket to send small frames at once and to detect a peer that has vanished."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS_MAX)
@@ -97,14 +98,14 @@ def end_connect(sock: socket.socket) -> None:
     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if code:
         raise _error_of(code)
-    # A port of this machine on which nobody listens may be given to us as our own end: TCP then
-    # connects the socket to itself.
+    # The kernel may choose, as our own port, the local port to which we connect if nothing listens
+    # there. TCP then connects the socket to itself.
     if sock.getsockname() == sock.getpeername():
         raise _error_of(errno.ECONNREFUSED)
 
 
 def _error_of(code: int) -> OSError:
-    # Windows has words for errors of sockets in a table of their own.
+    # Windows has the texts of socket errors in a separate table.
     words: dict[int, str] = getattr(socket, "errorTab", {})
     return OSError(code, words.get(code) or os.strerror(code))
 
@@ -118,7 +119,7 @@ class SocketWire:
         self.sock = sock
         self._unsent: deque[bytes | memoryview] = deque()
         self._size = 0
-        # Whether the kernel took not all, so that the socket must become writable first.
+        # Whether the kernel did not take all bytes, so that the socket must become writable first.
         self.is_blocked = False
 
     @property
@@ -127,14 +128,14 @@ class SocketWire:
         return self._size >= WRITE_BUFFER_BYTES_MAX
 
     def write(self, data: bytes) -> None:
-        """Take bytes to be sent."""
+        """Gather bytes to send."""
         self._unsent.append(data)
         self._size += len(data)
 
     def flush(self) -> bool:
-        """Send until all is sent or the kernel takes no more. Raises: OSError.
+        """Send until all bytes are sent or the kernel takes no more. Raises: OSError.
 
-        Does nothing while `is_blocked`; lower it when the socket has become writable.
+        Does nothing while `is_blocked`; clear `is_blocked` when the socket has become writable.
         """
         unsent = self._unsent
         if self.is_blocked:
@@ -154,14 +155,14 @@ class SocketWire:
         return True
 
     def receive(self) -> bytes | None:
-        """Return bytes that came, or None at the end of the stream.
+        """Return received bytes, or None at the end of the stream.
 
-        Raises: OSError; BlockingIOError if there is nothing now.
+        Raises: OSError; BlockingIOError if no bytes have come.
         """
         return self.sock.recv(RECEIVE_BYTES) or None
 
     def _forget(self, sent: int) -> None:
-        """Drop the first bytes, which were sent."""
+        """Drop the first `sent` bytes."""
         unsent = self._unsent
         while sent:
             head = unsent[0]
@@ -179,7 +180,7 @@ class SocketWire:
 
 
 class TlsWire(SocketWire):
-    """The `Wire` over TLS; `shake_hands` comes before anything else."""
+    """The `Wire` over TLS; call `shake_hands` before all other methods."""
 
     __slots__ = ("_session",)
 
@@ -193,7 +194,7 @@ class TlsWire(SocketWire):
         return self._session.is_established
 
     def shake_hands(self, *, is_readable: bool) -> bytes | None:
-        """Go on with the handshake; return as `receive` does, with nothing for BlockingIOError.
+        """Go on with the handshake; return as `receive` does, but b"" instead of BlockingIOError.
 
         Raises: OSError.
         """
@@ -206,12 +207,12 @@ class TlsWire(SocketWire):
             return b""
 
     def write(self, data: bytes) -> None:
-        """Take bytes to be sent. Raises: ssl.SSLError."""
+        """Encrypt and gather bytes to send. Raises: ssl.SSLError."""
         self._session.encrypt(data)
         super().write(self._session.take_output())
 
     def receive(self) -> bytes | None:
-        """Return decrypted bytes, possibly none; see `SocketWire.receive`."""
+        """Return decrypted bytes, perhaps none, otherwise as `SocketWire.receive` does."""
         data = super().receive()
         return None if data is None else self._decrypt(data)
 
@@ -220,7 +221,7 @@ class TlsWire(SocketWire):
         try:
             plain = session.receive_data(data)
         except OSError:
-            # The peer learns why, if it listens.
+            # The alert gives the peer the reason.
             with suppress(OSError):
                 self._send_output()
             raise

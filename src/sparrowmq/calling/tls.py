@@ -1,8 +1,8 @@
-"""TLS: the contexts, one connection's TLS without I/O, and what went wrong in words.
+"""TLS: the contexts, one connection's TLS without I/O, and the texts of its errors.
 
-Users hand clients an `ssl.SSLContext`; the command line, Spark and the servers make theirs here,
-from files. `TlsSession` is bytes in, bytes out, for the blocking driver and the servers; the async
-driver leaves TLS to its event loop.
+Users pass an `ssl.SSLContext` to clients. The command line, Spark and the servers make their
+contexts here, from files. `TlsSession` turns bytes into bytes, for the blocking driver and the
+servers; the async driver leaves TLS to its event loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from sparrowmq.errors import ConfigError
 
-# From the connection to the end of the handshake.
+# The time from the connection to the end of the handshake.
 HANDSHAKE_TIMEOUT_MS = 10_000
 HANDSHAKE_TIMED_OUT = (
     f"no TLS handshake within {HANDSHAKE_TIMEOUT_MS} ms; the server may not speak TLS"
@@ -23,7 +23,7 @@ CLOSED_IN_HANDSHAKE = (
 )
 # The first byte of every TLS connection: a handshake record. A frame begins with 0 or 1.
 HANDSHAKE_RECORD = 0x16
-# A TLS record holds 16 KiB at most.
+# A TLS record has at most 16 KiB.
 _READ_BYTES = 16 * 1024
 
 # X509_V_ERR_*: `ssl` names none of them.
@@ -43,12 +43,12 @@ def client_context(
 
     Args:
         ca_file: PEM certificates to trust; None for the system's.
-        certificate_file: PEM chain of the client, for servers that ask for one.
-        key_file: its key; None if `certificate_file` holds it.
-        check_hostname: whether the certificate must be for the host that is connected to. Brokers
-            are connected to by the addresses that they register, mostly IP addresses.
+        certificate_file: the client's PEM chain, for servers that ask for a certificate.
+        key_file: the certificate's key; None if `certificate_file` contains it.
+        check_hostname: whether the certificate must name the host of the connection. Clients
+            connect to brokers by the addresses that the brokers register, mostly IP addresses.
 
-    Raises: ConfigError that names the file.
+        Raises: ConfigError that names the file.
     """
     context = _make_context(ssl.Purpose.SERVER_AUTH, ca_file)
     context.check_hostname = check_hostname
@@ -66,10 +66,10 @@ def server_context(
     """Make a server's context: TLS 1.2 or later.
 
     Args:
-        certificate_file: PEM chain of the server.
-        key_file: its key; None if `certificate_file` holds it.
-        client_ca_file: PEM certificates; every client must show one that these have signed. None
-            asks for none.
+        certificate_file: the server's PEM chain.
+        key_file: the certificate's key; None if `certificate_file` contains it.
+        client_ca_file: PEM certificates, one of which must have signed each client's certificate.
+            None asks clients for no certificate.
 
     Raises: ConfigError that names the file.
     """
@@ -83,22 +83,23 @@ def server_context(
 def own_server_context(
     certificate_file: str | os.PathLike[str], key_file: str | os.PathLike[str] | None = None
 ) -> ssl.SSLContext:
-    """Make a context for a client of a server of its own process, with the same certificate.
+    """Make a context for a client in the process of a server, with the server's certificate.
 
-    It trusts this very certificate, whatever host shows it, and shows it where one is asked for.
+    The context trusts exactly this certificate, for any host, and presents it if a peer asks for
+    one.
 
     Raises: ConfigError that names the file.
     """
     context = _make_context(ssl.Purpose.SERVER_AUTH, certificate_file)
     context.check_hostname = False
-    # The certificate itself is enough; who signed it need not be known.
+    # Trusting the certificate itself is enough; its issuer need not be known.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     _load_chain(context, certificate_file, key_file)
     return context
 
 
 def check_context(tls: object) -> ssl.SSLContext | None:
-    """Return what a user gave as `tls`. Raises: ConfigError unless it is a context or None."""
+    """Check the user's `tls` and return it. Raises: ConfigError unless it is a context or None."""
     if tls is None or isinstance(tls, ssl.SSLContext):
         return tls
     raise ConfigError(
@@ -126,7 +127,7 @@ def _load_chain(
         if path is not None and not os.path.isfile(path):
             raise ConfigError(f"TLS: {name} {os.fspath(path)!r} is no file; check its path")
     try:
-        # Without a function for it, a terminal would be asked.
+        # Without this function OpenSSL would ask for the password on the terminal.
         context.load_cert_chain(certificate_file, key_file, password=_refuse_password)
     except (OSError, ValueError) as error:
         what = f"certificate file {os.fspath(certificate_file)!r} with key"
@@ -148,13 +149,13 @@ def _unreadable(what: str, path: str | os.PathLike[str] | None, error: Exception
 
 
 class TlsSession:
-    """One connection's TLS: encrypted bytes in, plain bytes out, and the other way round.
+    """One connection's TLS: decrypts the peer's bytes and encrypts bytes for the peer.
 
-    After each call `take_output` has what must be sent to the peer.
+    After each call `take_output` returns the bytes that must be sent to the peer.
 
     Args:
-        context: the client's or the server's.
-        server_hostname: the host connected to; None at the server.
+        context: the TLS context of the client or the server.
+        server_hostname: the host that the client connects to; None at the server.
     """
 
     __slots__ = ("_incoming", "_outgoing", "_tls", "is_ended", "is_established")
@@ -169,13 +170,13 @@ class TlsSession:
             server_hostname=server_hostname,
         )
         self.is_established = False
-        # Whether the peer has said that it sends no more.
+        # Whether the peer has announced that it sends no more.
         self.is_ended = False
 
     def receive_data(self, data: bytes) -> bytes:
-        """Take bytes from the peer (none, to begin as a client); return those meant for us.
+        """Take in the peer's bytes (b"" to begin as a client); return the decrypted bytes.
 
-        Raises: ssl.SSLError; `describe` puts it into words.
+        Raises: ssl.SSLError; `describe` explains it.
         """
         if data:
             self._incoming.write(data)
@@ -194,18 +195,18 @@ class TlsSession:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def encrypt(self, data: bytes) -> None:
-        """Take bytes for the peer, once established. Raises: ssl.SSLError."""
+        """Encrypt bytes for the peer, once established. Raises: ssl.SSLError."""
         rest = memoryview(data)
         while rest:
             rest = rest[self._tls.write(rest) :]
 
     def take_output(self) -> bytes:
-        """Return what must be sent to the peer, once."""
+        """Return the bytes to send to the peer, each once."""
         return self._outgoing.read()
 
 
 def describe(error: Exception) -> str | None:
-    """Say what an error in a TLS connection means and what to try; None if it is not TLS's."""
+    """Return the meaning of a TLS error, with advice; None for another error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _describe_certificate(error)
     if not isinstance(error, ssl.SSLError):

@@ -1,3 +1,3 @@
-"""Serving requests: connections, requests and the TCP server."""
+"""The server side: connections, requests, access control and the TCP server."""
 
 from __future__ import annotations

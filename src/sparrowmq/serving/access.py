@@ -1,17 +1,18 @@
-"""Access control, as RocketMQ 4.x has it: who may come, and what accounts may do. Pure.
+"""Access control, as in RocketMQ 4.x: accepted addresses, accounts and their permissions. Pure.
 
-The rules come from a document as plain_acl.yml is one: accounts with keys, permissions on topics
-and groups, and lists of addresses. Every request must be signed by an account (`protocol/acl.py`),
-and the account must have what the request's code needs:
+The rules come from a document in the form of plain_acl.yml: accounts with keys, permissions on
+topics and groups, and lists of addresses. Every request must be signed by an account
+(`protocol/acl.py`), and the account must have the permission that the request's code needs:
 
-- codes about a topic or a group: the permission for it, SUB for groups; where a request points at
-  a message, also for the topic of that (`find_denial`);
-- codes that show how things are: nothing more;
-- all others, which change what others have, or register brokers: an administrator.
+- A code about a topic or a group needs a permission for it, SUB for groups. If the request points
+  at a message, the account also needs a permission for the message's topic (`find_denial`).
+- A code that only shows a state needs no further permission.
+- All other codes change the state of other clients or register brokers; they need an administrator.
 
-Differs from RocketMQ: its lists of addresses let in whoever comes from there, without a signature.
-Here they only narrow who may come. More codes need an administrator or a permission than there, and
-name servers check as well. Source: PlainPermissionManager, PlainAccessValidator, Permission, 4.9.
+Differs from RocketMQ: its lists of addresses accept every request from these addresses, without a
+signature. Here the lists only restrict the addresses. More codes need an administrator or a
+permission than in RocketMQ, and name servers check requests as well. Source:
+PlainPermissionManager, PlainAccessValidator, Permission, 4.9.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.serving.addresses import AddressFault, AddressPattern, parse_addresses
 
-# AclConstants.ACCESS_KEY_MIN_LENGTH, SECRET_KEY_MIN_LENGTH: keys are longer.
+# AclConstants.ACCESS_KEY_MIN_LENGTH, SECRET_KEY_MIN_LENGTH: keys must be longer than 6.
 KEY_LENGTH_MIN = 7
 ACCOUNTS_MAX = 10_000
-# Messages of all topics wait here, so no default permission is one for these.
+# Messages of all topics wait in these topics, so no default permission covers them.
 _WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC})
 _ACCOUNTS, _GLOBAL_ADDRESSES = "accounts", "globalWhiteRemoteAddresses"
 _TOP_KEYS = {_ACCOUNTS, _GLOBAL_ADDRESSES, "dataVersion"}
@@ -54,13 +55,13 @@ _ACCOUNT_KEYS = {
     "groupPerms",
 }
 
-# What a file says: texts, lists and mappings of them.
+# The content of a file: texts, lists and mappings of them.
 Document: TypeAlias = dict[str, Any]
 Path: TypeAlias = tuple[str | int, ...]
 
 
 class AccessFault(SparrowError):
-    """Rules that make no sense; `path` leads to the place in the document."""
+    """Invalid rules; `path` is the place of the fault in the document."""
 
     def __init__(self, text: str, path: Path = ()) -> None:
         super().__init__(text)
@@ -72,7 +73,7 @@ class _Denied(Exception):
 
 
 class Permission(Flag):
-    """What an account may do with a topic or group; nothing is DENY."""
+    """The permissions of an account on a topic or group; DENY is the empty flag."""
 
     DENY = 0
     PUB = 1
@@ -93,7 +94,7 @@ _PERMISSIONS: Mapping[str, Permission] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """One account. The secret never shows in a `repr`."""
+    """One account. A `repr` never shows the secret."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -123,7 +124,7 @@ class Account:
 
 
 class Need(NamedTuple):
-    """A permission that a request needs: on a topic, or a group; one of those in the flag."""
+    """A permission that a request needs on a topic or a group: any one in the flag."""
 
     name: str
     is_group: bool
@@ -138,7 +139,7 @@ class AccessTable(NamedTuple):
 
 
 def parse_access(document: object) -> AccessTable:
-    """Return the rules that a document gives.
+    """Return the rules of a document.
 
     Raises: AccessFault.
     """
@@ -241,11 +242,11 @@ class AccessControl:
     """The rules in force.
 
     Args:
-        document: what the file says.
+        document: the content of the file.
         save: writes a changed document to the file.
-        own: with which this process's own broker signs, which no rule narrows; None for no such.
+        own: the credentials of this process's own broker, which no rule restricts; None for none.
 
-    Raises: AccessFault if the document makes no sense.
+        Raises: AccessFault if the document is invalid.
     """
 
     def __init__(
@@ -263,12 +264,12 @@ class AccessControl:
         self.table = parse_access(document)
 
     def replace(self, document: Document) -> None:
-        """Take other rules. Raises: AccessFault; the old ones then hold."""
+        """Replace the rules. Raises: AccessFault; the old rules then stay in force."""
         self.table = parse_access(document)
         self.document = document
 
     def change(self, document: Document) -> None:
-        """Take other rules and write them to the file. Raises: AccessFault, OSError."""
+        """Replace the rules and write them to the file. Raises: AccessFault, OSError."""
         table = parse_access(document)
         self._save(document)
         self.table, self.document = table, document
@@ -278,7 +279,7 @@ class AccessControl:
 
         Args:
             command: the request.
-            address: where it came from, as `ip:port`.
+            address: the address that the request came from, as `ip:port`.
         """
         try:
             self._check(command, address)
@@ -287,12 +288,12 @@ class AccessControl:
         return None
 
     def find_denial(self, access_key: str, topic: str, permission: Permission) -> str | None:
-        """Return why an account has no permission for a topic, None if it has.
+        """Return why an account has no permission for a topic, None if it has the permission.
 
         Args:
-            access_key: of an account whose signature was checked.
-            topic: one that no field of its request names.
-            permission: what is done with the topic.
+            access_key: the access key of an account whose signature was checked.
+            topic: a topic that no field of the request names.
+            permission: the permission that the request needs.
         """
         try:
             account = self._find_account(access_key)
@@ -431,9 +432,9 @@ _NEEDS: Mapping[int, _FindNeeds] = MappingProxyType(
         RequestCode.UNLOCK_BATCH_MQ: _of_locks,
     }
 )
-# Of these requests the broker finds out which topic the message belongs to that they point at.
+# These requests point at a message; the broker finds the message's topic and checks it.
 _OF_MESSAGE = frozenset({RequestCode.END_TRANSACTION, RequestCode.VIEW_MESSAGE_BY_ID})
-# For every account: what shows how things are, and what clients do about their own business.
+# Open to every account: codes that show a state, and clients' requests about themselves.
 _OPEN = frozenset(
     {
         RequestCode.CHECK_CLIENT_CONFIG,
@@ -462,5 +463,5 @@ _OPEN = frozenset(
 )
 assert _OPEN.isdisjoint(_NEEDS)
 assert _OF_MESSAGE.isdisjoint(_NEEDS.keys() | _OPEN)
-# All others, also those to come: whoever adds a code decides who else may use it.
+# All other codes, also future ones: a new code needs an administrator until it is listed above.
 ADMIN_CODES = frozenset(RequestCode) - _NEEDS.keys() - _OPEN - _OF_MESSAGE

@@ -1,7 +1,8 @@
 """The file of access control, plain_acl.yml: read, watched, and written. An edge.
 
-All scalars are read as texts, as they stand there: a secret key of digits keeps its zeros. PyYAML,
-of the extra `server`, builds the tree of nodes alone and constructs no object of it.
+All scalars are read as texts, exactly as in the file: a secret key of digits keeps its leading
+zeros. PyYAML, of the extra `server`, only builds the tree of nodes and constructs no object from
+it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _DEPTH_MAX = 8
 
 
 class AccessFile:
-    """The file, and the rules it has put in force.
+    """The file, and the rules from it that are in force.
 
     Args:
         path: the file.
-        own: see `AccessControl`.
+        own: the credentials of this process's own broker, as in `AccessControl`.
 
-    Raises: ConfigError if it cannot be read or makes no sense.
+    Raises: ConfigError if the file cannot be read or is invalid.
     """
 
     def __init__(self, path: FilePath, *, own: Credentials | None) -> None:
@@ -54,7 +55,7 @@ class AccessFile:
             raise self._located(error, document[1]) from error
 
     def reload(self) -> None:
-        """Take the file's rules if it has changed; rules that make no sense change nothing."""
+        """Load the file's rules if the file has changed; invalid rules change nothing."""
         stamp = self._look()
         if stamp == self._stamp:
             return
@@ -153,7 +154,7 @@ def _import_yaml() -> Any:
 
 
 def _plain(yaml: Any, node: Any, path: Path, lines: dict[Path, int]) -> Any:
-    """Return the texts, lists and mappings of a node, and note on which line each stands."""
+    """Return the texts, lists and mappings of a node, and note the line of each."""
     lines[path] = node.start_mark.line + 1
     if len(lines) > _NODES_MAX or len(path) > _DEPTH_MAX:
         raise AccessFault("the file is nested too deep, or too large", path)
@@ -174,7 +175,7 @@ def _plain(yaml: Any, node: Any, path: Path, lines: dict[Path, int]) -> Any:
 
 
 def read_credentials(path: FilePath) -> Credentials:
-    """Return the keys of a file as RocketMQ's tools.yml, with accessKey and secretKey.
+    """Return the keys of a file in the form of RocketMQ's tools.yml (accessKey and secretKey).
 
     Raises: ConfigError.
     """

@@ -1,7 +1,8 @@
 """Patterns of IP addresses as RocketMQ's access control writes them. Pure.
 
-`*`; `10.0.0.1`; `10.0.0.*`; `10.0.0-3.*`; `10.0.0.{1,2}`; several, separated by commas; and the
-same of IPv6 addresses, in hexadecimal. Source: RemoteAddressStrategyFactory.java, 4.9.
+`*`; `10.0.0.1`; `10.0.0.*`; `10.0.0-3.*`; `10.0.0.{1,2}`; several patterns, separated by commas;
+and the same forms for IPv6 addresses, in hexadecimal. Source: RemoteAddressStrategyFactory.java,
+4.9.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ import re
 from dataclasses import dataclass
 
 _EVERYWHERE = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
-# Commas that stand in no braces.
+# A comma outside of braces.
 _COMMA = re.compile(r",(?![^{]*\})")
 _PATTERNS_MAX = 1_000
 
 
 class AddressFault(ValueError):
-    """A text that is no pattern of addresses."""
+    """A text that is not a pattern of addresses."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddressPattern:
-    """Addresses whose parts are each in a set; no parts stand for every address."""
+    """A set of allowed values for each part of an address; no sets match every address."""
 
     parts: tuple[frozenset[int] | range, ...]
 
     def matches(self, ip: str) -> bool:
-        """Return whether an address is one of them."""
+        """Return whether an address matches the pattern."""
         if not self.parts:
             return True
         address = ipaddress.ip_address(ip)
@@ -44,7 +45,7 @@ class AddressPattern:
 
 
 def parse_addresses(text: str) -> tuple[AddressPattern, ...]:
-    """Return the patterns of a text; none for a blank one.
+    """Return the patterns of a text; none for a blank text.
 
     Raises: AddressFault.
     """
@@ -65,7 +66,7 @@ def _parse(text: str) -> AddressPattern:
 
 
 def _expand(text: str) -> str:
-    """Write the zeros out that `::` stands for."""
+    """Replace `::` by the zeros that it stands for."""
     if "::" not in text:
         return text
     before, after = text.split("::", 1)

@@ -1,7 +1,7 @@
-"""What a serving machine says of its connections: values, no sockets. Pure.
+"""Connections and outputs of a serving machine: values without sockets. Pure.
 
 A name server or broker is a machine: it takes a command that came on a `Connection` and returns
-outputs. A server (`serving/remoting_server.py`, or a simulation) carries them out.
+outputs. A server (`serving/remoting_server.py`, or the simulation's) carries out the outputs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Connection:
     """One accepted connection; equal only to itself, and cheap as a key.
 
     Args:
-        number: counts a server's connections, so that logs can distinguish two of one address.
-        address: the peer as `ip:port`.
-        host: the peer as records carry it: 4 or 16 address bytes and 4 port bytes.
+        number: the connection's number at its server; logs distinguish equal addresses by it.
+        address: the peer's address as `ip:port`.
+        host: the peer's address as in records: 4 or 16 address bytes and 4 port bytes.
     """
 
     number: int
@@ -37,7 +37,7 @@ class Reply(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Write the answer to a request, which is a frame already: `head` up to its body."""
+    """Write the answer to a request, already encoded as a frame; `head` ends before the body."""
 
     connection: Connection
     head: bytes
@@ -45,22 +45,22 @@ class Written(NamedTuple):
 
     @property
     def command(self) -> RemotingCommand:
-        """What the frame says."""
+        """The decoded frame."""
         (command,) = FrameDecoder().receive_data(self.head + (self.body or b""))
         return command
 
 
 class Push(NamedTuple):
-    """Write a one-way request of our own to a client."""
+    """Write a one-way request of this server to a client."""
 
     connection: Connection
     command: RemotingCommand
 
 
 class Produce(NamedTuple):
-    """Make outputs once the connection has taken enough of those before; never, if it closes first.
+    """Make outputs once the peer has taken enough earlier ones; never, if the connection closes.
 
-    Whatever is large and not made by a request that has just come is made this way.
+    Every large answer that does not directly follow its request is made this way.
     """
 
     connection: Connection
@@ -68,7 +68,7 @@ class Produce(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Close a connection, after writing what was already given to it."""
+    """Close a connection after writing its earlier outputs."""
 
     connection: Connection
     reason: str
@@ -77,24 +77,24 @@ class Close(NamedTuple):
 class PauseReading(NamedTuple):
     """Serve no further request of a connection, and read none, until `ResumeReading`.
 
-    Who pauses a connection resumes it; it is read again once all have.
+    Each pause needs its own resume; reading goes on once all pauses are resumed.
     """
 
     connection: Connection
 
 
 class ResumeReading(NamedTuple):
-    """Take back one `PauseReading`."""
+    """Undo one `PauseReading`."""
 
     connection: Connection
 
 
 class Fact(NamedTuple):
-    """Something an operator may want to know.
+    """A fact for the operator, which the server logs.
 
     Args:
-        warning: whether they may have to act.
-        error: whether they must.
+        warning: whether the operator may have to act.
+        error: whether the operator must act.
     """
 
     text: str

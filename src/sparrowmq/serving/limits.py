@@ -1,4 +1,4 @@
-"""What peers may take from a server."""
+"""The bounds on the resources that peers may take from a server."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds on what peers may take from a server.
+    """The bounds on the resources that peers may take from a server.
 
     Args:
-        connections_max: accepted at once; further ones are closed at once. Fewer, where the
-            process may have fewer descriptors (`serving/descriptors.py`).
-        first_frame_ms: from the connection to its first whole frame.
-        started_frame_ms: from a frame's first byte to its last.
-        idle_ms: without a byte in either direction. NettyServerConfig:
+        connections_max: the most open connections; further ones are closed at once. The bound is
+            lower if the process may have fewer descriptors (`serving/descriptors.py`).
+        first_frame_ms: the time from the connection to its first whole frame.
+        started_frame_ms: the time from a frame's first byte to its last.
+        idle_ms: the time without a byte in either direction. NettyServerConfig:
             serverChannelMaxIdleTimeSeconds.
-        frame_bytes_max: a whole frame. NettyDecoder: com.rocketmq.remoting.frameMaxLength.
-        started_frame_bytes_max: of all frames begun and not finished, or not yet served, over all
+        frame_bytes_max: the size of a frame. NettyDecoder: com.rocketmq.remoting.frameMaxLength.
+        started_frame_bytes_max: the size of all unfinished or unserved frames together, over all
             connections.
-        send_buffer_bytes_max: answers a peer has not taken. None is made for a peer that has not
-            taken half of that, so this holds for every answer up to the other half, as those to
-            pulls are; a larger one goes beyond by itself.
+        send_buffer_bytes_max: the size of the answers that a peer has not taken. No answer is made
+            while half of this size is not taken. The bound therefore holds for every answer up to
+            the other half, such as answers to pulls; only a larger answer exceeds the bound.
         send_stall_ms: how long a peer may stay at that half before its connection is closed.
-        unsent_bytes_max: answers not taken, over all connections; beyond, the connection is closed
-            that has left some for the longest time.
-        turn_ms_max: for serving requests in one turn of the loop; one request may take longer.
+        unsent_bytes_max: the size of all answers not taken, over all connections. Beyond it, the
+            connection that has left answers for the longest time is closed.
+        turn_ms_max: the time for requests in one turn of the loop; one request may take longer.
         sweep_ms: how often the limits on time are checked.
     """
 

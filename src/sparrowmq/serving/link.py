@@ -1,4 +1,4 @@
-"""One accepted connection: its transport, its times, and what waits in either direction."""
+"""One accepted connection: its transport, its times, and its waiting requests and answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparrowmq.serving.connections import Connection, Produce
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.world import ServerWorld
 
-# From here on a write of its own costs less than a copy.
+# From this size on a separate write costs less than a copy.
 _LARGE_BYTES_MIN = 64 * 1024
 
 LOG = logging.getLogger("sparrowmq.serving")
@@ -24,15 +24,15 @@ class LinkOwner(Protocol):
     """The server of a connection."""
 
     def opened(self, link: Link) -> Connection | None:
-        """Take a connection in; None refuses it."""
+        """Accept a connection; None refuses it."""
         ...
 
     def received(self, link: Link, data: bytes) -> None:
-        """Take bytes that came."""
+        """Take in received bytes."""
         ...
 
     def go_on(self, link: Link) -> None:
-        """Serve a connection that has room for answers again."""
+        """Go on with a connection that has room for answers again."""
         ...
 
     def lost(self, link: Link) -> None:
@@ -44,11 +44,11 @@ class Link(asyncio.Protocol):
     """One connection.
 
     Attributes:
-        decoder: the bytes of the requests that are not served.
-        unmade: answers to be made once there is room for them.
-        is_queued: whether the owner's queue has it.
-        buffered_bytes: of `decoder`, as they were noted last.
-        unsent_since_ms: when the peer had taken everything last.
+        decoder: the decoder, with the bytes of requests that are not served yet.
+        unmade: answers to make once there is room for them.
+        is_queued: whether the link is in the owner's queue.
+        buffered_bytes: the size of the decoder's bytes at the last note.
+        unsent_since_ms: when the peer had last taken all answers.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class Link(asyncio.Protocol):
     # -- what the transport says ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport, or refuse the connection."""
-        # uvloop's transports are none by inheritance.
+        """Keep the transport, or refuse the connection."""
+        # uvloop's transports do not inherit from asyncio's.
         self.transport = cast(asyncio.Transport, transport)
         self._opened_ms = self._active_ms = self.unsent_since_ms = self._world.monotonic_ms()
         connection = self._owner.opened(self)
@@ -102,14 +102,14 @@ class Link(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=self._room_bytes)
 
     def data_received(self, data: bytes) -> None:
-        """Give the owner what came, decrypted."""
+        """Pass received bytes, decrypted, to the owner."""
         if self.transport.is_closing():
             return
         if self._tls is None:
             self._owner.received(self, data)
             return
         if not self._has_received and data[0] != HANDSHAKE_RECORD:
-            # No frame begins so: it would be longer than any may be.
+            # No frame begins with this byte: its length would exceed every limit.
             if not self._takes_plain:
                 self.refuse("it does not speak TLS, and this server speaks nothing else")
                 return
@@ -129,7 +129,7 @@ class Link(asyncio.Protocol):
             plain = tls.receive_data(data)
         except ssl.SSLError as error:
             failure = describe(error)
-        # Of a failure too: the reply says why.
+        # A failed handshake has output too: the alert gives the reason.
         if output := tls.take_output():
             self.transport.write(output)
         if failure is not None:
@@ -137,19 +137,19 @@ class Link(asyncio.Protocol):
         return plain
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget what was to be sent."""
+        """Drop the unsent answers."""
         if not self._is_refused:
             self._unwritten.clear()
             self.unmade.clear()
             self._owner.lost(self)
 
     def pause_writing(self) -> None:
-        """Stop reading too: a peer that takes no answers gets no further ones."""
+        """Stop reading: a peer that does not take answers gets no further ones."""
         self._stalled_ms = self._world.monotonic_ms()
         self._read_or_not()
 
     def resume_writing(self) -> None:
-        """Go on: the peer has taken most of its answers."""
+        """Go on reading: the peer has taken most of its answers."""
         self._stalled_ms = None
         self._active_ms = self._world.monotonic_ms()
         self._read_or_not()
@@ -158,26 +158,26 @@ class Link(asyncio.Protocol):
     # -- requests ------------------------------------------------------------------------------
 
     def feed(self, data: bytes, now_ms: int) -> None:
-        """Take bytes of requests."""
+        """Take in bytes of requests."""
         self._active_ms = now_ms
         self.decoder.feed(data)
 
     def note_frame(self) -> None:
-        """Take note that a whole frame has come."""
+        """Note that a whole frame has come."""
         self._has_frame = self._has_ended_frame = True
 
     def note_buffered(self) -> int:
-        """Take note of how many bytes `decoder` holds; returns how many more than before."""
+        """Note how many bytes `decoder` has; return how many more than at the last note."""
         before, self.buffered_bytes = self.buffered_bytes, self.decoder.buffered_bytes
         return self.buffered_bytes - before
 
     @property
     def room_bytes(self) -> int:
-        """How much may be written in this turn before no further answer is made."""
+        """How many bytes may be written in this turn before no further answer is made."""
         return self._room_bytes - self.transport.get_write_buffer_size()
 
     def can_serve(self, room_bytes: int) -> bool:
-        """Return whether something may be served, if there is something, within `room_bytes`."""
+        """Return whether a waiting request may be served within `room_bytes`."""
         return (
             self._unwritten_bytes <= room_bytes
             and (not self._pause_count or bool(self.unmade))
@@ -185,20 +185,20 @@ class Link(asyncio.Protocol):
         )
 
     def is_to_go_on(self) -> bool:
-        """Return whether the next turn is the time to serve what is left now."""
+        """Return whether the next turn may serve the requests that are left."""
         if self._stalled_ms is not None or self.transport.is_closing():
             return False
         return not self._pause_count or bool(self.unmade)
 
     def fall_behind(self) -> None:
-        """Read no more: requests may be left."""
+        """Stop reading, since requests may be left."""
         self._started_ms = None
         if not self._is_behind:
             self._is_behind = True
             self._read_or_not()
 
     def catch_up(self, now_ms: int) -> None:
-        """Take note that nothing is left but what a frame not finished has."""
+        """Note that no request is left, except perhaps the begin of an unfinished frame."""
         if not self.decoder.buffered_bytes:
             self._started_ms = None
         elif self._has_ended_frame or self._started_ms is None:
@@ -209,12 +209,12 @@ class Link(asyncio.Protocol):
             self._read_or_not()
 
     def pause(self) -> None:
-        """Serve no request until `resume` was called as often."""
+        """Serve no request until `resume` was called as often as `pause`."""
         self._pause_count += 1
         self._read_or_not()
 
     def resume(self) -> None:
-        """Take back one `pause`."""
+        """Undo one `pause`."""
         self._pause_count -= 1
         self._read_or_not()
 
@@ -231,11 +231,11 @@ class Link(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """How much was written and is not taken."""
+        """The size of the written answers that the peer has not taken."""
         return self.transport.get_write_buffer_size()
 
     def write(self, head: bytes, body: bytes | None) -> bool:
-        """Take a frame for the next `write_out`; returns whether it is the first."""
+        """Gather a frame for the next `write_out`; return whether the frame is the first."""
         unwritten = self._unwritten
         is_first = not unwritten
         unwritten.append(head)
@@ -246,7 +246,7 @@ class Link(asyncio.Protocol):
         return is_first
 
     def write_out(self, now_ms: int) -> int:
-        """Give the transport the frames; returns how many bytes they have."""
+        """Pass the gathered frames to the transport; return their size."""
         unwritten, self._unwritten = self._unwritten, []
         size, self._unwritten_bytes = self._unwritten_bytes, 0
         if not unwritten or self.transport.is_closing():
@@ -275,7 +275,7 @@ class Link(asyncio.Protocol):
     # -- the end -------------------------------------------------------------------------------
 
     def overdue(self, now_ms: int) -> str | None:
-        """Return why the connection is to be closed, None if it is not."""
+        """Return the exceeded limit for which the connection must be closed, None without one."""
         limits = self._limits
         if not self._has_frame and now_ms - self._opened_ms > limits.first_frame_ms:
             return "no whole frame came in time"
@@ -293,12 +293,12 @@ class Link(asyncio.Protocol):
         self.close(reason)
 
     def cut_off(self, reason: str) -> None:
-        """Close the connection without what the peer has not taken, and log why."""
+        """Close the connection, drop the answers that the peer has not taken, and log why."""
         LOG.info("%s cut off: %s", self.connection.address, reason)
         self.transport.abort()
 
     def close(self, reason: str) -> None:
-        """Close the connection, behind what was written, unless the peer takes nothing."""
+        """Close the connection after its written answers, unless the peer takes no answers."""
         if self.transport.is_closing():
             return
         LOG.debug("close %s: %s", self.connection.address, reason)

@@ -1,6 +1,6 @@
-"""What a machine refused since it contradicts what the machine knows: counted, and logged spaced.
+"""Counts refused requests that contradict a machine's state, and spaces their warnings. Pure.
 
-A peer that is wrong is wrong again and again: a warning for each would drown all others. Pure.
+A wrong peer repeats its requests: a warning for each refusal would drown all other warnings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from sparrowmq.serving.connections import Fact
 
-# From one warning of a kind to the next.
+# The time from one warning of a kind to the next.
 WARNING_INTERVAL_MS = 60_000
 
 Kind = TypeVar("Kind", bound=Enum)
@@ -21,21 +21,21 @@ class Refusals(Generic[Kind]):
     """Counts of refusals by kind.
 
     Args:
-        kinds: all there are; each has a count from the start.
+        kinds: all kinds of refusals; each has a count from the start.
     """
 
     def __init__(self, kinds: type[Kind]) -> None:
         self._counts: dict[Kind, int] = dict.fromkeys(kinds, 0)
-        # When a kind was warned of last, and how many there were then.
+        # By kind, the time of the last warning and the count at that time.
         self._warned: dict[Kind, tuple[int, int]] = {}
 
     @property
     def counts(self) -> Mapping[Kind, int]:
-        """How often each kind was refused."""
+        """The number of refusals of each kind."""
         return self._counts
 
     def note(self, kind: Kind, text: str, *, now_ms: int) -> Sequence[Fact]:
-        """Count a refusal; returns the warning to log, nothing if there was one a moment ago."""
+        """Count a refusal; return the warning to log, () if the last warning is too recent."""
         self._counts[kind] += 1
         warned_ms, warned_count = self._warned.get(kind, (None, 0))
         if warned_ms is not None and now_ms - warned_ms < WARNING_INTERVAL_MS:

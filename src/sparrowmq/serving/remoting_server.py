@@ -1,21 +1,21 @@
 """A TCP server for machines that speak the remoting protocol.
 
-It owns the sockets and nothing else: bytes in, commands to the machine, outputs to bytes. All
-runs on one event loop. Writes are gathered per connection and handed to the transport once per
-turn of the loop; a turn ends with `on_turn`, where the owner does what belongs to a group of
-requests (dispatch, flush) rather than to one. Requests that leave nothing for that, as pulls that
-find something, need no end of a turn: their answers are written as soon as they are served.
+The server owns only the sockets: it decodes bytes, passes commands to the machine, and encodes
+outputs. The server runs on one event loop. Writes are gathered per connection and passed to the
+transport once per turn of the loop. A turn ends with `on_turn`, where the owner does the work of a
+group of requests (dispatch, flush). Requests without such work, such as pulls that find messages,
+need no end of a turn: their answers are written as soon as the requests are served.
 
-Every resource of a peer is bounded (`ServerLimits`): connections, frames begun and not finished,
-silence, and answers the peer does not take. Requests are decoded and served one by one, and only
-while there is time left in the turn and room for an answer. A connection that is left with requests
-is *behind*: no more is read from it, and it goes on when the others have had their turn.
+Every resource of a peer is bounded (`ServerLimits`): connections, unfinished frames, silence, and
+answers that the peer does not take. Requests are decoded and served one by one, only while the turn
+has time left and there is room for an answer. A connection with requests left is *behind*: the
+server reads no more from it, and goes on with it after the other connections' turn.
 
-Speed matters here: what a turn costs, a single send in flight pays alone, and many share
+Speed matters here: a single send in flight pays the whole cost of a turn, and many sends share it
 (benchmarks/against_apache.py).
 
-A server with a certificate speaks TLS and nothing else; the time for a peer's first frame is then
-the time for its handshake too.
+A server with a certificate speaks only TLS. The time for a peer's first frame then includes its
+handshake.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from sparrowmq.serving.link import Link
 from sparrowmq.serving.requests import Request, answer
 from sparrowmq.serving.world import LoopWorld, ServerTimer, ServerWorld
 
-# A peer that does not take its last answers within this is cut off.
+# A peer that does not take its last answers within this many turns is cut off.
 _CLOSING_TURNS_MAX = 50
 _CLOSING_TURN_S = 0.02
 
@@ -59,7 +59,7 @@ LOG = logging.getLogger("sparrowmq.serving")
 
 
 def log_failure(what: str, error: Exception) -> None:
-    """Log what failed; without a traceback where the peer is at fault."""
+    """Log a failure; without a traceback if the peer is at fault."""
     if isinstance(error, ProtocolError):
         LOG.info("%s are closed: %s", what, error)
     else:
@@ -67,18 +67,18 @@ def log_failure(what: str, error: Exception) -> None:
 
 
 class Machine(Protocol):
-    """What a server serves."""
+    """The machine that handles a server's commands."""
 
     def handle(
         self, command: RemotingCommand, connection: Connection, *, now_ms: int, timestamp_ms: int
     ) -> Sequence[Output]:
-        """Take one command and return what to do."""
+        """Handle one command and return its outputs."""
         ...
 
     def connection_closed(
         self, connection: Connection, *, now_ms: int, timestamp_ms: int
     ) -> Sequence[Output]:
-        """Forget a connection and return what to do."""
+        """Forget a connection and return outputs."""
         ...
 
 
@@ -86,15 +86,15 @@ class RemotingServer:
     """Serves one machine on one listening socket.
 
     Args:
-        machine: gets every command; set before `start`.
-        limits: bounds on peers.
-        tls: the context of a server that speaks TLS.
-        takes_plain: whether a server that speaks TLS also serves peers that do not.
+        machine: the machine that handles every command; set before `start`.
+        limits: the bounds on peers.
+        tls: the TLS context; None for no TLS.
+        takes_plain: whether a server with TLS also serves peers without TLS.
         on_turn: called once at the end of each turn of the loop in which commands came.
-        awaits_turn: tells whether what was served needs `on_turn`; None if it always does.
-        world: the loop and the clocks; None for the event loop that runs.
-        on_failure: called with what failed of the server's own, or with a peer's bytes that cannot
-            be read, and the error.
+        awaits_turn: returns whether the served requests need `on_turn`; None if they always do.
+        world: the loop and the clocks; None for the running event loop.
+        on_failure: called with a text and the error, for failures of the server and for bytes of a
+            peer that cannot be read.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class RemotingServer:
         self._awaits_turn = awaits_turn or (lambda: True)
         self._links: dict[Connection, Link] = {}
         self._unwritten: list[Link] = []
-        # Those that can go on in the next turn.
+        # The connections that go on in the next turn.
         self._behind: deque[Link] = deque()
         self._is_turn_due = False
-        # Whether what is served or performed now is written by whoever has it done.
+        # Whether the running call writes out the answers at its end.
         self._is_writer_near = False
-        # Since when requests are served as they come.
+        # When the current turn began.
         self._turn_began_ms = 0
         self._is_stopping = False
         self._server: asyncio.Server | None = None
@@ -134,18 +134,18 @@ class RemotingServer:
         self._refused = 0
         self._descriptors_max = peer_descriptors_max()
         self._started_bytes = 0
-        # At least what all peers have not taken.
+        # An upper bound of the bytes that all peers have not taken.
         self._unsent_bytes = 0
 
     @property
     def connection_count(self) -> int:
-        """Connections open now."""
+        """The number of open connections."""
         return len(self._links)
 
     async def start(self, listening: socket.socket) -> None:
-        """Accept connections on a bound socket, which the server owns from here on.
+        """Accept connections on a bound socket; the server owns the socket from now on.
 
-        Raises: OSError if another socket listens at its address already.
+        Raises: OSError if another socket listens at the address already.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -159,20 +159,20 @@ class RemotingServer:
         self.begin_sweeps()
 
     def make_link(self) -> Link:
-        """Make the server's side of a connection that is being accepted."""
+        """Return the server's side of a connection that is being accepted."""
         return Link(self, self._limits, self._world, tls=self._tls, takes_plain=self._takes_plain)
 
     def begin_sweeps(self) -> None:
-        """Check the limits on time, now and then, from now on."""
+        """Begin to check the limits on time, every `sweep_ms`."""
         self._sweeper = self._world.call_later(self._limits.sweep_ms, self._sweep)
 
     def use_tls(self, tls: ssl.SSLContext) -> None:
-        """Speak TLS by another context with peers to come; the server must have had one."""
+        """Use another TLS context for new connections; the server must have had a context."""
         assert self._tls is not None
         self._tls = tls
 
     def stop_reading(self) -> None:
-        """Accept no more connections and serve no more requests; answers still go out."""
+        """Accept no more connections and serve no more requests; answers are still written."""
         self._is_stopping = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -182,7 +182,7 @@ class RemotingServer:
             link.pause()
 
     async def stop(self) -> None:
-        """Write what is due and close every connection."""
+        """Write the remaining answers and close every connection."""
         self.stop_reading()
         self._write_out()
         for link in list(self._links.values()):
@@ -195,7 +195,7 @@ class RemotingServer:
             link.transport.abort()
 
     def perform(self, outputs: Sequence[Output]) -> None:
-        """Carry out what the machine said; writes go out at the end of this turn."""
+        """Carry out the machine's outputs; writes go out at the end of this turn."""
         links = self._links
         for output in outputs:
             if isinstance(output, Fact):
@@ -226,7 +226,7 @@ class RemotingServer:
                 self.end_turn_soon()
 
     def end_turn_soon(self) -> None:
-        """Have a turn end, and `on_turn` called, when the loop has served what is ready now."""
+        """End a turn, and call `on_turn`, once the loop has served all events that are ready."""
         if not self._is_turn_due:
             self._is_turn_due = True
             self._turn_began_ms = self._monotonic_ms()
@@ -249,7 +249,7 @@ class RemotingServer:
                 self.end_turn_soon()
 
     def _write_out(self) -> None:
-        # Those whose bytes the kernel takes at once have none left of earlier turns here.
+        # A connection whose bytes the kernel takes at once has none left from earlier turns.
         if self._unsent_bytes > self._limits.unsent_bytes_max:
             self._measure_unsent()
         if not self._unwritten:
@@ -260,7 +260,7 @@ class RemotingServer:
             self._unsent_bytes += link.write_out(now_ms)
 
     def _measure_unsent(self) -> None:
-        """Find out how much is not taken, and cut off who has taken nothing for longest."""
+        """Measure the bytes not taken, and cut off the peers that have left some for longest."""
         slow = [link for link in self._links.values() if link.unsent_bytes]
         total = sum(link.unsent_bytes for link in slow)
         slow.sort(key=lambda link: link.unsent_since_ms, reverse=True)
@@ -271,7 +271,7 @@ class RemotingServer:
         self._unsent_bytes = total
 
     def opened(self, link: Link) -> Connection | None:
-        """Take an accepted connection in, unless there are too many."""
+        """Register an accepted connection, unless there are too many; None refuses it."""
         self._accepted += 1
         if (
             len(self._links) >= self._limits.connections_max
@@ -285,7 +285,7 @@ class RemotingServer:
         return connection
 
     def received(self, link: Link, data: bytes) -> None:
-        """Take bytes that came, and serve the requests that they complete."""
+        """Take in received bytes, and serve the requests that they complete."""
         now_ms = self._monotonic_ms()
         if now_ms > self._turn_began_ms and not self._is_turn_due:
             self._turn_began_ms = now_ms
@@ -299,14 +299,14 @@ class RemotingServer:
             link.refuse("too many bytes of frames that are not finished or not served")
         if self._is_turn_due:
             return
-        # A turn of some length ends, whatever was served: who is behind goes on then.
+        # A turn that has lasted ends in any case: connections that are behind go on then.
         if self._behind or self._awaits_turn() or self._monotonic_ms() > self._turn_began_ms:
             self.end_turn_soon()
         else:
             self._write_out()
 
     def go_on(self, link: Link) -> None:
-        """Serve what waits of a connection that has room again."""
+        """Serve the waiting requests of a connection that has room again."""
         self._serve_soon(link)
 
     def _serve_soon(self, link: Link) -> None:
@@ -328,7 +328,7 @@ class RemotingServer:
             now_ms = self._monotonic_ms()
 
     def _serve(self, link: Link, now_ms: int, until_ms: int) -> None:
-        """Serve what waits of a connection while there is time and room."""
+        """Serve the waiting requests of a connection while there is time and room."""
         if self._is_stopping:
             return
         timestamp_ms = self._world.timestamp_ms()
@@ -362,7 +362,7 @@ class RemotingServer:
             return ()
 
     def _handle_next(self, link: Link, now_ms: int, timestamp_ms: int) -> Sequence[Output] | None:
-        """Have the machine take the next request; None if there is none."""
+        """Pass the next request to the machine; None if there is no request."""
         connection = link.connection
         try:
             command = link.decoder.next_command()
@@ -425,7 +425,7 @@ class RemotingServer:
 def bind(host: str, port: int) -> socket.socket:
     """Return a bound, not yet listening TCP socket; port 0 takes any free one.
 
-    Raises: OSError, with the address in its text, if that is not possible.
+    Raises: OSError, with the address in its text, if the address cannot be bound.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -458,7 +458,7 @@ def _encode_head(command: RemotingCommand) -> bytes:
 
 
 def _refuse(request: Request, refused: RefusedHeader) -> Sequence[Output]:
-    """Answer a request whose header is refused; an answer of that kind is dropped."""
+    """Answer a request whose header is refused; a refused answer is dropped."""
     if request.command.is_response:
         return ()
     return answer(request, ResponseCode.MESSAGE_ILLEGAL, remark=str(refused))

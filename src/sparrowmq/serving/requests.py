@@ -1,4 +1,4 @@
-"""One request inside a serving machine, and how it is answered. Pure."""
+"""One request inside a serving machine, and the ways to answer it. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.serving.connections import Connection, Fact, Output, Produce, Reply
 
-# FAQUrl.suggestTodo's suffix, which clients print and some match.
+# FAQUrl.suggestTodo's suffix, which clients print and some clients match.
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
-# Stands before the reason in the answer to a request that access control does not let pass.
+# The prefix of the reason in the answer to a request that access control denies.
 DENIED = "org.apache.rocketmq.acl.common.AclException: "
 
 
 class Request(NamedTuple):
-    """A command, where it came from and when."""
+    """A command with its connection and its time."""
 
     command: RemotingCommand
     connection: Connection
@@ -31,10 +31,10 @@ Processor: TypeAlias = Callable[[State, Request], Sequence[Output]]
 
 
 class Refusal(Exception):
-    """A request that is answered with an error; processors raise it, `serve` answers.
+    """The error answer to a request: processors raise it, and `serve` answers with it.
 
     Args:
-        facts: what an operator may want to know of it.
+        facts: facts for the operator.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ def answer(
     ext_fields: Mapping[str, str] | None = None,
     body: bytes | None = None,
 ) -> Sequence[Output]:
-    """Return the reply, or nothing if the request is one-way."""
+    """Return the reply, or () if the request is one-way."""
     command = request.command
     if command.is_oneway:
         return ()
@@ -76,14 +76,14 @@ def answer(
 
 
 def deny(request: Request, reason: str) -> Sequence[Output]:
-    """Answer a request that access control does not let pass, as RocketMQ does."""
+    """Answer a request that access control denies, as RocketMQ does."""
     return answer(request, ResponseCode.SYSTEM_ERROR, remark=f"{DENIED}{reason}")
 
 
 def serve(
     processors: Mapping[int, Processor[State]], state: State, request: Request
 ) -> Sequence[Output]:
-    """Have the processor of the request's code serve it; errors become answers."""
+    """Call the processor of the request's code; errors become answers."""
     command = request.command
     processor = processors.get(command.code)
     try:
@@ -97,17 +97,17 @@ def serve(
         return _answer_error(request, error)
 
 
-# Makes an answer that takes long: yields where others may go first.
+# The steps of an answer that takes long; a yield lets other requests run.
 Steps: TypeAlias = Generator[None, None, Sequence[Output]]
 
 
 def answer_in_steps(request: Request, steps: Steps) -> Sequence[Output]:
-    """Have an answer made that takes long, a step at a time; other requests are served in between.
+    """Make an answer that takes long, a step at a time; other requests are served in between.
 
     Args:
-        request: what is answered.
-        steps: yields where others may go first, and returns the outputs. What it reads may have
-            changed at each of these places. Its errors become answers.
+        request: the request to answer.
+        steps: yields at points where other requests may run, and returns the outputs. The state
+            may have changed after each yield. Errors become answers.
     """
 
     def step() -> Sequence[Output]:

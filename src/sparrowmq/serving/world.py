@@ -1,4 +1,4 @@
-"""What a server needs of the world beside its connections: the time, and turns of a loop.
+"""The clocks and the loop that a server needs besides its connections.
 
 Production runs on an event loop; the simulation runs the same server in virtual time.
 """
@@ -13,10 +13,10 @@ from sparrowmq.calling import clock
 
 
 class ServerTimer(Protocol):
-    """A call to come."""
+    """A call that is to be made later."""
 
     def cancel(self) -> None:
-        """Have it not happen."""
+        """Cancel the call."""
         ...
 
 
@@ -32,7 +32,7 @@ class ServerWorld(Protocol):
         ...
 
     def call_soon(self, function: Callable[[], None], /) -> object:
-        """Call a function once what is ready now was served."""
+        """Call a function after all events that are ready now."""
         ...
 
     def call_later(self, delay_ms: int, function: Callable[[], None], /) -> ServerTimer:
@@ -41,10 +41,10 @@ class ServerWorld(Protocol):
 
 
 class LoopWorld:
-    """The event loop that runs, and the machine's clocks.
+    """The running event loop, and the machine's clocks.
 
     Args:
-        timestamp_ms: the wall clock, where it is another one.
+        timestamp_ms: a wall clock that replaces the machine's.
     """
 
     def __init__(self, *, timestamp_ms: Callable[[], int] = clock.timestamp_ms) -> None:
