@@ -1,6 +1,6 @@
 """The Spark data source `rocketmq`, and a Spark session that runs wherever Python does.
 
-Importing this package needs neither Spark nor Java; calling `spark_session` does.
+Importing this package needs neither Spark nor Java; calling `spark_session` needs both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reader of a batch: everything between two offsets, fixed when the query is planned."""
+"""The reader of a batch: all messages between offsets that are fixed when Spark plans the query."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RocketMQReader(DataSourceReader):
     """Reads a batch.
 
     Args:
-        options: of the read.
+        options: the options of the read.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -36,9 +36,9 @@ class RocketMQReader(DataSourceReader):
 
     @clear
     def partitions(self) -> Sequence[InputPartition]:
-        """Fix where the batch begins and ends, and deal it out.
+        """Fix the batch's start and end offsets, and divide the batch into partitions.
 
-        Raises: RocketMQError if the cluster cannot be asked, or the offsets cannot be read.
+        Raises: RocketMQError if the cluster does not answer, or the offsets cannot be read.
         """
         options = self._options
         cluster = connect(options)

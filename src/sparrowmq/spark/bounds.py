@@ -1,8 +1,8 @@
-"""What a queue holds, what a query has read of it, and what is lost in between. Pure.
+"""Decides the offsets of a read from the bounds of its queues, and finds losses. Pure.
 
-Every decision of a read about offsets is made here: where it begins, how far a micro-batch goes,
-and whether messages are gone that it should have read. A loss is a value; the readers turn it into
-an error, or with `failOnDataLoss=false` into a warning and a skip:
+This module decides where a read begins, how far a micro-batch goes, and whether messages that the
+read should return are gone. A loss is a value. The readers turn a loss into an error, or with
+`failOnDataLoss=false` into a warning and a skip:
 
 | found                                    | with `failOnDataLoss=false`                       |
 |------------------------------------------|---------------------------------------------------|
@@ -26,14 +26,14 @@ from sparrowmq.spark.planning import QueueRange, limit_ranges
 
 
 class QueueBounds(NamedTuple):
-    """The first offset a queue keeps, and the one that its next message will get."""
+    """The offset of a queue's first message, and the offset of its next message."""
 
     min_offset: int
     max_offset: int
 
 
 class Loss(NamedTuple):
-    """Messages of a queue that cannot be read any more, in words for people."""
+    """Messages of a queue that can no longer be read, with a text for the user."""
 
     queue: MessageQueue
     what: str
@@ -49,11 +49,11 @@ Bounds: TypeAlias = Mapping[MessageQueue, QueueBounds]
 
 @dataclass(frozen=True, slots=True)
 class OffsetChoice:
-    """Where to start or end: one stand-in for all queues, or offsets by queue.
+    """A start or end: one stand-in for all queues, or offsets by queue.
 
     Args:
         everywhere: EARLIEST or LATEST, for each queue that `offsets` does not name.
-        offsets: offsets by queue; may hold EARLIEST and LATEST too.
+        offsets: offsets by queue; EARLIEST and LATEST are allowed as values.
     """
 
     everywhere: int
@@ -62,7 +62,7 @@ class OffsetChoice:
 
 @dataclass(frozen=True, slots=True)
 class GroupChoice:
-    """Begin where a group has committed.
+    """Begin at the committed offsets of a group.
 
     Args:
         fallback: EARLIEST or LATEST, for a queue without a committed offset.
@@ -76,9 +76,9 @@ class TimestampChoice:
     """Begin or end at the first message stored at or after a wall-clock time.
 
     Args:
-        everywhere_timestamp_ms: for each queue that `timestamps_ms` does not name; None for none.
+        everywhere_timestamp_ms: the time for queues that `timestamps_ms` does not name, or None.
         timestamps_ms: times by queue.
-        rest: EARLIEST or LATEST, for a queue that has no time.
+        rest: EARLIEST or LATEST, for queues without a time.
     """
 
     everywhere_timestamp_ms: int | None
@@ -86,12 +86,12 @@ class TimestampChoice:
     rest: int
 
 
-# What a user may say about where to begin or to end.
+# A user's choice of the start or the end.
 StartChoice: TypeAlias = OffsetChoice | GroupChoice | TimestampChoice
 
 
 class ResolvedOffsets(NamedTuple):
-    """Offsets, and what was found missing on the way to them."""
+    """Offsets, and the losses found while resolving them."""
 
     offsets: dict[MessageQueue, int]
     losses: list[Loss]
@@ -100,7 +100,7 @@ class ResolvedOffsets(NamedTuple):
 def resolve_choice(choice: OffsetChoice, bounds: Bounds) -> ResolvedOffsets:
     """Turn a user's choice into one offset for each queue.
 
-    Raises: ConfigError if the choice names a queue that is not there.
+    Raises: ConfigError if the choice names a queue that does not exist.
     """
     wanted = choice.offsets or {}
     for queue in sorted(wanted):
@@ -135,19 +135,19 @@ def choose_end(
     bytes_max: int | None = None,
     row_sizes: Offsets = MappingProxyType({}),
 ) -> ResolvedOffsets:
-    """Choose how far the next micro-batch reads.
+    """Choose the end offsets of the next micro-batch.
 
     Args:
-        start: where the last one ended.
-        bounds: what the queues hold now.
-        frozen: where the query must end (Trigger.AvailableNow); queues it does not name are left
-            for the next run. None while there is no end.
+        start: the end offsets of the last micro-batch.
+        bounds: the current bounds of the queues.
+        frozen: the end offsets of the query (Trigger.AvailableNow); other queues are left to the
+            next run. None for a query without an end.
         rows_max: the most offsets of the batch; None for all.
-        rows_min: with fewer offsets to read there is no batch yet.
-        bytes_max: about the most bytes of the batch; None for all.
-        row_sizes: about how many bytes a message has, by queue, where `bytes_max` is given.
+        rows_min: the fewest offsets of a batch; with fewer to read no batch begins.
+        bytes_max: the approximate limit of the batch in bytes; None for no limit.
+        row_sizes: the approximate size of a message, by queue, if `bytes_max` is given.
 
-    Returns: the ends; equal to `start` if there is nothing to read.
+    Returns: the ends; equal to `start` if no batch begins.
     """
     answer = ResolvedOffsets(dict(start), [])
     ranges: list[QueueRange] = []
@@ -188,9 +188,10 @@ def choose_end(
 
 
 def ranges_between(start: Offsets, end: Offsets) -> list[QueueRange]:
-    """Return what a micro-batch reads: per queue of `end`, from its start, or 0 where it is new.
+    """Return the ranges of a micro-batch: for each queue of `end` from its start, 0 if it is new.
 
-    A queue that ends before its start was cut back, which `choose_end` has reported: nothing of it.
+    A queue that ends before its start has lost messages, which `choose_end` has reported; it has no
+    range.
     """
     ranges = [QueueRange(queue, start.get(queue, 0), end[queue]) for queue in sorted(end)]
     return [each for each in ranges if each.rows > 0]

@@ -1,8 +1,8 @@
-"""The cluster as readers see it: its queues, what they hold, and where their brokers are.
+"""The cluster as readers see it: its queues, their bounds, and the addresses of their brokers.
 
-One `Cluster` serves a Python process: the driver-side process of a query, and each executor worker,
-whose connections so outlive the task that made them (`connect`). Everything on the wire is an
-operation of `sparrowmq.client`, run by the calling thread.
+Each Python process has one `Cluster`: the driver-side process of a query, and each executor worker.
+A worker's connections therefore outlive the task that made them (`connect`). All requests are
+operations of `sparrowmq.client`, run by the calling thread.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from sparrowmq.spark.tls_options import TlsFiles
 
 T = TypeVar("T")
 
-# How old a route may be when a micro-batch is planned: new queues are read this much later.
+# How old a route may be when a micro-batch is planned. New queues are read at most this much later.
 ROUTE_AGE_MS_MAX = 1_000
 # How old bounds may be: with a trigger interval of 0 Spark asks every 10 ms, even when idle.
 BOUNDS_AGE_MS_MAX = 50
-# Clusters of which one process keeps connections; one query reads one.
+# The most clusters to which one process keeps connections; a query reads one cluster.
 CLUSTERS_MAX = 8
-# Pauses between attempts double up to this.
+# The longest pause between attempts; pauses double up to it.
 RETRY_PAUSE_MS_MAX = 3_000
 
-# A broker that starts, stops or is overloaded says so by one of these.
+# The codes by which a broker answers while it starts, stops or is overloaded.
 _PASSING_CODES = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
@@ -53,7 +53,7 @@ _PASSING_CODES = frozenset(
 )
 
 
-# A broker that gives no table of a topic may still answer for its queues.
+# A broker that returns no table of a topic may still answer for single queues.
 _NO_TABLE_CODES = frozenset(
     {
         ResponseCode.NO_PERMISSION,
@@ -64,13 +64,13 @@ _NO_TABLE_CODES = frozenset(
 
 
 class Patience(NamedTuple):
-    """How often to try again, and how long to wait before."""
+    """How often to try again, and how long to pause before each attempt."""
 
     retries: int
     interval_ms: int
 
     def pause_ms(self, failures: int) -> int:
-        """Return the pause after so many failures, counted from 1."""
+        """Return the pause after a number of failures, counted from 1."""
         return min(self.interval_ms << min(failures - 1, 16), RETRY_PAUSE_MS_MAX)
 
 
@@ -82,7 +82,7 @@ def is_passing(error: SparrowError) -> bool:
 
 
 def persist(patience: Patience, attempt: Callable[[], Operation[T]]) -> Operation[T]:
-    """Run an operation until it succeeds, fails for good, or patience ends.
+    """Run an operation until it succeeds, fails for good, or the attempts are used up.
 
     Raises: the last attempt's error.
     """
@@ -97,7 +97,7 @@ def persist(patience: Patience, attempt: Callable[[], Operation[T]]) -> Operatio
 
 
 class ClusterOptions(Protocol):
-    """The options that say which cluster, and who asks; of a read and of a write."""
+    """The options of a read or a write that name the cluster and the credentials."""
 
     @property
     def name_servers(self) -> tuple[str, ...]: ...  # noqa: D102
@@ -116,16 +116,16 @@ class ClusterOptions(Protocol):
 
 
 class Cluster:
-    """Connections to a cluster, and what is known of its routes.
+    """Connections to a cluster, and the known routes.
 
     Args:
-        name_servers: their addresses.
-        request_timeout_ms: patience for one answer.
-        credentials: by which requests are signed; None for no signatures.
-        tls: the files of connections by TLS; None for none.
-        namespace: of the topics and groups that are named here plainly.
+        name_servers: the addresses of the name servers.
+        request_timeout_ms: the time-out of one request.
+        credentials: the credentials that sign requests; None for no signatures.
+        tls: the files of TLS connections; None for no TLS.
+        namespace: the namespace of the topics and groups; names here do not contain it.
 
-    Raises: ConfigError if such a file cannot be used.
+    Raises: ConfigError if a TLS file cannot be used.
     """
 
     def __init__(
@@ -145,13 +145,13 @@ class Cluster:
         self._routes = RouteCache()
 
     def run(self, operation: Operation[T]) -> T:
-        """Run an operation on the calling thread; its requests are named if need be."""
+        """Run an operation on the calling thread, with the namespace in its requests."""
         if self.namespace != NO_NAMESPACE:
             operation = named(operation, self.namespace)
         return self.driver.run(operation)
 
     def list_topics(self) -> Operation[list[str]]:
-        """Ask for all topics of the namespace but RocketMQ's own, in order.
+        """Ask for all topics of the namespace except RocketMQ's own, in order.
 
         Raises: ConnectFailed, BrokerError.
         """
@@ -169,9 +169,9 @@ class Cluster:
         )
 
     def address(self, broker_name: str) -> str:
-        """Return where the broker is, by the routes known.
+        """Return the broker's address from the known routes.
 
-        Raises: TopicRouteNotFound if no route names it.
+        Raises: TopicRouteNotFound if no route names the broker.
         """
         address = self._routes.address(broker_name)
         if address is None:
@@ -179,7 +179,7 @@ class Cluster:
         return address
 
     def refresh(self, topics: Collection[str], *, age_ms_max: int = 0) -> Operation[None]:
-        """Ask for routes that are older.
+        """Ask for the routes of topics whose known route is older than `age_ms_max`.
 
         Raises: TopicRouteNotFound, ConnectFailed, BrokerError.
         """
@@ -192,22 +192,22 @@ class Cluster:
             for topic, route in known.items()
             if route is None or now_ms - route.fetched_ms > age_ms_max
         ]
-        # One at a time finds a name server that answers; the others follow it.
+        # The first look-up finds a name server that answers; the other look-ups use it.
         yield from gather(asked[:1], name="route")
         yield from gather(asked[1:], name="routes")
 
     def find_queues(self, topics: Collection[str]) -> frozenset[MessageQueue]:
-        """Return the readable queues of topics, by the routes known."""
+        """Return the readable queues of topics, from the known routes."""
         routes = (self._routes.find(topic) for topic in topics)
         return frozenset(queue for route in routes if route for queue in route.subscribe_queues)
 
     def fetch_bounds(
         self, queues: Collection[MessageQueue]
     ) -> Operation[dict[MessageQueue, QueueBounds]]:
-        """Ask the brokers what queues hold: one request for each topic of a broker.
+        """Ask the brokers for the bounds of queues, with one request for each topic of a broker.
 
-        Queues that the answer leaves out are asked for one by one, and so are all queues of a
-        topic whose table a broker does not give.
+        Queues that the answer leaves out are asked for one by one, and so are all queues of a topic
+        whose table a broker does not return.
         """
         by_topic: dict[tuple[str, str], list[MessageQueue]] = {}
         for queue in sorted(queues):
@@ -223,7 +223,7 @@ class Cluster:
             left += [queue for queue in mine if queue.queue_id not in table]
         one_by_one = yield from gather([self._fetch_bounds(q) for q in left], name="bounds")
         found.update(zip(left, one_by_one, strict=True))
-        # A queue whose messages were all deleted begins where it ends.
+        # A queue whose messages were all deleted begins at its end.
         return {
             queue: QueueBounds(min(low, high), high) for queue, (low, high) in sorted(found.items())
         }
@@ -264,14 +264,14 @@ class Cluster:
 
 
 def connect(options: ClusterOptions) -> Cluster:
-    """Return this process's cluster for these name servers; made at the first call.
+    """Return this process's cluster for these options; the first call makes it.
 
     Spark keeps its Python workers, so connections serve many tasks and micro-batches.
 
-    Raises: ConfigError if a file of its TLS cannot be used.
+    Raises: ConfigError if a TLS file cannot be used.
     """
     keys = options.access_key, options.secret_key, options.security_token
-    # The process id keeps a forked process from its parent's connections.
+    # The process id in the key keeps a forked process from using its parent's connections.
     key = (
         os.getpid(),
         options.name_servers,
@@ -310,11 +310,11 @@ def _credentials(options: ClusterOptions) -> Credentials | None:
 
 
 def disconnect() -> None:
-    """Close this process's connections; the next `connect` makes new ones."""
+    """Close this process's connections; the next `connect` opens new ones."""
     while _CLUSTERS:
         _, cluster = _CLUSTERS.popitem()
         cluster.driver.close()
 
 
-# What `connect` keeps for the life of a worker process, which nothing else could.
+# The clusters that `connect` keeps. Only a module can keep them for a worker process's life.
 _CLUSTERS: dict[tuple[object, ...], Cluster] = {}

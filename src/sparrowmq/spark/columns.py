@@ -1,16 +1,16 @@
-"""A whole pull answer to Arrow columns at once, with NumPy over the record headers.
+"""Decode a whole pull answer into Arrow columns at once, with NumPy over the record headers.
 
-A pull answer is a buffer of records back to back. Decoding it message by message in Python costs
-several microseconds each; here Python touches a message once, to find where it begins, and each
-column asked for costs a few vector operations:
+A pull answer is a buffer of records back to back. Decoding message by message in Python costs
+several microseconds per message. Here Python touches a message once, to find its begin, and each
+requested column costs a few vector operations:
 
 - a fixed field is one gather of big-endian numbers at `start + its distance`;
 - a variable field is one Arrow `take`: the buffer itself, cut at every begin and end of the field,
   is seen as a binary array of which every second element is wanted, so bytes are copied once;
 - properties are taken into one text, whose separators (0x01, 0x02) NumPy finds all at once.
 
-What vectors cannot do falls back to Python for the rows concerned: inflating compressed bodies, and
-property texts that repeat a name or are not UTF-8.
+Python handles the rows that vector operations cannot: compressed bodies, and property texts that
+repeat a name or are not UTF-8.
 
 Record layout (big-endian; B and S are 8 for an IPv4 host and 20 for IPv6, by two bits of sysFlag):
 
@@ -66,14 +66,14 @@ from sparrowmq.spark.row_encoding import NO_USER_PROPERTIES
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-# So many inflated bytes end a batch. With the largest body behind them, and with Arrow's copy of
-# both, that is 64 MiB at most.
+# A batch ends at this many inflated bytes. Together with the largest body after them, and with
+# Arrow's copy of both, a batch has 64 MiB at most.
 BATCH_INFLATED_BYTES = 16 * 1024 * 1024
 _BODY_COLUMNS = frozenset({"body", "value"})
 _RECORD_SIZE_MIN = 91
 _SIZE = struct.Struct(">i")
-# How many records are first thought to have one size, and how many are looked at one by one where
-# they have not.
+# How many records are first assumed to have one size, and how many are read one by one if their
+# sizes differ.
 _WINDOW_MIN = 32
 _STEPS_MAX = 512
 _HEX = np.frombuffer(
@@ -83,7 +83,7 @@ _NAME_VALUE_SEPARATOR = 1
 _PROPERTY_SEPARATOR = 2
 
 _TEXT_MAP = pa.map_(pa.string(), pa.string())
-# Kafka's, with the name that Spark gives to elements.
+# The header type of Spark's source for Kafka, with Spark's name of list elements.
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _HEADERS = pa.list_(pa.field("element", _HEADER))
 _INSTANT = pa.timestamp("us", tz="UTC")
@@ -119,15 +119,15 @@ _TYPES: dict[str, pa.DataType] = {
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """Return the Arrow schema of these columns, exactly as Spark demands it."""
+    """Return the Arrow schema of these columns, exactly as Spark requires it."""
     fields = [pa.field(name, _TYPES[name]) for name in names]
     return pa.schema(fields)
 
 
 def find_starts(records: bytes) -> Ints:
-    """Return where each record of a buffer begins.
+    """Return the begin of each record of a buffer.
 
-    Records of one size in a row are found many at once; of others each is looked at.
+    Neighbouring records of one size are found many at once; other records one by one.
 
     Raises: RemoteProtocolError if the sizes do not lead exactly to the buffer's end.
     """
@@ -156,7 +156,7 @@ def find_starts(records: bytes) -> Ints:
 
 
 def _step(records: bytes, position: int) -> tuple[Ints, int]:
-    """Return where the next few records begin, and the last of them ends."""
+    """Return the begins of the next few records, and the end of the last of them."""
     starts: list[int] = []
     end = len(records)
     while position + 4 <= end and len(starts) < _STEPS_MAX:
@@ -183,7 +183,7 @@ def gather_numbers(records: bytes, positions: Ints, kind: str) -> Ints:
 
 
 def store_timestamps_ms(records: bytes, starts: Ints) -> Ints:
-    """Return when each record was stored."""
+    """Return the store time of each record."""
     return gather_numbers(records, _lay_out(records, starts).store_timestamp_at, ">i8")
 
 
@@ -193,7 +193,7 @@ def queue_offsets(records: bytes, starts: Ints) -> Ints:
 
 
 def select_tags(records: bytes, starts: Ints, tags: frozenset[str]) -> Ints:
-    """Return where those of the records begin that have one of the tags."""
+    """Return the begins of the records with one of the tags."""
     if len(starts) == 0:
         return starts
     context = _Context(records, starts, _lay_out(records, starts), "", 0)
@@ -214,16 +214,16 @@ def decode_columns(
     partition: int | Ints = 0,
     on_unreadable: Callable[[int, str], None],
 ) -> Iterator[pa.RecordBatch]:
-    """Decode records into batches: one, or several where compressed bodies inflate to much.
+    """Decode records into batches: one batch, or several if compressed bodies inflate to much.
 
     Args:
         records: the buffer.
-        starts: where the wanted records begin, ascending (`find_starts`, or a part of it).
-        schema: of `arrow_schema`.
-        broker_name: the broker from which the records came; no record holds it.
+        starts: the begins of the records to decode, ascending (from `find_starts`).
+        schema: a schema of `arrow_schema`.
+        broker_name: the broker of the records; a record does not name its broker.
         partition: the number for the column `partition`, of all records or of each.
-        on_unreadable: called with where a record begins whose body cannot be read, and why; the
-            row is left out unless the call raises.
+        on_unreadable: called with the begin of a record whose body cannot be read, and the reason;
+            the row is left out unless the call raises.
 
     Raises: RemoteProtocolError if a record contradicts its own sizes.
     """
@@ -251,7 +251,7 @@ def _inflate_rows(
     is_compressed: npt.NDArray[np.bool_],
     on_unreadable: Callable[[int, str], None],
 ) -> Iterator[tuple[Ints, dict[int, bytes]]]:
-    """Yield the rows of one batch after the other, with inflated bodies by place in the batch."""
+    """Yield the rows of each batch, with inflated bodies by their place in the batch."""
     rows: list[int] = []
     inflated: dict[int, bytes] = {}
     size = 0
@@ -282,7 +282,7 @@ def _inflate(body: bytes, sys_flag: int) -> bytes:
 
 
 def plain_topics(batch: pa.RecordBatch, namespace: Namespace) -> pa.RecordBatch:
-    """Return rows whose column `topic`, if there is one, has the names without a namespace."""
+    """Return the rows with the namespace removed from the column `topic`, if there is one."""
     at = batch.schema.get_field_index("topic")
     if at < 0 or namespace == NO_NAMESPACE:
         return batch
@@ -294,7 +294,7 @@ def plain_topics(batch: pa.RecordBatch, namespace: Namespace) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where the parts of each record lie, as positions in the buffer."""
+    """The positions of the parts of each record in the buffer."""
 
     sys_flags: Ints
     store_timestamp_at: Ints
@@ -316,7 +316,7 @@ class _Context:
     broker_name: str
     partition: int | Ints
     parts: _Parts | None = None
-    # Bodies by row that do not stand in the records as they are to be shown.
+    # Bodies by row that were inflated, and so differ from the bodies in the records.
     inflated: dict[int, bytes] = field(default_factory=dict)
 
     @property
@@ -385,7 +385,8 @@ def _check(ok: npt.NDArray[np.bool_], records: bytes, starts: Ints, message: str
 def _take(records: bytes | Bytes, begins: Ints, ends: Ints, kind: pa.DataType) -> pa.Array:
     """Copy the slices of a buffer into a binary or string array.
 
-    Slices must be in order and may not overlap. A string array is not checked to be UTF-8.
+    Slices must be in order and may not overlap. The bytes of a string array are not checked as
+    UTF-8.
     """
     count = len(begins)
     cuts = np.empty(2 * count + 1, dtype=np.int32)
@@ -492,8 +493,8 @@ def _hosts(context: _Context, begins: Ints, ends: Ints) -> pa.Array:
 class _Parts:
     """The property texts of all rows, cut at every 0x02.
 
-    Each text is taken together with the byte before it, which then is made an 0x02; `cuts` is where
-    the texts begin so, and the end of the last.
+    Each text is copied with the byte before it, which is then set to 0x02. `cuts` has the begins of
+    these texts, and the end of the last text.
     """
 
     text: Bytes
@@ -502,7 +503,7 @@ class _Parts:
     ends: Ints
 
     def rows_of(self, begins: Ints) -> Ints:
-        """Return the row in which each part lies."""
+        """Return the row of each part."""
         rows: Ints = np.searchsorted(self.cuts, begins, side="right") - 1
         return rows
 
@@ -522,7 +523,7 @@ def _split_parts(context: _Context) -> _Parts:
 
 @dataclass(frozen=True, slots=True)
 class _Properties:
-    """All properties of all rows, in the order of the text: the row of each, and where it lies."""
+    """All properties of all rows, in the order of the text: their rows and their places."""
 
     text: Bytes
     row: Ints

@@ -19,11 +19,11 @@ _LEFT_OUT = (*RESERVED_PROPERTIES, PROPERTY_WRITE_ID, CRC_PROPERTY)
 
 
 def to_dlq(frame: DataFrame, group: str) -> DataFrame:
-    """Return rows to write to `%DLQ%group`, with where they come from as two properties.
+    """Return rows to write to `%DLQ%group`, with two properties that name their origin.
 
     Args:
-        frame: rows of a read with the columns topic, msgId, tags, keys, body and properties, as
-            the profiles default and full have them.
+        frame: rows of a read with the columns topic, msgId, tags, keys, body and properties, as in
+            the profiles default and full.
         group: the consumer group.
 
     Raises: ConfigError if no group may have this name.
@@ -33,7 +33,7 @@ def to_dlq(frame: DataFrame, group: str) -> DataFrame:
     own = f"map_filter(coalesce(properties, map()), (name, value) -> name NOT IN ({left_out}))"
     origins = f"'{_ORIGIN_TOPIC}', '{_ORIGIN_MESSAGE_ID}'"
     kept = f"map_filter({own}, (name, value) -> name NOT IN ({origins}))"
-    # What was a dead letter before keeps its first origin.
+    # A row that was a dead letter before keeps its first origin.
     origin = (
         f"map('{_ORIGIN_TOPIC}', coalesce(properties['{_ORIGIN_TOPIC}'], topic), "
         f"'{_ORIGIN_MESSAGE_ID}', coalesce(properties['{_ORIGIN_MESSAGE_ID}'], msgId))"

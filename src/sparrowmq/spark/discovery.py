@@ -1,4 +1,4 @@
-"""Find the queues of a read and what they hold, with patience once a read is under way."""
+"""Find the queues of a read and their bounds; a read under way repeats failed requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_PATIENCE = Patience(0, 0)
 
 
 class Discovery(NamedTuple):
-    """What was found: all queues of the topics, and what those that are read hold."""
+    """All queues of the topics, and the bounds of the queues to read."""
 
     queues: frozenset[MessageQueue]
     bounds: dict[MessageQueue, QueueBounds]
@@ -30,17 +30,17 @@ def discover(
     patience: Patience = NO_PATIENCE,
     route_age_ms_max: int = 0,
 ) -> Operation[Discovery]:
-    """Find the queues of a read and what each holds.
+    """Find the queues of a read and the bounds of each.
 
     Args:
-        expected: queues that were there before. While one is missing, the broker may only be
-            restarting, so that it is looked for again; when patience ends it is left out.
-        patience: how often to try again; a query that begins has none, so that a wrong address
-            or topic is an error at once.
+        expected: queues that existed before. A missing queue's broker may be restarting, so the
+            queue is looked for again; when the attempts are used up, the queue is left out.
+        patience: how often to try again; a query that begins does not try again, so that a wrong
+            address or topic is an error at once.
         route_age_ms_max: how old a route may be.
 
     Raises: TopicRouteNotFound, ConnectFailed, TransportError, BrokerError; ConfigError if `assign`
-        names a queue that is not there, or no topic matches `topicPattern`.
+    names a queue that does not exist, or no topic matches `topicPattern`.
     """
     missing: frozenset[MessageQueue] = frozenset()
     queues: frozenset[MessageQueue] = frozenset()

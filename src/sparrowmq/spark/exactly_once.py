@@ -1,4 +1,4 @@
-"""Rows of a read without those that a write with `exactlyOnce` has sent again."""
+"""Rows of a read without the repetitions of a write with `exactlyOnce`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _READ_TIME = "__read_timestamp"
 
 
 def exactly_once(frame: DataFrame, *, within: str = "1 day") -> DataFrame:
-    """Return the rows of a read, each message once, however often its write was repeated.
+    """Return the rows of a read with each message once, even if its write was repeated.
 
-    Messages without the id of `exactlyOnce` are all kept. A stream keeps ids in Spark's state store
-    for `within`, at most twice as long; time counts from the micro-batch that reads a message, so
-    no message is late and none is lost.
+    All messages without an id of `exactlyOnce` are kept. A stream keeps ids in Spark's state store
+    for `within`, and at most twice as long. The time counts from the micro-batch that reads a
+    message, so no message is late and none is lost.
 
     Args:
         frame: rows of a read, batch or stream, with the columns topic, brokerName, queueId,
-            queueOffset and properties, as the profiles default and full have them.
-        within: of a stream: how far apart two of one id may be read; an interval of Spark's.
-            Longer than the query that writes may be down.
+            queueOffset and properties, as in the profiles default and full.
+        within: for a stream, the longest time between two reads of one id, as an interval of
+            Spark's. It must be longer than the writing query may be down.
 
     Raises: ConfigError if a column is missing.
     """

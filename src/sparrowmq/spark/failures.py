@@ -1,9 +1,9 @@
-"""Errors as Spark's users meet them: one clear line, and losses as errors or warnings.
+"""Errors for Spark's users: one clear line, and losses as errors or warnings.
 
 Spark puts the Python traceback of a worker into its own exception, below 200 lines of Java. For an
-error that is the user's to mend, the traceback says nothing; so the last thing a worker does before
-such an error leaves it is to ask PySpark for the message alone. The worker ends with the error, so
-nothing else loses its traceback.
+error that the user can mend, the traceback is useless. Before such an error leaves a worker, the
+worker therefore asks PySpark for the message alone. The worker ends with the error, so no other
+error loses its traceback.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparrowmq.spark.bounds import Bounds, Loss, OffsetChoice, resolve_choice
 _LOG = logging.getLogger("sparrowmq.spark")
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
-# What to try after a refusal whose remark does not say.
+# The advice after a refusal whose remark has none.
 _HINT = (
     "; see the permissions of the topic and the group, and whether the broker wants options "
     "accessKey and secretKey"
@@ -34,15 +34,15 @@ T = TypeVar("T")
 
 
 class RocketMQError(SparrowError):
-    """What went wrong in a read, in one line that begins with `sparrowmq:`."""
+    """An error of a read or a write, in one line that begins with `sparrowmq:`."""
 
 
 class DataLossError(RocketMQError):
-    """Messages that were to be read are gone."""
+    """Messages that the read should return are gone."""
 
 
 def clear(method: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a method that Spark calls: our errors leave it as `RocketMQError`, without traceback."""
+    """Wrap a method that Spark calls: our errors become `RocketMQError`, without a traceback."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -55,7 +55,7 @@ def clear(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def as_clear(error: SparrowError) -> RocketMQError:
-    """Return the error as one line for the user; in a Spark worker, have only this line shown."""
+    """Return the error as one line for the user; in a Spark worker, show only this line."""
     if _is_spark_worker():
         os.environ[_HIDE_TRACEBACK] = "1"
     if isinstance(error, RocketMQError):
@@ -68,7 +68,7 @@ def as_clear(error: SparrowError) -> RocketMQError:
 
 
 def report_losses(losses: Iterable[Loss], *, fail: bool) -> None:
-    """Raise a `DataLossError` for what is lost, or log one warning for each queue.
+    """Raise a `DataLossError` for lost messages, or log one warning for each queue.
 
     Raises: DataLossError if `fail` and there is any loss.
     """
@@ -89,10 +89,10 @@ def report_losses(losses: Iterable[Loss], *, fail: bool) -> None:
 def settle(
     choices: Sequence[OffsetChoice], bounds: Bounds, *, fail: bool
 ) -> list[dict[MessageQueue, int]]:
-    """Turn where a read begins, and perhaps where it ends, into one offset for each queue.
+    """Turn the start of a read, and perhaps its end, into one offset for each queue.
 
-    Raises: DataLossError as `report_losses`; ConfigError if a queue begins behind its end, or is
-        not there.
+    Raises: DataLossError as `report_losses`; ConfigError if a queue's start lies after its end, or
+    the queue does not exist.
     """
     answers = [resolve_choice(choice, bounds) for choice in choices]
     report_losses([loss for answer in answers for loss in answer.losses], fail=fail)

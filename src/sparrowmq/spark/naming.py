@@ -1,7 +1,7 @@
 """Change every request of an operation on its way to the driver. Pure.
 
-An operation yields its requests as effects, so they can be put into a namespace without any
-operation of the client knowing of it.
+An operation yields its requests as effects. The requests can therefore be put into a namespace
+without a change of the client's operations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparrowmq.protocol.command import RemotingCommand
 
 T = TypeVar("T")
 
-# Makes a copy, for an operation may change its request and send it again.
+# A change returns a copy, since an operation may change its request and send it again.
 Change: TypeAlias = Callable[[RemotingCommand], RemotingCommand]
 
 _TOPIC, _GROUP = "topic", "consumerGroup"
@@ -42,7 +42,7 @@ def changed(operation: Operation[T], change: Change) -> Operation[T]:
             operation.close()
             raise
         except BaseException as error:
-            # Cancelled too: the operation decides what becomes of it.
+            # `Cancelled` is passed on too: the operation decides how to end.
             failure = error
 
 
@@ -57,7 +57,7 @@ def _change(effect: Effect, change: Change) -> Effect:
 def named(operation: Operation[T], namespace: Namespace) -> Operation[T]:
     """Run an operation, and those it spawns, with topics and groups of a namespace.
 
-    Only for requests that name them in their headers, as all those of a read do.
+    Only for requests that name topics and groups in their headers, as all requests of a read do.
     """
     return changed(operation, partial(_name, namespace))
 

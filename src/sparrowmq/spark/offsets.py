@@ -1,9 +1,9 @@
-"""Offsets of many queues as JSON, the way checkpoints and options hold them. Pure.
+"""Offsets of many queues as JSON, in the form of checkpoints and options. Pure.
 
-The shape is `{"topic": {"broker": {"queueId": offset}}}`. An offset counts messages and names the
-*next* one to read. In options, -2 stands for the earliest message kept and -1 for the end of the
-queue; a checkpoint holds resolved numbers only. Spark compares offsets as texts, so they are always
-written in one order: topics and brokers by name, queues by number.
+The shape is `{"topic": {"broker": {"queueId": offset}}}`. An offset counts messages and is the
+offset of the *next* message to read. In options, -2 stands for the earliest message and -1 for the
+end of the queue; a checkpoint has resolved numbers only. Spark compares offsets as texts, so they
+are always written in one order: topics and brokers by name, queues by number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 
-# The two stand-ins an option may hold in place of an offset, as in Kafka's source.
+# The two stand-ins for an offset in options, as in Spark's source for Kafka.
 EARLIEST = -2
 LATEST = -1
 
@@ -34,9 +34,9 @@ def encode_offsets(offsets: Mapping[MessageQueue, int]) -> OffsetsJson:
 
 
 def decode_offsets(value: Any) -> dict[MessageQueue, int]:
-    """Return the offsets of a nested dict, as `json.loads` gives it.
+    """Return the offsets of a nested dict, as `json.loads` returns it.
 
-    Raises: ConfigError if the shape is another one; it names the place.
+    Raises: ConfigError that names the place of a fault in the shape.
     """
     offsets: dict[MessageQueue, int] = {}
     for topic, brokers in _items(value, "the offsets"):
@@ -97,8 +97,8 @@ def parse_queues(text: str) -> frozenset[MessageQueue]:
 def number_queues(queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
     """Give every queue of a topic a dense number from 0, over sorted brokers and queue ids.
 
-    This is the `partition` of the column profile `kafka`. A broker or queue that is added may
-    shift the numbers of the queues that sort behind it.
+    This is the `partition` of the column profile `kafka`. A new broker or queue may shift the
+    numbers of the queues that sort after it.
     """
     numbers: dict[MessageQueue, int] = {}
     topic: str | None = None

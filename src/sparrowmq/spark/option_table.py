@@ -1,7 +1,7 @@
-"""Tables of options: what a row says, how values are checked, and what a wrong name gets. Pure.
+"""Tables of options: their rows, the checks of values, and the errors for wrong names. Pure.
 
-Spark hands option names over in lower case, so names are compared without case; a name that is not
-in the table is an error that offers the nearest right one.
+Spark passes option names in lower case, so names are compared without case. A name that is not in
+the table is an error that offers the nearest right name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import check_topic
 
 BATCH, STREAM, STORE = "batch", "stream", "store"
-# What Spark's source and sink for Kafka call what is called otherwise here, or is not there.
+# Options of Spark's source and sink for Kafka that have another name here, or do not exist.
 _KAFKA_OPTIONS = {
     "kafka.bootstrap.servers": "it is 'nameServer' here, the address of a name server",
     "kafka.group.id": "it is 'group' here",
@@ -31,13 +31,13 @@ _KAFKA_OPTIONS = {
     "kafka.acks": "leave it out: how safely messages are stored is a setting of the brokers",
     "kafka.security.protocol": "it is 'useTLS' here",
 }
-# How a table of Spark's catalog names its options when it is created.
+# The prefix of the options of a new table in Spark's catalog.
 _TABLE_PREFIX = "option."
 _NO_TABLES = (
     "Spark's catalog hands no options of a table to a source in Python; make a view instead: "
     "CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (...)"
 )
-# What each of them is, in errors.
+# The name of each scope in errors.
 _NAMES = {
     BATCH: "a batch from brokers",
     STREAM: "a stream",
@@ -49,13 +49,13 @@ class Option(NamedTuple):
     """A row of a table.
 
     Args:
-        name: as users write it.
-        default: as users would write it, or None where there is none.
-        parse: from text to value; raises ConfigError or ValueError.
+        name: the name that users write.
+        default: the default as users would write it, or None for no default.
+        parse: turns the text into the value; raises ConfigError or ValueError.
         help: one sentence.
-        applies_to: of BATCH, STREAM and STORE, a batch from a store directory; given elsewhere it
-            is an error, for it would be ignored.
-        is_secret: whether no error may show its value.
+        applies_to: the scopes BATCH, STREAM and STORE (a batch from a store directory) of the
+            option. In any other scope the option would be ignored, so it is an error there.
+        is_secret: whether errors must not show the value.
     """
 
     name: str
@@ -72,11 +72,11 @@ def parse_given(
     """Return the values of the options given, by their names in the table.
 
     Args:
-        table: every option there is.
-        options: as Spark hands them over; names in any case.
-        scope: BATCH, STREAM or STORE, or "any" while Spark does not yet say which.
+        table: all options.
+        options: the options that Spark passes; names in any case.
+        scope: BATCH, STREAM or STORE, or "any" while the scope is not known yet.
 
-    Raises: ConfigError naming the option, its value and what is allowed.
+        Raises: ConfigError that names the option, its value and the allowed values.
     """
     by_lower_name = {option.name.lower(): option for option in table}
     given: dict[str, Any] = {}
@@ -102,7 +102,7 @@ def require(given: Mapping[str, Any], name: str, example: str) -> None:
 
 
 def with_defaults(table: Sequence[Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a value for each option, by its name in Python: `topicPattern` is `topic_pattern`."""
+    """Return the value of each option, by Python's form of its name: `topic_pattern`."""
     values: dict[str, Any] = {}
     for option in table:
         value = given.get(option.name)
@@ -150,7 +150,7 @@ def parse_pattern(text: str) -> str:
 
 
 def parse_text(text: str) -> str:
-    """Take any text but an empty one."""
+    """Parse any text except an empty one."""
     if not text.strip():
         raise ValueError("it is empty")
     return text
@@ -180,7 +180,7 @@ def parse_whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def parse_choice(choices: Sequence[str]) -> Callable[[str], str]:
-    """Return a parser that takes one of these words, in any case."""
+    """Return a parser that accepts one of these words, in any case."""
 
     def parse(text: str) -> str:
         for choice in choices:

@@ -1,8 +1,8 @@
 """The options of a read: one table, and the frozen values parsed from it.
 
-A row of `OPTIONS` is the whole truth about an option: its name, where it applies, its default, its
-parser and its help. `SourceOptions` is what readers hold: it is pickled to the executors, so it
-holds plain values only.
+A row of `OPTIONS` defines an option completely: its name, its scopes, its default, its parser and
+its help. Readers keep a `SourceOptions`, which is pickled to the executors and so has plain values
+only.
 """
 
 from __future__ import annotations
@@ -94,9 +94,10 @@ class SourceOptions:
         return self.sub_expression != SUBSCRIBE_ALL
 
     def matches(self, topic: str) -> bool:
-        """Return whether `topicPattern`, which is given, chooses a topic.
+        """Return whether the given `topicPattern` chooses a topic.
 
-        It chooses none of RocketMQ's own; retry and dead letter topics only if it begins with %.
+        The pattern never chooses RocketMQ's own topics. It chooses retry and dead letter topics
+        only if it begins with %.
         """
         pattern = self.topic_pattern
         assert pattern is not None
@@ -105,7 +106,7 @@ class SourceOptions:
 
     @property
     def tags(self) -> frozenset[str] | None:
-        """The tags wanted, if a tag expression is given."""
+        """The tags to read, None without a tag expression."""
         if not self.is_filtered or self.filter_type != EXPRESSION_TYPE_TAG:
             return None
         return frozenset(parse_subscription("", self.sub_expression, sub_version=0).tags_set)
@@ -424,10 +425,10 @@ def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
     """Check the options of a read.
 
     Args:
-        options: as Spark hands them over; names in any case.
-        scope: "batch" or "stream", or "any" while Spark does not yet say which.
+        options: the options that Spark passes; names in any case.
+        scope: "batch" or "stream", or "any" while the scope is not known yet.
 
-    Raises: ConfigError naming the option, its value and what is allowed.
+        Raises: ConfigError that names the option, its value and the allowed values.
     """
     if scope == option_table.BATCH and "storepath" in map(str.lower, options):
         scope = option_table.STORE
@@ -453,7 +454,7 @@ def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
 
 
 def _columns(values: dict[str, Any]) -> tuple[str, ...]:
-    """Take the columns out of the options that say which."""
+    """Return the columns that the options choose, and remove these options."""
     profile, names, has_headers = (
         values.pop(name) for name in ("profile", "columns", "include_headers")
     )
@@ -462,7 +463,7 @@ def _columns(values: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _take_choice(values: dict[str, Any], edge: str) -> StartChoice | None:
-    """Take the one option out of three that says where to begin, or where to end."""
+    """Return the choice of the start or the end, and remove its three options."""
     names = (f"{edge}_offsets", f"{edge}_timestamp", f"{edge}_offsets_by_timestamp")
     found = [values.pop(name) for name in names]
     return next((choice for choice in found if choice is not None), None)

@@ -1,4 +1,4 @@
-"""The input partition that Spark hands from the driver to a task, and the read of it."""
+"""The input partition that Spark passes from the driver to a task, and its read."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class RangesPartition(InputPartition):
 def make_partitions(
     options: SourceOptions, ranges: Sequence[QueueRange], queues: frozenset[MessageQueue]
 ) -> Sequence[InputPartition]:
-    """Deal ranges out to Spark's partitions.
+    """Divide ranges among Spark's partitions.
 
     Args:
-        queues: all queues of the topics, by which `partition` numbers count.
+        queues: all queues of the topics; the numbers of `partition` count over them.
     """
     numbers = number_queues(queues | {each.queue for each in ranges})
     plan = plan_partitions(
@@ -49,7 +49,7 @@ def make_partitions(
         rows_min=options.min_rows_per_partition,
         rows_max=options.max_records_per_partition,
     )
-    # Spark reads a plan without any partition as one partition of nothing known.
+    # Spark takes a plan without any partition for one unknown partition.
     return [RangesPartition([(each, numbers[each.queue]) for each in part]) for part in plan] or [
         RangesPartition([])
     ]
@@ -61,8 +61,8 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
     ranges = partition.ranges
     if not ranges:
         return
-    # Decoding takes PyArrow and NumPy, which processes beside the driver, which only plan, do
-    # without: importing them takes a quarter of a second of a core.
+    # Decoding needs PyArrow and NumPy. Processes beside the driver only plan and do not import
+    # them: the import takes a quarter of a second of a core.
     from sparrowmq.spark.queue_reader import read_ranges
 
     try:

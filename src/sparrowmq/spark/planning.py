@@ -1,8 +1,9 @@
-"""What one batch reads, and by which Spark tasks. Pure.
+"""Plans the ranges of one batch, and divides them among Spark's tasks. Pure.
 
-A *range* is a half-open interval of queue offsets of one queue. `limit_ranges` cuts a batch down
-to `maxOffsetsPerTrigger`, `plan_partitions` deals its ranges out to input partitions. Both keep the
-rule on which exactly-once rests: every offset of the input is in exactly one place of the output.
+A *range* is a half-open interval of offsets of one queue. `limit_ranges` cuts a batch to
+`maxOffsetsPerTrigger`. `plan_partitions` divides the batch's ranges among input partitions. Both
+keep the rule on which exactly-once rests: every offset of the input is in exactly one place of the
+output.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class QueueRange(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many offsets the range holds."""
+        """The number of offsets in the range."""
         return self.end - self.start
 
 
@@ -34,18 +35,18 @@ def limit_ranges(
     *,
     row_sizes: Mapping[MessageQueue, int] = MappingProxyType({}),
 ) -> list[QueueRange]:
-    """Cut ranges so that together they hold at most `rows_max` offsets.
+    """Cut ranges so that together they have at most `rows_max` offsets.
 
-    Every queue gets its share pro rata of what it holds, and no queue that holds anything is left
-    out while there is a row for each: a small queue must not starve behind a large one.
+    Every queue gets offsets in proportion to its range. While there is a row for each queue, no
+    queue with messages is left out: a large queue must not starve a small one.
 
     Args:
-        ranges: what could be read.
-        rows_max: at least 1.
-        row_sizes: the size of a row by queue; where it is given, `rows_max` counts the same unit.
+        ranges: the ranges that could be read.
+        rows_max: the limit, at least 1.
+        row_sizes: the size of a row by queue; if it is given, `rows_max` is in the same unit.
 
     Returns: the ranges in the order of their queues, with the same starts; a range may be empty.
-        Unless everything was empty, at least one of them is not.
+    At least one range is not empty, unless all were.
     """
     assert rows_max >= 1
     ordered = sorted(ranges)
@@ -61,14 +62,15 @@ def limit_ranges(
 
 
 def apportion(sizes: Sequence[int], total: int) -> list[int]:
-    """Deal `total` units out in proportion to sizes, never more to one than its size.
+    """Divide `total` units in proportion to sizes; no count exceeds its size.
 
-    Each size that is not zero gets 1 first, as far as they go, the largest sizes first; the rest
-    follows the largest remainder. Ties go to the earlier index, so the answer is always the same.
+    Each size that is not zero gets 1 first, the largest sizes first, as far as the units go. The
+    other units follow the largest remainder. Ties go to the earlier index, so the result is
+    deterministic.
 
     Args:
-        sizes: each at least 0, their sum at least `total`.
-        total: at least 0.
+        sizes: the sizes, each at least 0, their sum at least `total`.
+        total: the units, at least 0.
 
     Returns: counts whose sum is `total`.
     """
@@ -99,17 +101,17 @@ def plan_partitions(
     rows_min: int,
     rows_max: int | None = None,
 ) -> list[tuple[QueueRange, ...]]:
-    """Deal the ranges of a batch out to input partitions.
+    """Divide the ranges of a batch among input partitions.
 
-    A queue is one partition, unless more are asked for: then ranges are split, the larger ones
-    into more pieces. Small neighbouring ranges share a partition until it holds `rows_min` rows,
-    for a Python task costs about as much as reading tens of thousands of messages.
+    A queue is one partition, unless more partitions are asked for. Then ranges are split, larger
+    ranges into more pieces. Small neighbouring ranges share a partition until it has `rows_min`
+    rows, since a Python task costs about as much as reading tens of thousands of messages.
 
     Args:
-        ranges: what the batch reads; empty ones are left out.
-        partitions_min: at least so many partitions, as far as there are rows; 0 asks for none.
-        rows_min: rows below which ranges share a partition.
-        rows_max: the most rows of a partition; ranges with more are split.
+        ranges: the ranges of the batch; empty ranges are left out.
+        partitions_min: the fewest partitions, as far as there are rows; 0 for no minimum.
+        rows_min: the number of rows below which ranges share a partition.
+        rows_max: the most rows of a partition; ranges with more rows are split.
 
     Returns: partitions in the order of their first queue; ranges in a partition are in order too.
     """

@@ -1,9 +1,9 @@
-"""Where a read begins or ends, as far as the cluster must be asked for it.
+"""The starts and ends of a read that only the cluster knows.
 
-A group's committed offsets, and the first message stored at or after a time. Brokers search by
-time too, but for a time after all messages they name the last one, and among messages of one
-millisecond 4.x ones name any; so their answer is a first guess here, which two pulls of one
-message confirm. Source: ConsumeQueue.getOffsetInQueueByTime of RocketMQ 4.9.
+These are a group's committed offsets, and the first message stored at or after a time. Brokers can
+search by time. For a time after all messages they return the last message, and among messages of
+one millisecond 4.x brokers return any. Their answer is therefore a first guess here, which two
+pulls of one message confirm. Source: ConsumeQueue.getOffsetInQueueByTime of RocketMQ 4.9.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from sparrowmq.spark.cluster import Cluster
 from sparrowmq.spark.offsets import EARLIEST
 
 DEFAULT_GROUP = TOOLS_GROUP
-# Messages by which the size of a queue's next ones is judged: what one of Apache's pulls gives.
+# The messages that estimate the size of a queue's next ones: as many as one pull of Apache's
+# returns.
 SAMPLE_COUNT = 32
 
 
@@ -42,7 +43,7 @@ def find_offsets(
     """Turn a user's choice into offsets.
 
     Args:
-        bounds: what the queues hold.
+        bounds: the bounds of the queues.
         group: the consumer group of the read.
 
     Raises: TransportError, BrokerError, RouteError.
@@ -63,7 +64,7 @@ def find_offsets(
         if queue in timestamps_ms
     ]
     offsets = yield from gather(searches, name="offsets by timestamp")
-    # A queue that the user names and that is not there is an error, so it stays in.
+    # A named queue that does not exist is an error later, so it stays in.
     unknown = {queue: EARLIEST for queue in choice.timestamps_ms if queue not in bounds}
     by_queue = dict(zip((q for q in queues if q in timestamps_ms), offsets, strict=True))
     return OffsetChoice(choice.rest, {**unknown, **by_queue})
@@ -80,7 +81,7 @@ def _timestamps_ms(choice: TimestampChoice, queues: list[MessageQueue]) -> dict[
 def _find_committed(
     cluster: Cluster, group: str, queues: Sequence[MessageQueue]
 ) -> Operation[dict[MessageQueue, int]]:
-    """Return what a group has committed, as far as brokers answer with an offset."""
+    """Return a group's committed offsets, for the queues that have one."""
     asked = [_committed(cluster, group, queue) for queue in queues]
     found = yield from gather(asked, name="committed offsets")
     return {q: offset for q, offset in zip(queues, found, strict=True) if offset is not None}
@@ -91,8 +92,8 @@ def _without_stand_ins(
 ) -> Operation[dict[MessageQueue, int]]:
     """Leave out each 0 that stands for "nothing committed".
 
-    A broker of 4.x answers so while the queue's first message is in memory, whatever is asked; its
-    table of all that was committed shows.
+    A broker of 4.x answers 0 while the queue's first message is in memory. Its table of all
+    committed offsets shows whether 0 was committed.
     """
     zeros = {queue for queue, offset in committed.items() if offset == 0}
     names = sorted({queue.broker_name for queue in zeros})
@@ -134,7 +135,7 @@ def _all_committed(
 def first_offset_since(
     cluster: Cluster, queue: MessageQueue, bounds: QueueBounds, *, timestamp_ms: int
 ) -> Operation[int]:
-    """Return the offset of the first message stored at or after a time, else the queue's end."""
+    """Return the offset of the first message stored at or after a time, or the queue's end."""
     address = cluster.address(queue.broker_name)
     low, high = bounds
     if low == high:
@@ -143,7 +144,7 @@ def first_offset_since(
         address, queue, timestamp_ms=timestamp_ms, timeout_ms=cluster.request_timeout_ms
     )
     guesses = [guess - 1, guess]
-    # Messages before `low` are older, those from `high` on are not.
+    # Messages before `low` are older than the time; messages from `high` on are not.
     while low < high:
         middle = guesses.pop() if guesses else (low + high) // 2
         if not low <= middle < high:
@@ -159,7 +160,7 @@ def first_offset_since(
 def _stored(
     cluster: Cluster, queue: MessageQueue, offset: int, *, end: int
 ) -> Operation[tuple[int, int | None]]:
-    """Return the first message from an offset on, and when it was stored; None if there is none."""
+    """Return the first message from an offset on, and its store time; None without a message."""
     header = make_pull_header(DEFAULT_GROUP, queue, offset=offset, count_max=1)
     result = yield from pull(
         cluster.address(queue.broker_name), header, timeout_ms=cluster.request_timeout_ms
@@ -175,10 +176,10 @@ def _stored(
 def sample_sizes(
     cluster: Cluster, offsets: Mapping[MessageQueue, int]
 ) -> Operation[dict[MessageQueue, int]]:
-    """Return about how many bytes a message of each queue has: the mean of the next few.
+    """Return the approximate size of a message of each queue: the mean of the next few.
 
     Args:
-        offsets: where to look; a queue that has nothing there is left out.
+        offsets: the offsets to sample at; a queue without a message there is left out.
     """
     queues = sorted(offsets)
     asked = [_sample_size(cluster, queue, offsets[queue]) for queue in queues]

@@ -1,10 +1,11 @@
 """Read a range of a queue from its broker, whole or not at all.
 
-While one answer is decoded the next pull is under way already. Where two answers running held
-equally many messages, and fewer than asked for (Apache's brokers give 32), several pulls are, each
-for so many, together for about what a batch holds; as soon as one answer holds fewer, those behind
-it are dropped. Each answer is held against the range: what is read is every offset from `start` to
-`end` once, or what is missing is a loss, which is an error unless `failOnDataLoss` is false.
+While one answer is decoded, the next pull is under way already. If two answers in a row had equally
+many messages, and fewer than asked for (Apache's brokers return 32), several pulls are under way:
+each asks for that many messages, and together they ask for about one batch. As soon as an answer
+has fewer messages, the pulls after it are dropped. Each answer is checked against the range. The
+reader reads every offset from `start` to `end` once. A missing offset is a loss, which is an error
+unless `failOnDataLoss` is false.
 
 | answer                          | meaning                                                     |
 |---------------------------------|-------------------------------------------------------------|
@@ -48,10 +49,10 @@ from sparrowmq.spark.planning import QueueRange
 from sparrowmq.spark.positions import DEFAULT_GROUP
 from sparrowmq.spark.unreadable import UnreadableMessages
 
-# Small answers (Apache's brokers give 32 messages) are joined until a batch is worth its cost.
+# Small answers (Apache's brokers return 32 messages) are joined until a batch is worth its cost.
 BATCH_ROWS_MIN = 4_096
 BATCH_BYTES_MIN = 4 * 1024 * 1024
-# Pulls of one queue under way at once where answers are small.
+# The most pulls of one queue under way at once if answers are small.
 SMALL_PULLS_MAX = 8
 
 
@@ -59,9 +60,9 @@ class QueueReader:
     """Pulls one range of one queue.
 
     Args:
-        cluster: where the queue is.
-        options: of the read.
-        queue_range: what to read; not empty.
+        cluster: the cluster of the queue.
+        options: the options of the read.
+        queue_range: the range to read; not empty.
     """
 
     def __init__(self, cluster: Cluster, options: SourceOptions, queue_range: QueueRange) -> None:
@@ -71,7 +72,7 @@ class QueueReader:
         self._patience = Patience(options.fetch_retries, options.retry_interval_ms)
         # The pulls under way, in order, with the offset at which each begins.
         self._pending: deque[tuple[int, Task]] = deque()
-        # How many messages and bytes the last answer held, and whether the one before held as many
+        # The messages and bytes of the last answer, and whether the answer before had as many
         # messages.
         self._count = 0
         self._size = 0
@@ -80,16 +81,16 @@ class QueueReader:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything is read, or lost."""
+        """Whether every offset of the range is read or lost."""
         return self._offset >= self._end
 
     @property
     def rows_left(self) -> int:
-        """How many offsets are still to be read."""
+        """The number of offsets that are still to be read."""
         return self._end - self._offset
 
     def begin(self) -> Operation[None]:
-        """Send the next pulls, unless enough are under way or nothing is left to read."""
+        """Send the next pulls, unless enough are under way or no offset is left to read."""
         stride, pulls_max = self._options.pull_batch_size, 1
         if self._is_alike and self._count < stride:
             stride = self._count
@@ -101,7 +102,7 @@ class QueueReader:
             at += stride
 
     def advance(self) -> Operation[tuple[bytes, Ints]]:
-        """Return the next records and where they begin in them; maybe none. Send the next pulls.
+        """Return the next records, perhaps none, and their begins. Send the next pulls.
 
         Raises: DataLossError, RemoteProtocolError, TransportError, BrokerError.
         """
@@ -166,12 +167,12 @@ class QueueReader:
         return result
 
     def _pull_afresh(self) -> Operation[PullReply]:
-        """Pull after a failure: the broker may have another address now."""
+        """Pull again after a failure, by a new route: the broker may have another address now."""
         yield from self._cluster.refresh((self.queue.topic,))
         return (yield from self._pull(self._offset, self._options.pull_batch_size))
 
     def _check(self, result: PullReply, asked: int) -> Ints:
-        """Return where the wanted records begin, which must be without a gap."""
+        """Return the begins of the wanted records, which must have no gap."""
         with _naming(self.queue, f" from offset {asked} on"):
             starts = find_starts(result.records)
         offsets = queue_offsets(result.records, starts)
@@ -188,7 +189,7 @@ class QueueReader:
         return starts[: self._end - asked]
 
     def _check_filtered(self, result: PullReply, asked: int, starts: Ints, offsets: Ints) -> Ints:
-        """Return where the wanted records begin; brokers know a tag by its hash code alone."""
+        """Return the begins of the wanted records; brokers compare only the hash codes of tags."""
         edges = np.concatenate(([asked - 1], offsets, [result.next_offset]))
         if not (edges[1:] > edges[:-1]).all():
             raise RemoteProtocolError(
@@ -202,7 +203,7 @@ class QueueReader:
             return wanted if tags is None else select_tags(result.records, wanted, tags)
 
     def _judge(self, result: PullReply) -> Operation[None]:
-        """Find out what an answer without messages means for the range."""
+        """Decide from an answer without messages whether to go on, try again, or report a loss."""
         offset = self._offset
         if result.status is PullStatus.OFFSET_ILLEGAL and offset < result.min_offset:
             self._skip(result.min_offset, "retention has removed what was before")
@@ -226,7 +227,7 @@ class QueueReader:
 
 @contextmanager
 def _naming(queue: MessageQueue, where: str = "") -> Generator[None]:
-    """Say of which queue records are that are damaged."""
+    """Add the queue of damaged records to the error."""
     try:
         yield
     except UnreadableMessage:
@@ -246,7 +247,7 @@ def read_ranges(
     """Read ranges one after the other, as Arrow batches of `options.columns`.
 
     Args:
-        ranges: each with the number for the column `partition`.
+        ranges: the ranges, each with its queue's number for the column `partition`.
 
     Raises: DataLossError, RemoteProtocolError, TransportError, BrokerError, RouteError.
     """
@@ -280,7 +281,7 @@ def read_ranges(
 def _begin(
     cluster: Cluster, topics: frozenset[str], readers: Sequence[QueueReader]
 ) -> Operation[None]:
-    """Learn where the brokers are; a cached client may know from an earlier task."""
+    """Find the brokers' addresses; a cached cluster may know them from an earlier task."""
     for reader in readers:
         try:
             cluster.address(reader.queue.broker_name)
@@ -291,7 +292,7 @@ def _begin(
 
 
 def _begin_from(readers: Sequence[QueueReader]) -> Operation[None]:
-    """Send the pulls of a reader, and of those behind it that together make no batch."""
+    """Send the pulls of a reader, and of the next readers until together they make a batch."""
     rows = 0
     for reader in readers:
         if rows >= BATCH_ROWS_MIN:
@@ -301,11 +302,11 @@ def _begin_from(readers: Sequence[QueueReader]) -> Operation[None]:
 
 
 class _Joined:
-    """Answers of one broker, back to back; Arrow and Spark take a millisecond for any batch."""
+    """Joined answers of one broker: each batch costs Arrow and Spark a millisecond."""
 
     def __init__(self, broker_name: str) -> None:
         self.broker_name = broker_name
-        # Of each answer.
+        # The begins of the records in each answer.
         self.starts: list[Ints] = []
         self.numbers: list[int] = []
         self._queues: list[MessageQueue] = []
@@ -314,7 +315,7 @@ class _Joined:
         self._rows = self._size = 0
 
     def add(self, queue: MessageQueue, number: int, records: bytes, starts: Ints) -> None:
-        """Add the records of an answer that are wanted."""
+        """Add the wanted records of an answer."""
         self.starts.append(starts + self._size)
         self.numbers.append(number)
         self._queues.append(queue)
@@ -325,17 +326,17 @@ class _Joined:
 
     @property
     def is_enough(self) -> bool:
-        """Whether they are worth a batch."""
+        """Whether the answers are worth a batch."""
         return self._rows >= BATCH_ROWS_MIN or self._size >= BATCH_BYTES_MIN
 
     @property
     def records(self) -> bytes:
-        """All of them as one buffer."""
+        """All records as one buffer."""
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     @contextmanager
     def naming(self) -> Generator[None]:
-        """Say of which queue a record is that is damaged."""
+        """Add the queue of a damaged record to the error."""
         try:
             yield
         except UnreadableMessage:
@@ -349,7 +350,7 @@ class _Joined:
 def _join_answers(
     cluster: Cluster, readers: Sequence[QueueReader], numbers: Sequence[int]
 ) -> Iterator[_Joined]:
-    """Yield the answers of all ranges in order, small ones of one broker joined."""
+    """Yield the answers of all ranges in order; small answers of one broker are joined."""
     joined = _Joined("")
     for place, (reader, number) in enumerate(zip(readers, numbers, strict=True)):
         queue = reader.queue
@@ -369,7 +370,7 @@ def _join_answers(
 
 
 def _advance(readers: Sequence[QueueReader]) -> Operation[tuple[bytes, Ints]]:
-    """Return the next records of the first reader; at its end the next ones begin."""
+    """Return the next records of the first reader; at its end begin the next readers."""
     answer = yield from readers[0].advance()
     if readers[0].is_done:
         yield from _begin_from(readers[1:])

@@ -1,4 +1,4 @@
-"""What a stream knows of its queues between micro-batches, in the process beside the driver."""
+"""A stream's view of its queues between micro-batches, in the process beside the driver."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LOG = logging.getLogger("sparrowmq.spark")
 
 
 class QueueWatch:
-    """Asks what the queues hold, and keeps the answer for a moment.
+    """Asks for the bounds of the queues, and keeps the answer for a short time.
 
     Args:
-        options: of the read.
+        options: the options of the read.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -33,10 +33,10 @@ class QueueWatch:
         self.found: Discovery | None = None
 
     def look(self, expected: Offsets, *, afresh: bool = False) -> Discovery:
-        """Ask what the queues hold, unless that was asked just now.
+        """Return the bounds of the queues; ask for them unless the last answer is recent.
 
         Args:
-            expected: the queues that were there before; a missing one is waited for.
+            expected: the queues that existed before; a missing queue is waited for.
         """
         now_ms = clock.monotonic_ms()
         is_fresh = now_ms - self._found_ms < BOUNDS_AGE_MS_MAX and not afresh
@@ -44,7 +44,7 @@ class QueueWatch:
             return self.found
         options = self._options
         cluster = connect(options)
-        # A query that begins fails at once: most likely an address or a name is wrong.
+        # A query that begins fails at once, since most likely an address or a name is wrong.
         is_known = self.found is not None or len(expected) > 0
         patience = Patience(options.fetch_retries, options.retry_interval_ms)
         found = cluster.run(
@@ -60,7 +60,7 @@ class QueueWatch:
         return found
 
     def first_offsets(self) -> dict[MessageQueue, int]:
-        """Resolve where a query without a checkpoint begins."""
+        """Return the start offsets of a query without a checkpoint."""
         options = self._options
         cluster, bounds = connect(options), self.look({}).bounds
         choice = cluster.run(find_offsets(cluster, options.starting, bounds, group=options.group))
@@ -68,7 +68,7 @@ class QueueWatch:
         return offsets
 
     def commit(self, offsets: Mapping[MessageQueue, int], bounds: Bounds) -> None:
-        """Commit under the group what is new since the last time; a failure waits for the next."""
+        """Commit the offsets that are new since the last call; the next call repeats a failure."""
         options = self._options
         if options.group is None or not options.commit_offsets:
             return

@@ -1,8 +1,8 @@
-"""Rows to what send requests carry, all rows of an Arrow batch at once.
+"""Encode rows as the bodies of send requests, all rows of an Arrow batch at once.
 
-The body of SEND_BATCH_MESSAGE is entries back to back, so an Arrow array of entries *is* the body
-of a batch: its bytes from the first row's beginning to the last one's end. Arrow joins each row's
-head, body and properties, and Python touches no row.
+The body of SEND_BATCH_MESSAGE is a sequence of entries back to back. The bytes of an Arrow array of
+entries, from the first row's begin to the last row's end, therefore *are* the body of a batch.
+Arrow joins each row's head, body and properties, and Python touches no row.
 
 ```
 entry         bytes   value
@@ -41,7 +41,7 @@ from sparrowmq.spark.write_ids import WriteIds
 from sparrowmq.store.record_check import CRC_PROPERTY
 
 PROPERTY_WRITE_ID = "WRITE_ID"
-# What no row may bring along as a property of its user.
+# The names that no row may have as a user's property.
 NO_USER_PROPERTIES = RESERVED_PROPERTIES | {PROPERTY_WRITE_ID, CRC_PROPERTY}
 _HEAD_SIZE = 20
 _HEX = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
@@ -54,12 +54,12 @@ _PROPERTY_OF = {
 
 
 class EncodedRows(NamedTuple):
-    """The rows of a batch: their entries, and what decides where each goes.
+    """The encoded rows of a batch.
 
     Args:
-        entries: a binary array.
-        bodies: the same rows' payloads.
-        fragments: of the same rows' properties, encoded.
+        entries: the entries, as a binary array.
+        bodies: the rows' payloads.
+        fragments: the fragments of the rows' encoded properties.
     """
 
     entries: pa.Array
@@ -82,12 +82,12 @@ def encode_rows(
     """Encode rows.
 
     Args:
-        batch: columns of SINK_COLUMNS.
+        batch: a batch with columns of SINK_COLUMNS.
         msg_ids: the id of each message.
-        write_ids: what gives the rows the property WRITE_ID; None for no such property.
+        write_ids: makes the rows' property WRITE_ID; None for no such property.
         first_row: the number of the first row in the task's input.
 
-    Raises: UsageError naming the row's number in the input, and what is wrong with it.
+        Raises: UsageError that names the number of a wrong row in the input, and the row's fault.
     """
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     bodies = columns["body"].cast(pa.binary())
@@ -133,14 +133,14 @@ def fixed_size(values: npt.NDArray[np.uint8]) -> pa.Array:
 
 
 def hex_digits(numbers: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.uint8]:
-    """Return the last digits of numbers, in hex, as a matrix with a row for each number."""
+    """Return the last `count` hex digits of numbers, as a matrix with a row for each number."""
     shifts = np.arange(4 * (count - 1), -1, -4)
     digits: npt.NDArray[np.uint8] = _HEX[(numbers[:, None] >> shifts) & 15]
     return digits
 
 
 def _join(*parts: pa.Array | pa.Scalar) -> pa.Array:
-    """Join the parts of each row; null where one of them is."""
+    """Join the parts of each row; a null part makes the row null."""
     return pc.call_function("binary_join_element_wise", [*parts, pa.scalar(b"", pa.binary())])
 
 
@@ -156,7 +156,7 @@ def _check_bodies(bodies: pa.Array, first_row: int) -> None:
 
 
 def _encode_own(columns: dict[str, pa.Array], first_row: int) -> list[pa.Array | pa.Scalar]:
-    """Return the fragments of the properties that the rows bring along."""
+    """Return the fragments of the user's properties in the rows."""
     fragments: list[pa.Array | pa.Scalar] = []
     for column, name in _PROPERTY_OF.items():
         if column in columns:
@@ -169,7 +169,7 @@ def _encode_own(columns: dict[str, pa.Array], first_row: int) -> list[pa.Array |
 
 
 def _property(name: str, values: pa.Array) -> list[pa.Array | pa.Scalar]:
-    """Return the fragments of `name 0x01 value 0x02` as bytes, nothing where there is no value."""
+    """Return the fragments of `name 0x01 value 0x02` as bytes; empty for a null value."""
     values = values.cast(pa.binary())
     ends = [pa.scalar(each, pa.binary()) for each in (name.encode() + b"\x01", b"\x02")]
     sizes = pc.call_function("binary_length", [values]).fill_null(0)
@@ -183,7 +183,7 @@ def _property(name: str, values: pa.Array) -> list[pa.Array | pa.Scalar]:
 def _join_keys(keys: pa.Array) -> pa.Array:
     if pa.types.is_string(keys.type):
         return keys
-    # Spark says whether elements may be null, and Arrow joins only lists that do not say.
+    # Spark's type declares whether elements may be null; Arrow joins only lists without that.
     texts = keys.cast(pa.list_(pa.string()))
     return pc.call_function("binary_join", [texts, pa.scalar(" ", pa.string())])
 
@@ -224,12 +224,12 @@ def _join_map(maps: pa.MapArray, first_row: int) -> pa.Array:
 
 
 def _refuse_separators(values: pa.Array, what: str, row_of: Callable[[int], int]) -> None:
-    """Raise a UsageError for a text that would break properties apart, with the text's row."""
+    """Raise a UsageError, with the row, for a text that contains a separator of properties."""
     if not pa.types.is_string(values.type):
         return
     *_, characters = values.buffers()
     if characters is None or not len(characters) or np.frombuffer(characters, np.uint8).min() > 2:
-        return  # Also what lies beside a slice is without them.
+        return  # The bytes beside a slice have no separators either.
     options = pc.MatchSubstringOptions(_SEPARATORS)
     found = pc.call_function("match_substring_regex", [values], options=options)
     if pc.call_function("any", [found]).as_py():

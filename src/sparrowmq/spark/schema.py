@@ -1,7 +1,7 @@
-"""The columns that a read can give, by name, and the profiles that choose among them. Pure.
+"""The columns that a read can return, and the profiles that choose among them. Pure.
 
-Spark 4.3 does not pass a Python data source the columns that a query needs, so users do: by a
-profile, or by a list of names. A column that is not asked for costs nothing.
+Spark 4.3 does not pass the columns that a query needs to a Python data source. Users therefore
+choose the columns, by a profile or by a list of names. A column that is not chosen costs nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sparrowmq.errors import ConfigError
 
 
 class Column(NamedTuple):
-    """A column: its name, its type as Spark's DDL writes it, and what it holds."""
+    """A column: its name, its type in Spark's DDL, and its content."""
 
     name: str
     ddl: str
@@ -46,7 +46,7 @@ COLUMNS: tuple[Column, ...] = (
         "map<string,string>",
         "the properties without RocketMQ's own, as a write takes them",
     ),
-    # The columns of Spark's source for Kafka, by its names.
+    # The columns of Spark's source for Kafka, with its names.
     Column("key", "binary", "the keys, as bytes"),
     Column("value", "binary", "the payload, as body"),
     Column("partition", "int", "a dense number of the queue over sorted brokers and queue ids"),
@@ -86,7 +86,7 @@ _BY_NAME = {column.name: column for column in COLUMNS}
 def parse_profile(text: str) -> tuple[str, ...]:
     """Return the column names of a profile.
 
-    Raises: ConfigError if there is no such profile.
+    Raises: ConfigError for an unknown profile.
     """
     names = PROFILES.get(text.strip().lower())
     if names is None:
@@ -97,7 +97,7 @@ def parse_profile(text: str) -> tuple[str, ...]:
 def parse_columns(text: str) -> tuple[str, ...]:
     """Return column names from a comma list; their order is the order of the columns.
 
-    Raises: ConfigError if a name is unknown, twice there, or none is given.
+    Raises: ConfigError if a name is unknown or repeated, or the list is empty.
     """
     by_lower_name = {name.lower(): name for name in _BY_NAME}
     names: list[str] = []
@@ -116,12 +116,12 @@ def parse_columns(text: str) -> tuple[str, ...]:
 
 
 def check_declared(types: Mapping[str, str]) -> None:
-    """Check the columns of a schema that a user has written.
+    """Check the columns of a user's schema.
 
     Args:
-        types: by column name, as Spark's `simpleString` has them.
+        types: the types by column name, in the form of Spark's `simpleString`.
 
-    Raises: ConfigError naming the column and what it must be.
+    Raises: ConfigError that names a wrong column and its right type.
     """
     for name, kind in types.items():
         (known,) = parse_columns(name)

@@ -1,9 +1,9 @@
-"""What Spark carries between processes, packed so that a missing package is an error in words.
+"""Pack the objects that Spark sends between processes, so that a missing package is a clear error.
 
-Spark pickles the data source, its readers and its writers, and unpickles them where they are
-needed: beside the driver, and in every executor. Where this package or one it needs is missing,
-unpickling fails before any line of ours has run, below a page of Java. So these objects are packed
-with a small function that travels *by value*, needs nothing but Python, and looks first.
+Spark pickles the data source, its readers and its writers, and unpickles them beside the driver and
+in every executor. If this package or a dependency is missing there, unpickling fails before any of
+our code runs, and the error stands below a page of Java. These objects are therefore packed with a
+small function that travels *by value*, needs only Python, and checks for the packages first.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ Packed = tuple[Callable[[bytes], Any], tuple[bytes]]
 
 
 def pack(make: Callable[..., Any], *arguments: Any) -> Packed:
-    """Return what `__reduce__` is to return: how to make an object again elsewhere.
+    """Return the value for `__reduce__`, which makes the object again in another process.
 
     Args:
         make: a class or function of this package.
-        arguments: plain values for it.
+        arguments: plain values for `make`.
     """
     packed: bytes = cloudpickle.dumps((make, arguments))  # type: ignore[no-untyped-call]
     return _unpack, (packed,)
 
 
 def settle() -> None:
-    """Spare a process that unpacks again and again what Spark does after every task.
+    """Make Spark's garbage collection after every task cheap in a process that unpacks often.
 
-    It collects garbage then, which looks at all that the packages hold and takes some 45 ms of a
-    core; what is frozen is not looked at. What the first tasks import is there after a few calls.
+    The collection examines all objects of the imported packages and takes some 45 ms of a core.
+    Frozen objects are not examined. The objects are frozen after a few calls, when the first tasks
+    have imported the packages.
     """
     global _freezes_left
     if _freezes_left:
@@ -53,7 +54,7 @@ def _unpack(payload: bytes) -> Any:
 
     for name in ("msgspec", "numpy", "pyarrow", "sparrowmq.spark.partition"):
         try:
-            # Processes that only plan never import the largest of them.
+            # Processes that only plan never import the largest packages.
             if name in ("numpy", "pyarrow") and importlib.util.find_spec(name) is None:
                 raise ModuleNotFoundError(name=name)
             if name not in ("numpy", "pyarrow"):
@@ -78,5 +79,5 @@ def _unpack(payload: bytes) -> Any:
     return make(*arguments)
 
 
-# By this cloudpickle knows that the function must travel by value.
+# This name makes cloudpickle send the function by value.
 _unpack.__module__ = "__main__"

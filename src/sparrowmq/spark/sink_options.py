@@ -1,4 +1,4 @@
-"""The options of a write, and the columns it takes: two tables, and the checks of both. Pure."""
+"""The options of a write and its columns: two tables, and the checks of both. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SinkOptions:
 
     @property
     def request_timeout_ms(self) -> int:
-        """Patience for one answer that is no send's."""
+        """The time-out of one request that is not a send."""
         return self.send_timeout_ms
 
 
@@ -103,7 +103,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
 
 
 class SinkColumn(NamedTuple):
-    """A column that a write takes: its name, the types it may have, and what it becomes."""
+    """A column of a write: its name, its allowed types, and its meaning for the message."""
 
     name: str
     types: tuple[str, ...]
@@ -127,7 +127,7 @@ SINK_COLUMNS: tuple[SinkColumn, ...] = (
 def parse_sink_options(options: Mapping[str, str], *, scope: str) -> SinkOptions:
     """Check the options of a write.
 
-    Raises: ConfigError naming the option, its value and what is allowed.
+    Raises: ConfigError that names the option, its value and the allowed values.
     """
     given = parse_given(SINK_OPTIONS, options, scope=scope)
     require(given, "nameServer", "host:9876")
@@ -142,7 +142,7 @@ def parse_sink_options(options: Mapping[str, str], *, scope: str) -> SinkOptions
     )
 
 
-# What Spark's sink for Kafka calls what is called otherwise here.
+# Columns of Spark's sink for Kafka that have another name here.
 _KAFKA_COLUMNS = {"value": "body", "key": "keys", "headers": "properties", "partition": "queueId"}
 
 
@@ -150,10 +150,10 @@ def check_columns(types: Mapping[str, str], *, topic: str | None) -> None:
     """Check the columns of the rows to write.
 
     Args:
-        types: by column name, as Spark's `simpleString` has them.
-        topic: of the options.
+        types: the types by column name, in the form of Spark's `simpleString`.
+        topic: the topic in the options.
 
-    Raises: ConfigError naming the column and what is allowed.
+        Raises: ConfigError that names a wrong column and the allowed ones.
     """
     by_name = {column.name: column for column in SINK_COLUMNS}
     for name, kind in types.items():

@@ -1,4 +1,4 @@
-"""The data source `rocketmq`: what reads and writes of Spark find under this name.
+"""The data source `rocketmq`, which Spark uses for reads and writes of this format.
 
 spark.readStream.format("rocketmq").option("nameServer", "127.0.0.1:9876")
     .option("topic", "flights").load()
@@ -30,7 +30,7 @@ from sparrowmq.spark.schema import check_declared, columns_ddl
 from sparrowmq.spark.shipping import Packed, pack
 from sparrowmq.spark.sink_options import SinkOptions, check_columns, parse_sink_options
 
-# Options of a stream that PySpark 4.1 cannot keep.
+# Options of a stream that PySpark 4.1 cannot apply.
 _LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
 
 
@@ -67,7 +67,7 @@ class RocketMQDataSource(DataSource):
         return RocketMQReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Make the reader of a stream; one that cannot be made says so when it is asked."""
+        """Make the reader of a stream; for wrong options, a reader that raises at every call."""
         try:
             return self._stream_reader(schema)
         except SparrowError as error:
@@ -82,7 +82,7 @@ class RocketMQDataSource(DataSource):
 
         options = self._sink_options(schema, overwrite=overwrite, scope="batch")
         if options.topic is not None:
-            # At once, for a name is most likely wrong; the tasks of a stream are patient.
+            # A batch fails at once, since a name is most likely wrong; a stream's tasks try again.
             connect(options).run(see_to_topic(options, options.topic, routes=RouteCache()))
         return RocketMQWriter(options)
 
@@ -116,7 +116,7 @@ class RocketMQDataSource(DataSource):
     def _sink_options(self, schema: StructType, *, overwrite: bool, scope: str) -> SinkOptions:
         if overwrite:
             raise ConfigError("a topic cannot be overwritten; write with mode 'append'")
-        # Spark adds these two to every write of a stream.
+        # Spark adds these two options to every write of a stream.
         given = {
             name: text
             for name, text in self.options.items()
@@ -128,7 +128,7 @@ class RocketMQDataSource(DataSource):
         return options
 
     def _options(self, schema: StructType, *, scope: str) -> SourceOptions:
-        """Check options and schema; columns that are declared are columns that are chosen."""
+        """Check options and schema; the columns of a declared schema are the chosen columns."""
         options = parse_options(self.options, scope=scope)
         declared = {each.name: each.dataType.simpleString() for each in schema.fields}
         is_chosen = not _CHOICES.isdisjoint(map(str.lower, self.options))
@@ -144,10 +144,10 @@ class RocketMQDataSource(DataSource):
 
 
 class _RefusedStream(DataSourceStreamReader):
-    """Raises an error at whatever it is asked.
+    """Raises an error at every call.
 
-    Spark's process that plans a stream hides an error of `streamReader` itself behind one of its
-    own: UnboundLocalError, no local variable 'reader'.
+    Spark's planning process of a stream replaces an error of `streamReader` by its own:
+    UnboundLocalError, no local variable 'reader'.
     """
 
     def __init__(self, error: SparrowError) -> None:
@@ -171,7 +171,7 @@ class _RefusedStream(DataSourceStreamReader):
 
 
 def _has_limits() -> bool:
-    """Return whether Spark limits micro-batches and says where they begin: from PySpark 4.2 on."""
+    """Return whether Spark limits micro-batches and passes their starts, as from PySpark 4.2 on."""
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 

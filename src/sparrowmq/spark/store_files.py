@@ -1,10 +1,10 @@
-"""A store's files, read and never written: its queues, what they hold, and its commit log.
+"""A store's files, read and never written: its queues, their entries, and its commit log.
 
-The store may be ours or Apache's, and its broker may run meanwhile: both only ever append to the
-log before they append to a queue, so whatever a queue lists is there, or has expired since. A queue
-is a series of files of 20-byte entries (commit log position, size, tags code); the entry of queue
-offset q stands at byte 20·q. Entries that were never written are zero, those that a broker filled
-in before a queue's first message have the size 0x7FFFFFFF. Source: `sparrowmq.store.consume_queue`.
+The store may be ours or Apache's, and its broker may run meanwhile. Both append to the log before
+they append to a queue, so every listed message is in the log, or has expired since. A queue is a
+series of files of 20-byte entries (commit log position, size, tags code); the entry of queue offset
+q stands at byte 20·q. Entries that were never written are zero. Fillers before a queue's first
+message have the size 0x7FFFFFFF. Source: `sparrowmq.store.consume_queue`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TOPICS_PATH = f"{CONFIG_PATH}/topics.json"
 
 
 class Entry(NamedTuple):
-    """Where the log has a message."""
+    """The place of a message in the log, and its tags code."""
 
     position: int
     size: int
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 
     @property
     def is_filler(self) -> bool:
-        """Whether it stands for no message."""
+        """Whether the entry is a filler without a message."""
         return self.size == FILLER_SIZE
 
 
@@ -58,9 +58,9 @@ class ReadOnlySeries:
     """Files named by the position of their first byte, as one long byte sequence.
 
     Args:
-        directory: where they are; it may be missing, which is a series without files.
+        directory: the files' directory; a missing directory is a series without files.
 
-    Raises: StoreError if a file there is none of a series.
+        Raises: StoreError if the directory has a file that does not belong to a series.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -75,7 +75,7 @@ class ReadOnlySeries:
         self.bases = [int(name) for name in names]
 
     def base_of(self, position: int) -> int:
-        """Return where the file begins in which a position lies, if any file does.
+        """Return the begin of the file that a position lies in.
 
         Raises: StoreError if all files begin later.
         """
@@ -94,7 +94,7 @@ class ReadOnlySeries:
     def read(self, position: int, size: int) -> bytes:
         """Return bytes that lie in one file.
 
-        Raises: StoreError if they are not all there, as after retention removed the file.
+        Raises: StoreError if bytes are missing, for example because the file has expired.
         """
         base = self.base_of(position)
         try:
@@ -116,10 +116,10 @@ class ReadOnlySeries:
 
 
 class StoredQueue:
-    """One queue of a store, as it was when this object was made.
+    """One queue of a store, as of the time when this object was made.
 
     Args:
-        directory: of the queue's files.
+        directory: the directory of the queue's files.
         log_begin: the first position that the log still has.
     """
 
@@ -133,7 +133,7 @@ class StoredQueue:
         self.bounds = QueueBounds(first, end)
 
     def entry(self, offset: int) -> Entry:
-        """Return one entry, which must be there."""
+        """Return one entry, which must exist."""
         return Entry(*ENTRY.unpack(self._files.read(offset * ENTRY_SIZE, ENTRY_SIZE)))
 
     def read(self, start: int, end: int) -> npt.NDArray[np.void]:
@@ -148,11 +148,11 @@ class StoredQueue:
         return np.frombuffer(b"".join(parts), dtype=ENTRY_TYPE)
 
     def first_from(self, position: int, *, start: int, end: int) -> int:
-        """Return the first offset of a range whose record stands at a position or behind."""
+        """Return the first offset of a range whose record stands at or after a position."""
         return self._first(start, end, lambda entry: entry.position >= position)
 
     def _find_end(self) -> int:
-        """Return the offset that the next message gets; the last files may be empty."""
+        """Return the offset of the next message; the last files may be empty."""
         for base in reversed(self._files.bases):
             begin = base // ENTRY_SIZE
             end = begin + self._files.size_of(base) // ENTRY_SIZE
@@ -162,7 +162,7 @@ class StoredQueue:
         return self._files.bases[0] // ENTRY_SIZE if self._files.bases else 0
 
     def _first(self, low: int, high: int, is_so: Callable[[Entry], bool]) -> int:
-        """Return the first offset of a range for which something is so, as for all behind it."""
+        """Return the first offset of a range for which `is_so` holds; it holds for all later ones."""
         while low < high:
             middle = (low + high) // 2
             if is_so(self.entry(middle)):
@@ -178,7 +178,7 @@ class StoreFiles:
     Args:
         path: the store's root, Apache's `storePathRootDir`.
 
-    Raises: StoreError if it is no store.
+    Raises: StoreError if the directory is not a store.
     """
 
     def __init__(self, path: str) -> None:
@@ -193,11 +193,11 @@ class StoreFiles:
         self.log = ReadOnlySeries(self.root / COMMIT_LOG_DIRECTORY)
 
     def topics(self) -> list[str]:
-        """Return the topics that the broker has, or that have messages; in order."""
+        """Return the broker's topics and the topics with messages, in order."""
         return sorted({*self._queue_counts(), *os.listdir(self.root / CONSUME_QUEUE_DIRECTORY)})
 
     def queue_ids(self, topic: str) -> Iterable[int]:
-        """Return the ids of a topic's readable queues; without a record of them, those on disk."""
+        """Return the ids of a topic's readable queues; without settings, of its queues on disk."""
         count = self._queue_counts().get(topic)
         if count is not None:
             return range(count)
@@ -208,17 +208,18 @@ class StoreFiles:
         return sorted(int(name) for name in names if name.isdigit())
 
     def queue(self, topic: str, queue_id: int) -> StoredQueue:
-        """Open a queue; one without files is empty."""
+        """Open a queue; a queue without files is empty."""
         directory = self.root / CONSUME_QUEUE_DIRECTORY / topic / str(queue_id)
         return StoredQueue(directory, log_begin=self.log.bases[0] if self.log.bases else 0)
 
     def _queue_counts(self) -> dict[str, int]:
-        # The journal first: if the file is written meanwhile, it has what the journal had.
+        # The journal is read first: if the file is written meanwhile, it has the journal's changes.
         changes = self._journal()
         try:
             table = decode_file(TopicConfigTable, (self.root / TOPICS_PATH).read_bytes())
         except (OSError, ProtocolError):
-            # Without it, as in a copy of the log and the queues alone, the directories show it.
+            # Without the file, as in a copy of log and queues only, the directories show the
+            # topics.
             table = TopicConfigTable()
         topics: dict[str, TopicConfig | None] = dict(table.topic_config_table)
         filed = [each["topics"] for each in changes if each["what"] == "files"]
@@ -236,10 +237,10 @@ class StoreFiles:
         }
 
     def _journal(self) -> list[dict[str, Any]]:
-        """Return the changes of configuration that a running broker of ours has yet to file."""
+        """Return the changes of configuration that a running SparrowMQ broker has not filed yet."""
         batches: list[bytes] = []
         for path in sorted((self.root / CONFIG_PATH).glob("journal.*")):
-            # One that goes meanwhile is in the file that is read next.
+            # The changes of a segment that is removed meanwhile are in the file that is read next.
             with suppress(FileNotFoundError):
                 batches += [batch for _, batch in find_batches(path.read_bytes())]
         return [change for batch in batches for change in loads(batch, marks_max=None)]

@@ -1,9 +1,9 @@
-"""The reader of a batch from a store's files, with no broker asked.
+"""The reader of a batch from a store's files, without a request to a broker.
 
-What is read is what the queues list, as a broker would give it. Tasks share the *log* among them,
-each a range of it that it reads once, front to back: the messages of all queues lie there as they
-came. The plan also says how many messages of which queue a range holds, and every record is held
-against its entry, so that a task gives all of its messages or fails.
+The reader returns the messages that the queues list, as a broker would. The tasks divide the *log*
+among them, and each task reads its range once, front to back: the log has the messages of all
+queues in the order of storing. The plan has the number of messages of each queue in each range, and
+every record is checked against its entry. A task therefore returns all of its messages or fails.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from sparrowmq.spark.shipping import Packed, pack
 from sparrowmq.spark.store_files import ENTRY_TYPE, StoredQueue, StoreFiles
 from sparrowmq.spark.unreadable import UnreadableMessages
 
-# A task reads about so much of the log, and so much at a time.
+# How much of the log a task reads, about, and how much at a time.
 PARTITION_BYTES = 64 * 1024 * 1024
 CHUNK_BYTES = 4 * 1024 * 1024
-# Where other topics' messages lie between, so many bytes cost as much as another read.
+# Reading this many bytes of other topics' messages in between costs as much as another read.
 GAP_BYTES_MAX = 256 * 1024
 
 Stored = Mapping[MessageQueue, StoredQueue]
@@ -65,7 +65,7 @@ class StoreReader(DataSourceReader):
     """Reads a batch from a store directory.
 
     Args:
-        options: of the read; `store_path` is given.
+        options: the options of the read, with `store_path`.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -76,9 +76,9 @@ class StoreReader(DataSourceReader):
 
     @clear
     def partitions(self) -> Sequence[InputPartition]:
-        """Fix where the batch begins and ends, and deal the log out.
+        """Fix the batch's start and end offsets, and divide the log into partitions.
 
-        Raises: RocketMQError if the directory is no store, or the offsets cannot be read.
+        Raises: RocketMQError if the directory is not a store, or the offsets cannot be read.
         """
         options = self._options
         files = _open(options)
@@ -169,12 +169,12 @@ def _first_since(files: StoreFiles, queue: StoredQueue, timestamp_ms: int) -> in
 def plan_log(
     stored: Stored, ranges: Sequence[QueueRange], *, partitions_min: int
 ) -> list[list[QueueRange]]:
-    """Cut the log into ranges of about `PARTITION_BYTES` and say what of each queue is in them.
+    """Cut the log into ranges of about `PARTITION_BYTES`; return each queue's range in each.
 
     Args:
         stored: the queues.
-        ranges: what is to be read of them; none is empty.
-        partitions_min: at least about so many, as far as there is enough to read.
+        ranges: the ranges of the queues to read; none is empty.
+        partitions_min: about the fewest partitions, as far as there is enough to read.
     """
     if not ranges:
         return []
@@ -194,7 +194,7 @@ def plan_log(
 
 
 class _Plan(NamedTuple):
-    """Messages in the order of the log: where they lie, and what they must be."""
+    """Messages in the order of the log: their places, and the entries to check them against."""
 
     positions: Ints
     sizes: Ints
@@ -208,7 +208,7 @@ def read_log(
 ) -> Iterator[pa.RecordBatch]:
     """Read ranges of queues in the order of the log, as Arrow batches of `options.columns`.
 
-    Raises: DataLossError if files are gone; CorruptRecord if a record is not what its queue says.
+    Raises: DataLossError if files are gone; CorruptRecord if a record differs from its entry.
     """
     schema = arrow_schema(options.columns)
     unreadable = UnreadableMessages(options)
@@ -246,7 +246,7 @@ def read_log(
 
 @contextmanager
 def _naming(options: SourceOptions, begin: int) -> Generator[None]:
-    """Say where in the log a record is damaged."""
+    """Add the log position of a damaged record to the error."""
     try:
         yield
     except UnreadableMessage:
@@ -262,7 +262,7 @@ def _naming(options: SourceOptions, begin: int) -> Generator[None]:
 def _list_messages(
     files: StoreFiles, ranges: Sequence[tuple[QueueRange, int]], *, fail: bool
 ) -> _Plan:
-    """Return what is still there of the ranges; the rest is a loss."""
+    """Return the messages of the ranges that are left; missing messages are a loss."""
     columns: list[list[npt.NDArray[np.int64]]] = [[] for _ in _Plan._fields]
     for each, number in ranges:
         start, entries = _read_entries(files, each, fail=fail)
@@ -284,7 +284,7 @@ def _list_messages(
 def _read_entries(
     files: StoreFiles, wanted: QueueRange, *, fail: bool
 ) -> tuple[int, npt.NDArray[np.void]]:
-    """Return the entries of a range from the first message that is kept, and its offset."""
+    """Return the entries of a range from the first message that is left, and its offset."""
     try:
         queue = files.queue(wanted.queue.topic, wanted.queue.queue_id)
         start = min(max(wanted.start, queue.bounds.min_offset), wanted.end)
@@ -299,7 +299,7 @@ def _read_entries(
 
 
 def _chunks(plan: _Plan, bases: Ints) -> Iterator[slice]:
-    """Yield runs of messages that are read at once: of one file, close together, not too large."""
+    """Yield runs of messages to read at once: in one file, close together, not too large."""
     count = len(plan.positions)
     ends = plan.positions + plan.sizes
     file_numbers = np.searchsorted(bases, plan.positions, side="right")
@@ -316,7 +316,7 @@ def _chunks(plan: _Plan, bases: Ints) -> Iterator[slice]:
 
 
 def _check(records: bytes, starts: Ints, part: _Plan, options: SourceOptions) -> None:
-    """Hold records against their entries."""
+    """Check records against their entries."""
     same = (
         (gather_numbers(records, starts, ">i4") == part.sizes)
         & (gather_numbers(records, starts + 12, ">i4") == part.queue_ids)

@@ -1,10 +1,11 @@
 """The reader of a stream: micro-batches whose offsets the checkpoint keeps.
 
-This object lives in one process beside the driver for the whole query, and a copy of it in every
-task. Spark asks per micro-batch: `latestOffset(start, limit)`, `reportLatestOffset()`,
-`partitions(start, end)`, then `read` in the tasks. `commit` never comes for a query's last batch
-and is not used: Spark asks for the next batch only once the last one is in its commit log, so the
-`start` of `latestOffset` is what is safely processed, and that is committed under the group.
+The reader lives in one process beside the driver for the whole query; every task has a copy. For
+each micro-batch Spark calls `latestOffset(start, limit)`, `reportLatestOffset()`,
+`partitions(start, end)`, and then `read` in the tasks. Spark does not call `commit` for a query's
+last batch, so `commit` is not used. Spark asks for the next batch only once the last batch is in
+its commit log. The `start` of `latestOffset` is therefore safely processed, and is committed under
+the group.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream.
 
     Args:
-        options: of the read.
+        options: the options of the read.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -56,14 +57,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @clear
     def initialOffset(self) -> OffsetsJson:  # noqa: N802
-        """Resolve where to begin; asked only for a query without a checkpoint."""
+        """Return the start offsets; Spark asks only for a query without a checkpoint."""
         return encode_offsets(self._watch.first_offsets())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of a micro-batch in Spark's words.
+        """Return the limit of a micro-batch as one of Spark's classes.
 
-        They know no two limits at once, so `latestOffset` takes them from the options; Spark hands
-        this one over, or ReadAllAvailable where a trigger wants no limit.
+        Spark's classes cannot express two limits at once, so `latestOffset` takes the limits from
+        the options. Spark passes this limit to it, or ReadAllAvailable if a trigger wants no limit.
         """
         options = self._options
         if options.max_offsets_per_trigger is not None:
@@ -76,7 +77,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @clear
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Freeze the query's end at what the queues hold now."""
+        """Freeze the query's end at the current ends of the queues."""
         bounds = self._watch.look({}, afresh=True).bounds
         self._frozen = {queue: found.max_offset for queue, found in bounds.items()}
 
@@ -84,7 +85,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802
         self, start: Mapping[str, Any], limit: ReadLimit
     ) -> OffsetsJson:
-        """Choose the end of the next micro-batch; `start` again if there is nothing to read."""
+        """Return the end of the next micro-batch; `start` again if no batch begins."""
         begin = decode_offsets(start)
         bounds = self._watch.look(begin).bounds
         is_limited = not isinstance(limit, ReadAllAvailable)
@@ -116,7 +117,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> Sequence[InputPartition]:
-        """Deal a micro-batch out. It may be one that an earlier run of the query planned."""
+        """Divide a micro-batch into partitions. An earlier run of the query may have planned it."""
         ranges = ranges_between(decode_offsets(start), decode_offsets(end))
         found = self._watch.found or self._watch.look({each.queue: each.start for each in ranges})
         return make_partitions(self._options, ranges, found.queues)
@@ -126,12 +127,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(self._options, partition)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Do nothing; see the top of this file."""
+        """Do nothing: `latestOffset` commits the offsets that are safely processed."""
 
     def _sample_sizes(
         self, begin: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, QueueBounds]
     ) -> dict[MessageQueue, int]:
-        """Return about how many bytes the next messages of each queue have."""
+        """Return the approximate size of the next messages of each queue."""
         cluster = connect(self._options)
         waiting = {
             queue: max(begin.get(queue, 0), found.min_offset)
@@ -141,7 +142,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cluster.run(sample_sizes(cluster, waiting))
 
     def _rows_min(self, limit: ReadLimit) -> int:
-        """Return how many rows a batch must have; a query that is to end waits for none."""
+        """Return the fewest rows of a batch; a query with an end does not wait for more rows."""
         rows_min = self._options.min_offsets_per_trigger
         waited_ms = clock.monotonic_ms() - self._batch_ms
         if (

@@ -1,4 +1,4 @@
-"""The writer of a stream; apart from the batch's, for PySpark 4.0 has no base for it."""
+"""The writer of a stream; in its own module, since PySpark 4.0 has no base class for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
     """Writes a stream.
 
     Args:
-        options: of the write.
+        options: the options of the write.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -33,5 +33,5 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         """Do nothing: the brokers have acknowledged every message."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Say that messages stay."""
+        """Warn that the messages already sent stay in the topic."""
         warn_of_abort(messages)

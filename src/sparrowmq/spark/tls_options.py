@@ -1,7 +1,7 @@
 """The options of a read or a write that make its connections TLS. Pure.
 
-They name files and hold nothing secret, so plans and checkpoints may show them; every machine that
-reads or writes must have the files.
+The options name files and contain no secrets, so plans and checkpoints may show them. Every machine
+that reads or writes must have the files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sparrowmq.spark.option_table import Option, parse_bool, parse_text
 
 
 class TlsFiles(NamedTuple):
-    """What `runtime.tls.client_context` takes."""
+    """The arguments of `calling.tls.client_context`."""
 
     ca_file: str | None
     certificate_file: str | None
@@ -57,9 +57,9 @@ TLS_OPTIONS: tuple[Option, ...] = (
 
 
 def take_tls(values: dict[str, Any], given: Mapping[str, Any]) -> TlsFiles | None:
-    """Take the options' values out of all, by their names in Python; None for no TLS.
+    """Return the TLS options' values and remove them from `values`; None for no TLS.
 
-    Raises: ConfigError if one is given without `useTLS`.
+    Raises: ConfigError if a TLS option is given without `useTLS`.
     """
     is_used = values.pop("use_t_l_s")
     files = TlsFiles(

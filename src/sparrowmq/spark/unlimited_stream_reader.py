@@ -1,8 +1,8 @@
-"""The reader of a stream for PySpark 4.1, which neither limits micro-batches nor says their start.
+"""The reader of a stream for PySpark 4.1, which does not limit micro-batches or pass their start.
 
-Spark asks per micro-batch: `latestOffset()`, `partitions(start, end)`, then `read` in the tasks. So
-a batch is all that there is, and what is lost between its start and its end is found only when it
-is dealt out. `stream_reader.py` is for newer ones.
+For each micro-batch Spark calls `latestOffset()`, `partitions(start, end)`, and then `read` in the
+tasks. A batch therefore has all messages up to the queues' ends, and losses between its start and
+its end are found only in `partitions`. Newer versions of PySpark use `stream_reader.py`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class UnlimitedStreamReader(DataSourceStreamReader):
     """Reads a stream.
 
     Args:
-        options: of the read, none of which limits a micro-batch.
+        options: the options of the read; none limits a micro-batch.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._watch = QueueWatch(options)
-        # The end of the last micro-batch; a queue that is not there for a while keeps its offset.
+        # The end of the last micro-batch; a queue that is missing for a while keeps its offset.
         self._end: dict[MessageQueue, int] = {}
 
     def __reduce__(self) -> Packed:
@@ -43,13 +43,13 @@ class UnlimitedStreamReader(DataSourceStreamReader):
 
     @clear
     def initialOffset(self) -> OffsetsJson:  # noqa: N802
-        """Resolve where to begin; asked only for a query without a checkpoint."""
+        """Return the start offsets; Spark asks only for a query without a checkpoint."""
         self._end = self._watch.first_offsets()
         return encode_offsets(self._end)
 
     @clear
     def latestOffset(self) -> OffsetsJson:  # type: ignore[override]  # noqa: N802
-        """Return where the queues end."""
+        """Return the ends of the queues."""
         bounds = self._watch.look(self._end).bounds
         self._end |= {queue: found.max_offset for queue, found in bounds.items()}
         return encode_offsets(self._end)
@@ -58,7 +58,7 @@ class UnlimitedStreamReader(DataSourceStreamReader):
     def partitions(
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> Sequence[InputPartition]:
-        """Deal a micro-batch out. It may be one that an earlier run of the query planned."""
+        """Divide a micro-batch into partitions. An earlier run of the query may have planned it."""
         begin, finish = decode_offsets(start), decode_offsets(end)
         if missing := sorted(begin.keys() - finish.keys()):
             topic, broker_name, queue_id = missing[0]

@@ -1,4 +1,4 @@
-"""Messages of a read whose bodies cannot be read: the option `unreadablePolicy` carried out."""
+"""Handle messages of a read whose bodies cannot be read, by the option `unreadablePolicy`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _LOG = logging.getLogger("sparrowmq.spark")
 
 
 class UnreadableMessages:
-    """What one task does with them, and how many it has passed over.
+    """Handles the unreadable messages of one task, and counts those passed over.
 
     Args:
-        options: of the read.
-        cluster: takes the dead letters; None for a read of files, which can have none.
+        options: the options of the read.
+        cluster: the cluster for dead letters; None for a read of files, which sends none.
     """
 
     def __init__(self, options: SourceOptions, cluster: Cluster | None = None) -> None:
         self._options = options
         self._cluster = cluster
-        # By queue: how many were passed over, and what was said of the first.
+        # By queue: the number of messages passed over, and the reason for the first.
         self._passed: dict[MessageQueue, tuple[int, str]] = {}
 
     def pass_over(self, broker_name: str, records: bytes, start: int, reason: str) -> None:
-        """Leave the message out whose record, of a queue on this broker, begins at `start`.
+        """Pass over the message whose record, of a queue on this broker, begins at `start`.
 
         Raises: UnreadableMessage if the policy is to stop, or the dead letter could not be sent.
         """
@@ -51,7 +51,7 @@ class UnreadableMessages:
         self._passed[queue] = count + 1, first
 
     def report(self) -> None:
-        """Log one warning for each queue of which messages were passed over."""
+        """Log one warning for each queue with messages that were passed over."""
         is_kept = self._options.unreadable_policy is UnreadablePolicy.DEAD_LETTER
         for queue in sorted(self._passed):
             count, first = self._passed[queue]

@@ -2,16 +2,16 @@
 
     <query id>/<batch id>/<partition>/<hash of the row>/<occurrence>
 
-The hash covers all that is sent of a row. Rows of one task that are alike are numbered in the order
-they come, and since they are alike it does not matter which of them gets which number. So ids
-depend on which rows a partition holds and not on their order, which differs after a shuffle.
+The hash covers all that is sent of a row. Equal rows of one task are numbered in the order in which
+they come; since the rows are equal, any of them may get any number. Ids therefore depend on the
+rows of a partition and not on their order, which may differ after a shuffle.
 
 Short rows are hashed as a matrix, all rows of a batch by one multiplication. A row's bytes are
-words w1, w2, ... of 32 bits, the last one filled up with zeros; w0 is the number of bytes. Each of
-four digits of the hash is the upper half of (f0 w0 + f1 w1 + ...) mod 2**64, with factors f of its
-own, which are made of the task's prefix. Two different rows have one digit in common with a
-probability of 2**-31, and all four with 2**-124. Longer rows take SHA-1, which costs no more there.
-The hash never changes: a micro-batch may be repeated after an upgrade.
+words w1, w2, ... of 32 bits, the last word filled up with zeros; w0 is the number of bytes. Each of
+the four digits of the hash is the upper half of (f0 w0 + f1 w1 + ...) mod 2**64. Each digit has its
+own factors f, which are derived from the task's prefix. Two different rows share one digit with a
+probability of 2**-31, and all four with 2**-124. Longer rows are hashed by SHA-1, which costs no
+more for them. The hash must never change: a micro-batch may be repeated after an upgrade.
 Source: Lemire and Kaser, Strongly universal string hashing is fast, 2014, section 3.
 """
 
@@ -25,14 +25,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 HASH_BYTES = 16
-# A row of at most so many bytes, its properties included, is hashed in a matrix.
+# The longest row, its properties included, that is hashed in a matrix.
 SHORT_BYTES_MAX = 512
-# Rows of a matrix, which so stays in the processor's caches.
+# The rows of a matrix; a matrix of this size stays in the processor's caches.
 _MATRIX_ROWS = 1_024
 _SHA1_BYTES = 20
 _WORD_BYTES = 4
 _DIGITS = HASH_BYTES // 4
-# Columns that say where a row goes; the rest of it is body, flag and properties.
+# Columns beside a row's body and properties that the hash covers.
 _TARGETS = ("topic", "brokerName", "queueId", "delayTimeLevel", "flag")
 
 
@@ -40,7 +40,7 @@ class WriteIds:
     """Gives the rows of one task their ids; keeps 8 bytes of each row.
 
     Args:
-        prefix: the query, its micro-batch and the partition, or the job and the partition.
+        prefix: the query, its micro-batch and the partition; or the job and the partition.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -49,7 +49,7 @@ class WriteIds:
         self._factors = np.frombuffer(
             shake_128(prefix.encode()).digest(8 * count), dtype="<u8"
         ).reshape(-1, _DIGITS)
-        # Hashes of the rows up to now, cut to 64 bits: a few sorted arrays, each more than twice
+        # The hashes of all rows so far, cut to 64 bits: a few sorted arrays, each more than twice
         # as long as the next, so that a row takes part in few merges.
         self._runs: list[Any] = []
 
@@ -59,9 +59,9 @@ class WriteIds:
         """Return the ids of the next rows.
 
         Args:
-            columns: of the batch.
-            properties: the rows' own, encoded.
-            bodies: their payloads.
+            columns: the columns of the batch.
+            properties: the rows' own properties, encoded.
+            bodies: the rows' payloads.
         """
         digests = self._hash(_contents(columns, properties, bodies))
         occurrences = self._count(digests.view("<u8")[:, 0])
@@ -90,7 +90,7 @@ class WriteIds:
         cuts = np.frombuffer(rows.buffers()[1], dtype=np.int32)
         sizes = np.diff(cuts[rows.offset : rows.offset + len(rows) + 1]).astype(np.uint64)
         words = -(-int(sizes.max()) // _WORD_BYTES)
-        # Arrow fills up texts and no bytes; it looks at neither.
+        # Arrow pads only texts; it does not check that the bytes are text.
         texts = pa.Array.from_buffers(pa.string(), len(rows), rows.buffers(), offset=rows.offset)
         options = pc.PadOptions(words * _WORD_BYTES, "\0")
         filled = pc.call_function("ascii_rpad", [texts], options=options)
@@ -100,7 +100,7 @@ class WriteIds:
         return (sums >> np.uint64(32)).astype("<u4").view(np.uint8)
 
     def _count(self, hashes: Any) -> Any:
-        """Return for each hash how often it came before."""
+        """Return how often each hash came before."""
         order = np.argsort(hashes, kind="stable")
         run = hashes[order]
         counts = np.empty(len(hashes), dtype=np.int64)
@@ -114,7 +114,7 @@ class WriteIds:
 
 
 def _contents(columns: dict[str, pa.Array], properties: pa.Array, bodies: pa.Array) -> pa.Array:
-    """Return what the hash covers: the parts joined by a byte that ends every property."""
+    """Return the bytes that the hash covers: the parts, joined by the end byte of properties."""
     targets = [columns[name].cast(pa.string()) for name in _TARGETS if name in columns]
     parts = [each.fill_null("").cast(pa.binary()) for each in targets]
     separator = pa.scalar(b"\x02", pa.binary())

@@ -1,10 +1,10 @@
 """The writers of a batch and of a stream: rows become messages, each at least once.
 
 A task sends its rows in batches of one queue, several requests under way at once, and ends when
-every one is acknowledged. Spark repeats tasks and micro-batches that fail, and what they had sent
-stays: so a message may be there twice. With `exactlyOnce` the two have the same id, by which
-readers drop one (write_ids.py, exactly_once.py). There are no transactions here:
-docs/decisions/exactly-once-sink.md says why.
+every request is acknowledged. Spark repeats failed tasks and micro-batches. The messages that they
+had sent stay, so a message may be in the topic twice. With `exactlyOnce` both copies have the same
+id, by which readers drop one (write_ids.py, exactly_once.py). The writers use no transactions;
+docs/decisions/exactly-once-sink.md gives the reasons.
 
 Rows of one sharding key, and rows that name their queue, keep their order: requests to such a queue
 wait for one another.
@@ -58,22 +58,22 @@ from sparrowmq.spark.write_ids import WriteIds
 
 _LOG = logging.getLogger("sparrowmq.spark")
 
-# A request's body; a message that is larger goes alone.
+# The largest body of a request with several messages; a larger message is sent alone.
 REQUEST_BYTES_MAX = 512 * 1024
-# Rows that are encoded at once; ids of messages repeat beyond 65,536 of a millisecond.
+# Rows that are encoded at once. Message ids repeat after 65,536 messages of one millisecond.
 _ROWS_MAX = 10_000
 # The pause before a missing topic is asked for again; it doubles each time, up to 3 s.
 TOPIC_RETRY_MS = 200
-# The broker stored the message, but not yet where its settings demand: it may be lost.
+# The broker stored the message, but not as safely as its settings demand: it may be lost.
 _UNSAFE = frozenset({SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT})
-# Brokers take no batch for these topics.
+# Brokers accept no batches for these topics.
 _SINGLE_PREFIXES = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
-# Properties that the client gives to a message by itself.
+# Properties that the client itself adds to a message.
 _OWN = frozenset({"UNIQ_KEY", "TAGS", "KEYS", "__SHARDINGKEY"})
 
 
 class SentMessages(WriterCommitMessage):
-    """What a task reports to the driver: how many messages it has sent."""
+    """A task's report to the driver: the number of messages sent."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -83,12 +83,12 @@ class RocketMQWriter(DataSourceArrowWriter):
     """Writes a batch.
 
     Args:
-        options: of the write.
+        options: the options of the write.
     """
 
     def __init__(self, options: SinkOptions, job: str | None = None) -> None:
         self._options = options
-        # The same in every attempt of a task, and another in every job.
+        # The id of the job: equal in every attempt of a task, and different in every job.
         self._job = job or uuid.uuid4().hex
 
     def __reduce__(self) -> Packed:
@@ -102,12 +102,12 @@ class RocketMQWriter(DataSourceArrowWriter):
         """Do nothing: the brokers have acknowledged every message."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Say that messages stay."""
+        """Warn that the messages already sent stay in the topic."""
         warn_of_abort(messages)
 
 
 def warn_of_abort(messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Say how many messages of a write that failed stay in the topic."""
+    """Log how many messages of a failed write stay in the topic."""
     count = sum(each.count for each in messages if isinstance(each, SentMessages))
     if count:
         _LOG.warning("the write failed; %d messages that tasks have sent stay in the topic", count)
@@ -119,7 +119,7 @@ def write_task(
     """Send the rows of one task.
 
     Args:
-        job: what the ids of a batch begin with; None for a micro-batch, whose query is asked.
+        job: the prefix of a batch's ids; None for a micro-batch, whose prefix comes from its query.
     """
     context: Any = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
@@ -141,10 +141,10 @@ def write_rows(
     *,
     write_id: str = "",
 ) -> int:
-    """Send rows, and return how many once all are acknowledged.
+    """Send rows, and return their number once all are acknowledged.
 
     Args:
-        write_id: what WRITE_ID begins with: the query, micro-batch and partition.
+        write_id: the prefix of WRITE_ID: the query, micro-batch and partition.
 
     Raises: UsageError for a row that cannot be sent; SendFailed, RouteError, ConnectFailed,
         BrokerError.
@@ -166,25 +166,25 @@ def write_rows(
 
 @dataclass(slots=True)
 class _Sender:
-    """What one task sends by; `queues` are those of topics whose rows have sharding keys."""
+    """The state of one sending task; `queues` are for topics whose rows have sharding keys."""
 
     publisher: Publisher
     options: SinkOptions
     write_ids: WriteIds | None
     queues: dict[str, list[MessageQueue]] = field(default_factory=dict)
-    # Those that are known to exist.
+    # The topics that are known to exist.
     topics: set[str] = field(default_factory=set)
 
 
 def see_to_topic(options: SinkOptions, topic: str, *, routes: RouteCache) -> Operation[None]:
     """Ask for the route of a topic, and create the topic if it is missing and may be created.
 
-    Raises: ConfigError or UsageError for a name that nobody may send to; TopicRouteNotFound for a
-        missing topic; ConnectFailed, BrokerError, InvokeTimeout.
+    Raises: ConfigError or UsageError for a topic that may not be sent to; TopicRouteNotFound for a
+    missing topic; ConnectFailed, BrokerError, InvokeTimeout.
     """
     check_sendable_topic(topic)
     if topic.startswith(_SINGLE_PREFIXES):
-        return  # A broker makes the retry and dead letter topics of a group by itself.
+        return  # A broker itself makes the retry and dead letter topics of a group.
     servers, timeout_ms = NameServers(options.name_servers), options.request_timeout_ms
     name = options.namespace.wrap(topic)
     try:
@@ -197,18 +197,18 @@ def see_to_topic(options: SinkOptions, topic: str, *, routes: RouteCache) -> Ope
 
 
 class _Request(NamedTuple):
-    """One request; `queue` is None where any will do."""
+    """One request; `queue` is None if any queue will do."""
 
     queue: MessageQueue | None
     operation: Operation[SendResult]
 
 
 def _send_rows(sender: _Sender, batches: Iterable[pa.RecordBatch]) -> Operation[int]:
-    """Send rows, and return how many once all are acknowledged.
+    """Send rows, and return their number once all are acknowledged.
 
-    Up to `maxInFlight` requests are under way, those of one named queue one after the other. While
-    the next batch is waited for, and encoded, they go on: brokers work meanwhile, and their answers
-    lie in the sockets.
+    Up to `maxInFlight` requests are under way; requests to one named queue are sent one after the
+    other. Requests go on while the next batch is waited for and encoded: the brokers work
+    meanwhile, and their answers wait in the sockets.
     """
     under_way: deque[tuple[MessageQueue | None, Task]] = deque()
     count = 0
@@ -221,11 +221,11 @@ def _send_rows(sender: _Sender, batches: Iterable[pa.RecordBatch]) -> Operation[
                 for request in _requests(sender, batch, topics, first_row=count):
                     yield from _begin(sender, request, under_way)
                 count += len(batch)
-            # Have what was begun written, before the next batch is waited for.
+            # Let the requests be written before the next batch is waited for.
             yield from sleep(0)
         while under_way:
             yield from _await_first(under_way)
-    except Exception:  # of Spark too, whose batches come from its socket
+    except Exception:  # errors of Spark too, whose batches come from its socket
         for _, task in under_way:
             yield from cancel(task)
         raise
@@ -256,7 +256,7 @@ def _await_first(under_way: deque[tuple[MessageQueue | None, Task]]) -> Operatio
 def _requests(
     sender: _Sender, batch: pa.RecordBatch, topics: pa.Array, *, first_row: int
 ) -> Iterator[_Request]:
-    """Yield what is to be sent of a batch, whose first row has this number in the task's input."""
+    """Yield the requests of a batch; `first_row` is its first row's number in the task's input."""
     publisher = sender.publisher
     msg_ids = _message_ids(publisher, len(batch))
     encoded = encode_rows(batch, msg_ids, write_ids=sender.write_ids, first_row=first_row)
@@ -289,7 +289,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
 
 
 def _bodies(entries: pa.Array, sizes: Any, rows: Any) -> Iterator[bytes]:
-    """Yield the bodies of requests that hold these rows, in order."""
+    """Yield the bodies of the requests for these rows, in order."""
     if rows[-1] - rows[0] + 1 == len(rows):
         taken = entries.slice(int(rows[0]), len(rows))
     else:
@@ -306,7 +306,7 @@ def _bodies(entries: pa.Array, sizes: Any, rows: Any) -> Iterator[bytes]:
 
 
 def _message(batch: pa.RecordBatch, encoded: EncodedRows, row: int, topic: str) -> Message:
-    """Return a row as a message of the client, which can delay and compress it."""
+    """Return a row as a message of the client, which can be delayed and compressed."""
     properties = parse_properties(encoded.properties[row].as_py().decode())
     values = {
         name: column[row].as_py()
@@ -337,7 +337,7 @@ def _topics(options: SinkOptions, batch: pa.RecordBatch, *, first_row: int) -> p
 
 
 def _find_topics(sender: _Sender, batch: pa.RecordBatch, topics: pa.Array) -> Operation[None]:
-    """Have topics that no row has named yet exist; one whose broker restarts is waited for."""
+    """Make sure that topics named for the first time exist; wait for a restarting broker."""
     options, publisher = sender.options, sender.publisher
     patience = Patience(options.retry_times, TOPIC_RETRY_MS)
     for topic in topics.unique().to_pylist():
@@ -352,7 +352,7 @@ def _find_topics(sender: _Sender, batch: pa.RecordBatch, topics: pa.Array) -> Op
 def _targets(
     sender: _Sender, batch: pa.RecordBatch, topics: pa.Array
 ) -> Iterator[tuple[str, MessageQueue | None, Any]]:
-    """Yield topic, queue and row numbers of the rows that go to one queue, or to any."""
+    """Yield topic, queue and row numbers of the rows for one queue, or for any queue."""
     names = ("shardingKey", "brokerName", "queueId")
     others = [_column(batch, name) for name in names]
     if all(column is None for column in others) and len(topics.unique()) == 1:

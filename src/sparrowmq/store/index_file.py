@@ -344,7 +344,7 @@ class IndexFile:
             begin_ms: the earliest store time, in wall-clock milliseconds; entries have whole
                 seconds.
             end_ms: the latest store time.
-            """
+        """
         found: list[int] = []
         number = self._slot(key_hash % self._slot_count)
         read = 0
