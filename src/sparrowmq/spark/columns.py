@@ -535,7 +535,7 @@ class _Properties:
 def _split_properties(context: _Context) -> _Properties:
     """Cut the property texts by the rule of Java's `string2messageProperties`.
 
-    A part is a property if the first 0x01 in it has something on both sides.
+    A part is a property if bytes precede and follow the first 0x01 in it.
     """
     parts = _split_parts(context)
     text, begins, ends = parts.text, parts.begins, parts.ends
@@ -552,12 +552,12 @@ def _split_properties(context: _Context) -> _Properties:
 
 
 def _decode_property(context: _Context, name: str) -> pa.Array:
-    """Return the values of one property as text; null where there is none."""
+    """Return the values of one property as text; null for a row without the property."""
     return _valid_text(_take_property(context, name, pa.string()))
 
 
 def _take_property(context: _Context, name: str, kind: pa.DataType) -> pa.Array:
-    """Return the values of one property; where a text repeats it, the last one, as in Java."""
+    """Return the values of one property; the last of several in one text, as in Java."""
     parts = _split_parts(context)
     text, begins = parts.text, parts.begins
     head = np.frombuffer(name.encode() + bytes([_NAME_VALUE_SEPARATOR]), dtype=np.uint8)
@@ -606,7 +606,7 @@ def _decode_properties(context: _Context) -> pa.Array:
 
 
 def _decode_user_properties(context: _Context) -> pa.MapArray:
-    """Return the properties without those that are RocketMQ's own, or a write's."""
+    """Return the properties without RocketMQ's own and without those of a write."""
     maps = _decode_properties(context)
     reserved = pa.array(sorted(NO_USER_PROPERTIES), type=pa.string())
     is_own = pc.call_function("is_in", [maps.keys], options=pc.SetLookupOptions(reserved))
@@ -616,13 +616,13 @@ def _decode_user_properties(context: _Context) -> pa.MapArray:
 
 
 def _decode_headers(context: _Context) -> pa.Array:
-    """Return the user's properties as Kafka's headers; null where there are none, as there."""
+    """Return the user's properties as Kafka's headers; null for a row without any, as in Kafka."""
     maps = _decode_user_properties(context)
     pairs = pa.StructArray.from_arrays(
         [maps.keys, maps.items.cast(pa.binary())], names=_HEADER.names
     )
     cuts = np.asarray(maps.offsets)
-    # An offset that is null makes its list null.
+    # A null offset makes its list null.
     is_empty = np.append(cuts[1:] == cuts[:-1], False)
     return pa.ListArray.from_arrays(pa.array(cuts, mask=is_empty), pairs, type=_HEADERS)
 

@@ -162,7 +162,7 @@ class StoredQueue:
         return self._files.bases[0] // ENTRY_SIZE if self._files.bases else 0
 
     def _first(self, low: int, high: int, is_so: Callable[[Entry], bool]) -> int:
-        """Return the first offset of a range for which `is_so` holds; it holds for all later ones."""
+        """Return the first offset of a range for which `is_so` is true, as for all later ones."""
         while low < high:
             middle = (low + high) // 2
             if is_so(self.entry(middle)):

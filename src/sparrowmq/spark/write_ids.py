@@ -32,7 +32,7 @@ _MATRIX_ROWS = 1_024
 _SHA1_BYTES = 20
 _WORD_BYTES = 4
 _DIGITS = HASH_BYTES // 4
-# Columns beside a row's body and properties that the hash covers.
+# The columns besides a row's body and properties that the hash covers.
 _TARGETS = ("topic", "brokerName", "queueId", "delayTimeLevel", "flag")
 
 

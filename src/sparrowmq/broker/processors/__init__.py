@@ -1,3 +1,3 @@
-"""What the broker does for each request code, one module per subject. Pure."""
+"""The broker's processors of request codes, one module per subject. Pure."""
 
 from __future__ import annotations

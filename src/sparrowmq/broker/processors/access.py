@@ -1,6 +1,7 @@
-"""The rules of access control, shown to administrators and changed by them.
+"""Show the rules of access control to administrators, and change the rules for them.
 
-Differs from RocketMQ: secret keys are not shown, and there is one file, which no request names.
+Differs from RocketMQ: secret keys are not shown, and the rules are in one file, which no request
+can name.
 Source: AdminBrokerProcessor.java, PlainPermissionManager.java, 4.9.
 """
 
@@ -16,7 +17,7 @@ from sparrowmq.serving.access import AccessControl, AccessFault, Document
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Refusal, Request, answer
 
-# Too short to be taken for a key, should somebody send it back.
+# Too short to be accepted as a key, if a client sends it back.
 _HIDDEN = "***"
 _TEXTS = ("accessKey", "secretKey", "whiteRemoteAddress", "admin")
 _TEXTS_OF_PERMISSIONS = ("defaultTopicPerm", "defaultGroupPerm")
@@ -25,7 +26,7 @@ _FILE_NAME = "plain_acl.yml"
 
 
 def update_account(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Make an account or change what the request gives of it."""
+    """Make an account, or change the fields that the request gives."""
     fields = request.command.ext_fields or {}
     given: dict[str, Any] = {
         name: fields[name] for name in (*_TEXTS, *_TEXTS_OF_PERMISSIONS) if fields.get(name)
@@ -65,7 +66,7 @@ def delete_account(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def update_global_addresses(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Change the addresses from which anybody may come."""
+    """Change the addresses from which every account may connect."""
     failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
     access = _access(state, failed)
     fields = request.command.ext_fields or {}
@@ -77,7 +78,7 @@ def update_global_addresses(state: BrokerState, request: Request) -> Sequence[Ou
 
 
 def access_version(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer how often the rules were changed."""
+    """Answer with the number of changes of the rules."""
     access = _access(state, ResponseCode.SYSTEM_ERROR)
     version = encode_body(_version(access.document)).decode()
     return answer(
@@ -93,7 +94,7 @@ def access_version(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def access_rules(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Show the rules, without secrets."""
+    """Answer with the rules, without secrets."""
     access = _access(state, ResponseCode.SYSTEM_ERROR)
     shown = [
         PlainAccessConfig(

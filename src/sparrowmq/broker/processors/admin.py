@@ -1,4 +1,4 @@
-"""What tools ask of a broker: topics, groups, statistics, connections.
+"""Tools' requests: topics, groups, statistics, connections.
 
 Source: AdminBrokerProcessor.java.
 """
@@ -61,12 +61,12 @@ from sparrowmq.serving.access import Permission
 from sparrowmq.serving.connections import Connection, Output, Reply
 from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
 
-# Queues looked up before others are served: some milliseconds.
+# Queues that are looked up before other requests are served: some milliseconds.
 STATS_QUEUES_PER_STEP = 256
 
 
 def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Make a topic or change it; the answer comes when it is written and registered."""
+    """Make or change a topic; the answer waits until the topic is written and registered."""
     header = decode_header(CreateTopicRequestHeader, request.command.ext_fields)
     topic = TopicConfig(
         topic_name=header.topic,
@@ -97,7 +97,7 @@ def create_topics(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def _find_topic_fault(state: BrokerState, topic: TopicConfig, *, added: int = 1) -> str | None:
-    """Return what keeps a topic from being made or changed, or None."""
+    """Return why a topic cannot be made or changed, or None."""
     fault = find_name_fault(topic.topic_name)
     if fault is not None:
         return fault
@@ -207,12 +207,12 @@ def group_config(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def system_topics(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with the names kept for RocketMQ itself."""
+    """Answer with the names reserved for RocketMQ itself."""
     return answer(request, body=encode_body(TopicList(topic_list=state.topics.system_names())))
 
 
 def topic_stats(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with where each queue of a topic begins and ends."""
+    """Answer with the min offset and the max offset of each queue of a topic."""
     header = decode_header(GetTopicStatsInfoRequestHeader, request.command.ext_fields)
     topic = state.topics.find(header.topic)
     if topic is None:
@@ -237,7 +237,7 @@ def _topic_stats(state: BrokerState, request: Request, topic: TopicConfig) -> St
 
 
 def consume_stats(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with how far a group is in each queue."""
+    """Answer with a group's progress in each queue."""
     header = decode_header(GetConsumeStatsRequestHeader, request.command.ext_fields)
     group = header.consumer_group
     topics = [header.topic] if header.topic else _topics_of_group(state, group)
@@ -256,7 +256,7 @@ def _consume_stats(
 def _progress(
     state: BrokerState, group: str, topic: str
 ) -> Generator[None, None, dict[MessageQueue, OffsetWrapper]]:
-    """Return how far a group is in each queue of a topic; nothing of an unknown topic."""
+    """Return a group's progress in each queue of a topic; empty for an unknown topic."""
     known = state.topics.find(topic)
     table: dict[MessageQueue, OffsetWrapper] = {}
     for queue_id in range(0 if known is None else known.read_queue_nums):
@@ -264,7 +264,7 @@ def _progress(
         table[MessageQueue(topic, state.config.broker_name, queue_id)] = OffsetWrapper(
             broker_offset=max(0, state.store.queues.max_offset(topic, queue_id)),
             consumer_offset=committed,
-            # What members have pulled beyond that is not counted.
+            # Messages that members have pulled beyond the committed offset are not counted.
             pull_offset=committed,
             last_timestamp_ms=_store_time(state, topic, queue_id, committed - 1),
         )
@@ -274,7 +274,7 @@ def _progress(
 
 
 def broker_consume_stats(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with how far every group is in each topic that it has offsets in."""
+    """Answer with every group's progress in each topic with offsets of the group."""
     header = decode_header(GetConsumeStatsInBrokerHeader, request.command.ext_fields)
     steps = _broker_consume_stats(state, request, is_order=header.is_order)
     return answer_in_steps(request, steps)
@@ -302,7 +302,7 @@ def _broker_consume_stats(state: BrokerState, request: Request, *, is_order: boo
 
 
 def broker_stats_data(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with what a topic took, or a group consumed of one, in a minute, an hour and a day."""
+    """Answer with a topic's or a group's message counts of the last minute, hour and day."""
     header = decode_header(ViewBrokerStatsDataRequestHeader, request.command.ext_fields)
     name, key = header.stats_name, header.stats_key
     added: tuple[Added, ...] | None = None
@@ -334,7 +334,7 @@ def _topics_of_group(state: BrokerState, group_name: str) -> list[str]:
 
 
 def _store_time(state: BrokerState, topic: str, queue_id: int, offset: int) -> int:
-    """Return when the message at an offset was stored, 0 where there is none."""
+    """Return the store time of the message at an offset, 0 without a message."""
     if offset < 0:
         return 0
     return state.store.queues.store_timestamp(topic, queue_id, offset) or 0
@@ -351,7 +351,7 @@ def topic_consumed_by(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def consumer_connections(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with who is connected for a consumer group."""
+    """Answer with the connections of a consumer group."""
     header = decode_header(GetConsumerConnectionListRequestHeader, request.command.ext_fields)
     group = state.consumers.find(header.consumer_group)
     if group is None:
@@ -370,7 +370,7 @@ def consumer_connections(state: BrokerState, request: Request) -> Sequence[Outpu
 
 
 def producer_connections(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with who is connected for a producer group."""
+    """Answer with the connections of a producer group."""
     header = decode_header(GetProducerConnectionListRequestHeader, request.command.ext_fields)
     members = state.producers.find(header.producer_group)
     if members is None:
@@ -383,7 +383,7 @@ def producer_connections(state: BrokerState, request: Request) -> Sequence[Outpu
 
 
 def all_producers(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with who is connected for every producer group."""
+    """Answer with the connections of every producer group."""
     table = {
         group: [
             ProducerInfo(
@@ -409,7 +409,7 @@ def topics_of_consumer(state: BrokerState, request: Request) -> Sequence[Output]
 
 
 def subscription_of_consumer(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with what a group's members subscribe of a topic, None if they do not."""
+    """Answer with a group's subscription to a topic, None without a subscription."""
     header = decode_header(QuerySubscriptionByConsumerRequestHeader, request.command.ext_fields)
     group = state.consumers.find(header.group)
     found = None if group is None else group.subscriptions.get(header.topic)
@@ -434,18 +434,18 @@ def _connection_set(members: Mapping[Connection, ListedMember]) -> list[bodies.C
 
 
 def clean_queues(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Have the queues looked through: what has expired goes, with the queues of deleted topics.
+    """Sweep the queues: remove expired files, and the expired queues of deleted topics.
 
-    Differs from RocketMQ, where CLEAN_UNUSED_TOPIC takes queues whose messages the log still has,
-    and CLEAN_EXPIRED_CONSUMEQUEUE those of topics that are there: their offsets begin anew, and
-    their consumers wait for offsets that they have passed.
+    Differs from RocketMQ: its CLEAN_UNUSED_TOPIC removes queues whose messages the log still has,
+    and its CLEAN_EXPIRED_CONSUMEQUEUE removes queues of existing topics. The offsets of such queues
+    begin anew, and their consumers wait for offsets that they have passed already.
     """
     state.store.ask_sweep()
     return answer(request)
 
 
 def delete_expired_messages(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Remove what has expired now, whatever hour it is."""
+    """Ask for the removal of expired messages at any hour."""
     state.retention.ask()
     return answer(request)
 

@@ -1,4 +1,4 @@
-"""Heartbeats, who is in a group, and queue locks.
+"""Clients' requests: heartbeats, lists of members, and queue locks.
 
 Source: ClientManageProcessor.java, ConsumerManageProcessor.java, AdminBrokerProcessor.java.
 """
@@ -53,7 +53,7 @@ _TOPIC_SYS_FLAG_UNIT = 1
 
 
 def heartbeat(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Take a client's heartbeat: its groups, their subscriptions, and that it lives."""
+    """Take in a client's heartbeat: a sign of life, with its groups and their subscriptions."""
     command = request.command
     data = decode_body(HeartbeatData, command.body or b"")
     fault = _find_fault(state, data)
@@ -74,13 +74,13 @@ def heartbeat(state: BrokerState, request: Request) -> Sequence[Output]:
         outputs += _consumer_heartbeat(state, request, consumer, member)
     for producer in data.producer_data_set:
         state.producers.heartbeat(producer.group_name, member, request.connection)
-    # See member_marker: the answer gives a SparrowMQ member its interval.
+    # The answer gives a SparrowMQ member the expiry that sets its interval (member_marker).
     fields = {EXPIRY_FIELD: str(member.expiry_ms)} if is_marked(member.version) else None
     return [*answer(request, ext_fields=fields), *outputs]
 
 
 def _find_fault(state: BrokerState, data: HeartbeatData) -> str | None:
-    """Return what makes a heartbeat too large or illegal, or None."""
+    """Return why a heartbeat is too large or illegal, or None."""
     if len(data.client_id) > CLIENT_ID_LENGTH_MAX:
         return f"the client id has more than {CLIENT_ID_LENGTH_MAX} characters"
     names = [
@@ -109,7 +109,8 @@ def _check_client_id(
 ) -> tuple[list[Output], str | None]:
     """Warn once of a newcomer whose client id another connection of its group has.
 
-    Returns: what to log for the operator, and why the heartbeat is refused, if it is.
+    Returns: the facts for the operator, and the reason of a refusal, None if the heartbeat is
+    taken.
     """
     outputs: list[Output] = []
     for consumer in data.consumer_data_set:
@@ -173,7 +174,7 @@ def unregister_client(state: BrokerState, request: Request) -> Sequence[Output]:
 def forget_connection(state: BrokerState, connection: Connection, *, now_ms: int) -> list[Output]:
     """Remove a closed or silent connection from every group, and notify the other members.
 
-    Its locks are cut to what its own side of the lease may have left; see QueueLockTable.shorten.
+    `QueueLockTable.shorten` cuts its locks to the rest of the member's own lease.
     """
     memberships = [
         (name, group.members[connection])
@@ -200,7 +201,7 @@ def _gone(group: str, connection: Connection) -> Fact:
 def consumer_list(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the client id of every member of a group, one for each connection.
 
-    A member that asks for them gets the owners of queues as well: of the same instant as the list.
+    A member that asks for owners also gets the owners of the queues, at the same instant.
     """
     header = decode_header(GetConsumerListByGroupRequestHeader, request.command.ext_fields)
     group = state.consumers.find(header.consumer_group)
@@ -223,11 +224,11 @@ def consumer_list(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def lock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Lock queues for a client; answers with those it holds now.
+    """Lock queues for a client; answer with the queues whose locks the client holds now.
 
-    Differs from RocketMQ: only a listed member gets locks that it does not hold yet, and only of
-    queues that there are. What it holds it may renew also while it is not listed, as no member is
-    for up to 30 s after a restart of the broker.
+    Differs from RocketMQ: only a listed member gets locks that it does not hold yet, and only locks
+    of existing queues. A holder may renew its locks even while it is not listed, because no member
+    is listed for up to 30 s after a restart of the broker.
     """
     body = decode_body(LockBatchRequestBody, request.command.body or b"")
     _check_lock_count(len(body.mq_set))
@@ -244,13 +245,13 @@ def lock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
     locked = state.locks.try_lock_batch(
         body.consumer_group, body.mq_set, body.client_id, now_ms=request.now_ms, may_take=may_take
     )
-    # A renewal need not be written: what a restart restores is then as long as it was at first.
+    # A renewal need not be written: a restart restores the lease with its first length.
     outputs = answer(request, body=encode_body(LockBatchResponseBody(lock_ok_mq_set=locked)))
     if refused:
         outputs = [*outputs, *_note_refused_locks(state, request, body, refused, is_listed)]
     if state.locks.last_change(body.consumer_group, locked) <= state.locks_written:
         return outputs
-    # A lock must outlive a crash from the moment that its owner believes in it.
+    # A lock must survive a crash from the moment at which its holder believes in it.
     journal_round = state.journal.ask()
     late: list[Output] = []
     for output in outputs:
@@ -279,7 +280,7 @@ def _note_refused_locks(
 
 
 def unlock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Release those of the queues that the client holds."""
+    """Release the locks that the client holds among those of the queues."""
     body = decode_body(UnlockBatchRequestBody, request.command.body or b"")
     _check_lock_count(len(body.mq_set))
     state.locks.unlock_batch(body.consumer_group, body.mq_set, body.client_id)
@@ -295,7 +296,7 @@ def _check_lock_count(count: int) -> None:
 
 
 def check_client_config(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Say whether a subscription can be served: by tags, or by a condition that can be parsed."""
+    """Answer whether a subscription is valid: by tags, or by a condition that can be parsed."""
     del state
     body = decode_body(CheckClientRequestBody, request.command.body or b"")
     try:

@@ -1,4 +1,4 @@
-"""What tools do with a group's offsets: reset them, ask its members for theirs, copy, compare.
+"""Tools' requests about a group's offsets: reset, copy, compare, ask the members for theirs.
 
 Source: AdminBrokerProcessor.java, Broker2Client.java.
 """
@@ -50,11 +50,12 @@ ENTRIES_MAX = 1_024
 
 
 def reset_offset(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Have the members of a group go on in each queue from the messages of an instant.
+    """Push new offsets to the members of a group: in each queue the offset of an instant.
 
-    Each member drops what it has, takes the offsets and commits them. Without a member nothing
-    happens: tools then commit the offsets by themselves. Differs from RocketMQ: a queue without a
-    committed offset is reset too, as long as the group has one of another queue.
+    Each member drops its cached messages, takes the offsets and commits them. Without a member
+    nothing
+    happens: tools then commit the offsets themselves. Differs from RocketMQ: a queue without a
+    committed offset is reset too, if the group has a committed offset of another queue.
     """
     header = decode_header(ResetOffsetRequestHeader, request.command.ext_fields)
     topic = _find_topic(
@@ -96,7 +97,7 @@ def _reset(
 
 
 def consumer_status(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with the offsets that the members of a group have themselves, by client id.
+    """Answer with the members' own offsets of a group, by client id.
 
     A member that does not answer is left out.
     """
@@ -129,13 +130,13 @@ def consumer_status(state: BrokerState, request: Request) -> Sequence[Output]:
 
 @dataclass(slots=True)
 class _Status:
-    """What the members of a group have answered, and how many have not."""
+    """The answers of a group's members, and the number of missing answers."""
 
     left: int
     table: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
 
     def note(self, client_id: str, request: Request, response: RemotingCommand) -> Sequence[Output]:
-        """Take one answer; the last one makes the answer to the request."""
+        """Take in one answer; after the last one, answer the request."""
         self.left -= 1
         if response.code == ResponseCode.SUCCESS and response.body:
             try:
@@ -151,11 +152,11 @@ class _Status:
 
 
 def clone_offsets(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Give a group the offsets that another one has, in one topic or in all of them.
+    """Copy one group's offsets to another group, in one topic or in all topics.
 
-    Unless the source group counts as offline, a topic that it does not subscribe is left out.
-    Differs from RocketMQ: without a topic all are copied (4.9.7 copies none), and a group that may
-    not be is refused.
+    Unless the source group counts as offline, topics that it does not subscribe to are left out.
+    Differs from RocketMQ: without a topic all topics are copied (4.9.7 copies none), and an illegal
+    group is refused.
     """
     header = decode_header(CloneGroupOffsetRequestHeader, request.command.ext_fields)
     source, target = header.src_group, header.dest_group
@@ -176,8 +177,8 @@ def clone_offsets(state: BrokerState, request: Request) -> Sequence[Output]:
 def correction_offsets(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the lowest offset, per queue, that the groups of a topic have committed.
 
-    Offsets of messages that have expired do not count, nor do the groups that are filtered out.
-    Where a group to compare with is behind the lowest, the answer is the largest offset there is.
+    Offsets of messages that have expired do not count, nor do the groups that are filtered out. If
+    a group to compare with is behind the lowest offset, the answer is the largest possible offset.
     Differs from RocketMQ, which forgets the offsets of the groups that are filtered out.
     """
     header = decode_header(QueryCorrectionOffsetHeader, request.command.ext_fields)
@@ -197,7 +198,7 @@ def correction_offsets(state: BrokerState, request: Request) -> Sequence[Output]
 
 
 def consume_time_span(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with the age of each queue's messages, and of the first that a group has not had."""
+    """Answer with the age of each queue's messages, and of the group's next message."""
     header = decode_header(QueryConsumeTimeSpanRequestHeader, request.command.ext_fields)
     name = header.topic
     topic = _find_topic(state, name, ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
@@ -215,7 +216,7 @@ def _time_span(state: BrokerState, request: Request, group: str, topic: TopicCon
         if committed:
             consumed_ms = _stored_at(state, name, queue_id, committed - 1)
         delay_ms = 0
-        # A group without an offset has all messages before it.
+        # A group without an offset begins at the first message.
         next_offset = low if committed is None else max(committed, low)
         if next_offset < high:
             delay_ms = request.timestamp_ms - _stored_at(state, name, queue_id, next_offset)
@@ -234,16 +235,16 @@ def _time_span(state: BrokerState, request: Request, group: str, topic: TopicCon
 
 
 def _stored_at(state: BrokerState, topic: str, queue_id: int, offset: int) -> int:
-    """Return when a message was stored, -1 where there is none."""
+    """Return the store time of a message, -1 without a message."""
     found = state.store.queues.store_timestamp(topic, queue_id, offset) if offset >= 0 else None
     return -1 if found is None else found
 
 
 def consume_queue(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with entries of a queue as they stand in its file, and the group's subscription.
+    """Answer with entries of a queue as in its file, and the group's subscription.
 
-    Differs from RocketMQ: an index that the queue does not have is answered with no entries, and
-    not without a body, which its tools cannot read.
+    Differs from RocketMQ: for an index that the queue does not have, the answer has a body without
+    entries. RocketMQ answers without a body, which its tools cannot read.
     """
     header = decode_header(QueryConsumeQueueRequestHeader, request.command.ext_fields)
     name, queue_id = header.topic, header.queue_id
@@ -254,7 +255,7 @@ def consume_queue(state: BrokerState, request: Request) -> Sequence[Output]:
         group = state.consumers.find(header.consumer_group)
         found = None if group is None else group.subscriptions.get(name)
         subscription = None if found is None else found.data
-        # "null" is what RocketMQ says of a subscription that needs no data for a filter.
+        # RocketMQ answers "null" for a subscription that needs no data for a filter.
         filter_data = f"{header.consumer_group}@{name} is not online!" if found is None else "null"
     entries: list[ConsumeQueueData] = []
     queues = state.store.queues

@@ -1,4 +1,4 @@
-"""Questions about a queue's offsets and a group's, and commits.
+"""Requests for a queue's offsets and for a group's offsets, and commits.
 
 Source: ConsumerManageProcessor.java, AdminBrokerProcessor.java.
 """
@@ -22,17 +22,17 @@ from sparrowmq.protocol.headers import (
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
 
-# Keys of the table of offsets that are written before others are served: some milliseconds.
+# Keys of the offset table that are encoded before other requests are served: some milliseconds.
 OFFSET_KEYS_PER_STEP = 1_024
 
 
 def query_consumer_offset(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the committed offset, or with 0 for a new group of a small queue.
 
-    RocketMQ answers 0, not "not found", while the queue still has its first message and that lies
-    so near the log's end that it would be in memory. So on any small broker a new group reads from
-    the beginning, whatever its own rule of where to begin says; applications rely on it. As in
-    5.x, whoever asks with `setZeroIfNotFound=false` gets "not found".
+    RocketMQ answers 0, not "not found", while the queue still has its first message and the message
+    is so near the log's end that it would be in memory. On any small broker a new group therefore
+    reads from the beginning, whatever its own start rule; applications rely on this. As in 5.x, a
+    request with `setZeroIfNotFound=false` is answered with "not found".
     """
     header = decode_header(QueryConsumerOffsetRequestHeader, request.command.ext_fields)
     offset = state.offsets.find(header.consumer_group, header.topic, header.queue_id)
@@ -64,13 +64,13 @@ def _begins_in_memory(state: BrokerState, topic: str, queue_id: int) -> bool:
 
 
 def update_consumer_offset(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Store a committed offset, also below the stored one.
+    """Store a committed offset, even one below the stored offset.
 
-    Lowering must work: Java's clients and tools reset and correct offsets by this very request, so
-    a broker cannot know a mistake from a wish. Differs from RocketMQ 4.9: offsets of topics and
-    queues that do not exist are refused (5.x does the same), so the table stays bounded. Differs
-    from RocketMQ also: an offset far beyond the queue's end is refused, for the group would skip
-    messages that are yet to come.
+    Lowering an offset must work: Java's clients and tools reset and correct offsets by this
+    request, so a broker cannot distinguish a mistake from an intent. Differs from RocketMQ 4.9:
+    offsets of topics and queues that do not exist are refused (as in 5.x), so the table stays
+    bounded. Differs from RocketMQ: an offset far beyond the queue's end is refused, since the group
+    would skip messages that are yet to come.
     """
     header = decode_header(UpdateConsumerOffsetRequestHeader, request.command.ext_fields)
     topic = state.topics.find(header.topic)
@@ -109,7 +109,7 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Sequence[Out
 
 
 def max_offset(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with the offset that the queue's next message will get."""
+    """Answer with the offset of the queue's next message."""
     header = decode_header(GetMaxOffsetRequestHeader, request.command.ext_fields)
     offset = max(0, state.store.queues.max_offset(header.topic, header.queue_id))
     return answer(request, ext_fields={"offset": str(offset)})
@@ -130,7 +130,7 @@ def search_offset(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def earliest_store_time(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with when the queue's oldest message was stored, -1 for an empty queue."""
+    """Answer with the store time of the queue's oldest message, -1 for an empty queue."""
     header = decode_header(GetEarliestMsgStoretimeRequestHeader, request.command.ext_fields)
     found = state.store.queues.earliest_timestamp(header.topic, header.queue_id)
     return answer(request, ext_fields={"timestamp": str(-1 if found is None else found)})
@@ -150,5 +150,5 @@ def _all_consumer_offsets(state: BrokerState, request: Request) -> Steps:
 
 
 def all_delay_offsets(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with how far each delay level has been delivered."""
+    """Answer with the offset of the next message of each delay level."""
     return answer(request, body=encode_body(state.delays.table()))

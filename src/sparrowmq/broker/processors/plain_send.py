@@ -1,10 +1,10 @@
-"""The send of one message to which nothing special applies, by the shortest way.
+"""The send of one plain message, by the shortest path.
 
-Nearly all sends of a busy broker are such. For them this does what `send` does, to the byte
-(tests/broker/test_plain_send.py), and trades the steps in between for speed: no record, result and
-answer is made as an object, what a topic decides is looked up once for all, and the answer is a
-template. Whatever is not plain, also what is to be refused, is left to `send`
-(benchmarks/broker.py, benchmarks/against_apache.py).
+Nearly all sends of a busy broker are plain. For them `send_plain` does exactly what `send` does, to
+the byte (tests/broker/test_plain_send.py), with fewer steps. The record, the result and the answer
+are not made as objects, a topic's rules are looked up once for all sends, and the answer is a
+template. Every other send, also one that must be refused, is left to `send` (benchmarks/broker.py,
+benchmarks/against_apache.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparrowmq.protocol.headers import SendMessageRequestHeader
 from sparrowmq.protocol.record import TRANSACTION_TYPE
 from sparrowmq.serving.connections import Connection, Output, Written
 
-# These find more than the properties meant, which is for `send` to find out.
+# These texts may match other properties too; such sends are left to `send`.
 _DELAY = f"{PROPERTY_DELAY_LEVEL}\x01"
 _HALF = f"{PROPERTY_TRANSACTION_PREPARED}\x01"
 _TIMER = "TIMER_D"
@@ -41,9 +41,9 @@ def send_plain(
     now_ms: int,
     timestamp_ms: int,
 ) -> Sequence[Output] | None:
-    """Serve a send whose header was read as one at once.
+    """Serve a plain send whose header was decoded in one step.
 
-    Returns: what to do; None if it is not plain, and nothing has changed.
+    Returns: the outputs; None if the send is not plain, and nothing has changed.
     """
     header, body = command.header, command.body
     if command.code != _SEND or command.flag or body is None:
@@ -63,7 +63,7 @@ def send_plain(
         or state.journal.finished < state.topics_journal_round
     ):
         return None
-    # What RocketMQ does not store.
+    # RocketMQ does not store this property.
     before, _, behind = text.partition(_WAIT_TRUE)
     stored = before + behind
     if _WAIT in stored or (behind and behind[0] != "\x02"):

@@ -54,7 +54,7 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-# As `framing.encode_head` writes it, with places for the three offsets and the opaque.
+# The head that `framing.encode_head` writes, with places for the three offsets and the opaque.
 _FOUND = (
     f'{{"code":{ResponseCode.SUCCESS.value},"extFields":{{"suggestWhichBrokerId":"0",'
     '"nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"},'
@@ -108,7 +108,7 @@ def _hold(state: BrokerState, held: HeldPull) -> list[Output]:
 
 
 def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
-    """Have the held pulls that the new messages concern answered by `answer_released`."""
+    """Wake the held pulls that new messages concern; `answer_released` answers them."""
     holds = state.holds
     for item in dispatched:
         if len(holds) == 0:
@@ -118,7 +118,7 @@ def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
 
 
 def answer_released(state: BrokerState) -> list[Output]:
-    """Answer some of the pulls that no longer wait; `PullHold.has_ended` says whether more do."""
+    """Answer some of the pulls that no longer wait; call again while `PullHold.has_ended`."""
     holds = state.holds
     outputs: list[Output] = [_answer_later(state, held) for held in holds.release()]
     outputs += map(ResumeReading, holds.take_drained())
@@ -130,9 +130,10 @@ def _answer_later(state: BrokerState, held: HeldPull) -> Produce:
 
 
 def _answer(state: BrokerState, held: HeldPull) -> list[Output]:
-    """Answer a pull that waited, unless its condition wants none of what has come.
+    """Answer a pull that waited, unless its condition rejects all new messages.
 
-    It then waits on behind that: a message is examined once for each pull that waits.
+    The pull then waits on from the offset after these messages, so that each message is examined
+    once for each waiting pull.
     """
     result = _read(state, held.header, held.wanted)
     if (
@@ -146,7 +147,7 @@ def _answer(state: BrokerState, held: HeldPull) -> list[Output]:
 
 
 def _check(state: BrokerState, request: Request, header: PullMessageRequestHeader) -> MessageFilter:
-    """Refuse what may not be pulled; returns which messages are wanted."""
+    """Refuse a pull that is not allowed; return the filter of the messages."""
     group_name = header.consumer_group
     settings = state.find_group(group_name, timestamp_ms=request.timestamp_ms)
     if settings is None:
@@ -179,7 +180,7 @@ def _check(state: BrokerState, request: Request, header: PullMessageRequestHeade
 
 
 def _given_filter(header: PullMessageRequestHeader) -> MessageFilter:
-    """Take the filter that the pull itself carries."""
+    """Return the filter in the pull itself."""
     expression = header.subscription
     try:
         if expression and len(expression) > EXPRESSION_LENGTH_MAX:
@@ -202,7 +203,7 @@ def _given_filter(header: PullMessageRequestHeader) -> MessageFilter:
 def _subscribed_filter(
     state: BrokerState, header: PullMessageRequestHeader, may_broadcast: bool
 ) -> MessageFilter:
-    """Take the filter that the group's heartbeats gave."""
+    """Return the filter of the group's heartbeats."""
     group = state.consumers.find(header.consumer_group)
     if group is None:
         raise Refusal(
@@ -255,7 +256,7 @@ def _code(result: GetResult, header: PullMessageRequestHeader) -> ResponseCode:
     code = _CODES.get(result.status)
     if code is not None:
         return code
-    # NO_MESSAGE_IN_QUEUE and NO_MATCHED_LOGIC_QUEUE: right only for who begins at 0.
+    # NO_MESSAGE_IN_QUEUE and NO_MATCHED_LOGIC_QUEUE: only offset 0 is right there.
     if header.queue_offset == 0:
         return ResponseCode.PULL_NOT_FOUND
     return ResponseCode.PULL_OFFSET_MOVED
@@ -274,12 +275,12 @@ def _reply(
         and command.flag == 0
         and len(result.records) <= FRAME_BYTES_MAX - HEADER_BYTES_MAX
     ):
-        # What follows, written at once for the usual request (benchmarks/against_apache.py).
+        # The shorter path for the usual request (benchmarks/against_apache.py).
         text = _FOUND % (result.next_offset, result.min_offset, result.max_offset, command.opaque)
         head = frame_json_header(text, len(result.records))
         return Written(connection, head, result.records)
     if status is GetStatus.NO_MATCHED_LOGIC_QUEUE:
-        # RocketMQ makes a queue when it is first looked for, and then finds it empty.
+        # RocketMQ makes a queue at its first look-up, and then finds the queue empty.
         status = GetStatus.NO_MESSAGE_IN_QUEUE
     response = response_to(
         command,

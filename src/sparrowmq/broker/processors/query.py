@@ -1,4 +1,4 @@
-"""QUERY_MESSAGE: messages by key, by the id that their producer gave, and by time.
+"""QUERY_MESSAGE: messages by key, by the id that their producer set, and by time.
 
 Source: QueryMessageProcessor.java.
 """
@@ -27,7 +27,7 @@ _BYTES_MAX = 15 << 20
 
 
 def query_message(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with the latest messages of a topic that have a key."""
+    """Answer with the latest messages of a topic with a key."""
     return answer_in_steps(request, _query_message(state, request))
 
 

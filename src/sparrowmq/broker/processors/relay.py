@@ -1,4 +1,4 @@
-"""What a tool asks of a consumer, by way of its broker."""
+"""Tools' questions to a consumer, which its broker passes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparrowmq.serving.requests import Refusal, Request
 
 
 def consumer_running_info(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Have a consumer report its queues, what it has in hand, and its settings."""
+    """Ask a consumer for its queues, its cached messages and its settings."""
     header = decode_header(GetConsumerRunningInfoRequestHeader, request.command.ext_fields)
     client = _find_member(state, header.consumer_group, client_id=header.client_id)
     fields = request.command.ext_fields or {}
@@ -25,7 +25,7 @@ def consumer_running_info(state: BrokerState, request: Request) -> Sequence[Outp
 
 
 def consume_directly(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Have a consumer's listener consume a stored message, and answer with the outcome."""
+    """Let a consumer's listener consume a stored message, and answer with the outcome."""
     header = decode_header(ConsumeMessageDirectlyResultRequestHeader, request.command.ext_fields)
     client = _find_member(state, header.consumer_group, client_id=header.client_id)
     _, position = decode_offset_msg_id(header.msg_id or "")

@@ -1,8 +1,8 @@
-"""SEND_REPLY_MESSAGE: the answer to a message goes straight to the producer that asked by it.
+"""SEND_REPLY_MESSAGE: the reply to a request is pushed directly to the producer that sent it.
 
-A requester is any producer of RocketMQ's `request`: its message carries its client id, and who
-consumes the message sends the reply to the reply topic with that id. The reply is stored there, as
-on RocketMQ, and pushed to the requester's connection.
+A requester is a producer that calls RocketMQ's `request`. Its message carries its client id. The
+consumer of the message sends the reply to the reply topic with this id. The reply is stored there,
+as in RocketMQ, and pushed to the requester's connection.
 
 Source: ReplyMessageProcessor.java.
 """
@@ -33,9 +33,9 @@ from sparrowmq.store.results import PutResult
 
 
 def send_reply(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Store a reply and push it to the client that waits for it; answers with what that one says.
+    """Store a reply, push it to the client that waits for it, and answer with the client's answer.
 
-    Differs from RocketMQ: nothing is stored or pushed where the other cannot be done.
+    Differs from RocketMQ: a reply is neither stored nor pushed unless both are possible.
     """
     command = request.command
     header: SendMessageRequestHeader
@@ -43,7 +43,7 @@ def send_reply(state: BrokerState, request: Request) -> Sequence[Output]:
         header = decode_header(SendMessageRequestHeader, command.ext_fields)
     else:
         header = decode_header(SendMessageRequestHeaderV2, command.ext_fields)
-    # Whatever topic the request names: a reply goes to a client that waits for one.
+    # The topic in the request is ignored: a reply goes to the client that waits for it.
     replies = f"{state.config.cluster_name}{REPLY_TOPIC_POSTFIX}"
     state.check_access(request, replies, Permission.PUB)
     properties = parse_properties(header.properties or "")
@@ -90,7 +90,7 @@ def _confirm(
     request: Request,
     response: RemotingCommand,
 ) -> Sequence[Output]:
-    """Answer once the requester has the reply, or is known not to have it."""
+    """Answer once the requester has confirmed the reply, or the push has failed."""
     if response.code == ResponseCode.SUCCESS:
         return confirm_sent(state, request, queue_id, result, waits=waits)
     remark = f"push reply message to {client_id} fail. {response.remark or ''}"

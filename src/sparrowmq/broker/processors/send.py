@@ -1,7 +1,7 @@
 """SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: from a request to records in the log.
 
-This is the broker's hottest path. Properties are handled as the text they come in, without
-building a dict, wherever nothing in them asks for more (benchmarks/broker.py).
+This is the broker's hottest path. Properties stay in their text form, and a dict is built only if a
+property needs it (benchmarks/broker.py).
 
 Source: SendMessageProcessor.java, AbstractSendMessageProcessor.msgCheck, CommitLog.putMessage.
 """
@@ -70,13 +70,13 @@ _ILLEGAL = (
     "the message is illegal, maybe msg body or properties length not matched. "
     "msg body length limit 4M, msg properties length limit 32k."
 )
-# These find a property, and also one whose name ends alike: `find_property` decides.
+# These texts match a property, and also names with the same end: `find_property` decides.
 _DELAY = f"{PROPERTY_DELAY_LEVEL}\x01"
 _HALF = f"{PROPERTY_TRANSACTION_PREPARED}\x01"
 _TIMER = "TIMER_D"
 _WAIT = f"{PROPERTY_WAIT_STORE_OK}\x01"
 _WAIT_TRUE = f"{_WAIT}true"
-# MQVersion.V3_4_9_SNAPSHOT: from here on a request's own limit of retries counts.
+# MQVersion.V3_4_9_SNAPSHOT: from this version on a request's own limit of retries counts.
 _VERSION_WITH_MAX_RECONSUME_TIMES = 121
 
 _PUT_CODES = {
@@ -111,12 +111,12 @@ def send(state: BrokerState, request: Request) -> Sequence[Output]:
 def store_sent(
     state: BrokerState, request: Request, header: SendMessageRequestHeader
 ) -> tuple[int, PutResult, bool]:
-    """Append what was sent. Raises: Refusal.
+    """Append the message or the batch of a send. Raises: Refusal.
 
-    Returns: the queue; the outcome; whether the sender waits for the flush.
+    Returns: the queue id; the outcome; whether the sender waits for the flush.
     """
     command = request.command
-    # A frame without a body is a message whose body is empty, as on RocketMQ.
+    # A frame without a body is a message with an empty body, as in RocketMQ.
     body = command.body or b""
     if len(body) > state.config.message_bytes_max:
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
@@ -138,7 +138,7 @@ def store_sent(
 def confirm_sent(
     state: BrokerState, request: Request, queue_id: int, result: PutResult, *, waits: bool
 ) -> Sequence[Output]:
-    """Answer with where a message was stored, once it is safe."""
+    """Answer with the place of a stored message, once the message is safe."""
     if request.command.is_oneway:
         return ()
     fields = {
@@ -153,7 +153,7 @@ def confirm_sent(
 
 
 def region_fields(state: BrokerState) -> dict[str, str]:
-    """Return what every answer to a send says."""
+    """Return the fields that every answer to a send has."""
     return {"MSG_REGION": state.config.region, "TRACE_ON": "true"}
 
 
@@ -167,7 +167,7 @@ def _header_of(command: RemotingCommand) -> SendMessageRequestHeader:
 
 
 def confirm(state: BrokerState, request: Request, result: PutResult) -> Sequence[Output]:
-    """Answer a request that stored a record on its way."""
+    """Answer a request that has stored a record, without the record's place."""
     _check_put(state, result)
     if request.command.is_oneway:
         return ()
@@ -189,7 +189,7 @@ def _reply_when_safe(
 ) -> Sequence[Output]:
     waits_for_flush = waits and state.config.sync_flush
     if state.journal.finished < state.topics_journal_round:
-        # A topic made by a send must outlive a crash as the message does.
+        # A topic made by a send must survive a crash as the message does.
         return state.pending.add_for_rounds(
             reply,
             journal_round=state.topics_journal_round,
@@ -208,7 +208,7 @@ def _reply_when_safe(
 def _find_topic(
     state: BrokerState, request: Request, header: SendMessageRequestHeader
 ) -> TopicConfig:
-    """Return the topic's settings, making them where that is allowed."""
+    """Return the topic's settings; make them if the broker may."""
     name = header.topic
     if name in CLOSED_TOPICS:
         raise state.refusal(
@@ -260,7 +260,7 @@ def _retry_or_dead_letter_topic(
     header: SendMessageRequestHeader,
     topic: TopicConfig,
 ) -> TopicConfig:
-    """Turn a message that was retried often enough to the group's dead letters."""
+    """Redirect a message that was retried often enough to the group's dead letters."""
     name = header.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
     group = state.find_group(name, timestamp_ms=request.timestamp_ms)
     if group is None:
@@ -284,7 +284,7 @@ def _retry_or_dead_letter_topic(
 def find_or_create_plain(
     state: BrokerState, name: str, *, queue_count: int, timestamp_ms: int, sys_flag: int = 0
 ) -> TopicConfig:
-    """Return a topic that the broker itself needs, making it if it is not there."""
+    """Return a topic that the broker itself needs; make a missing topic."""
     topic = state.topics.find(name)
     if topic is None:
         topic = plain(name, queue_count=queue_count, perm=PERM_READ | PERM_WRITE, sys_flag=sys_flag)
@@ -334,7 +334,7 @@ def _single_record(state: BrokerState, request: Request, sent: _Sent) -> tuple[R
         properties = parse_properties(_with_origin(state, stored))
         _set_aside(record, properties, topic=TRANS_HALF_TOPIC, queue_id=0)
         return record, waits
-    # Dead letters wait for nobody.
+    # Dead letters are never delayed.
     if level > 0 and not record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
         schedule(record, parse_properties(text), level=level)
         record.properties = _with_origin(state, record.properties)
@@ -344,7 +344,7 @@ def _single_record(state: BrokerState, request: Request, sent: _Sent) -> tuple[R
 
 
 def _take_wait(text: str) -> tuple[bool, str]:
-    """Return whether a producer waits for the flush, and its properties without WAIT=true.
+    """Return whether the producer waits for the flush, and the properties without WAIT=true.
 
     RocketMQ does not store WAIT=true of plain messages.
     """
@@ -367,13 +367,13 @@ def _take_wait(text: str) -> tuple[bool, str]:
 
 
 def _waits(text: str) -> bool:
-    """Return by WAIT whether a producer waits for the flush, as Message.isWaitStoreMsgOK does."""
+    """Return whether WAIT makes the producer wait for the flush, as Message.isWaitStoreMsgOK."""
     value = find_property(text, PROPERTY_WAIT_STORE_OK)
     return not value or value.lower() == "true"
 
 
 def _with_origin(state: BrokerState, text: str) -> str:
-    """Add the cluster, and the region as 5.x brokers do: 5.x consumers trace no message without."""
+    """Add the cluster, and the region as 5.x brokers do: 5.x consumers need it for traces."""
     added = state.origin_properties
     if not text:
         return added
@@ -381,12 +381,12 @@ def _with_origin(state: BrokerState, text: str) -> str:
 
 
 def schedule(record: Record, properties: dict[str, str], *, level: int) -> None:
-    """Have a record wait in the schedule topic."""
+    """Redirect a record to the schedule topic, where it waits."""
     _set_aside(record, properties, topic=SCHEDULE_TOPIC, queue_id=level - 1)
 
 
 def _set_aside(record: Record, properties: dict[str, str], *, topic: str, queue_id: int) -> None:
-    """Have a record wait in another topic; its properties say where it belongs."""
+    """Redirect a record to another topic, where it waits; its properties keep its real topic."""
     properties[PROPERTY_REAL_TOPIC] = record.topic
     properties[PROPERTY_REAL_QUEUE_ID] = str(record.queue_id)
     record.topic, record.queue_id = topic, queue_id
@@ -394,7 +394,7 @@ def _set_aside(record: Record, properties: dict[str, str], *, topic: str, queue_
 
 
 def _is_half(text: str) -> bool:
-    """Return whether the properties are of a half message, whose transaction has to be ended."""
+    """Return whether the properties belong to a half message, whose transaction must be ended."""
     if find_property(text, PROPERTY_TRANSACTION_PREPARED).lower() != "true":
         return False
     if not find_property(text, PROPERTY_PRODUCER_GROUP):
@@ -406,10 +406,10 @@ def _is_half(text: str) -> bool:
 
 
 def _store_batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[PutResult, bool]:
-    """Append a batch; returns the outcome, and whether the producer waits for the flush."""
+    """Append a batch; return the outcome, and whether the producer waits for the flush."""
     header, topic, queue_id, body = sent
-    # As in RocketMQ, a batch's own properties say whether its producer waits, and each of its
-    # messages gets them.
+    # As in RocketMQ, each message of a batch gets the batch's own properties, which determine
+    # whether the producer waits.
     shared = header.properties or ""
     batch = MessageBatch(
         topic=topic.topic_name,
@@ -439,7 +439,7 @@ def _store_batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[Put
 
 
 def _check_batch(state: BrokerState, sent: _Sent, messages: EvenMessages | ListedMessages) -> None:
-    """Refuse what no batch may have."""
+    """Refuse a batch with messages that no batch may have."""
     if not 0 < messages.message_count <= state.config.batch_count_max:
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -461,16 +461,16 @@ def _check_batch(state: BrokerState, sent: _Sent, messages: EvenMessages | Liste
 
 
 def _has_delayed(messages: EvenMessages | ListedMessages) -> bool:
-    """Return whether one of several messages is to wait for a delay level."""
+    """Return whether one of the messages has a delay level."""
     return holds_property(messages.properties_text, PROPERTY_DELAY_LEVEL) and any(
         delay_level(each.decode()) > 0 for each in messages.properties
     )
 
 
 def _refuse_timer(text: str) -> None:
-    """Refuse a message with a time of its own, as 5.x does where its timer wheel is off.
+    """Refuse a message with a delivery time, as 5.x does with its timer wheel off.
 
-    As there, a delay level counts more than a time, and what has waited already is delivered.
+    As in 5.x, a delay level overrides a delivery time, and a message that has waited is delivered.
     """
     if find_property(text, PROPERTY_TIMER_OUT_MS) or delay_level(text) > 0:
         return
@@ -497,7 +497,7 @@ def delay_level(properties: str) -> int:
 
 
 def _sys_flag(state: BrokerState, sent: _Sent, *, is_half: bool = False) -> int:
-    """Return what is stored of the request's; the properties alone make a message half."""
+    """Return the sys flag to store; only the properties make a message a half message."""
     sys_flag = sent.header.sys_flag
     if sys_flag & TRANSACTION_TYPE and not is_half:
         raise Refusal(

@@ -1,6 +1,6 @@
 """CONSUMER_SEND_MSG_BACK: a message that a consumer could not handle comes again later.
 
-It goes through the delay levels to the group's retry topic, and after too many times to the
+The message goes through a delay level to the group's retry topic, and after too many retries to the
 group's dead letters.
 
 Source: AbstractSendMessageProcessor.consumerSendMsgBack.
@@ -31,14 +31,14 @@ from sparrowmq.serving.access import Permission
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import FAQ, Refusal, Request, answer
 
-# MQVersion.V3_4_9_SNAPSHOT: from here on a request's own limit of retries counts.
+# MQVersion.V3_4_9_SNAPSHOT: from this version on a request's own limit of retries counts.
 VERSION_WITH_MAX_RECONSUME_TIMES = 121
 # The first retry waits for level 3, 10 s.
 _FIRST_RETRY_LEVEL = 3
 
 
 def send_back(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Store the message again for its group, later or among the dead letters."""
+    """Store the message again for its group: delayed, or among the dead letters."""
     header = decode_header(ConsumerSendMsgBackRequestHeader, request.command.ext_fields)
     group = state.find_group(header.group, timestamp_ms=request.timestamp_ms)
     if group is None:

@@ -1,9 +1,9 @@
-"""How the broker is and how it is set: what tools print, and the settings that they may change.
+"""The broker's state and settings for tools, and the settings that tools may change.
 
-A change holds until the broker stops. Only settings of the table below can be changed, within their
-ranges: none names a path, a command or an address.
+A change lasts until the broker stops. Only the settings of the table below can be changed, within
+their ranges. None of them names a path, a command or an address.
 
-Differs from RocketMQ, whose open door here led to CVE-2023-33246 and CVE-2023-37582, and which
+Differs from RocketMQ: it accepts any setting, which led to CVE-2023-33246 and CVE-2023-37582, and
 writes changes to its file. Source: AdminBrokerProcessor.java, 4.9.
 """
 
@@ -32,7 +32,7 @@ _BODY_BYTES_MAX = 16_384
 class Changeable(NamedTuple):
     """A setting that may be changed: its field, of the broker or its retention, and its range.
 
-    `low` is None for a text that the field's own check reads, and `high` for a yes or no.
+    `low` is None for a text, which the field's own check validates. `high` is None for a yes or no.
     """
 
     field: str
@@ -59,7 +59,7 @@ CHANGEABLE: Mapping[str, Changeable] = MappingProxyType(
 
 
 def update_broker_config(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Change settings, all of those given or none."""
+    """Change all given settings, or none of them."""
     config, retention = state.config, state.retention.config
     said: list[str] = []
     for name, text in _parse_properties(request.command.body or b"").items():
@@ -86,7 +86,7 @@ def update_broker_config(state: BrokerState, request: Request) -> Sequence[Outpu
 
 
 def _parse_properties(body: bytes) -> dict[str, str]:
-    """Return what lines of `name=value` say, as Java's properties without escapes."""
+    """Parse lines of `name=value`, as Java's properties without escapes."""
     if len(body) > _BODY_BYTES_MAX:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"settings of {len(body)} bytes")
     found: dict[str, str] = {}
@@ -159,10 +159,10 @@ def _java(value: bool) -> str:
 
 
 def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with what the broker has done, under the names RocketMQ's tools print.
+    """Answer with the broker's counts and times, under the names that RocketMQ's tools print.
 
-    Some of these a tool of theirs cannot do without, though here is no pool of threads and no
-    page cache to wait for. Totals of the morning are 0, as of a broker that started today.
+    RocketMQ's tools need some of these values although this broker has no pool of threads and no
+    page cache to wait for. Totals of the morning are 0, as for a broker that started today.
     """
     gets_per_second = state.rates.gets_per_second(request.now_ms, gets=state.counters.gets)
     counters, store, latency = state.counters, state.store, state.pending.latency
@@ -193,7 +193,7 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
         "putLatency999": f"{latency.percentile_ms(0.999, now_ms=request.now_ms):.2f}",
         "putTps": state.rates.puts_per_second(request.now_ms, puts=counters.puts),
         "getTransferedTps": gets_per_second,
-        # As 5.x writes it.
+        # The spelling of 5.x.
         "getTransferredTps": gets_per_second,
         "msgPutTotalYesterdayMorning": "0",
         "msgPutTotalTodayMorning": "0",
@@ -215,7 +215,7 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def _size(count: int) -> str:
-    """Write a number of bytes. Source: MixAll.humanReadableByteCount."""
+    """Return a number of bytes as text. Source: MixAll.humanReadableByteCount."""
     if count < 1 << 10:
         return f"{count} B"
     exponent = min((count.bit_length() - 1) // 10, 6)

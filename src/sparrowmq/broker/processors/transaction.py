@@ -1,4 +1,4 @@
-"""Transactions: half messages are stored, ended by their producers, and asked for. Pure.
+"""Transactions: end half messages, and ask their producers for outcomes. Pure.
 
 Source: EndTransactionProcessor.java, TransactionalMessageBridge.java,
 AbstractTransactionalMessageCheckListener.java, AdminBrokerProcessor.resumeCheckHalfMessage.
@@ -59,10 +59,10 @@ _NOT_FOUND = "Find prepared transaction message failed"
 def end_transaction(state: BrokerState, request: Request) -> Sequence[Output]:
     """Commit or roll back a half message.
 
-    A commit stores the message where it belongs, and both note in the op topic that the half
-    message is done with. Differs from RocketMQ, which answers an outcome that is still unknown with
-    nothing; which commits what stands in another topic than the half topic; and which puts messages
-    into topics that are gone. These stay half, and are asked for.
+    A commit stores the message in its real topic. Commit and rollback both note the end of the half
+    message in the op topic. Differs from RocketMQ: it does not answer an outcome that is still
+    unknown, it commits messages outside the half topic, and it puts messages into deleted topics.
+    Here such messages stay half messages, and their producers are asked again.
     """
     header = decode_header(EndTransactionRequestHeader, request.command.ext_fields)
     outcome = header.commit_or_rollback
@@ -90,7 +90,7 @@ def end_transaction(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def _put_end(state: BrokerState, half_offset: int, timestamp_ms: int) -> PutResult:
-    """Note in the op topic that the half message at an offset is done with."""
+    """Note the end of the half message at an offset in the op topic."""
     op = Record(
         topic=TRANS_OP_HALF_TOPIC,
         queue_id=0,
@@ -106,7 +106,7 @@ def _put_end(state: BrokerState, half_offset: int, timestamp_ms: int) -> PutResu
 def _put_committed(
     state: BrokerState, half: Record, properties: dict[str, str], timestamp_ms: int
 ) -> PutResult:
-    """Store a half message where it belongs."""
+    """Store a half message in its real topic and queue."""
     half.prepared_transaction_position = half.position
     place = _find_place(properties)
     if place is None:
@@ -115,8 +115,8 @@ def _put_committed(
     if state.topics.find(half.topic) is None:
         raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{half.topic}] not exist")
     half.sys_flag |= TRANSACTION_COMMIT
-    # The properties stay as they are: by TRAN_MSG a consumer of Java knows that the message has a
-    # transaction's id. RocketMQ takes TRAN_MSG out of those alone that are delayed.
+    # The properties stay unchanged: TRAN_MSG shows a Java consumer that the message has a
+    # transaction's id. RocketMQ removes TRAN_MSG only from delayed messages.
     level = delay_level(half.properties)
     if level > 0:
         properties.pop(PROPERTY_TRANSACTION_PREPARED, None)
@@ -125,7 +125,7 @@ def _put_committed(
 
 
 def resume_check(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Put a message that was asked for too often in line again, as if it had never been asked."""
+    """Append a message that was checked too often again, with its number of checks reset."""
     header = decode_header(ResumeCheckHalfMessageRequestHeader, request.command.ext_fields)
     _, position = decode_offset_msg_id(header.msg_id)
     record = _read(state, position, (TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC))
@@ -138,7 +138,7 @@ def resume_check(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def check_transactions(state: BrokerState, *, now_ms: int, timestamp_ms: int) -> list[Output]:
-    """Ask the producers of half messages for which it is time."""
+    """Ask the producers of half messages whose check is due."""
     step = state.transactions.step(state.offsets, now_ms=now_ms, timestamp_ms=timestamp_ms)
     outputs: list[Output] = []
     for half_offset in step.asked:
@@ -154,9 +154,10 @@ def check_transactions(state: BrokerState, *, now_ms: int, timestamp_ms: int) ->
 
 
 def _ask_producer(state: BrokerState, half_offset: int) -> Sequence[Output]:
-    """Have one member of the producer group asked, once it has room for the message.
+    """Ask one member of the producer group, once its connection has room for the message.
 
-    With access control, it is one that may send to the topic: groups of producers are open to all.
+    With access control, the member must have permission to send to the topic, because any client
+    may join a producer group.
     """
     half = state.transactions.read(half_offset)
     properties = {} if half is None else parse_properties(half.properties)
@@ -207,7 +208,7 @@ def _read(state: BrokerState, position: int, topics: Sequence[str]) -> Record:
 
 
 def _find_place(properties: dict[str, str]) -> tuple[str, int] | None:
-    """Return the topic and queue for which a half message was sent, None if it does not say."""
+    """Return the real topic and queue of a half message, None if its properties lack them."""
     queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
     topic = properties.get(PROPERTY_REAL_TOPIC)
     if not topic or not queue_id.isascii() or not queue_id.isdigit():
