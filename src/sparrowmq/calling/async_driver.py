@@ -145,7 +145,7 @@ class AsyncDriver:
                 await future
             except BaseException:
                 task.on_done = None
-                task.joined = False  # What it raises from here on is logged.
+                task.joined = False  # Its later errors are logged.
                 self.cancel(task)
                 raise
         if self._is_closing and isinstance(task.error, Cancelled):

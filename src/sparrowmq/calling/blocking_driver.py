@@ -280,7 +280,7 @@ class BlockingDriver:
         try:
             self._loop(task)
         except BaseException:
-            task.joined = False  # What it raises from here on is logged.
+            task.joined = False  # Its later errors are logged.
             self._scheduler.cancel(task)
             self._run_ready()
             raise
@@ -326,7 +326,7 @@ class BlockingDriver:
             with self._mutex:
                 self._followers.pop(follower, None)
             task.on_done = None
-            task.joined = False  # What it raises from here on is logged.
+            task.joined = False  # Its later errors are logged.
             self.cancel(task)
             if follower.leads:
                 self._pass_lead()

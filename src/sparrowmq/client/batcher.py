@@ -49,12 +49,12 @@ class Lane:
 
 @dataclass(slots=True, eq=False)
 class Batcher:
-    """See the module's text.
+    """Collects messages into batches: a lane for each chosen queue, a few lanes for the others.
 
     Args:
-        config: has the bounds of a batch, and how long a message waits for others.
+        config: the bounds of a batch, and how long a message waits for other messages.
         incoming: messages that were handed over; any thread may append.
-        wake: set whenever something has happened.
+        wake: set after every event, so that the loop looks for batches to send.
         settled: set whenever a batch has ended.
     """
 

@@ -1,8 +1,8 @@
 """The owner of each queue, from the claims of the members. Pure.
 
 A member claims each queue that it has in hand: with the lock, without the lock, or while it gives
-the queue up. The lock's holder is the owner. If no member holds the lock, a member that asks for
-the queue or consumes it counts before a member that gives it up.
+the queue up. The lock's holder is the owner. If no member holds the lock, the member that asks for
+the queue or consumes it is the owner. A member that gives a queue up without the lock is not.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ Action: TypeAlias = (
 
 
 class AssignmentChanged(NamedTuple):
-    """The member gained or gave up queues; all three tuples are in queue order."""
+    """The member's share has changed to `assigned`; all three tuples are in queue order."""
 
     assigned: tuple[MessageQueue, ...]
     gained: tuple[MessageQueue, ...]

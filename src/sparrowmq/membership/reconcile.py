@@ -1,4 +1,4 @@
-"""The queues to acquire and to give up: from the queues in hand to the wanted queues.
+"""The queues to acquire and to give up: from a member's last share to its new share.
 
 Source: RebalanceImpl.updateProcessQueueTableInRebalance.
 """
@@ -22,7 +22,7 @@ class RebalancePlan:
 
     @property
     def is_balanced(self) -> bool:
-        """Whether the queues in hand are the wanted queues."""
+        """Whether no queue is to be acquired or given up."""
         return not self.revoke and not self.acquire
 
 
@@ -32,8 +32,8 @@ def reconcile(
     """Plan the way from `assigned` to `target`.
 
     Args:
-        assigned: the queues that the member has in hand.
-        target: the wanted queues, as the strategy gave them; a queue named twice counts once.
+        assigned: the member's last share.
+        target: the new share, as the strategy gave it; a queue named twice counts once.
     """
     have, want = set(assigned), set(target)
     keep = have & want

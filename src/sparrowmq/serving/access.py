@@ -139,7 +139,7 @@ class AccessTable(NamedTuple):
 
 
 def parse_access(document: object) -> AccessTable:
-    """Return the rules of a document.
+    """Parse a document into rules.
 
     Raises: AccessFault.
     """

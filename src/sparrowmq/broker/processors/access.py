@@ -66,7 +66,7 @@ def delete_account(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def update_global_addresses(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Change the addresses from which every account may connect."""
+    """Change the list of addresses that all accounts are restricted to."""
     failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
     access = _access(state, failed)
     fields = request.command.ext_fields or {}

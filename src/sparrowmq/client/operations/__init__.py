@@ -1,3 +1,3 @@
-"""What clients do, step by step: sequences, retries and deadlines as operations. Pure."""
+"""The clients' operations: sequences of requests with their retries and deadlines. Pure."""
 
 from __future__ import annotations
