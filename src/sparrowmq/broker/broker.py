@@ -174,7 +174,7 @@ class Broker:
         self._saving = ConfigSaving(self.state, saved)
         self._saving.load(saved, now_ms=now_ms, timestamp_ms=timestamp_ms)
         self._flush_runs = False
-        # After a shortage of disk space: until the shortage ends, and until the next tick.
+        # After a shortage of descriptors or memory: until it ends, and until the next tick.
         self._flush_is_short = False
         self._flush_rests = False
         self._puts_seen = 0
@@ -342,7 +342,8 @@ class Broker:
     def flushed(self, work: FlushWork, error: Exception | None, *, now_ms: int) -> list[Output]:
         """Take in the end of a flush: release the sends that it covers, then wake pulls.
 
-        After a shortage of disk space the sends wait for the next flush, which a tick begins.
+        After a shortage of descriptors or memory the sends wait for the next flush, which a tick
+        begins.
         """
         self._flush_runs = False
         store, pending = self.state.store, self.state.pending

@@ -55,8 +55,8 @@ class BrokerConfig:
             id.
         retention: when messages expire; by default never.
         region: the region every send answer names. BrokerConfig.regionId.
-        transaction_timeout_ms: the age of a half message at which its producer is first asked
-            for the outcome. BrokerConfig.transactionTimeOut.
+        transaction_timeout_ms: the age of a half message at which its producer is first asked for
+            the outcome. BrokerConfig.transactionTimeOut.
         transaction_check_interval_ms: the time between rounds of asking.
             BrokerConfig.transactionCheckInterval.
         transaction_check_max: how often a producer is asked about one message before the message

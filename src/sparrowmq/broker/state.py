@@ -72,10 +72,10 @@ class BrokerState:
         random_below: returns a random number from 0 to one less than its argument, for queue -1.
         store_host: the broker's address, as in records.
 
-        Attributes:
-            origin_properties: the properties that the broker adds to each message.
-            sent_answer: the header of the answer to a plain send, with places for position, queue
-                id, queue offset and opaque.
+    Attributes:
+        origin_properties: the properties that the broker adds to each message.
+        sent_answer: the header of the answer to a plain send, with places for position, queue id,
+            queue offset and opaque.
     """
 
     config: BrokerConfig

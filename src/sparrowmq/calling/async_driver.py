@@ -74,7 +74,7 @@ class AsyncDriver:
         tls: the TLS context of every connection; None for no TLS.
         credentials: the credentials that sign every request; None for no signatures.
 
-        Raises: ConfigError if `tls` is not a TLS context.
+    Raises: ConfigError if `tls` is not a TLS context.
     """
 
     def __init__(

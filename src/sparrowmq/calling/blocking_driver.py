@@ -104,7 +104,7 @@ class BlockingDriver:
         tls: the TLS context of every connection; None for no TLS.
         credentials: the credentials that sign every request; None for no signatures.
 
-        Raises: ConfigError if `tls` is not a TLS context.
+    Raises: ConfigError if `tls` is not a TLS context.
     """
 
     def __init__(
@@ -154,10 +154,9 @@ class BlockingDriver:
             operation: the operation, not started yet.
             name: the operation's name in logs.
 
-            Raises: the operation's errors; UsageError if the driver is closed (now or meanwhile),
-            was
-                made by another process, or if this is the leading thread already (yield from the
-                operation instead).
+        Raises: the operation's errors; UsageError if the driver is closed (now or meanwhile), was
+            made by another process, or if this is the leading thread already (yield from the
+            operation instead).
         """
         task = OperationTask(operation, name)
         task.joined = True  # Its error is raised here.

@@ -48,7 +48,7 @@ def client_context(
         check_hostname: whether the certificate must name the host of the connection. Clients
             connect to brokers by the addresses that the brokers register, mostly IP addresses.
 
-        Raises: ConfigError that names the file.
+    Raises: ConfigError that names the file.
     """
     context = _make_context(ssl.Purpose.SERVER_AUTH, ca_file)
     context.check_hostname = check_hostname

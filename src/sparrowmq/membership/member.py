@@ -348,7 +348,7 @@ class GroupMember:
     def _apply_targets(
         self, targets: Mapping[str, tuple[MessageQueue, ...]], now_ms: int
     ) -> RebalancePlan:
-        """Go from the last share to the new shares of some topics; return the queues that change."""
+        """Go from the last share to the new shares of some topics; return what changes."""
         for topic in tuple(self._wanted):
             if topic not in self._topics:
                 del self._wanted[topic]

@@ -5,7 +5,7 @@ Rules of this file:
   order of batches. The commit offset is the lowest offset not yet completed. If nothing is cached,
   the commit offset is the next pull's offset. A commit therefore never passes an unfinished
   message.
-  - A dropped queue delivers nothing and commits nothing: a late result has no effect.
+- A dropped queue delivers nothing and commits nothing: a late result has no effect.
 - A queue is used either concurrently (`take_batch`, `complete`, `put_back`) or in order
   (`take_in_order`, `commit_in_order`, `rollback_in_order`, `make_again`), never both.
 

@@ -246,7 +246,7 @@ class AccessControl:
         save: writes a changed document to the file.
         own: the credentials of this process's own broker, which no rule restricts; None for none.
 
-        Raises: AccessFault if the document is invalid.
+    Raises: AccessFault if the document is invalid.
     """
 
     def __init__(

@@ -198,7 +198,7 @@ class Link(asyncio.Protocol):
             self._read_or_not()
 
     def catch_up(self, now_ms: int) -> None:
-        """Note that no request is left, except perhaps the begin of an unfinished frame."""
+        """Note that no request is left, except perhaps the start of an unfinished frame."""
         if not self.decoder.buffered_bytes:
             self._started_ms = None
         elif self._has_ended_frame or self._started_ms is None:

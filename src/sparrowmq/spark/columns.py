@@ -1,7 +1,7 @@
 """Decode a whole pull answer into Arrow columns at once, with NumPy over the record headers.
 
 A pull answer is a buffer of records back to back. Decoding message by message in Python costs
-several microseconds per message. Here Python touches a message once, to find its begin, and each
+several microseconds per message. Here Python touches a message once, to find its start, and each
 requested column costs a few vector operations:
 
 - a fixed field is one gather of big-endian numbers at `start + its distance`;
@@ -125,7 +125,7 @@ def arrow_schema(names: Sequence[str]) -> pa.Schema:
 
 
 def find_starts(records: bytes) -> Ints:
-    """Return the begin of each record of a buffer.
+    """Return the start of each record of a buffer.
 
     Neighbouring records of one size are found many at once; other records one by one.
 
@@ -156,7 +156,7 @@ def find_starts(records: bytes) -> Ints:
 
 
 def _step(records: bytes, position: int) -> tuple[Ints, int]:
-    """Return the begins of the next few records, and the end of the last of them."""
+    """Return the starts of the next few records, and the end of the last of them."""
     starts: list[int] = []
     end = len(records)
     while position + 4 <= end and len(starts) < _STEPS_MAX:
@@ -193,7 +193,7 @@ def queue_offsets(records: bytes, starts: Ints) -> Ints:
 
 
 def select_tags(records: bytes, starts: Ints, tags: frozenset[str]) -> Ints:
-    """Return the begins of the records with one of the tags."""
+    """Return the starts of the records with one of the tags."""
     if len(starts) == 0:
         return starts
     context = _Context(records, starts, _lay_out(records, starts), "", 0)
@@ -218,11 +218,11 @@ def decode_columns(
 
     Args:
         records: the buffer.
-        starts: the begins of the records to decode, ascending (from `find_starts`).
+        starts: the positions of the records to decode, ascending (from `find_starts`).
         schema: a schema of `arrow_schema`.
         broker_name: the broker of the records; a record does not name its broker.
         partition: the number for the column `partition`, of all records or of each.
-        on_unreadable: called with the begin of a record whose body cannot be read, and the reason;
+        on_unreadable: called with the start of a record whose body cannot be read, and the reason;
             the row is left out unless the call raises.
 
     Raises: RemoteProtocolError if a record contradicts its own sizes.
@@ -493,7 +493,7 @@ def _hosts(context: _Context, begins: Ints, ends: Ints) -> pa.Array:
 class _Parts:
     """The property texts of all rows, cut at every 0x02.
 
-    Each text is copied with the byte before it, which is then set to 0x02. `cuts` has the begins of
+    Each text is copied with the byte before it, which is then set to 0x02. `cuts` has the starts of
     these texts, and the end of the last text.
     """
 

@@ -51,7 +51,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:
     Args:
         environ: the environment variables; None for this process's own.
 
-        Raises: ConfigError that lists the places tried, with advice.
+    Raises: ConfigError that lists the places tried, with advice.
     """
     tried: list[str] = []
     for home, origin in _candidates(os.environ if environ is None else environ, tried):

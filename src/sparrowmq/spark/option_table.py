@@ -76,7 +76,7 @@ def parse_given(
         options: the options that Spark passes; names in any case.
         scope: BATCH, STREAM or STORE, or "any" while the scope is not known yet.
 
-        Raises: ConfigError that names the option, its value and the allowed values.
+    Raises: ConfigError that names the option, its value and the allowed values.
     """
     by_lower_name = {option.name.lower(): option for option in table}
     given: dict[str, Any] = {}

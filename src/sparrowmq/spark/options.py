@@ -428,7 +428,7 @@ def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
         options: the options that Spark passes; names in any case.
         scope: "batch" or "stream", or "any" while the scope is not known yet.
 
-        Raises: ConfigError that names the option, its value and the allowed values.
+    Raises: ConfigError that names the option, its value and the allowed values.
     """
     if scope == option_table.BATCH and "storepath" in map(str.lower, options):
         scope = option_table.STORE

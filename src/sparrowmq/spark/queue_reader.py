@@ -102,7 +102,7 @@ class QueueReader:
             at += stride
 
     def advance(self) -> Operation[tuple[bytes, Ints]]:
-        """Return the next records, perhaps none, and their begins. Send the next pulls.
+        """Return the next records, perhaps none, and their starts. Send the next pulls.
 
         Raises: DataLossError, RemoteProtocolError, TransportError, BrokerError.
         """
@@ -172,7 +172,7 @@ class QueueReader:
         return (yield from self._pull(self._offset, self._options.pull_batch_size))
 
     def _check(self, result: PullReply, asked: int) -> Ints:
-        """Return the begins of the wanted records, which must have no gap."""
+        """Return the starts of the wanted records, which must have no gap."""
         with _naming(self.queue, f" from offset {asked} on"):
             starts = find_starts(result.records)
         offsets = queue_offsets(result.records, starts)
@@ -189,7 +189,7 @@ class QueueReader:
         return starts[: self._end - asked]
 
     def _check_filtered(self, result: PullReply, asked: int, starts: Ints, offsets: Ints) -> Ints:
-        """Return the begins of the wanted records; brokers compare only the hash codes of tags."""
+        """Return the starts of the wanted records; brokers compare only the hash codes of tags."""
         edges = np.concatenate(([asked - 1], offsets, [result.next_offset]))
         if not (edges[1:] > edges[:-1]).all():
             raise RemoteProtocolError(
@@ -306,7 +306,7 @@ class _Joined:
 
     def __init__(self, broker_name: str) -> None:
         self.broker_name = broker_name
-        # The begins of the records in each answer.
+        # The starts of the records in each answer.
         self.starts: list[Ints] = []
         self.numbers: list[int] = []
         self._queues: list[MessageQueue] = []

@@ -1,7 +1,7 @@
 """Encode rows as the bodies of send requests, all rows of an Arrow batch at once.
 
 The body of SEND_BATCH_MESSAGE is a sequence of entries back to back. The bytes of an Arrow array of
-entries, from the first row's begin to the last row's end, therefore *are* the body of a batch.
+entries, from the first row's start to the last row's end, therefore *are* the body of a batch.
 Arrow joins each row's head, body and properties, and Python touches no row.
 
 ```
@@ -87,7 +87,7 @@ def encode_rows(
         write_ids: makes the rows' property WRITE_ID; None for no such property.
         first_row: the number of the first row in the task's input.
 
-        Raises: UsageError that names the number of a wrong row in the input, and the row's fault.
+    Raises: UsageError that names the number of a wrong row in the input, and the row's fault.
     """
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     bodies = columns["body"].cast(pa.binary())

@@ -153,7 +153,7 @@ def check_columns(types: Mapping[str, str], *, topic: str | None) -> None:
         types: the types by column name, in the form of Spark's `simpleString`.
         topic: the topic in the options.
 
-        Raises: ConfigError that names a wrong column and the allowed ones.
+    Raises: ConfigError that names a wrong column and the allowed ones.
     """
     by_name = {column.name: column for column in SINK_COLUMNS}
     for name, kind in types.items():

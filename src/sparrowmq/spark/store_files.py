@@ -60,7 +60,7 @@ class ReadOnlySeries:
     Args:
         directory: the files' directory; a missing directory is a series without files.
 
-        Raises: StoreError if the directory has a file that does not belong to a series.
+    Raises: StoreError if the directory has a file that does not belong to a series.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -75,7 +75,7 @@ class ReadOnlySeries:
         self.bases = [int(name) for name in names]
 
     def base_of(self, position: int) -> int:
-        """Return the begin of the file that a position lies in.
+        """Return the start of the file that a position lies in.
 
         Raises: StoreError if all files begin later.
         """

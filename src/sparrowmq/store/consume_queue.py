@@ -104,7 +104,7 @@ class ConsumeQueue:
         Args:
             gathers: whether the entries may be only in memory for a while.
 
-            Raises: OSError; `max_offset` is unchanged then.
+        Raises: OSError; `max_offset` is unchanged then.
         """
         bytes_max = self._tail_bytes_max if gathers else 0
         if len(self._tail) + len(entries) > bytes_max:

@@ -115,7 +115,7 @@ def find_run(
 
 
 def _find_values(record: bytes, at: int, end: int) -> dict[bytes, tuple[int, int]] | None:
-    """Return the begin and end of each property's value, None if a name comes twice."""
+    """Return the start and end of each property's value, None if a name comes twice."""
     values: dict[bytes, tuple[int, int]] = {}
     while at < end:
         value_end = record.find(_SEPARATOR, at, end)

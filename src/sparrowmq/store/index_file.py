@@ -88,7 +88,7 @@ class SlotWrites(NamedTuple):
 
     file: StorageFile
     header: bytes
-    # The begin of each run of slots, counted in slots, and the slots, in this machine's byte order.
+    # The start of each run of slots, counted in slots, and the slots, in this machine's byte order.
     runs: tuple[tuple[int, bytes], ...]
 
     def write(self) -> None:

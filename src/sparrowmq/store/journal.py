@@ -154,7 +154,7 @@ def _path(directory: str, segment: int) -> str:
 
 
 def find_batches(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield each whole batch of a segment with its begin, also batches after damage."""
+    """Yield each whole batch of a segment with its position, also batches after damage."""
     at = data.find(_MAGIC)
     while at >= 0:
         batch = _batch_at(data, at)

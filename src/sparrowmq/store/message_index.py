@@ -147,10 +147,10 @@ class MessageIndex:
         config: the store's settings.
         log_files: the log's files.
 
-        Attributes:
-            built_position: the position up to which the log is indexed.
-            mark: the mark of the index on the disk.
-            failure: why nothing is indexed until the store is loaded again, None without a failure.
+    Attributes:
+        built_position: the position up to which the log is indexed.
+        mark: the mark of the index on the disk.
+        failure: why nothing is indexed until the store is loaded again, None without a failure.
     """
 
     def __init__(self, storage: Storage, config: StoreConfig, log_files: FileSeries) -> None:

@@ -354,7 +354,7 @@ class MessageStore:
     ) -> tuple[int, int, int] | None:
         """Gather a message as `append` does, with fewer steps and properties in stored form.
 
-        Returns: the record's begin, its end and its queue offset. None if the message needs
+        Returns: the record's start, its end and its queue offset. None if the message needs
             `append`: if it begins a queue or a file, has a checksum or nearly too long properties,
             or cannot be accepted; nothing has changed then.
         """

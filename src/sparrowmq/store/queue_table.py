@@ -32,8 +32,8 @@ class QueueTable:
         config: the store's settings.
         log: the log that the entries point into.
 
-        Attributes:
-            by_key: the queues by topic and queue id, for the writers: the store, recovery, expiry.
+    Attributes:
+        by_key: the queues by topic and queue id, for the writers: the store, recovery, expiry.
     """
 
     def __init__(self, storage: Storage, config: StoreConfig, log: CommitLog) -> None:
@@ -155,7 +155,7 @@ class QueueTable:
             bytes_max: the most bytes, unless the first message alone has more.
             tags_codes: the codes of the messages to return; None for all messages.
 
-            Raises: OSError if the disk fails.
+        Raises: OSError if the disk fails.
         """
         queue = self._find(topic, queue_id)
         if queue is None:

@@ -52,9 +52,8 @@ ENTRIES_MAX = 1_024
 def reset_offset(state: BrokerState, request: Request) -> Sequence[Output]:
     """Push new offsets to the members of a group: in each queue the offset of an instant.
 
-    Each member drops its cached messages, takes the offsets and commits them. Without a member
-    nothing
-    happens: tools then commit the offsets themselves. Differs from RocketMQ: a queue without a
+    Each member drops its cached messages, takes the offsets and commits them. Tools commit the
+    offsets themselves if the group has no member. Differs from RocketMQ: a queue without a
     committed offset is reset too, if the group has a committed offset of another queue.
     """
     header = decode_header(ResetOffsetRequestHeader, request.command.ext_fields)

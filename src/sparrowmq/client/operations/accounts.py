@@ -39,8 +39,8 @@ class BrokerAccount(NamedTuple):
 def list_accounts(directory: Directory) -> Operation[list[BrokerAccount]]:
     """Return the accounts of every broker, by broker and access key, without their secrets.
 
-    Raises: RouteError if no broker is known; BrokerError if access control is off;
-    ConnectFailed; TransportError.
+    Raises: RouteError if no broker is known; BrokerError if access control is off; ConnectFailed;
+    TransportError.
     """
     brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
     found = yield from gather([_accounts_of(directory, b) for b in brokers], name="accounts")

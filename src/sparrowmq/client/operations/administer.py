@@ -346,10 +346,9 @@ def query_message(
         begin_timestamp_ms: the earliest store time, in wall-clock milliseconds.
         end_timestamp_ms: the latest store time; None for no limit.
 
-        Raises: TopicRouteNotFound, TransportError; BrokerError, for example while a broker builds
-        its index;
-    UnreadableMessage if a message cannot be read; UsageError if the messages inflate to more than
-    100 MiB, so that fewer must be asked for.
+    Raises: TopicRouteNotFound, TransportError; BrokerError, for example while a broker builds its
+    index; UnreadableMessage if a message cannot be read; UsageError if the messages inflate to more
+    than 100 MiB, so that fewer must be asked for.
     """
     topic = directory.namespace.wrap(topic)
     header = QueryMessageRequestHeader(

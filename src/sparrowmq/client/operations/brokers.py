@@ -72,8 +72,8 @@ def set_broker_config(
 ) -> Operation[None]:
     """Change settings of a running broker, if the broker allows remote changes.
 
-    Raises: ConfigError for a name or value with a line break; BrokerError if the broker refuses,
-    as SparrowMQ's brokers do; TransportError.
+    Raises: ConfigError for a name or value with a line break; BrokerError if the broker refuses, as
+    SparrowMQ's brokers do for most settings; TransportError.
     """
     for name, value in settings.items():
         if not name or {*name, *value} & {"\n", "\r"} or {*name} & {"=", ":", "#", " "}:

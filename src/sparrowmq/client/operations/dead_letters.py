@@ -76,9 +76,8 @@ def resend_dead_letter(directory: Directory, group: str, message: MessageExt) ->
     Args:
         message: the message as read from the group's topic of dead letters.
 
-        Raises: UsageError if the message does not name its first topic, or the group has no retry
-        topic;
-    TransportError; BrokerError.
+    Raises: UsageError if the message does not name its first topic, or the group has no retry
+    topic; TransportError; BrokerError.
     """
     if message.topic != dlq_topic(group):
         raise UsageError(

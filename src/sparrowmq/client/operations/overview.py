@@ -169,12 +169,12 @@ class BrokerOverview:
 
     @property
     def puts_per_s(self) -> float | None:
-        """Messages stored per second, over the broker's last interval."""
+        """Messages stored per second, over the last ten seconds."""
         return _first_number(self.runtime.get("putTps", ""))
 
     @property
     def gets_per_s(self) -> float | None:
-        """Messages returned to consumers per second, over the broker's last interval."""
+        """Messages returned to consumers per second, over the last ten seconds."""
         return _first_number(self.runtime.get("getTransferedTps", ""))
 
     @property

@@ -54,9 +54,8 @@ def read_answer(
             for.
         policy: what to do with a message that cannot be read.
 
-        Raises: RemoteProtocolError as `check_records`; UnreadableMessage if the first message
-        cannot be read and the policy is to stop. A later unreadable message ends the answer before
-        itself.
+    Raises: RemoteProtocolError as `check_records`; UnreadableMessage if the first message cannot be
+    read and the policy is to stop. A later unreadable message ends the answer before itself.
     """
     records, end = result.records, len(result.records)
     part = decode_messages(records, broker_name=queue.broker_name, room_bytes=room_bytes())

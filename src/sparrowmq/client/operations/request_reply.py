@@ -42,7 +42,7 @@ def request(
         replies: the pending replies of the client's instance.
         timeout_ms: the time for the send and the reply together.
 
-        Raises: ConfigError for a wrong timeout; as `send`; InvokeTimeout if no reply came in time.
+    Raises: ConfigError for a wrong timeout; as `send`; InvokeTimeout if no reply came in time.
     """
     check_range("timeout_ms", timeout_ms, 1, 3_600_000)
     now_ms: int = yield Now()

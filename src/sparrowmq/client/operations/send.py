@@ -430,8 +430,8 @@ def prepare(
 ) -> DirectSend | None:
     """Prepare a send; None if the send needs the operation.
 
-    A send can be prepared if its route and broker are known, no heartbeat is due, and neither a
-    tracer, observers nor latencies have to be kept.
+    A send can be prepared if its route and broker are known, no heartbeat is due, no function
+    chooses the queue, and no tracer, observer or record of latencies must see the send.
 
     Raises: UsageError or ConfigError as `send`.
     """
@@ -527,10 +527,8 @@ def _attempt(
 ) -> Operation[SendResult]:
     """Send the request, and send it again while a retry may help and time is left.
 
-    Args:
-        deadline_ms: the end of the time for all attempts; None begins the time here.
-        direct: a first attempt that was made already.
-        outcome: the outcome of `direct`.
+    `direct` is a first attempt that was made already, `outcome` its outcome. `deadline_ms` ends the
+    time for all attempts; None begins the time here.
     """
     config = publisher.config
     now_ms: int = yield Now()
@@ -540,8 +538,7 @@ def _attempt(
         yield from spawn(heartbeat, name=f"heartbeat of {config.group}")
     tried: list[str] = []
     failure: SparrowError | None = None
-    # Whether a broker may have stored the message without an answer; whether only one broker may
-    # take the message.
+    # Whether a broker may have stored the message without an answer; whether only one may take it.
     is_unknown = is_alone = False
     for attempt in range(1 + config.retry_times):
         if attempt:
@@ -577,8 +574,7 @@ def _attempt(
         if status is not None:
             return _result_of(outcome, status, config.namespace.unwrap_queue(target), msg_id)
         failure = error_of(outcome, address)
-        # Differs from RocketMQ: a broker that answers NO_PERMISSION is not asked again if no
-        # other broker may take the message.
+        # Differs from RocketMQ: after NO_PERMISSION, a message's only broker is not asked again.
         is_forbidden = outcome.code == ResponseCode.NO_PERMISSION and is_alone
         if outcome.code not in _RETRIED_CODES or failure.is_denial or is_forbidden:
             if is_unknown:

@@ -48,7 +48,7 @@ class SendSpans:
         address_of: returns the `host:port` of a broker's master by the broker's name, if it is
             known.
 
-        Raises: ConfigError for an object that is not a tracer provider.
+    Raises: ConfigError for an object that is not a tracer provider.
     """
 
     def __init__(
