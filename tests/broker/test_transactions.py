@@ -22,8 +22,8 @@ from sparrowmq.protocol.acl import ACCESS_KEY
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.message_id import decode_offset_msg_id
-from sparrowmq.protocol.properties import parse_properties
-from sparrowmq.protocol.record import TRANSACTION_TYPE, Record, decode_record
+from sparrowmq.protocol.properties import encode_properties, parse_properties
+from sparrowmq.protocol.record import TRANSACTION_TYPE, Record, decode_record, encode_record
 from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.connections import Fact, Output, Push
 from sparrowmq.store.retention import RetentionConfig
@@ -220,6 +220,37 @@ def test_a_committed_message_is_none_to_commit(rig: Any) -> None:
 
     assert "Find prepared transaction message failed" == reply.remark
     assert [b"K"] == bodies(rig)
+
+
+def test_a_record_within_a_body_is_no_half_message(rig: Any) -> None:
+    half = send_half(rig)
+    properties = {"TRAN_MSG": "true", "PGROUP": GROUP, "REAL_TOPIC": "T", "REAL_QID": "2"}
+    forged = Record(
+        topic=TRANS_HALF_TOPIC,
+        queue_id=0,
+        body=b"forged",
+        properties=encode_properties(properties),
+        queue_offset=int(half["tranStateTableOffset"]),
+        # Behind the head of the message that carries it.
+        position=rig.store.appended_position + 88,
+    )
+    assert 0 == rig.send(rig.connect(), "T", encode_record(forged)).code
+    assert encode_record(forged) == rig.store.read_record(forged.position)
+
+    reply = end(rig, half, ROLLBACK, commitLogOffset=str(forged.position))
+
+    assert "The transaction state table offset wrong" == reply.remark
+    assert [] == rig.records(TRANS_OP_HALF_TOPIC)
+
+
+def test_the_end_of_a_copy_of_an_asked_message_is_not_that_of_another(rig: Any) -> None:
+    join(rig)
+    other = send_half(rig, key="other")["tranStateTableOffset"]
+    copied = send_half(rig, key="copy", extra=f"\x02TRAN_PREPARED_QUEUE_OFFSET\x01{other}")
+
+    assert 0 == end(rig, copied, ROLLBACK).code
+
+    assert ["other"] == asked(rig.advance(ROUND_MS))
 
 
 def test_half_message_of_no_group_is_refused(rig: Any) -> None:

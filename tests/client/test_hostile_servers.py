@@ -187,6 +187,23 @@ def test_send_answer_with_another_queue_is_an_error(
         producer.send(Message("T", b"x"))
 
 
+@pytest.mark.parametrize(("named", "expected"), [("A", ["A", "", ""]), ("A,B,C,D", [*"ABC"])])
+def test_batch_answer_that_names_fewer_or_more_messages_is_taken_as_stored(
+    hostile: HostileCluster, named: str, expected: list[str]
+) -> None:
+    hostile.broker.lies[RequestCode.SEND_BATCH_MESSAGE] = lambda request, _: response_to(
+        request, ext_fields={"queueId": "0", "queueOffset": "5", "msgId": named}
+    )
+
+    with Producer("GID_p", name_server=hostile.address, linger_ms=10_000) as producer:
+        futures = [producer.send_nowait(Message("T", b"x")) for _ in range(3)]
+        producer.flush()
+        results = [future.result(0) for future in futures]
+
+    assert expected == [result.offset_msg_id for result in results]
+    assert [5, 6, 7] == [result.queue_offset for result in results]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("offset", ["-7", IMPOSSIBLE, "9" * 5_000])
 def test_committed_offset_that_no_queue_can_have_is_asked_for_again(

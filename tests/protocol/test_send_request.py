@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.framing import encode_frame
-from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
+from sparrowmq.protocol.framing import encode_frame, encode_head
+from sparrowmq.protocol.send_request import (
+    SendRequest,
+    SendTemplate,
+    learn_answer,
+    make_fields,
+)
 
 NAMES = st.text("abcXYZ019_-%|", min_size=1, max_size=20)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -73,3 +78,27 @@ def test_what_does_not_fit_is_refused_as_ever(properties: str, what: str) -> Non
 
     with pytest.raises(LocalProtocolError, match=what):
         request.encode(1)
+
+
+@pytest.mark.parametrize(
+    ("opaque", "queue_offset", "is_usual"),
+    [
+        (999_999_999, "9" * 18, True),
+        (1_000_000_000, "9" * 18, False),
+        (999_999_999, "9" * 19, False),
+    ],
+)
+def test_a_form_has_all_digits_of_its_numbers(
+    opaque: int, queue_offset: str, is_usual: bool
+) -> None:
+    fields = {"queueId": "0", "queueOffset": queue_offset, "msgId": "A" * 32}
+    answer = RemotingCommand(code=0, ext_fields=fields, opaque=opaque, flag=1)
+    header = encode_head(answer)[8:]
+
+    form = learn_answer(answer, header)
+
+    assert is_usual == (form is not None)
+    if form is not None:
+        match = form.fullmatch(header)
+        assert match is not None
+        assert (str(opaque).encode(), queue_offset.encode()) == match.group("n", "o")

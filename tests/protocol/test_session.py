@@ -279,14 +279,25 @@ def test_answers_to_sends_say_what_a_general_reader_finds(
     assert quick.late_responses == general.late_responses
 
 
-def test_second_usual_answer_to_a_send_is_read_by_the_form_of_the_first() -> None:
+@pytest.mark.parametrize("gives_own_id", [False, True])
+def test_second_usual_answer_to_a_send_is_read_by_the_form_of_the_first(
+    gives_own_id: bool,
+) -> None:
     session = RemotingSession()
     fields = {"queueId": "3", "TRACE_ON": "true", "msgId": "A" * 32, "queueOffset": "17"}
     for token in "abc":
         session.start_request(SEND, token)
     session.abandon("c")
     frames = [
-        encode_frame(RemotingCommand(code=0, ext_fields=fields, opaque=opaque, flag=1))
+        encode_frame(
+            RemotingCommand(
+                code=0,
+                # As RocketMQ 5 answers.
+                ext_fields=fields | ({"transactionId": f"0A{opaque}F"} if gives_own_id else {}),
+                opaque=opaque,
+                flag=1,
+            )
+        )
         for opaque in range(3)
     ]
 

@@ -35,7 +35,7 @@ class ListedMember(NamedTuple):
     language: LanguageCode | None
     version: int
     seen_ms: int
-    # The access key that signed the heartbeat; empty without access control.
+    # The access key that signed the heartbeat; empty if it was not signed.
     access_key: str = ""
 
     @property

@@ -121,6 +121,8 @@ _ANSWER_PARTS = (
     (b"m", b'"msgId":"', rb"[0-9A-F]{32,56}"),
     (b"n", b'"opaque":', rb"0|[1-9]\d{0,8}"),
 )
+# RocketMQ 5 also sends the id that the producer gave.
+_OWN_ID = rb'"transactionId":"[0-9A-F]+"'
 
 
 # Fields that say nothing of the message, or nothing that its id does not say.
@@ -140,11 +142,13 @@ def learn_answer(answer: RemotingCommand, header: bytes) -> re.Pattern[bytes] | 
     if not _ANSWER_NAMES.issuperset(answer.ext_fields or {}):
         # Such as the handle of a delayed message.
         return None
-    form = re.escape(header)
+    form = re.sub(_OWN_ID, lambda _: _OWN_ID, re.escape(header))
     for group, before, values in _ANSWER_PARTS:
         mark = re.escape(before)
         place = b"%b(?P<%b>%b)" % (mark, group, values)
-        form, count = re.subn(re.escape(mark) + b"(?:%b)" % values, lambda _: place, form)  # noqa: B023
+        # A longer value must not leave its last digits to the form.
+        known = rb"%b(?:%b)(?!\w)" % (re.escape(mark), values)
+        form, count = re.subn(known, lambda _: place, form)  # noqa: B023
         if count != 1:
             return None
     return re.compile(form)

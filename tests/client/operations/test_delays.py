@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -150,6 +151,22 @@ def test_queue_that_is_given_asks_of_its_broker_alone(play: Callable[[Handler], 
     play(servers)(send(make_publisher(), delayed(days=2), queue=MessageQueue("T", "a", 0)))
 
     assert {"TIMER_DELAY_MS": "172800000"} == servers.properties()
+
+
+def test_a_broker_that_is_away_may_be_an_older_one(play: Callable[[Handler], Play]) -> None:
+    class Returning(Servers):
+        def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
+            answer = super().__call__(address, request)
+            if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                self.versions["b"] = OLD
+            return answer
+
+    servers, publisher = Returning(a=NEW), make_publisher()
+    publisher.config = replace(publisher.config, retry_times=1)
+
+    play(servers)(send(publisher, delayed(seconds=44), queue=MessageQueue("T", "b", 0)))
+
+    assert {"DELAY": "4"} == servers.properties()
 
 
 def test_delay_beyond_all_levels_is_refused_where_a_broker_is_old_or_not_known(

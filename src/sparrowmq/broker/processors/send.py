@@ -29,6 +29,7 @@ from sparrowmq.model.message import (
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
     PROPERTY_WAIT_STORE_OK,
 )
 from sparrowmq.model.names import (
@@ -332,6 +333,8 @@ def _single_record(state: BrokerState, request: Request, sent: _Sent) -> tuple[R
     level = delay_level(text) if _DELAY in text else 0
     if is_half:
         properties = parse_properties(_with_origin(state, stored))
+        # Copied from a message that was asked for: with the end of this one, that of another.
+        properties.pop(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)
         _set_aside(record, properties, topic=TRANS_HALF_TOPIC, queue_id=0)
         return record, waits
     # Dead letters are never delayed.

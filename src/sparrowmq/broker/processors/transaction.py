@@ -74,7 +74,9 @@ def end_transaction(state: BrokerState, request: Request) -> Sequence[Output]:
     properties = parse_properties(half.properties)
     if properties.get(PROPERTY_PRODUCER_GROUP) != header.producer_group:
         raise Refusal(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
-    if half.queue_offset != header.tran_state_table_offset:
+    # A position may also lead to what looks like a half message, in the body of another message.
+    entry = state.store.queues.entry(TRANS_HALF_TOPIC, 0, header.tran_state_table_offset)
+    if entry is None or entry[0] != half.position:
         raise Refusal(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
     state.check_access(request, properties.get(PROPERTY_REAL_TOPIC, ""), Permission.PUB)
     half_offset = half.queue_offset

@@ -368,10 +368,10 @@ def _has_timer(
     assert message.delay is not None
     route, now_ms = yield from _get_route(publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms)
     queues = route.publish_queues if queue is None else (queue,)
+    # A broker that is away may come back as an older one.
     addresses = {
-        address
+        publisher.routes.master_address(name) or "an unknown address"
         for name in {queue.broker_name for queue in queues}
-        if (address := publisher.routes.master_address(name)) is not None
     }
     if not addresses <= publisher.versions.keys():
         # Half of the time is kept for the send.
