@@ -71,6 +71,7 @@ def test_large_body_is_compressed_as_the_producer_is_configured(kind: Compressio
         ({"body": b""}, "0 bytes"),
         ({"body": bytes(10_001)}, "10001 bytes"),
         ({"properties": {"TAGS": "A"}}, "'TAGS' is RocketMQ's own"),
+        ({"properties": {"TIMER_OUT_MS": "9"}}, "'TIMER_OUT_MS' is RocketMQ's own"),
         ({"keys": ("a b",)}, "without blanks"),
         ({"keys": ("",)}, "without blanks"),
         ({"keys": ("a\tb",)}, "without blanks"),
