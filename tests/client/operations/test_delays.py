@@ -169,6 +169,23 @@ def test_a_broker_that_is_away_may_be_an_older_one(play: Callable[[Handler], Pla
     assert {"DELAY": "4"} == servers.properties()
 
 
+def test_a_broker_that_takes_the_place_of_others_gets_no_time_that_it_may_not_know(
+    play: Callable[[Handler], Play],
+) -> None:
+    class Replaced(Servers):
+        def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
+            if request.code == RequestCode.SEND_MESSAGE_V2:
+                self.versions = {"b": OLD}
+                raise ConnectFailed(f"cannot connect to {address}", address=address)
+            return super().__call__(address, request)
+
+    servers, publisher = Replaced(a=NEW), make_publisher()
+    publisher.config = replace(publisher.config, retry_times=1)
+
+    with pytest.raises(SendFailed, match="the broker at b:1 came into the route after"):
+        play(servers)(send(publisher, delayed(seconds=44)))
+
+
 def test_delay_beyond_all_levels_is_refused_where_a_broker_is_old_or_not_known(
     play: Callable[[Handler], Play],
 ) -> None:

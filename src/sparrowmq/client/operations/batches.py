@@ -98,7 +98,7 @@ def _fail(pendings: Sequence[Pending], error: Exception) -> None:
 def _results_of(result: SendResult, count: int) -> list[SendResult]:
     """Return the result of each message of a batch."""
     msg_ids, offset_ids = result.msg_id.split(","), result.offset_msg_id.split(",")
-    # A broker that stores a batch as one record returns one id; ids beyond the messages are ignored.
+    # A broker that stores a batch as one record returns one id. More ids than messages are cut.
     offset_ids += [""] * (count - len(offset_ids))
     status, queue, first = result.status, result.queue, result.queue_offset
     return [

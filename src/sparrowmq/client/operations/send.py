@@ -55,11 +55,13 @@ from sparrowmq.errors import (
 )
 from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
 from sparrowmq.model.delay import DELAY_LEVELS_MS, DELAY_MAX
+from sparrowmq.model.message import PROPERTY_TIMER_DELAY_MS
 from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
 from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import MQ_VERSION_5, RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
+from sparrowmq.protocol.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from sparrowmq.protocol.record import encode_batch
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 from sparrowmq.protocol.session import SendAnswered
@@ -88,6 +90,8 @@ _RETRIED_CODES = frozenset(
 # The pause before the second attempt at one broker, and how often it doubles.
 RETRY_FIRST_MS = 100
 RETRY_DOUBLINGS_MAX = 10
+# What makes a message one with a time of its own.
+_TIMER = f"{PROPERTY_SEPARATOR}{PROPERTY_TIMER_DELAY_MS}{NAME_VALUE_SEPARATOR}"
 # How long an attempt waits for a newer route while an older one may serve.
 LOOK_AGAIN_MS = 500
 
@@ -295,7 +299,7 @@ def send_oneway(
     route, now_ms = yield from _get_route(publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms)
     target = _choose(publisher, route, queue=queue, key=message.sharding_key)
     _set_queue(request, target)
-    address = _master_of(publisher, target)
+    address = _master_of(publisher, target, request)
     yield Oneway(address, request, max(1, deadline_ms - now_ms))
 
 
@@ -603,7 +607,7 @@ def _try_once(
     _set_queue(request, target)
     outcome: RemotingCommand | SparrowError
     try:
-        address = _master_of(publisher, target)
+        address = _master_of(publisher, target, request)
         outcome = yield Invoke(address, request, max(1, deadline_ms - now_ms))
     except (TransportError, NoWritableQueue) as error:
         outcome = error
@@ -766,12 +770,19 @@ def _look_again(publisher: Publisher, topic: str, *, timeout_ms: int) -> Operati
         return
 
 
-def _master_of(publisher: Publisher, queue: MessageQueue) -> str:
+def _master_of(publisher: Publisher, queue: MessageQueue, request: RemotingCommand) -> str:
     address = publisher.routes.master_address(queue.broker_name)
     if address is None:
         raise NoWritableQueue(
             f"broker {queue.broker_name!r} of {queue} has no master in the route of "
             f"{queue.topic!r}; check the queue's broker name"
+        )
+    properties = (request.ext_fields or {}).get("i", "")
+    has_timer = _TIMER in f"{PROPERTY_SEPARATOR}{properties}"
+    if has_timer and publisher.versions.get(address, 0) < MQ_VERSION_5:
+        raise NoWritableQueue(
+            f"the broker at {address} came into the route after the message had its delay, and may "
+            f"know levels of delay alone"
         )
     return address
 
