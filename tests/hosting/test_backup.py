@@ -93,7 +93,7 @@ def test_copy_of_a_running_store_has_what_was_acknowledged(tmp_path: Path) -> No
 
     assert later > len(sent)
     assert copied > 6_000 * 500
-    assert (0, " 0 damaged") == (checked.returncode, checked.stderr.rstrip()[-10:]), checked
+    assert (0, " 0 damaged") == (checked.returncode, checked.stderr.rstrip()[-10:]), checked.stdout
     assert set() == set(sent) - set(found)
     assert len(found) == len(set(found))
     assert set() == set(topics) - known

@@ -124,19 +124,34 @@ def _copy_file(source: Path, target: Path) -> int:
 
 
 def _copy_data(source_fd: int, target_fd: int) -> int:
-    copied = at = 0
+    """Copy what a file that grows has now, its end first.
+
+    A broker writes to the end of a file. So a part that is copied after the part behind it lacks
+    nothing, and the copy has no gap before its last record.
+    """
+    copied = 0
+    for begin, end in reversed(_data_ranges(source_fd)):
+        while begin < end:
+            at = max(begin, end - _CHUNK_SIZE)
+            data = os.pread(source_fd, end - at, at)
+            end = at
+            copied += len(data)
+            while data:
+                written = os.pwrite(target_fd, data, at)
+                at, data = at + written, data[written:]
+    return copied
+
+
+def _data_ranges(fd: int) -> list[tuple[int, int]]:
+    """Return where a file has data, in order: first byte and end of each range."""
+    ranges: list[tuple[int, int]] = []
+    end = 0
     while True:
         try:
-            at = os.lseek(source_fd, at, os.SEEK_DATA)
+            begin = os.lseek(fd, end, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                return copied
+                return ranges
             raise
-        end = os.lseek(source_fd, at, os.SEEK_HOLE)
-        while at < end:
-            data = os.pread(source_fd, min(_CHUNK_SIZE, end - at), at)
-            if not data:
-                return copied
-            written = os.pwrite(target_fd, data, at)
-            at += written
-            copied += written
+        end = os.lseek(fd, begin, os.SEEK_HOLE)
+        ranges.append((begin, end))
