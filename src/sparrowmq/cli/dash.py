@@ -11,7 +11,8 @@ import typer
 from sparrowmq.cli.connecting import ContextName, NameServer, Timeout, TlsCa, directory_of_all
 from sparrowmq.cli.contexts import choose_context
 from sparrowmq.cli.failures import reporting_errors
-from sparrowmq.dash.server import DashSettings, run_dash
+from sparrowmq.cli.serving import run_server
+from sparrowmq.dash.server import DashSettings, serve
 
 
 def dash(
@@ -69,5 +70,5 @@ def dash(
             insecure=insecure,
             stop_with_stdin=stop_with_stdin,
         )
-        code = run_dash(settings)
+        code = run_server(serve(settings))
     raise typer.Exit(code)

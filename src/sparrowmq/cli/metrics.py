@@ -34,20 +34,20 @@ def metrics(
 ) -> None:
     """Serve a cluster's series for Prometheus: lag, owners, rebalances; also of Apache's."""
     # Late: help, and the page of commands that is made of it, do without the library.
-    from sparrowmq.exporter.server import ExporterSettings, run_exporter
+    from sparrowmq.cli.serving import run_server
+    from sparrowmq.exporter.server import ExporterSettings, serve
 
     with reporting_errors():
         chosen = choose_context(
             name_server=nameserver, name=context, tls_ca=tls_ca, environ=os.environ
         )
-        code = run_exporter(
-            ExporterSettings(
-                directory=directory_of_all(chosen.context, timeout_s=timeout),
-                host=host,
-                port=port,
-                interval_s=interval,
-                insecure=insecure,
-                stop_with_stdin=stop_with_stdin,
-            )
+        settings = ExporterSettings(
+            directory=directory_of_all(chosen.context, timeout_s=timeout),
+            host=host,
+            port=port,
+            interval_s=interval,
+            insecure=insecure,
+            stop_with_stdin=stop_with_stdin,
         )
+        code = run_server(serve(settings))
     raise typer.Exit(code)

@@ -50,10 +50,9 @@ from sparrowmq.dash.reset_page import reset, show_reset
 from sparrowmq.dash.simulator_page import show_simulator
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import HERE, Site, View, Visit
-from sparrowmq.errors import ConfigError, SparrowError
+from sparrowmq.errors import ConfigError
 
 LOG = logging.getLogger("sparrowmq.dash")
-EXIT_FAILURE, EXIT_USAGE = 1, 2
 # Open streams are cut off after this.
 _SHUTDOWN_S = 2
 
@@ -87,25 +86,8 @@ class DashSettings:
     stop_with_stdin: bool = False
 
 
-def run_dash(settings: DashSettings) -> int:
-    """Serve until a signal; return the exit code."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    try:
-        asyncio.run(_serve(settings))
-    except ConfigError as error:
-        print(f"sparrowmq: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    except (OSError, SparrowError) as error:
-        print(f"sparrowmq: {error}", file=sys.stderr)
-        return EXIT_FAILURE
-    return 0
-
-
-async def _serve(settings: DashSettings) -> None:
+async def serve(settings: DashSettings) -> None:
+    """Serve until a signal. Raises: ConfigError for a wrong setting; OSError, SparrowError."""
     tls = _server_tls(settings)
     ip = _check_host(settings, has_tls=tls is not None)
     listening = _bind(ip, settings.port)

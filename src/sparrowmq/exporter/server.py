@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import signal
 import socket
 import sys
@@ -20,10 +19,9 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.faces.task_host import open_driver
-from sparrowmq.errors import ConfigError, SparrowError
+from sparrowmq.errors import ConfigError
 from sparrowmq.exporter.watch import ClusterWatch
 
-EXIT_FAILURE, EXIT_USAGE = 1, 2
 # Who scrapes is served one after the other, each for so long at most.
 _REQUEST_TIMEOUT_S = 5
 # How soon the HTTP server notices that it is to end.
@@ -50,25 +48,8 @@ class ExporterSettings:
     stop_with_stdin: bool = False
 
 
-def run_exporter(settings: ExporterSettings) -> int:
-    """Serve until a signal; return the exit code."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    try:
-        asyncio.run(_serve(settings))
-    except ConfigError as error:
-        print(f"sparrowmq: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    except (OSError, SparrowError) as error:
-        print(f"sparrowmq: {error}", file=sys.stderr)
-        return EXIT_FAILURE
-    return 0
-
-
-async def _serve(settings: ExporterSettings) -> None:
+async def serve(settings: ExporterSettings) -> None:
+    """Serve until a signal. Raises: ConfigError for a wrong setting; OSError, SparrowError."""
     ip = _check_host(settings)
     async with open_driver(settings.directory.client) as driver:
         watch = ClusterWatch(settings.directory, driver, interval_s=settings.interval_s)

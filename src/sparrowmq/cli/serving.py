@@ -1,0 +1,32 @@
+"""How subcommands run that serve until a signal: their logging, and their exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+from sparrowmq.cli.failures import EXIT_USAGE
+from sparrowmq.errors import ConfigError, SparrowError
+
+EXIT_NOT_SERVED = 1
+
+
+def run_server(serving: Coroutine[Any, Any, None]) -> int:
+    """Serve until a signal; return the exit code: 0; 1 if it cannot serve; 2, a wrong setting."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        asyncio.run(serving)
+    except ConfigError as error:
+        print(f"sparrowmq: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except (OSError, SparrowError) as error:
+        print(f"sparrowmq: {error}", file=sys.stderr)
+        return EXIT_NOT_SERVED
+    return 0
