@@ -525,7 +525,6 @@ def load_rig() -> Any:
     rig: Any = importlib.util.module_from_spec(spec)
     sys.modules["rig"] = rig
     spec.loader.exec_module(rig)
-    rig.JAVA_OPTIONS = JAVA_OPTIONS
     return rig
 
 
@@ -533,6 +532,7 @@ def measure(rounds: int, seconds: float, only: str) -> dict[str, Any]:
     if missing := [name for name in ("java", "javac") if shutil.which(name) is None]:
         raise SystemExit(f"{' and '.join(missing)} must be on the PATH: Java 17 or newer")
     rig = load_rig()
+    rig.JAVA_OPTIONS = JAVA_OPTIONS
     cache = rig.cache_of(VERSION)
     if not (cache / "jars" / "complete").exists():
         raise SystemExit("Apache's jars are not there; `make interop` fetches them")

@@ -24,7 +24,6 @@ else should run on the machine: a member that waits for a processor is slow.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import shutil
 import signal
 import statistics
@@ -36,6 +35,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+from against_apache import load_rig
 
 ROOT = Path(__file__).resolve().parents[1]
 TOPIC = "convergence"
@@ -159,18 +160,6 @@ class Group:
             for event in member.named("message")
         ]
         return len(places) - len(set(places))
-
-
-def load_rig() -> Any:
-    """Return the rig of the interoperability tests: it starts brokers and members."""
-    path = ROOT / "tests" / "interop" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("rig", path)
-    assert spec is not None
-    assert spec.loader is not None
-    rig = importlib.util.module_from_spec(spec)
-    sys.modules["rig"] = rig
-    spec.loader.exec_module(rig)
-    return rig
 
 
 def measure(java: Any, cluster: Any, column: Column, *, repeats: int, is_frozen: bool) -> Group:

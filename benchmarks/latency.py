@@ -8,15 +8,15 @@ fetches them), Apache's client on Apache's broker is measured in the same run.
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from against_apache import load_rig
 from sparrowmq import ConsumeFromWhere, Message, MessageExt, Producer, PushConsumer
 from sparrowmq.testing import EmbeddedCluster
 
@@ -75,13 +75,7 @@ def measure_ours(flush: Literal["sync", "async"], seconds: int) -> None:
 
 def measure_java(seconds: int) -> None:
     """Measure Apache's client on Apache's broker, started by the rig of the interop tests."""
-    path = ROOT / "tests" / "interop" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("rig", path)
-    assert spec is not None
-    assert spec.loader is not None
-    rig: Any = importlib.util.module_from_spec(spec)
-    sys.modules["rig"] = rig
-    spec.loader.exec_module(rig)
+    rig = load_rig()
     cache = rig.cache_of(VERSION)
     if not (cache / "jars" / "complete").exists():
         print("Apache's client on Apache's broker: no jars; `make interop` fetches them")

@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -39,8 +38,9 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from against_apache import load_rig
 from sparrowmq import AsyncPushConsumer, ConsumeContext, MessageExt, MessageQueue
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -306,18 +306,6 @@ def _rate_of(count: int) -> float:
         sent = [int(sender.communicate()[0]) for sender in senders]
         servers.communicate()
     return sum(sent) / _SEND_S
-
-
-def load_rig() -> Any:
-    """Return the module that starts Apache's servers for the interop tests."""
-    path = ROOT / "tests" / "interop" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("rig", path)
-    assert spec is not None
-    assert spec.loader is not None
-    rig: Any = importlib.util.module_from_spec(spec)
-    sys.modules["rig"] = rig
-    spec.loader.exec_module(rig)
-    return rig
 
 
 def measure_topics() -> list[Row]:
